@@ -1,0 +1,300 @@
+"""DeepONet: a neural operator from an initial condition at fixed sensors to the solution at any point of space-time."""
+
+import json
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
+
+_ARCHITECTURE_KEY = "deeponet.architecture"
+_METADATA_KEY = "deeponet.metadata"
+
+
+class Jet(NamedTuple):
+    """Value of a function of (x, t) and the derivatives that a second-order evolution equation needs.
+
+    The four tensors share one shape. `xx` is the second derivative in x; `x` and `t` are first derivatives.
+    """
+
+    value: Tensor
+    x: Tensor
+    t: Tensor
+    xx: Tensor
+
+
+class TanhMLP(nn.Module):
+    """Fully connected network: `depth` linear layers of `width` outputs each, tanh between them and none after the last.
+
+    Args:
+        in_features: number of inputs.
+        width: number of outputs of every layer.
+        depth: number of linear layers, at least 1.
+        generator: source of the Glorot-normal initial weights; the global one when None. Biases start at zero.
+    """
+
+    def __init__(
+        self, in_features: int, width: int, depth: int, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        sizes = [in_features, *([width] * depth)]
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
+        for layer in self.layers:
+            nn.init.xavier_normal_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, inputs: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch width"]:
+        """Evaluate the network."""
+        first, *rest = self.layers
+        hidden = first(inputs)
+        for layer in rest:
+            hidden = layer(torch.tanh(hidden))
+        return hidden
+
+    def forward_jet(self, inputs: Jet) -> Jet:
+        """Evaluate the network and carry first and second derivatives along (Taylor mode).
+
+        A linear layer maps each entry of the jet by itself; h = tanh(v) maps it by
+        h_x = h' v_x, h_t = h' v_t, h_xx = h' v_xx + h'' v_x^2 with h' = 1 - h^2, h'' = -2 h h'.
+
+        Args:
+            inputs: jet of the inputs, entries `[*batch, n]`.
+
+        Returns:
+            Jet of the outputs, entries `[*batch, width]`. It costs about four plain evaluations.
+        """
+        first, *rest = self.layers
+        jet = _linear_jet(first, inputs)
+        for layer in rest:
+            jet = _linear_jet(layer, _tanh_jet(jet))
+        return jet
+
+
+class DeepONet(nn.Module):
+    r"""Operator network u(u_0)(x, t) = u_scale (sum_k b_k(u_0 / u_scale) tau_k(x, t) + b_0).
+
+    The branch b sees the initial condition at `num_sensors` fixed locations, the trunk tau the query point; inputs are
+    scaled affinely inside (x and t to [-1, 1] over their training ranges), so queries are in the units of the equation
+    and may lie outside the ranges. Lu Lu et al., "Learning nonlinear operators via DeepONet", 2021.
+
+    Args:
+        num_sensors: number of sensors of the initial condition.
+        width: width of every layer of branch and trunk, and number of terms of the sum.
+        depth: linear layers in the branch and in the trunk.
+        x_range: interval of x that is scaled to [-1, 1].
+        t_range: interval of t that is scaled to [-1, 1].
+        u_scale: amplitude by which the initial condition is divided and the output multiplied.
+        generator: source of the initial weights; the global one when None.
+
+    Raises:
+        ConfigurationError: a size is not positive, a range is empty, or `u_scale` is not positive.
+    """
+
+    point_center: Tensor
+    point_scale: Tensor
+
+    def __init__(
+        self,
+        num_sensors: int = 200,
+        width: int = 100,
+        depth: int = 7,
+        *,
+        x_range: tuple[float, float] = (0.0, 2.0 * math.pi),
+        t_range: tuple[float, float] = (0.0, 16.0),
+        u_scale: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("num_sensors", num_sensors), ("width", width), ("depth", depth)):
+            if size < 1:
+                raise ConfigurationError(f"{name} must be at least 1, got {size}")
+        for name, (low, high) in (("x_range", x_range), ("t_range", t_range)):
+            if not low < high:
+                raise ConfigurationError(f"{name} must be an interval low < high, got ({low}, {high})")
+        if not u_scale > 0:
+            raise ConfigurationError(f"u_scale must be positive, got {u_scale}")
+        self.num_sensors = num_sensors
+        self.width = width
+        self.depth = depth
+        self.x_range = (float(x_range[0]), float(x_range[1]))
+        self.t_range = (float(t_range[0]), float(t_range[1]))
+        self.u_scale = float(u_scale)
+        self.branch = TanhMLP(num_sensors, width, depth, generator=generator)
+        self.trunk = TanhMLP(2, width, depth, generator=generator)
+        self.bias = nn.Parameter(torch.zeros(()))
+        # derived from the architecture, so not part of the state that is saved
+        ranges = torch.tensor([self.x_range, self.t_range])
+        self.register_buffer("point_center", ranges.mean(dim=1), persistent=False)
+        self.register_buffer("point_scale", 2.0 / (ranges[:, 1] - ranges[:, 0]), persistent=False)
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """Constructor arguments that rebuild a network of this shape (plain types)."""
+        return {
+            "num_sensors": self.num_sensors,
+            "width": self.width,
+            "depth": self.depth,
+            "x_range": list(self.x_range),
+            "t_range": list(self.t_range),
+            "u_scale": self.u_scale,
+        }
+
+    def forward(
+        self, sensors: Float[Tensor, "*#batch m"], points: Float[Tensor, "*#batch q 2"]
+    ) -> Float[Tensor, "... q"]:
+        """Predict the solution at the query points.
+
+        Args:
+            sensors: initial condition at the sensors, `[*batch, num_sensors]`.
+            points: query points (x, t), `[*batch, q, 2]`; batch dimensions broadcast against those of `sensors`, and
+                points `[q, 2]` shared by the batch go through the trunk once.
+
+        Returns:
+            u at the points, `[*batch, q]`.
+
+        Raises:
+            ShapeError: the last dimensions are not as above or the batches do not broadcast.
+        """
+        self._check(sensors, points)
+        trunk = self.trunk((points - self.point_center) * self.point_scale)
+        return self._combine(self._branch(sensors), trunk) + self.u_scale * self.bias
+
+    def forward_jet(self, sensors: Float[Tensor, "*#batch m"], points: Float[Tensor, "*#batch q 2"]) -> Jet:
+        """Predict the solution and its derivatives u_x, u_t, u_xx at the query points, by Taylor mode.
+
+        Args:
+            sensors: as in `forward`.
+            points: as in `forward`.
+
+        Returns:
+            Jet with entries `[*batch, q]`, differentiable in the parameters by reverse mode.
+
+        Raises:
+            ShapeError: as in `forward`.
+        """
+        self._check(sensors, points)
+        scaled = (points - self.point_center) * self.point_scale
+        scale_x, scale_t = torch.diag(self.point_scale)
+        inputs = Jet(scaled, scale_x.expand_as(scaled), scale_t.expand_as(scaled), torch.zeros_like(scaled))
+        branch = self._branch(sensors)
+        value, *derivatives = (self._combine(branch, tau) for tau in self.trunk.forward_jet(inputs))
+        return Jet(value + self.u_scale * self.bias, *derivatives)
+
+    def _branch(self, sensors: Tensor) -> Tensor:
+        return self.u_scale * self.branch(sensors / self.u_scale)
+
+    @staticmethod
+    def _combine(branch: Tensor, trunk: Tensor) -> Tensor:
+        if trunk.ndim == 2:
+            return branch @ trunk.mT
+        return (trunk @ branch.unsqueeze(-1)).squeeze(-1)
+
+    def _check(self, sensors: Tensor, points: Tensor) -> None:
+        if sensors.ndim < 1 or sensors.shape[-1] != self.num_sensors:
+            raise ShapeError(f"expected sensors [*batch, {self.num_sensors}], got {list(sensors.shape)}")
+        if points.ndim < 2 or points.shape[-1] != 2:
+            raise ShapeError(f"expected points [*batch, q, 2], got {list(points.shape)}")
+        try:
+            torch.broadcast_shapes(sensors.shape[:-1], points.shape[:-2])
+        except RuntimeError as error:
+            raise ShapeError(
+                f"batch dimensions of sensors {list(sensors.shape)} and points {list(points.shape)} do not broadcast"
+            ) from error
+
+
+def save_deeponet(model: DeepONet, path: str | Path, metadata: Mapping[str, Any]) -> None:
+    """Write a network to a safetensors file with its architecture and metadata in the header.
+
+    Args:
+        model: the network; its parameters are stored in their own dtype.
+        path: the file; missing parent folders are created.
+        metadata: what JSON can hold, e.g. training domain, seed, measured error, versions.
+
+    Raises:
+        CheckpointError: the metadata cannot be written as JSON.
+    """
+    try:
+        header = {_ARCHITECTURE_KEY: json.dumps(model.architecture), _METADATA_KEY: json.dumps(dict(metadata))}
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"metadata must be plain JSON types: {error}") from error
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(tensors, path, metadata=header)
+
+
+def load_deeponet(path: str | Path) -> tuple[DeepONet, dict[str, Any]]:
+    """Read a network written by `save_deeponet`, on the CPU, in the dtype of the file and in evaluation mode.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The network and the metadata it was saved with.
+
+    Raises:
+        CheckpointError: the file is missing or unreadable, has no DeepONet header, or its tensors do not fit the
+            architecture of the header.
+    """
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header: dict[str, str] = file.metadata() or {}
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: expected a readable safetensors file: {error}") from error
+    architecture = _read_header(path, header, _ARCHITECTURE_KEY)
+    metadata = _read_header(path, header, _METADATA_KEY)
+    try:
+        model = DeepONet(**architecture)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: the header's architecture {architecture} is no DeepONet: {error}") from error
+    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    faults = [f"missing {name} {expected[name]}" for name in expected.keys() - found.keys()]
+    faults += [f"unexpected {name} {found[name]}" for name in found.keys() - expected.keys()]
+    faults += [
+        f"{name}: expected {expected[name]}, got {found[name]}"
+        for name in expected.keys() & found.keys()
+        if expected[name] != found[name]
+    ]
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if len(dtypes) != 1 or not all(dtype.is_floating_point for dtype in dtypes):
+        faults.append(f"expected one floating-point dtype, got {sorted(map(str, dtypes))}")
+    if faults:
+        raise CheckpointError(f"{path}: tensors do not fit the header's architecture: " + "; ".join(sorted(faults)))
+    model.to(dtypes.pop())
+    model.load_state_dict(tensors)
+    return model.eval(), metadata
+
+
+def _read_header(path: str | Path, header: Mapping[str, str], key: str) -> dict[str, Any]:
+    if key not in header:
+        raise CheckpointError(f"{path}: expected {key!r} in the safetensors header, got keys {sorted(header)}")
+    try:
+        value = json.loads(header[key])
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path}: header entry {key!r} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected header entry {key!r} to be an object, got {type(value).__name__}")
+    return value
+
+
+def _linear_jet(layer: nn.Module, jet: Jet) -> Jet:
+    weight: Tensor = layer.weight
+    return Jet(layer(jet.value), F.linear(jet.x, weight), F.linear(jet.t, weight), F.linear(jet.xx, weight))
+
+
+def _tanh_jet(jet: Jet) -> Jet:
+    h = torch.tanh(jet.value)
+    slope = 1.0 - h * h
+    h_x = slope * jet.x
+    return Jet(h, h_x, slope * jet.t, slope * jet.xx - 2.0 * h * (h_x * jet.x))

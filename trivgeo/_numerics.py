@@ -1,0 +1,172 @@
+"""Smooth scalar functions and small linear algebra that stay finite, with their derivatives, where textbook forms fail.
+
+Branches are guarded twice: the argument of each branch is replaced where the branch is not taken, so that
+neither the value nor any derivative of the branch that is not taken is ever NaN (``torch.where`` alone
+multiplies a NaN gradient by zero, which is NaN).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["Constant", "jvp_columns", "log_abs_det", "log_ratio", "phi1", "polynomial", "stumpff"]
+
+_SERIES_RADIUS = 1.0
+_SERIES_TERMS = 10  # the first term left out is below 1 / 22! = 1e-21
+_C2 = tuple(1.0 / math.factorial(2 * j + 2) for j in range(_SERIES_TERMS))
+_C3 = tuple(1.0 / math.factorial(2 * j + 3) for j in range(_SERIES_TERMS))
+
+# asinh(sqrt p) / sqrt p = sum_k (-1)^k (2k)! / (4^k k!^2 (2k+1)) p^k, |p| < 1
+_LOG_RADIUS = 0.02
+_LOG_SERIES = tuple(
+    (-1) ** k * math.factorial(2 * k) / (4**k * math.factorial(k) ** 2 * (2 * k + 1)) for k in range(10)
+)
+
+
+def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """Evaluate ``sum_k coefficients[k] x^k`` by Horner's rule."""
+    result = torch.full_like(x, coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        result = result * x + c
+    return result
+
+
+def stumpff(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""The entire functions :math:`c_k(q) = \sum_j q^j / (2j + k)!` for k = 0, 1, 2, 3 (Stumpff functions at -q).
+
+    For a matrix with :math:`Y^2 = q I`: :math:`e^Y = c_0 I + c_1 Y`,
+    :math:`\varphi_1(Y) = c_1 I + c_2 Y` and :math:`\varphi_2(Y) = c_2 I + c_3 Y`. With :math:`r = \sqrt q`,
+    :math:`c_0 = \cosh r` and :math:`c_1 = \sinh(r) / r`; for q < 0 the hyperbolic functions become circular.
+
+    Args:
+        q: any shape, any real values.
+
+    Returns:
+        ``(c0, c1, c2, c3)``, each of the shape of ``q``, with finite derivatives of every order at q = 0.
+    """
+    small = q.abs() < _SERIES_RADIUS
+    positive = q > 0
+    near = torch.where(small, q, 0.0)
+    series2, series3 = polynomial(near, _C2), polynomial(near, _C3)
+
+    far_positive, far_negative = positive & ~small, ~positive & ~small
+    r = torch.sqrt(torch.where(far_positive, q, 1.0))
+    grow = torch.exp(r)
+    decay = 1.0 / grow
+    theta = torch.sqrt(torch.where(far_negative, -q, 1.0))
+    c0_far = torch.where(positive, 0.5 * (grow + decay), torch.cos(theta))
+    c1_far = torch.where(positive, 0.5 * (grow - decay) / r, torch.sin(theta) / theta)
+    q_far = torch.where(small, 1.0, q)
+    c2 = torch.where(small, series2, (c0_far - 1.0) / q_far)
+    c3 = torch.where(small, series3, (c1_far - 1.0) / q_far)
+    c0 = torch.where(small, 1.0 + near * series2, c0_far)
+    c1 = torch.where(small, 1.0 + near * series3, c1_far)
+    return c0, c1, c2, c3
+
+
+def log_ratio(half_trace: Tensor, p: Tensor) -> Tensor:
+    r"""The factor f with :math:`\log A = f (A - \tau I)` for A in SL(2, R), :math:`\tau = \mathrm{tr} A / 2`.
+
+    :math:`f = \mathrm{arcosh}(\tau) / \sqrt{p}` with :math:`p = \tau^2 - 1`, continued through p = 0 and to
+    :math:`\arccos(\tau) / \sqrt{-p}` for p < 0. ``p`` is passed apart because it is computed from the entries
+    of A without the cancellation of :math:`\tau^2 - 1`.
+
+    Returns:
+        f, NaN where A has no real logarithm (trace at most -2).
+    """
+    no_log = (p >= 0) & (half_trace < 0)
+    small = (p.abs() < _LOG_RADIUS) & (half_trace > 0)
+    near = polynomial(torch.where(small, p, 0.0), _LOG_SERIES)
+    hyperbolic = (p > 0) & ~small & ~no_log
+    elliptic = (p < 0) & ~small
+    r = torch.sqrt(torch.where(hyperbolic, p, 1.0))
+    theta = torch.sqrt(torch.where(elliptic, -p, 1.0))
+    tau = torch.where(elliptic, half_trace, 0.0)
+    far = torch.where(hyperbolic, torch.asinh(r) / r, torch.atan2(theta, tau) / theta)
+    return torch.where(no_log, math.nan, torch.where(small, near, far))
+
+
+def log_abs_det(matrix: Tensor) -> Tensor:
+    """``log |det matrix|`` of ``[*batch, n, n]``, minus infinity where singular.
+
+    ``torch.linalg.det`` and ``slogdet`` return wrong values under ``vmap(jacfwd)`` with an outer batch (torch
+    2.13); closed forms up to n = 3 and the diagonal of ``lu_factor_ex`` beyond do not.
+    """
+    n = matrix.shape[-1]
+    if n > 3:
+        lu, _, _ = torch.linalg.lu_factor_ex(matrix)
+        return lu.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
+    m = [row.unbind(-1) for row in matrix.unbind(-2)]
+    if n == 1:
+        det = m[0][0]
+    elif n == 2:
+        det = m[0][0] * m[1][1] - m[0][1] * m[1][0]
+    else:
+        det = (
+            m[0][0] * (m[1][1] * m[2][2] - m[1][2] * m[2][1])
+            - m[0][1] * (m[1][0] * m[2][2] - m[1][2] * m[2][0])
+            + m[0][2] * (m[1][0] * m[2][1] - m[1][1] * m[2][0])
+        )
+    return det.abs().log()
+
+
+def phi1(matrix: Tensor, vector: Tensor) -> Tensor:
+    r""":math:`\varphi_1(A) b = \int_0^1 e^{sA} b \, ds` by one exponential of size n + 1 (Van Loan 1978).
+
+    Args:
+        matrix: A, ``[*batch, n, n]``.
+        vector: b, ``[*batch, n]``.
+    """
+    n = matrix.shape[-1]
+    batch = torch.broadcast_shapes(matrix.shape[:-2], vector.shape[:-1])
+    top = torch.cat([matrix.expand(*batch, n, n), vector.expand(*batch, n).unsqueeze(-1)], -1)
+    augmented = torch.cat([top, torch.zeros_like(top[..., :1, :])], -2)
+    return torch.linalg.matrix_exp(augmented)[..., :n, n]
+
+
+def jvp_columns(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Jacobian of a function that maps each last-axis vector by itself: ``[*batch, n] -> [*batch, m]``.
+
+    One forward-mode product per input coordinate, whatever the batch.
+
+    Returns:
+        ``[*batch, m, n]``.
+    """
+    columns = []
+    for i in range(x.shape[-1]):
+        tangent = torch.zeros_like(x)
+        tangent[..., i] = 1.0
+        columns.append(torch.func.jvp(f, (x,), (tangent,))[1])
+    return torch.stack(columns, -1)
+
+
+class Constant:
+    """A small constant tensor that is found on every device and in every dtype without a copy per call.
+
+    Groups are stateless operators, not modules, so their constants cannot be buffers.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        """Keep ``value`` as a detached float64 CPU tensor."""
+        self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
+        self._float32 = self.value.float()
+        self._other: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def like(self, x: Tensor) -> Tensor:
+        """The constant in the dtype and on the device of ``x``."""
+        if x.device.type == "cpu":
+            if x.dtype == torch.float64:
+                return self.value
+            if x.dtype == torch.float32:
+                return self._float32
+        # A tensor made inside a transform or a trace must not outlive it.
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.is_inference_mode_enabled():
+            return self.value.to(device=x.device, dtype=x.dtype)
+        key = (x.dtype, x.device)
+        if key not in self._other:
+            self._other[key] = self.value.to(device=x.device, dtype=x.dtype)
+        return self._other[key]

@@ -1,0 +1,140 @@
+"""The contract of a group action on data, and of an action on points."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from trivgeo._numerics import jvp_columns, log_abs_det
+from trivgeo.errors import ConfigurationError, ShapeError
+
+if TYPE_CHECKING:
+    from trivgeo.groups.base import LieGroup
+
+__all__ = ["Action", "PointAction"]
+
+
+class Action(ABC):
+    """A left action of a group on data: ``(g h).x = g.(h.x)``, and ``e.x = x``.
+
+    Data are a tensor, or a (named) tuple of tensors, whose leading dimensions are the batch. The batch of g
+    broadcasts against the batch of x.
+    """
+
+    group: LieGroup
+
+    @abstractmethod
+    def __call__(self, g: Tensor, x: Any) -> Any:
+        """The transformed data ``g.x``."""
+
+    @abstractmethod
+    def is_valid(self, g: Tensor, x: Any) -> Bool[Tensor, "..."]:
+        """Where the (local) action is defined."""
+
+    @abstractmethod
+    def log_abs_det_jacobian(self, g: Tensor, x: Any) -> Float[Tensor, "..."]:
+        """``log |det d(g.x)/dx|``."""
+
+    @abstractmethod
+    def check_data(self, x: Any, name: str = "x") -> None:
+        """Raise a typed error unless ``x`` has the shape and type of data of this action."""
+
+    @abstractmethod
+    def sum_points(self, per_part: Tensor) -> Float[Tensor, "*batch"]:
+        """Add up what `log_abs_det_jacobian` returns into one number per datum."""
+
+
+class PointAction(Action):
+    r"""An action on each of p points by itself: g ``[*batch, *element_shape]``, x ``[*batch, p, n]``.
+
+    The action may be local. Where ``g.x`` is not defined, the result is NaN and `is_valid` is false; nothing is
+    raised or clamped, and gradients at the other points stay finite.
+
+    Args:
+        group: the group that acts.
+        point_dims: the numbers of coordinates n that a point may have.
+    """
+
+    def __init__(self, group: LieGroup, point_dims: Sequence[int]) -> None:
+        self.group = group
+        self.point_dims = tuple(point_dims)
+
+    @abstractmethod
+    def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+        """``g.x`` for g ``[*batch, 1, *element_shape]``, x ``[*batch, p, n]``; any finite value where undefined."""
+
+    def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """What must not vanish for ``g.x`` to be defined, ``[*batch, p]``; ``None`` for a global action."""
+        return None
+
+    # Final ---------------------------------------------------------------------------------------------------
+
+    def __call__(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n"]:
+        """The points ``g.x``, NaN where the local action is not defined.
+
+        Raises:
+            ShapeError: an element or a point has the wrong shape, or the batches do not broadcast.
+        """
+        g = self._lift(g, x)
+        y = self._transform(g, x)
+        d = self._denominator(g, x)
+        return y if d is None else torch.where((d != 0).unsqueeze(-1), y, math.nan)
+
+    def denominator(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """What must not vanish for ``g.x`` to be defined; constant one for a global action.
+
+        It keeps its sign exactly on the connected pieces of the domain of the transformation.
+        """
+        g = self._lift(g, x)
+        d = self._denominator(g, x)
+        return torch.ones(self._out_shape(g, x), dtype=x.dtype, device=x.device) if d is None else d
+
+    def is_valid(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Bool[Tensor, "*out p"]:
+        """Whether ``g.x`` is defined and finite at each point."""
+        return torch.isfinite(self(g, x)).all(-1)
+
+    def jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n n"]:
+        """``d(g.x)/dx`` at each point, by forward-mode differentiation."""
+        lifted = self._lift(g, x)
+        x = x.expand(*self._out_shape(lifted, x), x.shape[-1])
+        return jvp_columns(lambda point: self(g, point), x)
+
+    def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """``log |det d(g.x)/dx|`` at each point."""
+        return log_abs_det(self.jacobian(g, x))
+
+    def sum_points(self, per_part: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch"]:
+        """The log-determinant of the whole set of points: the sum over the points."""
+        return per_part.sum(-1)
+
+    def check_data(self, x: Any, name: str = "x") -> None:
+        """Raise `ShapeError` unless ``x`` is a tensor ``[*batch, p, n]`` with n one of `point_dims`."""
+        if not isinstance(x, Tensor):
+            raise ConfigurationError(f"{name}: expected a tensor of points, got {type(x).__name__}")
+        if x.ndim < 2 or x.shape[-1] not in self.point_dims:
+            wanted = " or ".join(map(str, self.point_dims))
+            raise ShapeError(f"{name}: expected points [*batch, p, {wanted}], got {list(x.shape)}")
+
+    def _lift(self, g: Tensor, x: Tensor) -> Tensor:
+        """Check both and give g the dimension of the points."""
+        self.group.check_elements(g)
+        self.check_data(x)
+        lifted = g.unsqueeze(g.ndim - len(self.group.element_shape))
+        self._out_shape(lifted, x)
+        return lifted
+
+    def _out_shape(self, lifted: Tensor, x: Tensor) -> torch.Size:
+        batch = self.group.batch_shape(lifted)
+        try:
+            return torch.broadcast_shapes(batch, x.shape[:-1])
+        except RuntimeError as error:
+            raise ShapeError(
+                f"expected batches of elements and points that broadcast, got {list(batch[:-1])} and "
+                f"{list(x.shape[:-2])}"
+            ) from error

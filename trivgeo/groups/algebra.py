@@ -1,0 +1,189 @@
+"""Lie algebras by their structure constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import Constant
+from trivgeo.errors import AlgebraError, ShapeError
+
+__all__ = ["LieAlgebra"]
+
+
+class LieAlgebra:
+    r"""A real Lie algebra with a declared orthonormal basis :math:`e_1, \dots, e_n`.
+
+    Vectors of the algebra are coordinates in that basis, ``[*batch, n]``.
+
+    Args:
+        structure_constants: ``[n, n, n]`` with :math:`[e_i, e_j] = \sum_k c_{ij}^k e_k` stored as ``c[i, j, k]``.
+        names: a name for each basis element, for messages.
+        tolerance: largest allowed defect of antisymmetry and of the Jacobi identity, relative to the largest
+            constant (to its square for Jacobi).
+
+    Raises:
+        ShapeError: the constants are not a cube.
+        AlgebraError: they are not finite, not antisymmetric, or break the Jacobi identity; the message names
+            the worst pair or triple.
+    """
+
+    def __init__(
+        self,
+        structure_constants: Float[Tensor, "n n n"],
+        names: Sequence[str] | None = None,
+        tolerance: float = 1e-9,
+    ) -> None:
+        c = structure_constants.detach().to(device="cpu", dtype=torch.float64)
+        if c.ndim != 3 or not c.shape[0] == c.shape[1] == c.shape[2]:
+            raise ShapeError(f"structure constants: expected [n, n, n], got {list(c.shape)}")
+        n = c.shape[0]
+        self.dim = n
+        self.names = tuple(names) if names is not None else tuple(f"e{i + 1}" for i in range(n))
+        if len(self.names) != n:
+            raise ShapeError(f"names: expected {n}, got {len(self.names)}")
+        if not torch.isfinite(c).all():
+            raise AlgebraError("structure constants: expected finite numbers, got NaN or infinity")
+        largest = float(c.abs().max()) if n else 0.0
+        self._check_antisymmetry(c, tolerance * max(largest, 1e-300))
+        self._check_jacobi(c, tolerance * max(largest**2, 1e-300))
+        self._c = Constant(c)
+        # ad[i] = matrix of ad(e_i): ad(e_i)^k_j = c_ij^k
+        self._ad = Constant(c.transpose(1, 2).contiguous())
+        self._trace_ad = Constant(torch.einsum("ijj->i", c))
+        self._tolerance = tolerance * max(largest, 1.0)
+
+    def _check_antisymmetry(self, c: Tensor, bound: float) -> None:
+        defect = (c + c.transpose(0, 1)).abs().amax(-1)
+        if defect.numel() and float(defect.max()) > bound:
+            i, j = divmod(int(defect.argmax()), self.dim)
+            raise AlgebraError(
+                f"expected [{self.names[i]}, {self.names[j]}] = -[{self.names[j]}, {self.names[i]}], "
+                f"got a defect of {float(defect.max()):.3g}"
+            )
+
+    def _check_jacobi(self, c: Tensor, bound: float) -> None:
+        # [[e_i, e_j], e_k] summed over cyclic permutations
+        nested = torch.einsum("ijm,mkl->ijkl", c, c)
+        jacobi = nested + nested.permute(1, 2, 0, 3) + nested.permute(2, 0, 1, 3)
+        defect = jacobi.abs().amax(-1) if self.dim else jacobi.new_zeros(0)
+        if defect.numel() and float(defect.max()) > bound:
+            flat = int(defect.argmax())
+            i, rest = divmod(flat, self.dim**2)
+            j, k = divmod(rest, self.dim)
+            raise AlgebraError(
+                f"expected the Jacobi identity to hold, got a defect of {float(defect.max()):.3g} at "
+                f"({self.names[i]}, {self.names[j]}, {self.names[k]})"
+            )
+
+    def __repr__(self) -> str:
+        """Dimension and basis."""
+        return f"LieAlgebra(dim={self.dim}, basis=({', '.join(self.names)}))"
+
+    @property
+    def structure_constants(self) -> Float[Tensor, "n n n"]:
+        """``c[i, j, k]`` with ``[e_i, e_j] = c_ij^k e_k``; float64 on the CPU."""
+        return self._c.value
+
+    @property
+    def trace_ad(self) -> Float[Tensor, "n"]:
+        r""":math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i) = \sum_j c_{ij}^j`; float64 on the CPU."""
+        return self._trace_ad.value
+
+    def trace_ad_like(self, x: Tensor) -> Float[Tensor, "n"]:
+        """`trace_ad` in the dtype and on the device of ``x``."""
+        return self._trace_ad.like(x)
+
+    @property
+    def killing_form(self) -> Float[Tensor, "n n"]:
+        r""":math:`K_{ij} = \mathrm{tr}(\mathrm{ad}(e_i)\,\mathrm{ad}(e_j))`; float64 on the CPU."""
+        ad = self._ad.value
+        return torch.einsum("iab,jba->ij", ad, ad)
+
+    @property
+    def is_unimodular(self) -> bool:
+        """Whether ``tr ad`` vanishes, so that left and right Haar measures of the connected group agree."""
+        return bool(self.trace_ad.abs().max() <= self._tolerance) if self.dim else True
+
+    @property
+    def is_abelian(self) -> bool:
+        """Whether every bracket vanishes."""
+        return bool(self.structure_constants.abs().max() == 0) if self.dim else True
+
+    def bracket(self, u: Float[Tensor, "*#batch n"], v: Float[Tensor, "*#batch n"]) -> Float[Tensor, "*batch n"]:
+        """The bracket ``[u, v]``; batches broadcast."""
+        return torch.einsum("...i,...j,ijk->...k", u, v, self._c.like(u))
+
+    def ad(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
+        """The matrix of ``u -> [v, u]``."""
+        return torch.einsum("...i,ikj->...kj", v, self._ad.like(v))
+
+    def nilpotency_step(self) -> int | None:
+        """The number of steps of the lower central series (1 if abelian), ``None`` if it does not reach zero."""
+        span = torch.eye(self.dim, dtype=torch.float64)  # rows
+        for step in range(1, self.dim + 1):
+            brackets = torch.einsum("jb,abk->ajk", span, self._c.value).reshape(-1, self.dim)
+            _, singular, rows = torch.linalg.svd(brackets, full_matrices=False)
+            rank = int((singular > self._tolerance).sum())
+            if rank == 0:
+                return step
+            span = rows[:rank]
+        return None
+
+    def rescaled(self, scale: Float[Tensor, "n"]) -> LieAlgebra:
+        """The same algebra in the basis ``scale[i] * e_i``."""
+        s = scale.to(torch.float64)
+        c = self.structure_constants * s[:, None, None] * s[None, :, None] / s[None, None, :]
+        return LieAlgebra(c, self.names)
+
+    @staticmethod
+    def from_matrices(basis: Float[Tensor, "n k k"], names: Sequence[str] | None = None) -> LieAlgebra:
+        """The algebra that matrices span, with the commutator as bracket.
+
+        Raises:
+            AlgebraError: a commutator leaves the span (the message names it), or the matrices are dependent.
+        """
+        b = basis.detach().to(device="cpu", dtype=torch.float64)
+        n = b.shape[0]
+        named = tuple(names) if names is not None else tuple(f"e{i + 1}" for i in range(n))
+        flat = b.reshape(n, -1)
+        if int(torch.linalg.matrix_rank(flat)) < n:
+            raise AlgebraError(f"expected {n} independent matrices, got rank {int(torch.linalg.matrix_rank(flat))}")
+        commutator = (b[:, None] @ b[None] - b[None] @ b[:, None]).reshape(n * n, -1)
+        c = torch.linalg.lstsq(flat.T, commutator.T).solution.T
+        residual = (c @ flat - commutator).norm(dim=-1)
+        worst = int(residual.argmax())
+        if float(residual[worst]) > 1e-9 * float(flat.norm()):
+            i, j = divmod(worst, n)
+            share = float(residual[worst] / commutator[worst].norm())
+            raise AlgebraError(f"[{named[i]}, {named[j]}] is off the span by {100 * share:.1f} %")
+        return LieAlgebra(torch.where(c.abs() < 1e-14, 0.0, c).reshape(n, n, n), named)
+
+    @staticmethod
+    def semidirect_sum(
+        complement: LieAlgebra, ideal: LieAlgebra, derivations: Float[Tensor, "h n n"]
+    ) -> LieAlgebra:
+        r"""The algebra :math:`\mathfrak h \ltimes \mathfrak n` with :math:`[Y, Z] = D(Y) Z`.
+
+        Args:
+            complement: the algebra h, first in the basis.
+            ideal: the algebra n.
+            derivations: ``derivations[i]`` is the matrix of D(e_i) on n.
+
+        Raises:
+            ShapeError: the derivations have the wrong shape.
+            AlgebraError: they are not a homomorphism into the derivations of the ideal (Jacobi identity).
+        """
+        h, n = complement.dim, ideal.dim
+        if tuple(derivations.shape) != (h, n, n):
+            raise ShapeError(f"derivations: expected {[h, n, n]}, got {list(derivations.shape)}")
+        c = torch.zeros(h + n, h + n, h + n, dtype=torch.float64)
+        c[:h, :h, :h] = complement.structure_constants
+        c[h:, h:, h:] = ideal.structure_constants
+        mixed = derivations.to(torch.float64).transpose(1, 2)  # [i, j, k]: D(e_i) e_j = sum_k mixed[i, j, k] e_k
+        c[:h, h:, h:] = mixed
+        c[h:, :h, h:] = -mixed.transpose(0, 1)
+        return LieAlgebra(c, complement.names + ideal.names)

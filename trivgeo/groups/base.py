@@ -1,0 +1,198 @@
+"""The contract of a Lie group whose elements are plain tensors."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from trivgeo._numerics import Constant, log_abs_det
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups.action import PointAction
+from trivgeo.groups.algebra import LieAlgebra
+
+__all__ = ["LieGroup"]
+
+
+class LieGroup(ABC):
+    r"""A connected Lie group; a stateless operator on tensors of elements ``[*batch, *element_shape]``.
+
+    Elements need not be matrices: they are coordinates of some global parametrisation of the group. Algebra
+    vectors ``[*batch, dim]`` are coordinates in the basis of `algebra`, which is declared orthonormal.
+    Everything is batched over any leading dimensions, which broadcast.
+
+    Convention: left-trivialized. A tangent vector at g is :math:`d(L_g)_e v`, and a step is
+    :math:`g \leftarrow g \exp v`. The Haar measure :math:`\mu` is the left one, and the modular function is
+    :math:`\lambda(g) = \det \mathrm{Ad}(g^{-1})`, :math:`\mu(A g) = \lambda(g) \mu(A)`.
+
+    Subclasses implement the underscored methods in the natural basis; the public ones, which are final, add the
+    scale of the basis and the checks.
+
+    Args:
+        natural_algebra: the algebra in the natural basis.
+        element_shape: the shape of one element.
+        scale: one positive number, or one per basis element: the basis is ``scale[i]`` times the natural one.
+            It is part of the group's definition, since it sets how far isotropic noise goes in each direction.
+
+    Raises:
+        ConfigurationError: the scale is not positive and finite, or has the wrong length.
+    """
+
+    def __init__(
+        self,
+        natural_algebra: LieAlgebra,
+        element_shape: Sequence[int],
+        scale: float | Sequence[float] | None = None,
+    ) -> None:
+        self._element_shape = tuple(element_shape)
+        self._scale = _scale_constant(scale, natural_algebra.dim)
+        self._algebra = natural_algebra if self._scale is None else natural_algebra.rescaled(self._scale.value)
+
+    # What a group is -----------------------------------------------------------------------------------------
+
+    @property
+    def algebra(self) -> LieAlgebra:
+        """The Lie algebra, in the scaled basis."""
+        return self._algebra
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the group."""
+        return self._algebra.dim
+
+    @property
+    def element_shape(self) -> tuple[int, ...]:
+        """The shape of one element."""
+        return self._element_shape
+
+    @property
+    def scale(self) -> Float[Tensor, "n"]:
+        """Length of each basis element in units of the natural basis; float64 on the CPU."""
+        return torch.ones(self.dim, dtype=torch.float64) if self._scale is None else self._scale.value
+
+    @abstractmethod
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """The neutral element, ``[*batch, *element_shape]``."""
+
+    @abstractmethod
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _inverse(self, g: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _exp(self, v: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _log(self, g: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _adjoint(self, g: Tensor) -> Tensor: ...
+
+    def action(self) -> PointAction:
+        """The group's standard action on points.
+
+        Raises:
+            ConfigurationError: the group has no standard action.
+        """
+        raise ConfigurationError(f"{self!r} has no standard point action")
+
+    # Operations (final) --------------------------------------------------------------------------------------
+
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        """The product ``g h``; batches broadcast."""
+        self.check_elements(g)
+        self.check_elements(h)
+        return self._compose(g, h)
+
+    def inverse(self, g: Tensor) -> Tensor:
+        """The inverse element."""
+        self.check_elements(g)
+        return self._inverse(g)
+
+    def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
+        """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
+        self.check_vectors(v)
+        return self._exp(v if self._scale is None else v * self._scale.like(v))
+
+    def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
+        """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
+        self.check_elements(g)
+        v = self._log(g)
+        return v if self._scale is None else v / self._scale.like(v)
+
+    def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
+        """Whether `log` is defined at each element."""
+        return torch.isfinite(self.log(g)).all(-1)
+
+    def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
+        r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
+        self.check_elements(g)
+        ad = self._adjoint(g)
+        if self._scale is None:
+            return ad
+        s = self._scale.like(ad)
+        return ad * s / s.unsqueeze(-1)
+
+    def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
+        r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
+        self.check_elements(g)
+        if self._algebra.is_unimodular:
+            return g.new_zeros(self.batch_shape(g))
+        return self._log_modular(g)
+
+    def _log_modular(self, g: Tensor) -> Tensor:
+        return -log_abs_det(self._adjoint(g))
+
+    def retract(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
+        """The step ``g exp(v)``."""
+        return self.compose(g, self.exp(v))
+
+    def random(
+        self,
+        *batch: int,
+        std: float = 1.0,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Elements ``exp(v)`` with v normal of standard deviation ``std`` in every basis direction.
+
+        Not Haar-uniform: on a non-compact group no such law exists.
+        """
+        v = torch.randn(*batch, self.dim, generator=generator, dtype=dtype, device=device)
+        return self.exp(std * v)
+
+    # Shapes --------------------------------------------------------------------------------------------------
+
+    def batch_shape(self, g: Tensor) -> torch.Size:
+        """The leading dimensions of a tensor of elements."""
+        return g.shape[: g.ndim - len(self._element_shape)]
+
+    def check_elements(self, g: Tensor, name: str = "g") -> None:
+        """Raise `ShapeError` unless ``g`` is ``[*batch, *element_shape]``."""
+        shape = self._element_shape
+        if g.ndim < len(shape) or tuple(g.shape[g.ndim - len(shape) :]) != shape:
+            raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
+
+    def check_vectors(self, v: Tensor, name: str = "v") -> None:
+        """Raise `ShapeError` unless ``v`` is ``[*batch, dim]``."""
+        if v.ndim < 1 or v.shape[-1] != self.dim:
+            raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
+
+
+def _scale_constant(scale: float | Sequence[float] | None, dim: int) -> Constant | None:
+    if scale is None:
+        return None
+    values = [float(scale)] * dim if isinstance(scale, int | float) else [float(s) for s in scale]
+    if len(values) != dim:
+        raise ConfigurationError(f"scale: expected one number or {dim}, got {len(values)}")
+    if not all(math.isfinite(s) and s > 0 for s in values):
+        raise ConfigurationError(f"scale: expected positive finite numbers, got {values}")
+    return None if all(s == 1.0 for s in values) else Constant(torch.tensor(values, dtype=torch.float64))

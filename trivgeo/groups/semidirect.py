@@ -1,0 +1,250 @@
+r"""Semidirect products :math:`G = N \rtimes H` of a nilpotent ideal and a group that acts on it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import Constant, phi1, stumpff
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.base import LieGroup
+from trivgeo.groups.nilpotent import NilpotentGroup
+
+__all__ = ["Automorphism", "LinearAutomorphism", "PlaneAutomorphism", "SemidirectProduct"]
+
+
+class Automorphism(ABC):
+    r"""An action of a complement H on a nilpotent ideal N by automorphisms, linear in exponential coordinates.
+
+    With :math:`\rho(h)` the matrix on the coordinates and D its derivative, the exponential of the product is
+    :math:`\exp(Y + Z) = \exp_N(n) \exp_H(Y)` with :math:`n = \varphi_1(D(Y) + \tfrac12 \mathrm{ad}_Z) Z` when N has
+    at most two steps (Iserles et al. 2000; the equation :math:`n' = D(Y) n + d\exp^{-1}_n Z` is linear there).
+    """
+
+    @abstractmethod
+    def apply(self, h: Tensor, n: Tensor) -> Tensor:
+        r""":math:`\rho(h) n` for h ``[*batch, *H.element_shape]`` and n ``[*batch, N.dim]``."""
+
+    @abstractmethod
+    def exp(self, y: Tensor, z: Tensor) -> Tensor:
+        """The coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``; y ``[*batch, H.dim]``, z ``[*batch, N.dim]``."""
+
+    @abstractmethod
+    def log(self, y: Tensor, n: Tensor) -> Tensor:
+        """The inverse of `exp` in its second argument."""
+
+
+class LinearAutomorphism(Automorphism):
+    r"""Any representation, given as a function; exponentials by ``matrix_exp``.
+
+    Args:
+        complement: the group H.
+        ideal: the group N, of at most two steps.
+        representation: ``(h, n) -> rho(h) n``, batched, linear in n, differentiable in h.
+
+    Raises:
+        ConfigurationError: the ideal has more than two steps.
+    """
+
+    def __init__(
+        self, complement: LieGroup, ideal: NilpotentGroup, representation: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        if ideal.step > 2:
+            raise ConfigurationError(f"ideal: expected at most two nilpotency steps, got {ideal.step}")
+        self._representation = representation
+        self._algebra = ideal.natural_algebra
+        self._two_step = ideal.step == 2
+        self._derivations = Constant(derivations_of(complement, ideal, representation))
+
+    def apply(self, h: Tensor, n: Tensor) -> Tensor:
+        """The given representation."""
+        return self._representation(h, n)
+
+    def _generator(self, y: Tensor, z: Tensor) -> Tensor:
+        d = torch.einsum("...i,ikj->...kj", y, self._derivations.like(y))
+        return d + 0.5 * self._algebra.ad(z) if self._two_step else d
+
+    def exp(self, y: Tensor, z: Tensor) -> Tensor:
+        """One augmented matrix exponential."""
+        return phi1(self._generator(y, z), z)
+
+    def log(self, y: Tensor, n: Tensor) -> Tensor:
+        """One linear solve, and for two steps one correction, which is exact because its residual is central."""
+        d = torch.einsum("...i,ikj->...kj", y, self._derivations.like(y))
+        eye = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
+        matrix = torch.stack([phi1(d, column) for column in eye], -1)
+        inverse, _ = torch.linalg.inv_ex(matrix)
+        z = (inverse @ n.unsqueeze(-1)).squeeze(-1)
+        if self._two_step:
+            z = z + (inverse @ (n - self.exp(y, z)).unsqueeze(-1)).squeeze(-1)
+        return z
+
+
+class PlaneAutomorphism(Automorphism):
+    r"""SL(2, R) on the pair (q, p) by :math:`(\alpha q - \beta p, -\gamma q + \delta p)`, trivial on a centre.
+
+    This is how the time part of a point-symmetry group moves space translations q and Galilean boosts p: the
+    displacement q + p t is carried along :math:`t \mapsto (\alpha t + \beta) / (\gamma t + \delta)`. Closed forms
+    by :math:`D(Y)^2 = -\det(Y) I` and the functions of `trivgeo._numerics.stumpff`.
+
+    Args:
+        central: :math:`\kappa` with [q, p] = kappa z, or ``None`` for the ideal R^2 without a centre.
+    """
+
+    def __init__(self, central: float | None = None) -> None:
+        self._central = central
+
+    def apply(self, h: Tensor, n: Tensor) -> Tensor:
+        """The linear map on (q, p); z is kept."""
+        q, p = n[..., 0], n[..., 1]
+        new = [h[..., 0, 0] * q - h[..., 0, 1] * p, h[..., 1, 1] * p - h[..., 1, 0] * q]
+        if self._central is not None:
+            new.append(n[..., 2].expand(new[0].shape))
+        return torch.stack(new, -1)
+
+    def _moved(self, y: Tensor, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        """D(Y) (q, p)."""
+        return y[..., 0] * q - y[..., 1] * p, -y[..., 2] * q - y[..., 0] * p
+
+    def exp(self, y: Tensor, z: Tensor) -> Tensor:
+        """(c1 + c2 D) on (q, p); the centre gains kappa/2 c3 omega((q, p), D (q, p))."""
+        _, c1, c2, c3 = stumpff(y[..., 0] ** 2 + y[..., 1] * y[..., 2])
+        q, p = z[..., 0], z[..., 1]
+        dq, dp = self._moved(y, q, p)
+        new = [c1 * q + c2 * dq, c1 * p + c2 * dp]
+        if self._central is not None:
+            new.append(z[..., 2] + (0.5 * self._central) * c3 * (q * dp - p * dq))
+        return torch.stack(new, -1)
+
+    def log(self, y: Tensor, n: Tensor) -> Tensor:
+        """The inverse: (c1 - c2 D) / (2 c2) on (q, p), since c1^2 - c2^2 D^2 = 2 c2."""
+        _, c1, c2, c3 = stumpff(y[..., 0] ** 2 + y[..., 1] * y[..., 2])
+        dq, dp = self._moved(y, n[..., 0], n[..., 1])
+        q, p = (c1 * n[..., 0] - c2 * dq) / (2.0 * c2), (c1 * n[..., 1] - c2 * dp) / (2.0 * c2)
+        new = [q, p]
+        if self._central is not None:
+            dq, dp = self._moved(y, q, p)
+            new.append(n[..., 2] - (0.5 * self._central) * c3 * (q * dp - p * dq))
+        return torch.stack(new, -1)
+
+
+class SemidirectProduct(LieGroup):
+    r"""The group of pairs with :math:`g = \exp_N(n)\, h` and :math:`h\, n\, h^{-1} = \rho(h) n`.
+
+    An element is one flat vector: the entries of h, then the exponential coordinates n. The product is
+    :math:`(h_1 h_2,\; n_1 \cdot \rho(h_1) n_2)` and the basis is that of H followed by that of N.
+
+    Args:
+        complement: the group H.
+        ideal: the group N; both in their natural bases, since the scale belongs to the product.
+        automorphism: how H acts on N, or a function ``(h, n) -> rho(h) n``, for which a `LinearAutomorphism` is
+            made.
+        scale: see `LieGroup`.
+        names: names of the basis elements, for messages.
+
+    Raises:
+        ConfigurationError: a factor carries a scale of its own, or the ideal has too many steps.
+        AlgebraError: the representation does not act by automorphisms (its derivative breaks the Jacobi identity).
+    """
+
+    def __init__(
+        self,
+        complement: LieGroup,
+        ideal: NilpotentGroup,
+        automorphism: Automorphism | Callable[[Tensor, Tensor], Tensor],
+        scale: float | Sequence[float] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        for factor in (complement, ideal):
+            if bool((factor.scale != 1).any()):
+                raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")
+        if not isinstance(automorphism, Automorphism):
+            automorphism = LinearAutomorphism(complement, ideal, automorphism)
+        derivations = derivations_of(complement, ideal, automorphism.apply)
+        algebra = LieAlgebra.semidirect_sum(complement.algebra, ideal.algebra, derivations)
+        if names is not None:
+            algebra = LieAlgebra(algebra.structure_constants, names)
+        self.complement = complement
+        self.ideal = ideal
+        self.automorphism = automorphism
+        self._derivations = Constant(derivations)
+        self._split = torch.Size(complement.element_shape).numel()
+        super().__init__(algebra, (self._split + ideal.dim,), scale)
+
+    def __repr__(self) -> str:
+        """The two factors."""
+        return f"SemidirectProduct({self.complement!r}, {self.ideal!r})"
+
+    def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The factors ``(h, n)`` of ``g = exp(n) h``: ``[*batch, *H.element_shape]`` and ``[*batch, N.dim]``."""
+        self.check_elements(g)
+        return g[..., : self._split].unflatten(-1, self.complement.element_shape), g[..., self._split :]
+
+    def join(self, h: Tensor, n: Tensor) -> Tensor:
+        """The element ``exp(n) h``; batches broadcast."""
+        self.complement.check_elements(h, "h")
+        self.ideal.check_elements(n, "n")
+        flat = h.flatten(-len(self.complement.element_shape))
+        batch = torch.broadcast_shapes(flat.shape[:-1], n.shape[:-1])
+        return torch.cat([flat.expand(*batch, -1), n.expand(*batch, -1)], -1)
+
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """The pair of neutral elements."""
+        return self.join(
+            self.complement.identity(*batch, dtype=dtype, device=device),
+            self.ideal.identity(*batch, dtype=dtype, device=device),
+        )
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        (hg, ng), (hh, nh) = self.split(g), self.split(h)
+        return self.join(self.complement.compose(hg, hh), self.ideal.compose(ng, self.automorphism.apply(hg, nh)))
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        h, n = self.split(g)
+        h = self.complement.inverse(h)
+        return self.join(h, self.automorphism.apply(h, self.ideal.inverse(n)))
+
+    def _exp(self, v: Tensor) -> Tensor:
+        y, z = v[..., : self.complement.dim], v[..., self.complement.dim :]
+        return self.join(self.complement.exp(y), self.automorphism.exp(y, z))
+
+    def _log(self, g: Tensor) -> Tensor:
+        h, n = self.split(g)
+        y = self.complement.log(h)
+        return torch.cat([y, self.automorphism.log(y, n)], -1)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """Ad of exp(n) h: the complement's Ad, rho, and below the diagonal exp(ad_n) of the complement's image."""
+        h, n = self.split(g)
+        ad_h = self.complement.Ad(h)
+        eye = torch.eye(self.ideal.dim, dtype=g.dtype, device=g.device)
+        rho = torch.stack([self.automorphism.apply(h, column) for column in eye], -1)
+        ad_n = self.ideal.algebra.ad(n)
+        # [n, Y_j] = -D(e_j) n; then sum_k ad_n^k / (k + 1)! of it
+        term = -torch.einsum("jab,...b->...aj", self._derivations.like(g), n)
+        lower = term
+        for k in range(1, self.ideal.step):
+            term = ad_n @ term / (k + 1)
+            lower = lower + term
+        upper = torch.cat([ad_h, ad_h.new_zeros(*ad_h.shape[:-1], self.ideal.dim)], -1)
+        return torch.cat([upper, torch.cat([lower @ ad_h, self.ideal.Ad(n) @ rho], -1)], -2)
+
+
+def derivations_of(
+    complement: LieGroup, ideal: NilpotentGroup, representation: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """``[H.dim, N.dim, N.dim]``: the derivative of the representation at the identity, by forward mode."""
+    zero = torch.zeros(complement.dim, dtype=torch.float64)
+    eye = torch.eye(ideal.dim, dtype=torch.float64)
+
+    def matrix(y: Tensor) -> Tensor:
+        h = complement.exp(y)
+        return torch.stack([representation(h, column) for column in eye], -1)
+
+    return torch.stack([torch.func.jvp(matrix, (zero,), (row,))[1] for row in torch.eye(complement.dim).double()])
