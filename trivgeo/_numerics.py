@@ -164,7 +164,11 @@ class Constant:
             if x.dtype == torch.float32:
                 return self._float32
         # A tensor made inside a transform or a trace must not outlive it.
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.is_inference_mode_enabled():
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._are_functorch_transforms_active()
+            or torch.is_inference_mode_enabled()
+        ):
             return self.value.to(device=x.device, dtype=x.dtype)
         key = (x.dtype, x.device)
         if key not in self._other:

@@ -34,11 +34,11 @@ class Action(ABC):
         """The transformed data ``g.x``."""
 
     @abstractmethod
-    def is_valid(self, g: Tensor, x: Any) -> Bool[Tensor, "..."]:
+    def is_valid(self, g: Tensor, x: Any) -> Bool[Tensor, ...]:
         """Where the (local) action is defined."""
 
     @abstractmethod
-    def log_abs_det_jacobian(self, g: Tensor, x: Any) -> Float[Tensor, "..."]:
+    def log_abs_det_jacobian(self, g: Tensor, x: Any) -> Float[Tensor, ...]:
         """``log |det d(g.x)/dx|``."""
 
     @abstractmethod
@@ -72,6 +72,23 @@ class PointAction(Action):
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
         """What must not vanish for ``g.x`` to be defined, ``[*batch, p]``; ``None`` for a global action."""
         return None
+
+    @property
+    def base_is_projective(self) -> bool:
+        """Whether (x, t) of a jet moves by a projective map that does not depend on u.
+
+        Then convex hulls of points (x, t) go to convex hulls while the denominator keeps its sign, and at one
+        fixed t the map of x is affine.
+        """
+        return False
+
+    def fibre_order(self, g: Tensor, jets: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """Numbers that order jets at one time by their last coordinate after g has acted.
+
+        Equal to that coordinate up to an increasing map common to the points of a datum; subclasses may leave
+        out common factors.
+        """
+        return self(g, jets)[..., -1]
 
     # Final ---------------------------------------------------------------------------------------------------
 

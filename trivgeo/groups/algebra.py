@@ -55,6 +55,8 @@ class LieAlgebra:
         self._ad = Constant(c.transpose(1, 2).contiguous())
         self._trace_ad = Constant(torch.einsum("ijj->i", c))
         self._tolerance = tolerance * max(largest, 1.0)
+        self._is_unimodular = bool((self._trace_ad.value.abs() <= self._tolerance).all())
+        self._is_abelian = largest == 0.0
 
     def _check_antisymmetry(self, c: Tensor, bound: float) -> None:
         defect = (c + c.transpose(0, 1)).abs().amax(-1)
@@ -89,11 +91,11 @@ class LieAlgebra:
         return self._c.value
 
     @property
-    def trace_ad(self) -> Float[Tensor, "n"]:
+    def trace_ad(self) -> Float[Tensor, n]:
         r""":math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i) = \sum_j c_{ij}^j`; float64 on the CPU."""
         return self._trace_ad.value
 
-    def trace_ad_like(self, x: Tensor) -> Float[Tensor, "n"]:
+    def trace_ad_like(self, x: Tensor) -> Float[Tensor, n]:
         """`trace_ad` in the dtype and on the device of ``x``."""
         return self._trace_ad.like(x)
 
@@ -106,12 +108,12 @@ class LieAlgebra:
     @property
     def is_unimodular(self) -> bool:
         """Whether ``tr ad`` vanishes, so that left and right Haar measures of the connected group agree."""
-        return bool(self.trace_ad.abs().max() <= self._tolerance) if self.dim else True
+        return self._is_unimodular
 
     @property
     def is_abelian(self) -> bool:
         """Whether every bracket vanishes."""
-        return bool(self.structure_constants.abs().max() == 0) if self.dim else True
+        return self._is_abelian
 
     def bracket(self, u: Float[Tensor, "*#batch n"], v: Float[Tensor, "*#batch n"]) -> Float[Tensor, "*batch n"]:
         """The bracket ``[u, v]``; batches broadcast."""
@@ -133,7 +135,7 @@ class LieAlgebra:
             span = rows[:rank]
         return None
 
-    def rescaled(self, scale: Float[Tensor, "n"]) -> LieAlgebra:
+    def rescaled(self, scale: Float[Tensor, n]) -> LieAlgebra:
         """The same algebra in the basis ``scale[i] * e_i``."""
         s = scale.to(torch.float64)
         c = self.structure_constants * s[:, None, None] * s[None, :, None] / s[None, None, :]
@@ -163,9 +165,7 @@ class LieAlgebra:
         return LieAlgebra(torch.where(c.abs() < 1e-14, 0.0, c).reshape(n, n, n), named)
 
     @staticmethod
-    def semidirect_sum(
-        complement: LieAlgebra, ideal: LieAlgebra, derivations: Float[Tensor, "h n n"]
-    ) -> LieAlgebra:
+    def semidirect_sum(complement: LieAlgebra, ideal: LieAlgebra, derivations: Float[Tensor, "h n n"]) -> LieAlgebra:
         r"""The algebra :math:`\mathfrak h \ltimes \mathfrak n` with :math:`[Y, Z] = D(Y) Z`.
 
         Args:

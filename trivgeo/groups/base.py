@@ -50,6 +50,7 @@ class LieGroup(ABC):
     ) -> None:
         self._element_shape = tuple(element_shape)
         self._scale = _scale_constant(scale, natural_algebra.dim)
+        self._natural_algebra = natural_algebra
         self._algebra = natural_algebra if self._scale is None else natural_algebra.rescaled(self._scale.value)
 
     # What a group is -----------------------------------------------------------------------------------------
@@ -70,7 +71,7 @@ class LieGroup(ABC):
         return self._element_shape
 
     @property
-    def scale(self) -> Float[Tensor, "n"]:
+    def scale(self) -> Float[Tensor, n]:
         """Length of each basis element in units of the natural basis; float64 on the CPU."""
         return torch.ones(self.dim, dtype=torch.float64) if self._scale is None else self._scale.value
 
@@ -94,6 +95,10 @@ class LieGroup(ABC):
 
     @abstractmethod
     def _adjoint(self, g: Tensor) -> Tensor: ...
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
+        return torch.func.jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
 
     def action(self) -> PointAction:
         """The group's standard action on points.
@@ -154,6 +159,16 @@ class LieGroup(ABC):
         """The step ``g exp(v)``."""
         return self.compose(g, self.exp(v))
 
+    def perturb(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
+        r"""``g`` moved by v to first order: equal to `retract` in value and first derivative at v = 0 only.
+
+        Cheaper than `retract` where nothing but a derivative at zero is wanted, since no exponential is taken.
+        """
+        self.check_elements(g)
+        self.check_vectors(v)
+        v = v if self._scale is None else v * self._scale.like(v)
+        return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + self._tangent(v))
+
     def random(
         self,
         *batch: int,
@@ -168,6 +183,16 @@ class LieGroup(ABC):
         """
         v = torch.randn(*batch, self.dim, generator=generator, dtype=dtype, device=device)
         return self.exp(std * v)
+
+    def same_law(self, other: LieGroup) -> bool:
+        """Whether elements of one group are elements of the other, with the same product (scales may differ)."""
+        mine, theirs = self._natural_algebra, other._natural_algebra
+        return self is other or (
+            type(self) is type(other)
+            and self.element_shape == other.element_shape
+            and mine.dim == theirs.dim
+            and torch.equal(mine.structure_constants, theirs.structure_constants)
+        )
 
     # Shapes --------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,6 @@ class NilpotentGroup(LieGroup):
         if step is None:
             raise ConfigurationError(f"expected a nilpotent algebra, got {natural_algebra!r}")
         self.step = step
-        self.natural_algebra = natural_algebra
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -54,11 +53,14 @@ class NilpotentGroup(LieGroup):
     def _exp(self, v: Tensor) -> Tensor:
         return v
 
+    def _tangent(self, v: Tensor) -> Tensor:
+        return v
+
     def _log(self, g: Tensor) -> Tensor:
         return g
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        ad = self.natural_algebra.ad(g)
+        ad = self._natural_algebra.ad(g)
         term = torch.eye(self.dim, dtype=g.dtype, device=g.device).expand(ad.shape)
         total = term
         for k in range(1, self.step):

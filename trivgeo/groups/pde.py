@@ -98,6 +98,11 @@ class _ProjectiveTimeAction(PointAction):
     def __init__(self, group: SemidirectProduct) -> None:
         super().__init__(group, (2, 3))
 
+    @property
+    def base_is_projective(self) -> bool:
+        """Always."""
+        return True
+
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor:
         return g[..., 2] * x[..., 1] + g[..., 3]
 
@@ -121,6 +126,15 @@ class _HeatAction(_ProjectiveTimeAction):
             return torch.stack([x1 + shift, t1], -1)
         exponent = z + self._quarter * (g[..., 2] * x[..., 0] * x1 - p * (2.0 * x1 + shift))
         return torch.stack([x1 + shift, t1, x[..., 2] * d.abs().sqrt() * exponent.exp()], -1)
+
+    def fibre_order(self, g: Tensor, jets: Tensor) -> Tensor:
+        """u exp of the quadratic in x that the exponent is at one time; common factors are left out."""
+        self._lift(g, jets)
+        d = g[..., 2] * jets[..., 0, 1] + g[..., 3]
+        quarter = self._quarter / torch.where(d == 0, 1.0, d)
+        x = jets[..., 0]
+        exponent = ((quarter * g[..., 2]).unsqueeze(-1) * x - (2.0 * quarter * g[..., 5]).unsqueeze(-1)) * x
+        return jets[..., 2] * exponent.exp_()
 
 
 class _BurgersAction(_ProjectiveTimeAction):

@@ -56,7 +56,7 @@ class LinearAutomorphism(Automorphism):
         if ideal.step > 2:
             raise ConfigurationError(f"ideal: expected at most two nilpotency steps, got {ideal.step}")
         self._representation = representation
-        self._algebra = ideal.natural_algebra
+        self._algebra = ideal.algebra
         self._two_step = ideal.step == 2
         self._derivations = Constant(derivations_of(complement, ideal, representation))
 
@@ -213,6 +213,9 @@ class SemidirectProduct(LieGroup):
     def _exp(self, v: Tensor) -> Tensor:
         y, z = v[..., : self.complement.dim], v[..., self.complement.dim :]
         return self.join(self.complement.exp(y), self.automorphism.exp(y, z))
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        return self.join(self.complement._tangent(v[..., : self.complement.dim]), v[..., self.complement.dim :])
 
     def _log(self, g: Tensor) -> Tensor:
         h, n = self.split(g)

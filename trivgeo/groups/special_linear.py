@@ -61,6 +61,10 @@ class SL(LieGroup):
         c0, c1, _, _ = stumpff(x * x + y * z)
         return _matrix(c0 + c1 * x, c1 * y, c1 * z, c0 - c1 * x)
 
+    def _tangent(self, v: Tensor) -> Tensor:
+        x, y, z = v.unbind(-1)
+        return _matrix(x, y, z, -x)
+
     def _log(self, g: Tensor) -> Tensor:
         a, b, c, d = _entries(g)
         x = 0.5 * (a - d)

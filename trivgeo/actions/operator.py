@@ -1,0 +1,108 @@
+"""The action of a point symmetry on the input of a solution operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.groups import Action, PointAction
+
+__all__ = ["OperatorAction", "OperatorInput"]
+
+_TIME_TOLERANCE = 1e-6
+
+
+class OperatorInput(NamedTuple):
+    """What a solution operator reads: an initial condition, and where its solution is wanted.
+
+    Attributes:
+        initial: jets (x, t, u) of the initial condition, ``[*batch, p, 3]``, all at one time t.
+        query: points (x, t), ``[*batch, q, 2]``.
+    """
+
+    initial: Tensor
+    query: Tensor
+
+
+class OperatorAction(Action):
+    """A point symmetry applied to the initial condition and the query points together.
+
+    A transformation is defined for a datum if it is defined at every point and does not tear the domain apart: the
+    denominator of the point action must have one sign on all points. Otherwise the whole result is NaN.
+
+    Args:
+        point_action: an action on jets (x, t, u) and on points (x, t).
+
+    Raises:
+        ConfigurationError: the point action does not act on both.
+    """
+
+    def __init__(self, point_action: PointAction) -> None:
+        if not isinstance(point_action, PointAction) or not {2, 3} <= set(point_action.point_dims):
+            raise ConfigurationError(f"point_action: expected one on (x, t) and (x, t, u), got {point_action!r}")
+        self.point_action = point_action
+        self.group = point_action.group
+
+    def __call__(self, g: Tensor, x: OperatorInput) -> OperatorInput:
+        """The transformed input, NaN where the transformation is not defined."""
+        action = self.point_action
+        kept = self._kept(g, x)[..., None, None]
+        initial, query = action(g, x.initial), action(g, x.query)
+        return OperatorInput(torch.where(kept, initial, math.nan), torch.where(kept, query, math.nan))
+
+    def _kept(self, g: Tensor, x: OperatorInput) -> Bool[Tensor, "*batch"]:
+        """Whether the denominator keeps one sign over all points."""
+        low, high = None, None
+        for part in x:
+            d = self.point_action.denominator(g, part)
+            low = d.amin(-1) if low is None else torch.minimum(low, d.amin(-1))
+            high = d.amax(-1) if high is None else torch.maximum(high, d.amax(-1))
+        assert low is not None
+        assert high is not None
+        return (low > 0) | (high < 0)
+
+    def is_valid(self, g: Tensor, x: OperatorInput) -> Bool[Tensor, "*batch"]:
+        """Whether the transformation is defined on the whole datum."""
+        y = self(g, x)
+        return torch.isfinite(y.initial).all(-1).all(-1) & torch.isfinite(y.query).all(-1).all(-1)
+
+    def log_abs_det_jacobian(self, g: Tensor, x: OperatorInput) -> Float[Tensor, "*batch"]:
+        """The sum over all points of both parts."""
+        return sum(
+            (self.point_action.log_abs_det_jacobian(g, part).sum(-1) for part in x[1:]),
+            start=self.point_action.log_abs_det_jacobian(g, x[0]).sum(-1),
+        )
+
+    def sum_points(self, per_part: Tensor) -> Float[Tensor, "*batch"]:
+        """`log_abs_det_jacobian` is per datum already."""
+        return per_part
+
+    def check_data(self, x: Any, name: str = "x") -> None:
+        """Raise a typed error unless ``x`` is an `OperatorInput` with its initial condition at one time.
+
+        Raises:
+            ConfigurationError: another type.
+            ShapeError: wrong shapes, or batches that differ.
+            DomainError: the time of the initial condition is not constant.
+        """
+        if not isinstance(x, OperatorInput):
+            raise ConfigurationError(f"{name}: expected an OperatorInput, got {type(x).__name__}")
+        for part, coordinates in ((x.initial, 3), (x.query, 2)):
+            if not isinstance(part, Tensor) or part.ndim < 2 or part.shape[-1] != coordinates or 0 in part.shape:
+                got = list(part.shape) if isinstance(part, Tensor) else type(part).__name__
+                raise ShapeError(f"{name}: expected points [*batch, p, {coordinates}], got {got}")
+        if x.initial.shape[:-2] != x.query.shape[:-2]:
+            raise ShapeError(
+                f"{name}: expected one batch shape, got {list(x.initial.shape[:-2])} and {list(x.query.shape[:-2])}"
+            )
+        t = x.initial[..., 1]
+        spread = t.amax(-1) - t.amin(-1)
+        if bool((spread > _TIME_TOLERANCE * t.abs().amax(-1).clamp(min=1.0)).any()):
+            raise DomainError(
+                f"{name}: expected an initial condition at one time, got times that differ by {float(spread.max()):.3g}"
+            )

@@ -1,0 +1,18 @@
+"""Inversion of unknown transformations, and test-time equivariance by it."""
+
+from trivgeo.inversion.base import InversionResult, Inverter
+from trivgeo.inversion.domain import DomainDistance
+from trivgeo.inversion.energy import DataEnergy, FunctionEnergy, PosteriorEnergy
+from trivgeo.inversion.equivariant import TestTimeEquivariant
+from trivgeo.inversion.tied import TIED
+
+__all__ = [
+    "TIED",
+    "DataEnergy",
+    "DomainDistance",
+    "FunctionEnergy",
+    "InversionResult",
+    "Inverter",
+    "PosteriorEnergy",
+    "TestTimeEquivariant",
+]

@@ -1,0 +1,101 @@
+"""The distance of a transformed problem to the domain on which an operator was trained."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from scipy.spatial import ConvexHull, QhullError
+from torch import Tensor
+
+from trivgeo.actions import OperatorAction, OperatorInput
+from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.groups import Action
+from trivgeo.inversion.energy import DataEnergy
+
+__all__ = ["DomainDistance"]
+
+Interval = tuple[float, float]
+
+
+class DomainDistance(DataEnergy):
+    r"""Squared distances of the bounding box of a problem to that of the training domain (Shumaylov et al. 2025).
+
+    .. math:: E = \sum_{c \in (x, t, u)} (\min c_0 - c^-_0)^2 + (\max c_0 - c^+_0)^2
+        + \sum_{c \in (x, t)} (\min c_q - c^-)^2 + (\max c_q - c^+)^2
+
+    with :math:`c_0` the jets of the initial condition and :math:`c_q` the query points.
+
+    The action moves (x, t) projectively, so while its denominator keeps its sign (`OperatorAction` makes the result
+    NaN otherwise) the extremes of the query points are reached on their convex hull: four points for a box of any
+    number of them. Gradients are taken at the extreme points alone.
+
+    Args:
+        x: the range of x.
+        t: the range of t of the query points; the initial condition is at its lower end.
+        u: the range of u of initial conditions.
+
+    Raises:
+        DomainError: a range is empty or not finite.
+    """
+
+    def __init__(self, x: Interval, t: Interval, u: Interval) -> None:
+        for name, (low, high) in (("x", x), ("t", t), ("u", u)):
+            if not (abs(low) < float("inf") and abs(high) < float("inf") and low < high):
+                raise DomainError(f"{name}: expected a finite range (low, high), got {(low, high)}")
+        self.x = (float(x[0]), float(x[1]))
+        self.t = (float(t[0]), float(t[1]))
+        self.u = (float(u[0]), float(u[1]))
+
+    def __call__(self, x: OperatorInput) -> Float[Tensor, batch]:
+        """One energy for each problem."""
+        start = (self.t[0], self.t[0])
+        return _box_distance(x.initial, (self.x, start, self.u)) + _box_distance(x.query, (self.x, self.t))
+
+    def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
+        """Keep the convex hull of the query points, and put the ends of the initial line first.
+
+        Raises:
+            ConfigurationError: the action is not one on operator inputs.
+        """
+        if not isinstance(action, OperatorAction):
+            raise ConfigurationError(f"action: expected an OperatorAction, got {type(action).__name__}")
+        if not action.point_action.base_is_projective:
+            return x
+        place = x.initial[..., :1]
+        ends = torch.cat([place.argmin(-2), place.argmax(-2)], -1)
+        initial = torch.cat([_gather_points(x.initial, ends), x.initial], -2)
+        return OperatorInput(initial, hull_points(x.query))
+
+    def select(self, action: Action, g: Tensor, x: OperatorInput) -> OperatorInput:
+        """Keep the ends of the initial line and its points of extreme u after g has acted."""
+        assert isinstance(action, OperatorAction)
+        if not action.point_action.base_is_projective:
+            return x
+        order = action.point_action.fibre_order(g, x.initial)
+        extreme = torch.stack([order.argmin(-1), order.argmax(-1)], -1)
+        index = torch.cat([torch.zeros_like(extreme[..., :1]), torch.ones_like(extreme[..., :1]), extreme], -1)
+        return OperatorInput(_gather_points(x.initial.expand(*index.shape[:-1], -1, -1), index), x.query)
+
+
+def _gather_points(points: Tensor, index: Tensor) -> Tensor:
+    """Points ``[*batch, k, n]`` at indices ``[*batch, k]``."""
+    return points.gather(-2, index.unsqueeze(-1).expand(*index.shape, points.shape[-1]))
+
+
+def _box_distance(points: Tensor, box: tuple[Interval, ...]) -> Tensor:
+    low = torch.tensor([b[0] for b in box], dtype=points.dtype, device=points.device)
+    high = torch.tensor([b[1] for b in box], dtype=points.dtype, device=points.device)
+    return ((points.amin(-2) - low) ** 2 + (points.amax(-2) - high) ** 2).sum(-1)
+
+
+def hull_points(points: Float[Tensor, "b q 2"]) -> Float[Tensor, "b h 2"]:
+    """The vertices of each convex hull, the first one repeated where a hull has fewer; all points if degenerate."""
+    hulls = []
+    for cloud in points:
+        try:
+            vertices = ConvexHull(cloud.detach().cpu().numpy()).vertices
+        except QhullError:  # fewer than three points, or all on one line
+            return points
+        hulls.append(cloud[torch.as_tensor(vertices, dtype=torch.long, device=cloud.device)])
+    most = max(len(h) for h in hulls)
+    return torch.stack([torch.cat([h, h[:1].expand(most - len(h), -1)]) for h in hulls])

@@ -1,0 +1,79 @@
+"""Test-time equivariance of a pretrained network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action
+from trivgeo.inversion.base import InversionResult, Inverter
+
+__all__ = ["TestTimeEquivariant"]
+
+
+class TestTimeEquivariant(nn.Module):
+    r"""A pretrained network made equivariant without training: :math:`\tilde f(x) = g \cdot f(g^{-1} \cdot x)`.
+
+    g comes from an `Inverter`; since the posterior is equivariant, so is the law of the prediction
+    (Kim et al. 2026, prop. 3.2).
+
+    Args:
+        network: batch of data to batch of outputs.
+        inverter: finds g.
+        output_action: how g acts on outputs; ``None`` for an invariant prediction.
+        ensemble: ``"best"`` takes the hypothesis of lowest energy, ``"mean"`` averages the predictions over the
+            hypotheses of finite energy.
+
+    Raises:
+        ConfigurationError: the groups of inverter and output action differ, or an unknown ensemble.
+    """
+
+    __test__ = False  # not a test case, whatever its name
+
+    def __init__(
+        self,
+        network: Callable[[Any], Tensor],
+        inverter: Inverter,
+        output_action: Action | None = None,
+        ensemble: Literal["best", "mean"] = "best",
+    ) -> None:
+        super().__init__()
+        if not isinstance(inverter, Inverter):
+            raise ConfigurationError(f"inverter: expected an Inverter, got {type(inverter).__name__}")
+        if output_action is not None and not output_action.group.same_law(inverter.action.group):
+            raise ConfigurationError(
+                f"output_action: expected an action of {inverter.action.group!r}, got one of {output_action.group!r}"
+            )
+        if ensemble not in ("best", "mean"):
+            raise ConfigurationError(f"ensemble: expected 'best' or 'mean', got {ensemble!r}")
+        if not callable(network):
+            raise ConfigurationError(f"network: expected a function of a batch of data, got {network!r}")
+        self.network = network
+        self.inverter = inverter
+        self.output_action = output_action
+        self.ensemble = ensemble
+
+    def forward(self, x: Any, *, generator: torch.Generator | None = None) -> Tensor:
+        """The prediction for a batch of data."""
+        return self.predict(x, self.inverter(x, generator=generator))
+
+    def predict(self, x: Any, result: InversionResult) -> Tensor:
+        """The prediction from hypotheses found before."""
+        if self.ensemble == "best":
+            return self._predict(x, result.best())
+        hypotheses = result.energies.shape[1]
+        repeated = pytree.tree_map(lambda leaf: leaf.repeat_interleave(hypotheses, 0), x)
+        outputs = self._predict(repeated, result.elements.flatten(0, 1))
+        outputs = outputs.unflatten(0, (-1, hypotheses))
+        finite = torch.isfinite(result.energies).reshape(*result.energies.shape, *(1,) * (outputs.ndim - 2))
+        return torch.where(finite, outputs, 0.0).sum(1) / finite.sum(1).clamp(min=1)
+
+    def _predict(self, x: Any, g: Tensor) -> Tensor:
+        action = self.inverter.action
+        y = self.network(action(action.group.inverse(g), x))
+        return y if self.output_action is None else self.output_action(g, y)
