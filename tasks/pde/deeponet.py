@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -33,24 +33,33 @@ class Jet(NamedTuple):
 
 
 class TanhMLP(nn.Module):
-    """Fully connected network: `depth` linear layers of `width` outputs each, tanh between them and none after the last.
+    """Fully connected network: `depth` linear layers of `width` outputs each, with tanh between them.
 
     Args:
         in_features: number of inputs.
         width: number of outputs of every layer.
         depth: number of linear layers, at least 1.
+        last_gain: factor of the last layer's initial weights.
         generator: source of the Glorot-normal initial weights; the global one when None. Biases start at zero.
     """
 
     def __init__(
-        self, in_features: int, width: int, depth: int, *, generator: torch.Generator | None = None
+        self,
+        in_features: int,
+        width: int,
+        depth: int,
+        *,
+        last_gain: float = 1.0,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         sizes = [in_features, *([width] * depth)]
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
-        for layer in self.layers:
-            nn.init.xavier_normal_(layer.weight, generator=generator)
+        layers = [nn.Linear(i, o) for i, o in pairwise(sizes)]
+        for layer in layers:
+            gain = last_gain if layer is layers[-1] else 1.0
+            nn.init.xavier_normal_(layer.weight, gain=gain, generator=generator)
             nn.init.zeros_(layer.bias)
+        self.layers = nn.ModuleList(layers)
 
     def forward(self, inputs: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch width"]:
         """Evaluate the network."""
@@ -129,7 +138,8 @@ class DeepONet(nn.Module):
         self.t_range = (float(t_range[0]), float(t_range[1]))
         self.u_scale = float(u_scale)
         self.branch = TanhMLP(num_sensors, width, depth, generator=generator)
-        self.trunk = TanhMLP(2, width, depth, generator=generator)
+        # the gain brings the sum of `width` terms to order one at the start
+        self.trunk = TanhMLP(2, width, depth, last_gain=width**-0.5, generator=generator)
         self.bias = nn.Parameter(torch.zeros(()))
         # derived from the architecture, so not part of the state that is saved
         ranges = torch.tensor([self.x_range, self.t_range])
@@ -289,7 +299,7 @@ def _read_header(path: str | Path, header: Mapping[str, str], key: str) -> dict[
 
 
 def _linear_jet(layer: nn.Module, jet: Jet) -> Jet:
-    weight: Tensor = layer.weight
+    weight = cast(Tensor, layer.weight)
     return Jet(layer(jet.value), F.linear(jet.x, weight), F.linear(jet.t, weight), F.linear(jet.xx, weight))
 
 

@@ -44,7 +44,11 @@ class SOAP(Optimizer):
         eps: float = 1e-8,
         precondition_frequency: int = 10,
     ) -> None:
-        for name, beta in (("betas[0]", betas[0]), ("betas[1]", betas[1]), ("preconditioner_beta", preconditioner_beta)):
+        for name, beta in (
+            ("betas[0]", betas[0]),
+            ("betas[1]", betas[1]),
+            ("preconditioner_beta", preconditioner_beta),
+        ):
             if not 0.0 <= beta < 1.0:
                 raise ConfigurationError(f"{name} must be in [0, 1), got {beta}")
         if not learning_rate > 0.0 or not eps > 0.0:

@@ -91,11 +91,11 @@ class LieAlgebra:
         return self._c.value
 
     @property
-    def trace_ad(self) -> Float[Tensor, n]:
+    def trace_ad(self) -> Float[Tensor, " n"]:
         r""":math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i) = \sum_j c_{ij}^j`; float64 on the CPU."""
         return self._trace_ad.value
 
-    def trace_ad_like(self, x: Tensor) -> Float[Tensor, n]:
+    def trace_ad_like(self, x: Tensor) -> Float[Tensor, " n"]:
         """`trace_ad` in the dtype and on the device of ``x``."""
         return self._trace_ad.like(x)
 
@@ -135,11 +135,13 @@ class LieAlgebra:
             span = rows[:rank]
         return None
 
-    def rescaled(self, scale: Float[Tensor, n]) -> LieAlgebra:
-        """The same algebra in the basis ``scale[i] * e_i``."""
+    def rescaled(self, scale: Float[Tensor, " n"] | Float[Tensor, "n n"]) -> LieAlgebra:
+        """The same algebra in the basis ``scale[i] * e_i``, or ``sum_j scale[i, j] e_j`` for a matrix."""
         s = scale.to(torch.float64)
-        c = self.structure_constants * s[:, None, None] * s[None, :, None] / s[None, None, :]
-        return LieAlgebra(c, self.names)
+        if s.ndim == 1:
+            return LieAlgebra(self.structure_constants * s[:, None, None] * s[:, None] / s, self.names)
+        c = torch.einsum("ia,jb,abc,ck->ijk", s, s, self.structure_constants, torch.linalg.inv(s))
+        return LieAlgebra(0.5 * (c - c.transpose(0, 1)))
 
     @staticmethod
     def from_matrices(basis: Float[Tensor, "n k k"], names: Sequence[str] | None = None) -> LieAlgebra:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -15,7 +14,9 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 
-__all__ = ["LieGroup"]
+__all__ = ["LieGroup", "Scale"]
+
+Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 
 
 class LieGroup(ABC):
@@ -35,23 +36,25 @@ class LieGroup(ABC):
     Args:
         natural_algebra: the algebra in the natural basis.
         element_shape: the shape of one element.
-        scale: one positive number, or one per basis element: the basis is ``scale[i]`` times the natural one.
-            It is part of the group's definition, since it sets how far isotropic noise goes in each direction.
+        scale: the basis in units of the natural one: one positive number, one per basis element, or an invertible
+            matrix ``[n, n]`` whose row i is the i-th basis element. It is part of the group's definition, since it
+            sets how far isotropic noise goes in each direction.
 
     Raises:
-        ConfigurationError: the scale is not positive and finite, or has the wrong length.
+        ConfigurationError: the scale is not positive (a matrix: not invertible) and finite, or has the wrong shape.
     """
 
     def __init__(
         self,
         natural_algebra: LieAlgebra,
         element_shape: Sequence[int],
-        scale: float | Sequence[float] | None = None,
+        scale: Scale = None,
     ) -> None:
         self._element_shape = tuple(element_shape)
-        self._scale = _scale_constant(scale, natural_algebra.dim)
+        self._scale = _scale_tensor(scale, natural_algebra.dim)
+        self._basis: _Basis | None = None if self._scale is None else _Basis(self._scale)
         self._natural_algebra = natural_algebra
-        self._algebra = natural_algebra if self._scale is None else natural_algebra.rescaled(self._scale.value)
+        self._algebra = natural_algebra if self._scale is None else natural_algebra.rescaled(self._scale)
 
     # What a group is -----------------------------------------------------------------------------------------
 
@@ -71,9 +74,9 @@ class LieGroup(ABC):
         return self._element_shape
 
     @property
-    def scale(self) -> Float[Tensor, n]:
-        """Length of each basis element in units of the natural basis; float64 on the CPU."""
-        return torch.ones(self.dim, dtype=torch.float64) if self._scale is None else self._scale.value
+    def scale(self) -> Float[Tensor, " n"] | Float[Tensor, "n n"]:
+        """The basis in units of the natural one, ``[n]`` or ``[n, n]``, as given; float64 on the CPU."""
+        return torch.ones(self.dim, dtype=torch.float64) if self._scale is None else self._scale
 
     @abstractmethod
     def identity(
@@ -124,13 +127,13 @@ class LieGroup(ABC):
     def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
         self.check_vectors(v)
-        return self._exp(v if self._scale is None else v * self._scale.like(v))
+        return self._exp(v if self._basis is None else self._basis.to_natural(v))
 
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
         self.check_elements(g)
         v = self._log(g)
-        return v if self._scale is None else v / self._scale.like(v)
+        return v if self._basis is None else self._basis.from_natural(v)
 
     def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether `log` is defined at each element."""
@@ -140,10 +143,7 @@ class LieGroup(ABC):
         r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
         self.check_elements(g)
         ad = self._adjoint(g)
-        if self._scale is None:
-            return ad
-        s = self._scale.like(ad)
-        return ad * s / s.unsqueeze(-1)
+        return ad if self._basis is None else self._basis.operator_from_natural(ad)
 
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
         r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
@@ -166,7 +166,7 @@ class LieGroup(ABC):
         """
         self.check_elements(g)
         self.check_vectors(v)
-        v = v if self._scale is None else v * self._scale.like(v)
+        v = v if self._basis is None else self._basis.to_natural(v)
         return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + self._tangent(v))
 
     def random(
@@ -212,12 +212,41 @@ class LieGroup(ABC):
             raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
 
 
-def _scale_constant(scale: float | Sequence[float] | None, dim: int) -> Constant | None:
+def _scale_tensor(scale: Scale, dim: int) -> Tensor | None:
+    """Checked scale, ``[n]`` or ``[n, n]`` in float64; ``None`` for the natural basis."""
     if scale is None:
         return None
-    values = [float(scale)] * dim if isinstance(scale, int | float) else [float(s) for s in scale]
-    if len(values) != dim:
-        raise ConfigurationError(f"scale: expected one number or {dim}, got {len(values)}")
-    if not all(math.isfinite(s) and s > 0 for s in values):
-        raise ConfigurationError(f"scale: expected positive finite numbers, got {values}")
-    return None if all(s == 1.0 for s in values) else Constant(torch.tensor(values, dtype=torch.float64))
+    values = torch.as_tensor(scale, dtype=torch.float64).detach().cpu()
+    values = values.expand(dim) if values.ndim == 0 else values
+    if tuple(values.shape) not in ((dim,), (dim, dim)):
+        raise ConfigurationError(f"scale: expected one number, [{dim}] or [{dim}, {dim}], got {list(values.shape)}")
+    if not bool(torch.isfinite(values).all()):
+        raise ConfigurationError(f"scale: expected finite numbers, got {values.tolist()}")
+    if values.ndim == 1 and not bool((values > 0).all()):
+        raise ConfigurationError(f"scale: expected positive numbers, got {values.tolist()}")
+    if values.ndim == 2 and float(torch.linalg.cond(values)) > 1e12:
+        raise ConfigurationError(f"scale: expected an invertible matrix, got {values.tolist()}")
+    return None if values.ndim == 1 and bool((values == 1).all()) else values.clone()
+
+
+class _Basis:
+    """Coordinates in a basis given in units of the natural one."""
+
+    def __init__(self, scale: Tensor) -> None:
+        self._diagonal = scale.ndim == 1
+        self._forward = Constant(scale)
+        self._backward = Constant(1.0 / scale if self._diagonal else torch.linalg.inv(scale))
+
+    def to_natural(self, v: Tensor) -> Tensor:
+        forward = self._forward.like(v)
+        return v * forward if self._diagonal else v @ forward
+
+    def from_natural(self, v: Tensor) -> Tensor:
+        backward = self._backward.like(v)
+        return v * backward if self._diagonal else v @ backward
+
+    def operator_from_natural(self, m: Tensor) -> Tensor:
+        forward, backward = self._forward.like(m), self._backward.like(m)
+        if self._diagonal:
+            return m * forward * backward.unsqueeze(-1)
+        return backward.mT @ m @ forward.mT

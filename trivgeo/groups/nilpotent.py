@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from trivgeo._numerics import Constant
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup
+from trivgeo.groups.base import LieGroup, Scale
 
 __all__ = ["Heisenberg", "NilpotentGroup", "Translation"]
 
@@ -31,7 +30,7 @@ class NilpotentGroup(LieGroup):
         ConfigurationError: the algebra is not nilpotent.
     """
 
-    def __init__(self, natural_algebra: LieAlgebra, scale: float | Sequence[float] | None = None) -> None:
+    def __init__(self, natural_algebra: LieAlgebra, scale: Scale = None) -> None:
         super().__init__(natural_algebra, (natural_algebra.dim,), scale)
         step = natural_algebra.nilpotency_step()
         if step is None:
@@ -80,7 +79,7 @@ class Translation(NilpotentGroup):
         scale: see `LieGroup`.
     """
 
-    def __init__(self, n: int, scale: float | Sequence[float] | None = None) -> None:
+    def __init__(self, n: int, scale: Scale = None) -> None:
         _check_positive("n", n)
         names = [f"T{i + 1}" for i in range(n)]
         super().__init__(LieAlgebra(torch.zeros(n, n, n, dtype=torch.float64), names), scale)
@@ -114,7 +113,7 @@ class Heisenberg(NilpotentGroup):
         ConfigurationError: n < 1, or the constant is zero.
     """
 
-    def __init__(self, n: int = 1, central: float = 1.0, scale: float | Sequence[float] | None = None) -> None:
+    def __init__(self, n: int = 1, central: float = 1.0, scale: Scale = None) -> None:
         _check_positive("n", n)
         if central == 0:
             raise ConfigurationError("central: expected a number other than zero, got 0")

@@ -8,13 +8,13 @@ Points are jets ``[*batch, p, 3]`` = (x, t, u), or ``[*batch, p, 2]`` = (x, t).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
+from trivgeo.groups.base import Scale
 from trivgeo.groups.nilpotent import Heisenberg, Translation
 from trivgeo.groups.semidirect import PlaneAutomorphism, SemidirectProduct
 from trivgeo.groups.special_linear import SL
@@ -47,7 +47,7 @@ class HeatSymmetry(SemidirectProduct):
         ConfigurationError: nu is not positive and finite.
     """
 
-    def __init__(self, nu: float, scale: float | Sequence[float] | None = None) -> None:
+    def __init__(self, nu: float, scale: Scale = None) -> None:
         if not (math.isfinite(nu) and nu > 0):
             raise ConfigurationError(f"nu: expected a positive finite number, got {nu}")
         self.nu = float(nu)
@@ -80,7 +80,7 @@ class BurgersSymmetry(SemidirectProduct):
         scale: see `LieGroup`.
     """
 
-    def __init__(self, scale: float | Sequence[float] | None = None) -> None:
+    def __init__(self, scale: Scale = None) -> None:
         super().__init__(SL(2), Translation(2), PlaneAutomorphism(), scale, names=("H", "E", "F", "Q", "P"))
 
     def __repr__(self) -> str:

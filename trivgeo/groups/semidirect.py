@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant, phi1, stumpff
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup
+from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.nilpotent import NilpotentGroup
 
 __all__ = ["Automorphism", "LinearAutomorphism", "PlaneAutomorphism", "SemidirectProduct"]
@@ -156,7 +156,7 @@ class SemidirectProduct(LieGroup):
         complement: LieGroup,
         ideal: NilpotentGroup,
         automorphism: Automorphism | Callable[[Tensor, Tensor], Tensor],
-        scale: float | Sequence[float] | None = None,
+        scale: Scale = None,
         names: Sequence[str] | None = None,
     ) -> None:
         for factor in (complement, ideal):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from trivgeo._numerics import log_ratio, stumpff
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup
+from trivgeo.groups.base import LieGroup, Scale
 
 __all__ = ["SL"]
 
@@ -32,7 +30,7 @@ class SL(LieGroup):
         ConfigurationError: n is not 2.
     """
 
-    def __init__(self, n: int = 2, scale: float | Sequence[float] | None = None) -> None:
+    def __init__(self, n: int = 2, scale: Scale = None) -> None:
         if n != 2:
             raise ConfigurationError(f"n: expected 2, got {n}")
         super().__init__(LieAlgebra.from_matrices(_BASIS, ("H", "E", "F")), (2, 2), scale)

@@ -36,11 +36,11 @@ class InversionResult:
     gradient_evaluations: int
 
     @property
-    def found(self) -> Bool[Tensor, b]:
+    def found(self) -> Bool[Tensor, " b"]:
         """Whether any hypothesis of each datum has a finite energy."""
         return torch.isfinite(self.energies).any(-1)
 
-    def best_index(self) -> Int[Tensor, b]:
+    def best_index(self) -> Int[Tensor, " b"]:
         """The hypothesis of lowest energy."""
         return torch.where(torch.isfinite(self.energies), self.energies, torch.inf).argmin(-1)
 
@@ -50,7 +50,7 @@ class InversionResult:
         rows = torch.arange(index.shape[0], device=index.device)
         return self.elements[rows, index]
 
-    def best_energy(self) -> Float[Tensor, b]:
+    def best_energy(self) -> Float[Tensor, " b"]:
         """The lowest energies."""
         return torch.where(torch.isfinite(self.energies), self.energies, torch.inf).amin(-1)
 

@@ -46,7 +46,7 @@ class DomainDistance(DataEnergy):
         self.t = (float(t[0]), float(t[1]))
         self.u = (float(u[0]), float(u[1]))
 
-    def __call__(self, x: OperatorInput) -> Float[Tensor, batch]:
+    def __call__(self, x: OperatorInput) -> Float[Tensor, " batch"]:
         """One energy for each problem."""
         start = (self.t[0], self.t[0])
         return _box_distance(x.initial, (self.x, start, self.u)) + _box_distance(x.query, (self.x, self.t))

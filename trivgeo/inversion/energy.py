@@ -24,7 +24,7 @@ class DataEnergy(ABC):
     """
 
     @abstractmethod
-    def __call__(self, x: Any) -> Float[Tensor, batch]:
+    def __call__(self, x: Any) -> Float[Tensor, " batch"]:
         """One energy for each datum."""
 
     def prepare(self, action: Action, x: Any) -> Any:

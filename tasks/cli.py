@@ -1,0 +1,61 @@
+"""Command line of the tasks: LightningCLI whose model and data are chosen by class path in a config file."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch.cli import ArgsType, LightningCLI
+
+TRAINER_DEFAULTS = {
+    "accelerator": "auto",
+    "devices": 1,
+    "inference_mode": False,  # inversion differentiates at test time
+    "logger": False,
+    "default_root_dir": "runs",
+}
+"""Settings of the trainer that a config file may override."""
+
+
+def main(args: ArgsType = None) -> LightningCLI:
+    """Run a subcommand: `fit`, `validate`, `test` or `predict`.
+
+    Args:
+        args: command line as a list of strings, `sys.argv[1:]` when None.
+
+    Returns:
+        The command line object; its `trainer`, `model` and `datamodule` are those of the run.
+    """
+    with _without_known_noise():
+        return LightningCLI(
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults=dict(TRAINER_DEFAULTS),
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            args=args,
+        )
+
+
+@contextmanager
+def _without_known_noise() -> Iterator[None]:
+    """Silence what Lightning says about itself, and nothing else."""
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addFilter(_is_no_advertisement)
+    try:
+        with warnings.catch_warnings():
+            # lightning 2.6 on torch 2.13
+            warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
+            # lightning 2.6 calls names that jsonargparse 4.53 deprecates
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"lightning\.pytorch\.cli")
+            # batches are made in the main process on purpose: that costs less than sending them from a worker
+            warnings.filterwarnings("ignore", message=".*does not have many workers", category=PossibleUserWarning)
+            # a resumed run writes to its own version_* folder
+            warnings.filterwarnings("ignore", message="The dirpath has changed from", category=UserWarning)
+            yield
+    finally:
+        logger.removeFilter(_is_no_advertisement)
+
+
+def _is_no_advertisement(record: logging.LogRecord) -> bool:
+    return "Tip: For seamless cloud" not in record.getMessage()
