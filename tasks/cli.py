@@ -5,8 +5,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import yaml
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.cli import ArgsType, LightningCLI
+
+from tasks.results import ResultsWriter
 
 TRAINER_DEFAULTS = {
     "accelerator": "auto",
@@ -16,6 +19,17 @@ TRAINER_DEFAULTS = {
     "default_root_dir": "runs",
 }
 """Settings of the trainer that a config file may override."""
+
+
+class TasksCLI(LightningCLI):
+    """LightningCLI that hands the parsed configuration of a test to the writers of its results."""
+
+    def before_test(self) -> None:
+        """Give every `ResultsWriter` the configuration it is to record."""
+        config = yaml.safe_load(self._parser("test").dump(self.config["test"], skip_none=False))
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, ResultsWriter):
+                callback.config = config
 
 
 def main(args: ArgsType = None) -> LightningCLI:
@@ -28,7 +42,7 @@ def main(args: ArgsType = None) -> LightningCLI:
         The command line object; its `trainer`, `model` and `datamodule` are those of the run.
     """
     with _without_known_noise():
-        return LightningCLI(
+        return TasksCLI(
             save_config_kwargs={"overwrite": True},
             trainer_defaults=dict(TRAINER_DEFAULTS),
             seed_everything_default=0,

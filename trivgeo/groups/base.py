@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant, log_abs_det
 from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups._matrices import phi1_ad
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 
@@ -51,10 +54,10 @@ class LieGroup(ABC):
         scale: Scale = None,
     ) -> None:
         self._element_shape = tuple(element_shape)
-        self._scale = _scale_tensor(scale, natural_algebra.dim)
-        self._basis: _Basis | None = None if self._scale is None else _Basis(self._scale)
         self._natural_algebra = natural_algebra
-        self._algebra = natural_algebra if self._scale is None else natural_algebra.rescaled(self._scale)
+        self._scale: Tensor | None
+        self._frame: _Frame | None
+        self._set_scale(scale)
 
     # What a group is -----------------------------------------------------------------------------------------
 
@@ -103,6 +106,14 @@ class LieGroup(ABC):
         """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
         return torch.func.jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
 
+    def _left_jacobian(self, v: Tensor) -> Tensor:
+        """phi_1(ad v) in the natural basis; subclasses write it out where that is cheaper."""
+        return phi1_ad(self._natural_algebra, v)
+
+    def _project(self, g: Tensor) -> Tensor:
+        """The element that ``g`` is meant to be; subclasses whose coordinates obey equations restore them."""
+        return g
+
     def action(self) -> PointAction:
         """The group's standard action on points.
 
@@ -127,13 +138,12 @@ class LieGroup(ABC):
     def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
         self.check_vectors(v)
-        return self._exp(v if self._basis is None else self._basis.to_natural(v))
+        return self._exp(self._to_natural(v))
 
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
         self.check_elements(g)
-        v = self._log(g)
-        return v if self._basis is None else self._basis.from_natural(v)
+        return self._from_natural(self._log(g))
 
     def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether `log` is defined at each element."""
@@ -142,8 +152,7 @@ class LieGroup(ABC):
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
         r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
         self.check_elements(g)
-        ad = self._adjoint(g)
-        return ad if self._basis is None else self._basis.operator_from_natural(ad)
+        return self._operator_from_natural(self._adjoint(g))
 
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
         r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
@@ -154,6 +163,31 @@ class LieGroup(ABC):
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(self._adjoint(g))
+
+    def left_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
+        r"""The derivative of `exp`, right-trivialized: :math:`\exp(v + w) = \exp(J_l w) \exp(v)` to first order in w.
+
+        :math:`J_l = \varphi_1(\mathrm{ad}_v) = \sum_k \mathrm{ad}_v^k / (k + 1)!` (Rossmann 2002, section 1.2);
+        :math:`|\det J_l|` is the density of right Haar measure in the coordinates v.
+        """
+        self.check_vectors(v)
+        return self._operator_from_natural(self._left_jacobian(self._to_natural(v)))
+
+    def right_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
+        r"""The derivative of `exp`, left-trivialized: :math:`\exp(v + w) = \exp(v) \exp(J_r w)` to first order in w.
+
+        :math:`J_r = \varphi_1(-\mathrm{ad}_v)`; :math:`|\det J_r|` is the density of left Haar measure in the
+        coordinates v.
+        """
+        return self.left_jacobian(-v)
+
+    def project(self, g: Tensor) -> Tensor:
+        """Remove the drift that round-off leaves after many products: an exact element close to ``g``.
+
+        The identity map on groups whose coordinates obey no equations. NaN where no element is near.
+        """
+        self.check_elements(g)
+        return self._project(g)
 
     def retract(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The step ``g exp(v)``."""
@@ -166,7 +200,7 @@ class LieGroup(ABC):
         """
         self.check_elements(g)
         self.check_vectors(v)
-        v = v if self._basis is None else self._basis.to_natural(v)
+        v = self._to_natural(v)
         return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + self._tangent(v))
 
     def random(
@@ -183,6 +217,29 @@ class LieGroup(ABC):
         """
         v = torch.randn(*batch, self.dim, generator=generator, dtype=dtype, device=device)
         return self.exp(std * v)
+
+    def with_scale(self, scale: Scale) -> Self:
+        """The same group with another basis, in units of the natural one."""
+        other = copy.copy(self)
+        other._set_scale(scale)
+        return other
+
+    def _set_scale(self, scale: Scale) -> None:
+        self._scale = _scale_tensor(scale, self._natural_algebra.dim)
+        self._frame = None if self._scale is None else _Frame(self._scale)
+        self._algebra = self._natural_algebra if self._scale is None else self._natural_algebra.rescaled(self._scale)
+
+    def _to_natural(self, v: Tensor) -> Tensor:
+        """Algebra vectors in the natural basis."""
+        return v if self._frame is None else self._frame.to_natural(v)
+
+    def _from_natural(self, v: Tensor) -> Tensor:
+        """Algebra vectors in the group's basis, from the natural one."""
+        return v if self._frame is None else self._frame.from_natural(v)
+
+    def _operator_from_natural(self, m: Tensor) -> Tensor:
+        """The matrix of a linear map of the algebra in the group's basis, from the natural one."""
+        return m if self._frame is None else self._frame.operator_from_natural(m)
 
     def same_law(self, other: LieGroup) -> bool:
         """Whether elements of one group are elements of the other, with the same product (scales may differ)."""
@@ -229,7 +286,7 @@ def _scale_tensor(scale: Scale, dim: int) -> Tensor | None:
     return None if values.ndim == 1 and bool((values == 1).all()) else values.clone()
 
 
-class _Basis:
+class _Frame:
     """Coordinates in a basis given in units of the natural one."""
 
     def __init__(self, scale: Tensor) -> None:

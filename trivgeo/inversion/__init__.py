@@ -1,6 +1,7 @@
 """Inversion of unknown transformations, and test-time equivariance by it."""
 
 from trivgeo.inversion.base import InversionResult, Inverter
+from trivgeo.inversion.calibration import calibrated_scale
 from trivgeo.inversion.domain import DomainDistance
 from trivgeo.inversion.energy import DataEnergy, FunctionEnergy, PosteriorEnergy
 from trivgeo.inversion.equivariant import TestTimeEquivariant
@@ -15,4 +16,5 @@ __all__ = [
     "Inverter",
     "PosteriorEnergy",
     "TestTimeEquivariant",
+    "calibrated_scale",
 ]

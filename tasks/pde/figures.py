@@ -1,0 +1,60 @@
+"""Pictures of solutions on space-time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+
+def draw_solutions(
+    path: str | Path,
+    points: Float[Tensor, "nx nt 2"],
+    fields: Mapping[str, Float[Tensor, "nx nt"]],
+    regions: Mapping[str, Float[Tensor, "nx nt 2"]],
+) -> None:
+    """Draw fields side by side over (t, x), below each its difference from the first, and where the problem lies.
+
+    Args:
+        path: the PNG file.
+        points: (x, t) of a grid, which may be curved.
+        fields: the fields by title; the first one is the reference and sets the colours.
+        regions: grids whose outlines are drawn in the panel below the first field, by label.
+    """
+    x, t = (c.numpy() for c in points.detach().cpu().unbind(-1))
+    reference = next(iter(fields.values())).detach().cpu().numpy()
+    limit = float(abs(reference).max())
+    figure = Figure(figsize=(4.4 * len(fields), 6.6), layout="constrained")
+    axes = figure.subplots(2, len(fields), squeeze=False)
+    for column, (title, field) in enumerate(fields.items()):
+        values = field.detach().cpu().numpy()
+        top, bottom = axes[0, column], axes[1, column]
+        image = top.pcolormesh(t, x, values, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="gouraud", rasterized=True)
+        top.set(title=title, ylabel="x" if column == 0 else "")
+        if column == len(fields) - 1:
+            figure.colorbar(image, ax=top, label="u")
+        if column == 0:
+            _draw_regions(bottom, regions)
+            continue
+        difference = values - reference
+        bound = max(float(abs(difference).max()), 1e-12)
+        below = bottom.pcolormesh(
+            t, x, difference, cmap="PuOr", vmin=-bound, vmax=bound, shading="gouraud", rasterized=True
+        )
+        figure.colorbar(below, ax=bottom, label="prediction - exact")
+        bottom.set_xlabel("t")
+    figure.savefig(path, dpi=110)
+
+
+def _draw_regions(axes: Axes, regions: Mapping[str, Tensor]) -> None:
+    styles = ("--", "-", ":", "-.")
+    for (label, region), style in zip(regions.items(), styles, strict=False):
+        grid = region.detach().cpu()
+        edge = torch.cat([grid[:, 0], grid[-1, :], grid[:, -1].flip(0), grid[0, :].flip(0)]).numpy()
+        axes.plot(edge[:, 1], edge[:, 0], style, label=label)
+    axes.set(title="where the problem lies", xlabel="t", ylabel="x")
+    axes.margins(y=0.3)
+    axes.legend(loc="upper center", fontsize=8, ncols=len(regions))

@@ -1,0 +1,124 @@
+"""`python -m tasks test` on the heat equation: bars, results, resume, errors."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tasks.cli import main
+from tasks.pde.inversion import OperatorInversion
+from tasks.results import ResultsWriter, format_summary, summarise
+from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.groups import HeatSymmetry
+from trivgeo.inversion import TIED, DomainDistance
+
+CONFIGS = Path("tasks/configs/heat")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run a config of the repository, made small, writing to a temporary folder; returns the results."""
+    monkeypatch.setattr("sys.argv", ["tasks"])
+
+    def go(name: str, **changes: Any) -> dict[str, Any]:
+        config = yaml.safe_load((CONFIGS / name).read_text())
+        config["trainer"]["default_root_dir"] = str(tmp_path)
+        config["trainer"]["enable_progress_bar"] = False
+        config["trainer"]["callbacks"][0]["init_args"]["directory"] = str(tmp_path)
+        config["data"]["init_args"].update({"seeds": [0], "cases": 4, "nx": 32, "nt": 17, **changes.pop("data", {})})
+        config["model"]["init_args"].update(changes.pop("model", {}))
+        config["model"]["init_args"]["inverter"]["init_args"].update({"num_hypotheses": 16, **changes})
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump(config))
+        main(["test", "--config", str(path)])
+        return json.loads((tmp_path / "results.json").read_text())
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [
+        ("tied.yaml", 0.018),
+        ("tied_augmented.yaml", 0.035),
+        ("tied_mixed.yaml", 0.018),
+        ("tied_mixed_augmented.yaml", 0.035),
+    ],
+)
+def test_inversion_reaches_the_bar_on_a_small_run(run: Any, tmp_path: Path, name: str, bar: float) -> None:
+    results = run(name)
+    metrics = results["metrics"]
+    assert metrics["with inversion"]["worst"] <= bar
+    assert metrics["inside the training domain"]["worst"] <= 0.012
+    if name != "tied_augmented.yaml":  # the augmented network knows the published amplitudes
+        assert metrics["without inversion"]["mean"] > 0.1
+    assert len(results["rows"]) == 4
+    assert results["config"]["data"]["init_args"]["cases"] == 4
+    assert results["versions"]["torch"] == torch.__version__
+    assert {"seed", "case", "energy", "element", "seconds", "gradient_evaluations"} <= results["rows"][0].keys()
+    assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_killed_run_goes_on_where_it_stopped(run: Any, tmp_path: Path) -> None:
+    whole = run("tied.yaml", data={"seeds": [0, 1]}, steps=5)
+    path = tmp_path / "rows.jsonl"
+    lines = path.read_text().splitlines()
+    # as after a kill in the middle of the write of the second seed: one whole row and half of another
+    marked = json.loads(lines[1]) | {"energy": -1.0}
+    path.write_text("\n".join([lines[0], json.dumps(marked), *lines[2:6], lines[6][:30]]))
+    resumed = run("tied.yaml", data={"seeds": [0, 1]}, steps=5)
+    assert resumed["rows"][0]["energy"] == -1.0, "the rows of a finished seed are kept, not made again"
+    key = [(r["seed"], r["case"]) for r in resumed["rows"]]
+    assert key == [(s, c) for s in (0, 1) for c in range(4)]
+    for old, new in zip(whole["rows"][4:], resumed["rows"][4:], strict=True):
+        assert old["metrics"] == new["metrics"]
+    other = run("tied.yaml", data={"seeds": [0, 1]}, steps=6)
+    assert other["rows"][0]["energy"] != -1.0, "another configuration starts anew"
+
+
+def test_summary_is_over_seeds() -> None:
+    rows = [{"seed": s, "metrics": {"error": float(v)}} for s, v in [(0, 1), (0, 3), (1, 4), (1, 6)]]
+    summary = summarise(rows)["error"]
+    assert summary == {"mean": 3.5, "std": pytest.approx(math.sqrt(4.5)), "worst": 6.0}
+    assert "| error | 3.5 ± 2.1 | 6 |" in format_summary({"error": summary})
+
+
+def _module(**changes: Any) -> OperatorInversion:
+    options: dict[str, Any] = {
+        "checkpoint": "tasks/checkpoints/heat_deeponet.safetensors",
+        "group": HeatSymmetry(0.1),
+        "energy": DomainDistance((0.0, 6.0), (0.0, 16.0), (-1.0, 1.0)),
+        "inverter": TIED,
+    }
+    return OperatorInversion(**{**options, **changes})
+
+
+def test_bad_settings_are_refused_before_work_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"expected a network for nu = 0.2, got nu = 0.1"):
+        _module(group=HeatSymmetry(0.2))
+    with pytest.raises(CheckpointError, match="expected a readable safetensors file"):
+        _module(checkpoint=str(tmp_path / "missing.safetensors"))
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_mc", 0), ("num_hypotheses", 0), ("steps", 0), ("temperature", -1.0)])
+def test_bad_sampler_settings_are_refused(run: Any, key: str, value: float) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key}: expected"):
+        run("tied.yaml", **{key: value})
+
+
+def test_writer_reads_nothing_outside_a_test(tmp_path: Path) -> None:
+    writer = ResultsWriter(str(tmp_path / "new"))
+    assert not writer.done(0)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "bar"), [("tied.yaml", 0.018), ("tied_augmented.yaml", 0.035)])
+def test_published_protocol(run: Any, name: str, bar: float) -> None:
+    """Five seeds of ten cases, 256 x 101 points, K = 64: at most 0.018 and 0.035 (published 0.043, 0.052)."""
+    size = {"seeds": [0, 1, 2, 3, 4], "cases": 10, "nx": 256, "nt": 101}
+    assert run(name, data=size, num_hypotheses=64)["metrics"]["with inversion"]["mean"] <= bar

@@ -1,0 +1,74 @@
+"""A basis of the Lie algebra that suits an energy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.groups import Action
+from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, check_action
+from trivgeo.sde import trivialized_grad
+
+__all__ = ["calibrated_scale"]
+
+
+def calibrated_scale(
+    action: Action,
+    energy: DataEnergy | Callable[[Any], Tensor],
+    clean: Any,
+    *,
+    step: float = 0.05,
+    num_samples: int = 4096,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "n n"]:
+    r"""A basis, for the ``scale`` of the action's group, in which the energy of clean data is round.
+
+    Since :math:`E(g \exp v) = E_x(\exp(-v) g^{-1} \tilde x)`, the energy looks the same around the solution g of every
+    problem with the same clean datum: one left-invariant metric, measured at the identity, suits them all. With
+    small :math:`v \sim N(0, h^2)` and Hessian H the gradients are Hv, with second moment :math:`h^2 H^2`; the basis is
+    :math:`H^{-1/2}`, in which :math:`E \approx |v|^2 / 2`. Measuring by gradients at a finite distance also serves
+    energies that have kinks at their minimum.
+
+    Args:
+        action: the action on data; its group's scale is the unit of ``step``.
+        energy: a data energy.
+        clean: data with one batch dimension, near minima of the energy.
+        step: h, in units of the group's basis: choose a scale for which such a step changes the data a little.
+        num_samples: number of elements, dealt to the data in turn.
+        generator: the source of noise.
+
+    Returns:
+        The matrix ``[n, n]`` for the ``scale`` of a new group of the same kind; rows are basis elements.
+
+    Raises:
+        ConfigurationError: ``num_samples`` is less than the number of data.
+        DomainError: the energy does not depend on some direction of the group, or is not finite.
+    """
+    group = check_action(action).group
+    posterior = PosteriorEnergy(action, energy, clean)
+    per_datum = num_samples // posterior.batch
+    if per_datum < 1:
+        raise ConfigurationError(f"num_samples: expected at least one for each of {posterior.batch} data")
+    first = pytree.tree_leaves(clean)[0]
+    noise = torch.randn(
+        posterior.batch, per_datum, group.dim, generator=generator, dtype=first.dtype, device=first.device
+    )
+    noise = torch.cat([noise, -noise], 1)
+    gradient = trivialized_grad(group, posterior, group.exp(step * noise)).reshape(-1, group.dim).double().cpu()
+    if not bool(torch.isfinite(gradient).all()):
+        raise DomainError("energy: expected finite gradients near clean data; use a smaller step or scale")
+    values, vectors = torch.linalg.eigh(gradient.mT @ gradient / (gradient.shape[0] * step**2))
+    if float(values[0]) <= 1e-12 * float(values[-1]):
+        raise DomainError(
+            f"energy: expected one that sees every direction of the group, got a flat one {vectors[:, 0].tolist()}"
+        )
+    # The Hessian is the square root of the second moment; the basis is its inverse square root.
+    whitening = vectors @ torch.diag(values**-0.25) @ vectors.mT
+    scale = group.scale
+    return whitening * scale if scale.ndim == 1 else whitening @ scale
