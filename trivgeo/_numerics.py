@@ -136,6 +136,7 @@ def jvp_columns(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     Returns:
         ``[*batch, m, n]``.
     """
+    x = x.contiguous()  # forward mode refuses a tensor whose entries share memory
     columns = []
     for i in range(x.shape[-1]):
         tangent = torch.zeros_like(x)

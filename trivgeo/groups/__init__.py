@@ -3,24 +3,43 @@
 from trivgeo.groups.action import Action, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
-from trivgeo.groups.nilpotent import Heisenberg, NilpotentGroup, Translation
+from trivgeo.groups.generators import GeneratedGroup, from_generators
+from trivgeo.groups.inhomogeneous import SE, Affine, InhomogeneousGroup
+from trivgeo.groups.kdv import KdVSymmetry
+from trivgeo.groups.matrix import GLPlus, MatrixGroup
+from trivgeo.groups.nilpotent import Heisenberg, Nilpotent, NilpotentGroup, Translation
+from trivgeo.groups.orthogonal import SO
 from trivgeo.groups.pde import BurgersSymmetry, HeatSymmetry
+from trivgeo.groups.product import DirectProduct
+from trivgeo.groups.projective import Projective
 from trivgeo.groups.semidirect import Automorphism, LinearAutomorphism, PlaneAutomorphism, SemidirectProduct
 from trivgeo.groups.special_linear import SL
 
 __all__ = [
+    "SE",
     "SL",
+    "SO",
     "Action",
+    "Affine",
     "Automorphism",
     "BurgersSymmetry",
+    "DirectProduct",
+    "GLPlus",
+    "GeneratedGroup",
     "HeatSymmetry",
     "Heisenberg",
+    "InhomogeneousGroup",
+    "KdVSymmetry",
     "LieAlgebra",
     "LieGroup",
     "LinearAutomorphism",
+    "MatrixGroup",
+    "Nilpotent",
     "NilpotentGroup",
     "PlaneAutomorphism",
     "PointAction",
+    "Projective",
     "SemidirectProduct",
     "Translation",
+    "from_generators",
 ]

@@ -54,8 +54,10 @@ class LieAlgebra:
         # ad[i] = matrix of ad(e_i): ad(e_i)^k_j = c_ij^k
         self._ad = Constant(c.transpose(1, 2).contiguous())
         self._trace_ad = Constant(torch.einsum("ijj->i", c))
-        self._tolerance = tolerance * max(largest, 1.0)
-        self._is_unimodular = bool((self._trace_ad.value.abs() <= self._tolerance).all())
+        self._tolerance = tolerance * largest
+        # tr ad vanishes up to the cancellation in its own sum, whatever the scale of the basis
+        cancelled = torch.einsum("ijj->i", c.abs())
+        self._is_unimodular = bool((self._trace_ad.value.abs() <= tolerance * cancelled).all())
         self._is_abelian = largest == 0.0
 
     def _check_antisymmetry(self, c: Tensor, bound: float) -> None:
@@ -116,12 +118,27 @@ class LieAlgebra:
         return self._is_abelian
 
     def bracket(self, u: Float[Tensor, "*#batch n"], v: Float[Tensor, "*#batch n"]) -> Float[Tensor, "*batch n"]:
-        """The bracket ``[u, v]``; batches broadcast."""
+        """The bracket ``[u, v]``; batches broadcast.
+
+        Raises:
+            ShapeError: a vector does not have `dim` coordinates.
+        """
+        self._check_vectors(u, v)
         return torch.einsum("...i,...j,ijk->...k", u, v, self._c.like(u))
 
     def ad(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
-        """The matrix of ``u -> [v, u]``."""
+        """The matrix of ``u -> [v, u]``.
+
+        Raises:
+            ShapeError: the vector does not have `dim` coordinates.
+        """
+        self._check_vectors(v)
         return torch.einsum("...i,ikj->...kj", v, self._ad.like(v))
+
+    def _check_vectors(self, *vectors: Tensor) -> None:
+        for v in vectors:
+            if v.ndim < 1 or v.shape[-1] != self.dim:
+                raise ShapeError(f"expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
 
     def nilpotency_step(self) -> int | None:
         """The number of steps of the lower central series (1 if abelian), ``None`` if it does not reach zero."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,6 +20,8 @@ from trivgeo.groups.algebra import LieAlgebra
 __all__ = ["LieGroup", "Scale"]
 
 Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
+
+GroupT = TypeVar("GroupT", bound="LieGroup")
 
 
 class LieGroup(ABC):
@@ -128,22 +130,22 @@ class LieGroup(ABC):
         """The product ``g h``; batches broadcast."""
         self.check_elements(g)
         self.check_elements(h)
-        return self._compose(g, h)
+        return self._with_batch(self._compose, g, h)
 
     def inverse(self, g: Tensor) -> Tensor:
         """The inverse element."""
         self.check_elements(g)
-        return self._inverse(g)
+        return self._with_batch(self._inverse, g)
 
     def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
         self.check_vectors(v)
-        return self._exp(self._to_natural(v))
+        return _with_batch(self._exp, 1, self._to_natural(v))
 
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
         self.check_elements(g)
-        return self._from_natural(self._log(g))
+        return self._from_natural(self._with_batch(self._log, g))
 
     def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether `log` is defined at each element."""
@@ -152,14 +154,14 @@ class LieGroup(ABC):
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
         r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
         self.check_elements(g)
-        return self._operator_from_natural(self._adjoint(g))
+        return self._operator_from_natural(self._with_batch(self._adjoint, g))
 
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
         r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
         self.check_elements(g)
         if self._algebra.is_unimodular:
             return g.new_zeros(self.batch_shape(g))
-        return self._log_modular(g)
+        return self._with_batch(self._log_modular, g)
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(self._adjoint(g))
@@ -171,7 +173,7 @@ class LieGroup(ABC):
         :math:`|\det J_l|` is the density of right Haar measure in the coordinates v.
         """
         self.check_vectors(v)
-        return self._operator_from_natural(self._left_jacobian(self._to_natural(v)))
+        return self._operator_from_natural(_with_batch(self._left_jacobian, 1, self._to_natural(v)))
 
     def right_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
         r"""The derivative of `exp`, left-trivialized: :math:`\exp(v + w) = \exp(v) \exp(J_r w)` to first order in w.
@@ -187,7 +189,7 @@ class LieGroup(ABC):
         The identity map on groups whose coordinates obey no equations. NaN where no element is near.
         """
         self.check_elements(g)
-        return self._project(g)
+        return self._with_batch(self._project, g)
 
     def retract(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The step ``g exp(v)``."""
@@ -201,7 +203,8 @@ class LieGroup(ABC):
         self.check_elements(g)
         self.check_vectors(v)
         v = self._to_natural(v)
-        return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + self._tangent(v))
+        tangent = _with_batch(self._tangent, 1, v)
+        return self._with_batch(self._compose, g, self.identity(dtype=g.dtype, device=g.device) + tangent)
 
     def random(
         self,
@@ -218,11 +221,14 @@ class LieGroup(ABC):
         v = torch.randn(*batch, self.dim, generator=generator, dtype=dtype, device=device)
         return self.exp(std * v)
 
-    def with_scale(self, scale: Scale) -> Self:
+    def with_scale(self: GroupT, scale: Scale) -> GroupT:
         """The same group with another basis, in units of the natural one."""
         other = copy.copy(self)
         other._set_scale(scale)
         return other
+
+    def _with_batch(self, f: Callable[..., Tensor], *elements: Tensor) -> Tensor:
+        return _with_batch(f, len(self._element_shape), *elements)
 
     def _set_scale(self, scale: Scale) -> None:
         self._scale = _scale_tensor(scale, self._natural_algebra.dim)
@@ -248,7 +254,7 @@ class LieGroup(ABC):
             type(self) is type(other)
             and self.element_shape == other.element_shape
             and mine.dim == theirs.dim
-            and torch.equal(mine.structure_constants, theirs.structure_constants)
+            and torch.allclose(mine.structure_constants, theirs.structure_constants, rtol=1e-9, atol=1e-12)
         )
 
     # Shapes --------------------------------------------------------------------------------------------------
@@ -267,6 +273,17 @@ class LieGroup(ABC):
         """Raise `ShapeError` unless ``v`` is ``[*batch, dim]``."""
         if v.ndim < 1 or v.shape[-1] != self.dim:
             raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
+
+
+def _with_batch(f: Callable[..., Tensor], rank: int, *arguments: Tensor) -> Tensor:
+    """``f`` at arguments without a batch as at a batch of one.
+
+    Then no entry is a tensor without dimensions: forward mode of torch 2.13 gives the product of such a float32
+    tensor with a Python number a float64 derivative.
+    """
+    if any(x.ndim != rank for x in arguments):
+        return f(*arguments)
+    return f(*(x.unsqueeze(0) for x in arguments)).squeeze(0)
 
 
 def _scale_tensor(scale: Scale, dim: int) -> Tensor | None:

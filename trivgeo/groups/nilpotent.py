@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
+from scipy import special
 from torch import Tensor
 
+from trivgeo._checks import check_count
 from trivgeo._numerics import Constant
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 
-__all__ = ["Heisenberg", "NilpotentGroup", "Translation"]
+__all__ = ["Heisenberg", "Nilpotent", "NilpotentGroup", "Translation"]
 
 
 class NilpotentGroup(LieGroup):
@@ -59,11 +63,18 @@ class NilpotentGroup(LieGroup):
         return g
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        ad = self._natural_algebra.ad(g)
-        term = torch.eye(self.dim, dtype=g.dtype, device=g.device).expand(ad.shape)
+        return self._ad_series(g, [float(k) for k in range(1, self.step)])
+
+    def _left_jacobian(self, v: Tensor) -> Tensor:
+        return self._ad_series(v, [float(k + 1) for k in range(1, self.step)])
+
+    def _ad_series(self, v: Tensor, divisors: Sequence[float]) -> Tensor:
+        """``I + ad / d_1 + ad^2 / (d_1 d_2) + ...``, which terminates."""
+        ad = self._natural_algebra.ad(v)
+        term = torch.eye(self.dim, dtype=v.dtype, device=v.device).expand(ad.shape)
         total = term
-        for k in range(1, self.step):
-            term = ad @ term / k
+        for divisor in divisors:
+            term = ad @ term / divisor
             total = total + term
         return total
 
@@ -80,7 +91,7 @@ class Translation(NilpotentGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        _check_positive("n", n)
+        check_count("n", n)
         names = [f"T{i + 1}" for i in range(n)]
         super().__init__(LieAlgebra(torch.zeros(n, n, n, dtype=torch.float64), names), scale)
 
@@ -114,7 +125,7 @@ class Heisenberg(NilpotentGroup):
     """
 
     def __init__(self, n: int = 1, central: float = 1.0, scale: Scale = None) -> None:
-        _check_positive("n", n)
+        check_count("n", n)
         if central == 0:
             raise ConfigurationError("central: expected a number other than zero, got 0")
         dim = 2 * n + 1
@@ -138,6 +149,61 @@ class Heisenberg(NilpotentGroup):
         return g + h + (0.5 * self.central) * form * self._unit.like(g)
 
 
-def _check_positive(name: str, n: int) -> None:
-    if n < 1:
-        raise ConfigurationError(f"{name}: expected an integer of at least 1, got {n}")
+class Nilpotent(NilpotentGroup):
+    r"""The simply connected group of any nilpotent algebra, in exponential coordinates.
+
+    The product is the Baker-Campbell-Hausdorff series, written out to nilpotency step 4 and by the recursion of
+    Varadarajan (1974, lemma 2.15.3) beyond.
+
+    Args:
+        algebra: a nilpotent algebra.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: the algebra is not nilpotent.
+    """
+
+    def __init__(self, algebra: LieAlgebra, scale: Scale = None) -> None:
+        super().__init__(algebra, scale)
+
+    def __repr__(self) -> str:
+        """Dimension and step."""
+        return f"Nilpotent(dim={self.dim}, step={self.step})"
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        bracket = self._natural_algebra.bracket
+        if self.step == 1:
+            return g + h
+        gh = bracket(g, h)
+        total = g + h + 0.5 * gh
+        if self.step == 2:
+            return total
+        if self.step > 4:
+            return _varadarajan(bracket, g, h, self.step)
+        ggh = bracket(g, gh)
+        total = total + (ggh - bracket(h, gh)) / 12.0
+        return total if self.step == 3 else total - bracket(h, ggh) / 24.0
+
+
+def _varadarajan(bracket: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, step: int) -> Tensor:
+    """The terms c_1 + ... + c_step of log(exp x exp y).
+
+    (m + 1) c_{m+1} = [x - y, c_m] / 2 + sum_p B_2p / (2p)! sum_{k_1 + ... + k_2p = m} [c_k1, [..., [c_k2p, x + y]]].
+    The inner sum is the entry (2p, m) of a table built one bracket at a time.
+    """
+    total, difference = x + y, x - y
+    bernoulli = [b / math.factorial(k) for k, b in enumerate(special.bernoulli(max(2, step)))]
+    terms = [total]
+    for m in range(1, step):
+        following = 0.5 * bracket(difference, terms[m - 1])
+        # table[q][s]: sum over k_1 + ... + k_q = s of the nested brackets with x + y
+        table = {(0, 0): total}
+        for q in range(1, m + 1):
+            for s in range(q, m + 1):
+                parts = [bracket(terms[k - 1], table[q - 1, s - k]) for k in range(1, s + 1) if (q - 1, s - k) in table]
+                if parts:
+                    table[q, s] = sum(parts[1:], start=parts[0])
+        for p in range(1, m // 2 + 1):
+            following = following + float(bernoulli[2 * p]) * table[2 * p, m]
+        terms.append(following / (m + 1))
+    return sum(terms[1:], start=terms[0])

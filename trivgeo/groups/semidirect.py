@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant, phi1, stumpff
+from trivgeo._numerics import Constant, log_abs_det, phi1, stumpff
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -222,12 +222,23 @@ class SemidirectProduct(LieGroup):
         y = self.complement.log(h)
         return torch.cat([y, self.automorphism.log(y, n)], -1)
 
+    def _project(self, g: Tensor) -> Tensor:
+        h, n = self.split(g)
+        return self.join(self.complement.project(h), n)
+
+    def _log_modular(self, g: Tensor) -> Tensor:
+        h, _ = self.split(g)
+        return self.complement.log_modular(h) - log_abs_det(self._rho(h))
+
+    def _rho(self, h: Tensor) -> Tensor:
+        eye = torch.eye(self.ideal.dim, dtype=h.dtype, device=h.device)
+        return torch.stack([self.automorphism.apply(h, column) for column in eye], -1)
+
     def _adjoint(self, g: Tensor) -> Tensor:
         """Ad of exp(n) h: the complement's Ad, rho, and below the diagonal exp(ad_n) of the complement's image."""
         h, n = self.split(g)
         ad_h = self.complement.Ad(h)
-        eye = torch.eye(self.ideal.dim, dtype=g.dtype, device=g.device)
-        rho = torch.stack([self.automorphism.apply(h, column) for column in eye], -1)
+        rho = self._rho(h)
         ad_n = self.ideal.algebra.ad(n)
         # [n, Y_j] = -D(e_j) n; then sum_k ad_n^k / (k + 1)! of it
         term = -torch.einsum("jab,...b->...aj", self._derivations.like(g), n)

@@ -1,4 +1,4 @@
-"""The special linear group of the plane."""
+"""The special linear groups."""
 
 from __future__ import annotations
 
@@ -6,70 +6,68 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import log_ratio, stumpff
-from trivgeo.errors import ConfigurationError
-from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups._matrices import inverse
+from trivgeo.groups.base import Scale
+from trivgeo.groups.matrix import MatrixGroup, check_size, matrix_units, restore_determinant
 
 __all__ = ["SL"]
 
-_BASIS = torch.tensor(
-    [[[1.0, 0.0], [0.0, -1.0]], [[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]], dtype=torch.float64
-)
 
+class SL(MatrixGroup):
+    r"""SL(n, R), n x n matrices of determinant one.
 
-class SL(LieGroup):
-    r"""SL(2, R), elements 2 x 2 matrices of determinant one, all operations in closed form.
-
-    Natural basis: H = diag(1, -1), E = e12, F = e21. The logarithm exists where the trace exceeds -2.
+    Natural basis: :math:`H_i = e_{ii} - e_{i+1,i+1}`, then the matrix units :math:`e_{ij}`, i != j, row by row; for
+    n = 2 that is H, E, F. At n = 2 all operations are closed forms, and the logarithm exists where the trace exceeds
+    -2; beyond see `MatrixGroup`.
 
     Args:
-        n: the size of the matrices; 2.
+        n: the size of the matrices.
         scale: see `LieGroup`.
 
     Raises:
-        ConfigurationError: n is not 2.
+        ConfigurationError: n < 2.
     """
 
     def __init__(self, n: int = 2, scale: Scale = None) -> None:
-        if n != 2:
-            raise ConfigurationError(f"n: expected 2, got {n}")
-        super().__init__(LieAlgebra.from_matrices(_BASIS, ("H", "E", "F")), (2, 2), scale)
+        check_size(n, 2)
+        units, unit_names = matrix_units(n)
+        grid = units.reshape(n, n, n, n)
+        basis = [grid[i, i] - grid[i + 1, i + 1] for i in range(n - 1)]
+        basis += [grid[i, j] for i in range(n) for j in range(n) if i != j]
+        names = [f"H{i + 1}" for i in range(n - 1)]
+        names += [unit_names[n * i + j] for i in range(n) for j in range(n) if i != j]
+        super().__init__(torch.stack(basis), ("H", "E", "F") if n == 2 else names, scale)
 
-    def __repr__(self) -> str:
-        """Name."""
-        return "SL(2)"
-
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        """The unit matrix."""
-        return torch.eye(2, dtype=dtype, device=device).expand(*batch, 2, 2).clone()
-
-    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        a, b, c, d = _entries(g)
-        e, f, i, j = _entries(h)
-        return _matrix(a * e + b * i, a * f + b * j, c * e + d * i, c * f + d * j)
+    def _project(self, g: Tensor) -> Tensor:
+        return restore_determinant(g)
 
     def _inverse(self, g: Tensor) -> Tensor:
-        a, b, c, d = _entries(g)
-        return _matrix(d, -b, -c, a)
+        return inverse(g, unimodular=True)
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        if self.size != 2:
+            return super()._tangent(v)
+        x, y, z = v.unbind(-1)
+        return _matrix(x, y, z, -x)
 
     def _exp(self, v: Tensor) -> Tensor:
+        if self.size != 2:
+            return super()._exp(v)
         x, y, z = v.unbind(-1)
         c0, c1, _, _ = stumpff(x * x + y * z)
         return _matrix(c0 + c1 * x, c1 * y, c1 * z, c0 - c1 * x)
 
-    def _tangent(self, v: Tensor) -> Tensor:
-        x, y, z = v.unbind(-1)
-        return _matrix(x, y, z, -x)
-
     def _log(self, g: Tensor) -> Tensor:
+        if self.size != 2:
+            return super()._log(g)
         a, b, c, d = _entries(g)
         x = 0.5 * (a - d)
         f = log_ratio(0.5 * (a + d), x * x + b * c)
         return torch.stack([f * x, f * b, f * c], -1)
 
     def _adjoint(self, g: Tensor) -> Tensor:
+        if self.size != 2:
+            return super()._adjoint(g)
         a, b, c, d = _entries(g)
         # columns: g H g^-1, g E g^-1, g F g^-1 in the basis (H, E, F)
         columns = [

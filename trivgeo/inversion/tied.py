@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from trivgeo._checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.base import InversionResult, Inverter
@@ -64,14 +65,11 @@ class TIED(Inverter):
         self.action = check_action(action)
         self.energy = as_energy(energy)
         self.kernel = NoiseKernel(action.group, GeometricSchedule(0.1, 1.0) if schedule is None else schedule, steps)
-        for name, value in (("num_mc", num_mc), ("num_hypotheses", num_hypotheses)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"{name}: expected an integer of at least 1, got {value!r}")
         for name, bound in (("temperature", temperature), ("max_score_norm", max_score_norm)):
             if bound is not None and not (math.isfinite(bound) and bound > 0):
                 raise ConfigurationError(f"{name}: expected a positive finite number, got {bound}")
-        self.num_mc = num_mc
-        self.num_hypotheses = num_hypotheses
+        self.num_mc = check_count("num_mc", num_mc)
+        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         self.temperature = temperature
         self.max_score_norm = max_score_norm
         self.log_det = log_det

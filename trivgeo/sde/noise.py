@@ -11,11 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._checks import check_count
+from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
-from trivgeo.sde.process import TrivializedSDE, check_count, normal, solve, uniform_grid
+from trivgeo.sde.process import TrivializedSDE, normal, solve, uniform_grid
 from trivgeo.sde.schedule import Schedule, check_time
 
-__all__ = ["NoiseKernel", "NoisePaths", "forward_noising"]
+__all__ = ["NoiseKernel", "NoisePaths", "NoiseReplay", "forward_noising"]
 
 _TIME_DIGITS = 12
 
@@ -50,10 +52,14 @@ class NoiseKernel:
         steps: number of equal steps of the grid on [0, 1].
 
     Raises:
-        ConfigurationError: ``steps`` is less than one.
+        ConfigurationError: ``steps`` is less than one, or the group or the schedule is none.
     """
 
     def __init__(self, group: LieGroup, schedule: Schedule, steps: int) -> None:
+        if not isinstance(group, LieGroup):
+            raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
+        if not isinstance(schedule, Schedule):
+            raise ConfigurationError(f"schedule: expected a Schedule, got {schedule!r}")
         self.group = group
         self.schedule = schedule
         self.steps = check_count("steps", steps)
@@ -65,13 +71,24 @@ class NoiseKernel:
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        antithetic: bool = False,
     ) -> tuple[Tensor, Float[Tensor, "*batch"]]:
         """Draw ``w ~ k_t`` and ``log lambda(w)``: ``[*batch, *element_shape]`` and ``[*batch]``.
+
+        Args:
+            batch: the batch shape.
+            t: the time, in [0, 1].
+            generator: the source of noise.
+            dtype: of the elements; default torch's.
+            device: of the elements; default torch's.
+            antithetic: the second half of the last batch dimension mirrors the first: -z for z in every step.
 
         Raises:
             DomainError: t lies outside [0, 1].
         """
-        paths = self.sample_paths(*batch, times=[t], generator=generator, dtype=dtype, device=device)
+        paths = self.sample_paths(
+            *batch, times=[t], generator=generator, dtype=dtype, device=device, antithetic=antithetic
+        )
         return paths.elements[0], paths.log_modular[0]
 
     def sample_paths(
@@ -81,30 +98,131 @@ class NoiseKernel:
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        antithetic: bool = False,
     ) -> NoisePaths:
-        """Draw paths and keep them at the given increasing times (default: the whole grid, without 0).
+        """Draw paths and keep them at the given times, in increasing order (default: the whole grid, without 0).
+
+        See `sample` for the arguments, `replay` for paths that are not kept.
 
         Raises:
-            DomainError: a time lies outside [0, 1].
+            DomainError: there is no time, or one lies outside [0, 1].
         """
-        grid = uniform_grid(self.steps)
-        kept = grid[1:] if times is None else sorted(check_time(t) for t in times)
-        wanted = {round(t, _TIME_DIGITS) for t in kept}
-        nodes = sorted({round(t, _TIME_DIGITS) for t in grid} | wanted)
-        nodes = nodes[: bisect.bisect_right(nodes, round(max(kept), _TIME_DIGITS))]
+        kept = uniform_grid(self.steps)[1:] if times is None else sorted(check_time(t) for t in times)
+        nodes = self._nodes(kept)
+        wanted = {_rounded(t) for t in kept}
         w = self.group.identity(*batch, dtype=dtype, device=device)
         log_modular = torch.zeros(batch, dtype=w.dtype, device=w.device)
-        trace_ad = None if self.group.algebra.is_unimodular else self.group.algebra.trace_ad_like(w)
         found = {nodes[0]: (w, log_modular)}
         for start, end in itertools.pairwise(nodes):
-            v = normal((*batch, self.group.dim), w, generator) * self.schedule.variance(start, end) ** 0.5
-            w = self.group.retract(w, v)
-            if trace_ad is not None:
-                log_modular = log_modular - v @ trace_ad
+            v = self._increment(batch, w, start, end, generator, antithetic)
+            w, log_modular = self._move(w, log_modular, v)
             if end in wanted:
                 found[end] = (w, log_modular)
-        chosen = [found[round(t, _TIME_DIGITS)] for t in kept]
+        chosen = [found[_rounded(t)] for t in kept]
         return NoisePaths(tuple(kept), torch.stack([c[0] for c in chosen]), torch.stack([c[1] for c in chosen]))
+
+    def replay(
+        self,
+        *batch: int,
+        times: Sequence[float],
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        antithetic: bool = False,
+    ) -> NoiseReplay:
+        """Paths of which only the present elements are in memory, whatever the number of times.
+
+        See `sample` for the arguments.
+
+        Raises:
+            DomainError: there is no time, or one lies outside [0, 1].
+        """
+        nodes = self._nodes([check_time(t) for t in times])
+        like = self.group.identity(dtype=dtype, device=device)
+        return NoiseReplay(self, nodes, batch, like, generator, antithetic)
+
+    def _nodes(self, times: Sequence[float]) -> list[float]:
+        """The grid with the given times, up to the last of them."""
+        if not times:
+            raise DomainError("times: expected at least one time, got none")
+        nodes = sorted({_rounded(t) for t in (*uniform_grid(self.steps), *times)})
+        return nodes[: bisect.bisect_right(nodes, _rounded(max(times)))]
+
+    def _increment(
+        self,
+        batch: tuple[int, ...],
+        like: Tensor,
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+        antithetic: bool,
+    ) -> Tensor:
+        """The algebra vectors of one step, ``[*batch, dim]``."""
+        std = self.schedule.variance(start, end) ** 0.5
+        if not antithetic:
+            return normal((*batch, self.group.dim), like, generator) * std
+        if not batch:
+            raise ConfigurationError("antithetic: expected a batch dimension, got none")
+        half = normal((*batch[:-1], (batch[-1] + 1) // 2, self.group.dim), like, generator) * std
+        return torch.cat([half, -half[..., : batch[-1] // 2, :]], -2)
+
+    def _move(self, w: Tensor, log_modular: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """``w exp(v)`` and the logarithm of its modular function."""
+        if not self.group.algebra.is_unimodular:
+            log_modular = log_modular - v @ self.group.algebra.trace_ad_like(w)
+        return self.group.retract(w, v), log_modular
+
+
+class NoiseReplay:
+    r"""Noise paths that walk along their times in both directions and keep nothing but where they are.
+
+    Each step of the grid has its own seed, so that the way back, :math:`w \leftarrow w \exp(-\sigma z)`, takes the same
+    z as the way out: the memory of a run does not grow with its number of steps, for one more exponential a step.
+    Round-off is that of twice as many products. Made by `NoiseKernel.replay`; starts at time 0.
+    """
+
+    def __init__(
+        self,
+        kernel: NoiseKernel,
+        nodes: Sequence[float],
+        batch: tuple[int, ...],
+        like: Tensor,
+        generator: torch.Generator | None,
+        antithetic: bool,
+    ) -> None:
+        self._kernel, self._nodes, self._batch, self._antithetic = kernel, list(nodes), batch, antithetic
+        self._device = like.device
+        self._seed = int(torch.randint(2**62, (), generator=generator, device=like.device))
+        self._position = 0
+        self._w = kernel.group.identity(*batch, dtype=like.dtype, device=like.device)
+        self._log_modular = torch.zeros(batch, dtype=like.dtype, device=like.device)
+
+    def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
+        """``w_t`` and ``log lambda(w_t)`` of the same paths at every call.
+
+        Raises:
+            DomainError: t is none of the times of the paths.
+        """
+        target = bisect.bisect_left(self._nodes, _rounded(t))
+        if target == len(self._nodes) or self._nodes[target] != _rounded(t):
+            raise DomainError(f"t: expected one of the times of the paths, got {t}")
+        while self._position < target:
+            self._step(self._position, 1.0)
+            self._position += 1
+        while self._position > target:
+            self._position -= 1
+            self._step(self._position, -1.0)
+        return self._w, self._log_modular
+
+    def _step(self, index: int, sign: float) -> None:
+        generator = torch.Generator(self._device).manual_seed(self._seed + index)
+        start, end = self._nodes[index], self._nodes[index + 1]
+        v = self._kernel._increment(self._batch, self._w, start, end, generator, self._antithetic)
+        self._w, self._log_modular = self._kernel._move(self._w, self._log_modular, sign * v)
+
+
+def _rounded(t: float) -> float:
+    return round(t, _TIME_DIGITS)
 
 
 def forward_noising(

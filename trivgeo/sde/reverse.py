@@ -8,10 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from trivgeo._checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise import NoiseKernel
-from trivgeo.sde.process import Solution, Stepper, TrivializedSDE, check_count, solve, uniform_grid
+from trivgeo.sde.process import Solution, Stepper, TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.schedule import Schedule
 from trivgeo.sde.score import EnergyScore, Run, Score, as_score
 
@@ -29,10 +30,12 @@ def reverse_diffusion(
     modular_drift: bool = True,
     initial: Tensor | None = None,
     max_score_norm: float | None = None,
-    stepper: Stepper | None = None,
+    stepper: Stepper[TrivializedSDE, Tensor] | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     on_step: Callable[[int, float], None] | None = None,
+    observe: Callable[[int, float, Tensor], None] | None = None,
+    checkpoint_every: int | None = None,
 ) -> Tensor:
     r"""Draw from p_0 by running the noise backwards from t = 1.
 
@@ -57,6 +60,8 @@ def reverse_diffusion(
         dtype: of the samples; default torch's, or that of ``initial``.
         device: of the samples; default torch's, or that of ``initial``.
         on_step: called with the index and the time after every step.
+        observe: called with the index, the time and the elements at the start and after every step.
+        checkpoint_every: see `solve`.
 
     Returns:
         ``[*batch, *element_shape]``.
@@ -78,6 +83,8 @@ def reverse_diffusion(
         dtype=dtype,
         device=device,
         on_step=on_step,
+        observe=observe,
+        checkpoint_every=checkpoint_every,
     ).final
 
 
@@ -92,11 +99,13 @@ def reverse_solution(
     modular_drift: bool = True,
     initial: Tensor | None = None,
     max_score_norm: float | None = None,
-    stepper: Stepper | None = None,
+    stepper: Stepper[TrivializedSDE, Tensor] | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     on_step: Callable[[int, float], None] | None = None,
-) -> Solution:
+    observe: Callable[[int, float, Tensor], None] | None = None,
+    checkpoint_every: int | None = None,
+) -> Solution[Tensor]:
     """`reverse_diffusion` with the count of masked steps of each chain."""
     check_count("steps", steps)
     if (num_samples is None) == (initial is None):
@@ -108,10 +117,11 @@ def reverse_solution(
     if max_score_norm is not None and not (math.isfinite(max_score_norm) and max_score_norm > 0):
         raise ConfigurationError(f"max_score_norm: expected a positive finite number, got {max_score_norm}")
     score = as_score(score)
-    if isinstance(score, EnergyScore) and not score.kernel.group.same_law(group):
-        raise ConfigurationError(f"score: expected a kernel on {group!r}, got one on {score.kernel.group!r}")
+    if isinstance(score, EnergyScore):
+        _check_kernel(score.kernel, group, schedule)
     if initial is None:
-        shape = (num_samples,) if isinstance(num_samples, int) else tuple(num_samples or ())
+        assert num_samples is not None
+        shape = num_samples if isinstance(num_samples, tuple) else (num_samples,)
         for size in shape:
             check_count("num_samples", size)
         kernel = NoiseKernel(group, schedule, steps)
@@ -136,4 +146,21 @@ def reverse_solution(
         stepper=stepper,
         generator=generator,
         on_step=on_step,
+        observe=observe,
+        checkpoint_every=checkpoint_every,
     )
+
+
+def _check_kernel(kernel: NoiseKernel, group: LieGroup, schedule: Schedule) -> None:
+    """Raise `ConfigurationError` unless the noise of a score is that of the solve."""
+    other = kernel.group
+    if not (other.same_law(group) and torch.equal(_basis(other), _basis(group))):
+        raise ConfigurationError(f"score: expected a kernel on {group!r} with its basis, got one on {other!r}")
+    for t in (0.25, 0.5, 1.0):
+        if not math.isclose(kernel.schedule.variance(0.0, t), schedule.variance(0.0, t), rel_tol=1e-9):
+            raise ConfigurationError(f"score: expected a kernel with {schedule!r}, got one with {kernel.schedule!r}")
+
+
+def _basis(group: LieGroup) -> Tensor:
+    scale = group.scale
+    return torch.diag(scale) if scale.ndim == 1 else scale

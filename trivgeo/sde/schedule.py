@@ -1,4 +1,4 @@
-"""Noise schedules: the diffusion coefficient as a function of time in [0, 1]."""
+"""Noise schedules: the diffusion coefficient as a function of time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from abc import ABC, abstractmethod
 
 from trivgeo.errors import ConfigurationError, DomainError
 
-__all__ = ["GeometricSchedule", "Schedule"]
+__all__ = ["ConstantSchedule", "GeometricSchedule", "Schedule"]
 
 
 class Schedule(ABC):
-    r"""A diffusion coefficient :math:`\gamma(t)`, t in [0, 1], with its integral in closed form."""
+    r"""A diffusion coefficient :math:`\gamma(t)`, t in [0, horizon], with its integral in closed form."""
+
+    @property
+    def horizon(self) -> float:
+        """The last time at which it is defined: 1, unless a subclass says otherwise."""
+        return 1.0
 
     @abstractmethod
     def __call__(self, t: float) -> float:
@@ -54,6 +59,39 @@ class GeometricSchedule(Schedule):
         width = 2.0 * self._rate * (check_time(end) - check_time(start))
         base = self(start) ** 2 * (end - start)
         return base if width == 0.0 else base * math.expm1(width) / width
+
+
+class ConstantSchedule(Schedule):
+    """The same diffusion coefficient at all times t >= 0, for processes without an end such as Langevin's.
+
+    Args:
+        gamma: the diffusion coefficient, not negative.
+
+    Raises:
+        ConfigurationError: gamma is negative or not finite.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        if not (math.isfinite(gamma) and gamma >= 0):
+            raise ConfigurationError(f"gamma: expected a finite number of at least 0, got {gamma}")
+        self.gamma = float(gamma)
+
+    def __repr__(self) -> str:
+        """The coefficient."""
+        return f"ConstantSchedule({self.gamma:g})"
+
+    @property
+    def horizon(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def __call__(self, t: float) -> float:
+        """The diffusion coefficient, whatever t."""
+        return self.gamma
+
+    def variance(self, start: float, end: float) -> float:
+        """``gamma^2 (end - start)``."""
+        return self.gamma**2 * (end - start)
 
 
 def check_time(t: float) -> float:

@@ -1,0 +1,141 @@
+"""Lie algebras: brackets from the group, closed forms, and messages that name what is wrong."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.groups.cases import GroupCase
+from tests.helpers import assert_relative, randn, random_vectors
+from trivgeo.errors import AlgebraError, ShapeError
+from trivgeo.groups import SL, BurgersSymmetry, HeatSymmetry, Heisenberg, LieAlgebra, LieGroup, Translation
+
+
+def so3() -> Tensor:
+    c = torch.zeros(3, 3, 3, dtype=torch.float64)
+    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        c[i, j, k], c[j, i, k] = 1.0, -1.0
+    return c
+
+
+def test_structure_constants_are_those_of_the_group_commutator(group: LieGroup) -> None:
+    """[e_i, e_j] = d^2/ds dt log(exp(s e_i) exp(t e_j) exp(-s e_i) exp(-t e_j)) at zero."""
+    zero = torch.zeros((), dtype=torch.float64)
+    eye = torch.eye(group.dim, dtype=torch.float64)
+    x, y = eye.repeat_interleave(group.dim, 0), eye.repeat(group.dim, 1)
+
+    def commutator(s: Tensor, t: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        forth = group.compose(group.exp(s * x), group.exp(t * y))
+        return group.log(group.compose(forth, group.compose(group.exp(-s * x), group.exp(-t * y))))
+
+    mixed = torch.func.jacfwd(torch.func.jacfwd(commutator, 0), 1)
+    c = mixed(zero, zero, x, y).unflatten(0, (group.dim, group.dim))
+    assert_relative(c, group.algebra.structure_constants, 1e-10, event=3)
+
+
+def test_bracket_ad_and_trace(case: GroupCase, group: LieGroup) -> None:
+    algebra, c = group.algebra, group.algebra.structure_constants
+    u, v = random_vectors(group, 4, 1, std=1.0), random_vectors(group, 3, std=1.0, seed=1)
+    expected = torch.zeros(4, 3, group.dim, dtype=torch.float64)
+    for i in range(group.dim):
+        for j in range(group.dim):
+            expected += u[..., i : i + 1] * v[..., j : j + 1] * c[i, j]
+    assert_relative(algebra.bracket(u, v), expected, 1e-12, event=1)
+    assert_relative(algebra.bracket(u, v), -algebra.bracket(v, u), 1e-12, event=1)
+    by_matrix = (algebra.ad(u) @ v.unsqueeze(-1)).squeeze(-1)
+    assert_relative(by_matrix, expected, 1e-12, event=1)
+    assert_relative(algebra.trace_ad, algebra.ad(torch.eye(group.dim).double()).diagonal(dim1=1, dim2=2).sum(1), 1e-12)
+    assert algebra.is_unimodular == bool((algebra.trace_ad.abs() < 1e-12).all())
+
+
+def test_jacobi_identity(group: LieGroup) -> None:
+    u, v, w = (randn(group.dim, seed=s) for s in range(3))
+    bracket = group.algebra.bracket
+    terms = torch.stack([bracket(bracket(u, v), w), bracket(bracket(v, w), u), bracket(bracket(w, u), v)])
+    assert float(terms.sum(0).abs().max()) <= 1e-12 * max(1.0, float(terms.abs().max()))
+
+
+def test_known_algebras() -> None:
+    c = SL(2).algebra.structure_constants
+    assert_relative(c[0, 1], torch.tensor([0.0, 2.0, 0.0], dtype=torch.float64), 1e-14)  # [H, E] = 2 E
+    assert_relative(c[0, 2], torch.tensor([0.0, 0.0, -2.0], dtype=torch.float64), 1e-14)
+    assert_relative(c[1, 2], torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64), 1e-14)
+    killing = torch.tensor([[8.0, 0, 0], [0, 0, 4.0], [0, 4.0, 0]], dtype=torch.float64)
+    assert_relative(SL(2).algebra.killing_form, killing, 1e-14)
+    assert HeatSymmetry(0.1).algebra.structure_constants[3, 4, 5] == pytest.approx(5.0)  # [Q, P] = Z / (2 nu)
+    assert HeatSymmetry(0.1).algebra.names == ("H", "E", "F", "Q", "P", "Z")
+    assert BurgersSymmetry().dim == 5
+    assert [Translation(2).algebra.nilpotency_step(), Heisenberg(2).algebra.nilpotency_step()] == [1, 2]
+    assert SL(2).algebra.nilpotency_step() is None
+    assert Translation(2).algebra.is_abelian
+    assert not Heisenberg(1).algebra.is_abelian
+
+
+def test_constants_do_not_depend_on_the_size_of_the_central_one() -> None:
+    """A central constant however small is not zero: [Q, P] = 1e-10 Z has two steps, and Ad shows it."""
+    group = Heisenberg(1, 1e-10)
+    assert group.algebra.nilpotency_step() == 2
+    g = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    assert float(group.Ad(g)[2, 1]) == pytest.approx(1e-10, abs=1e-20)
+
+
+def test_rescaled() -> None:
+    scale = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
+    algebra = LieAlgebra(so3()).rescaled(scale)
+    u, v = randn(3), randn(3, seed=1)
+    expected = LieAlgebra(so3()).bracket(scale * u, scale * v) / scale
+    assert_relative(algebra.bracket(u, v), expected, 1e-13)
+
+
+def test_from_matrices() -> None:
+    basis = torch.zeros(3, 3, 3, dtype=torch.float64)
+    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        basis[i, k, j], basis[i, j, k] = 1.0, -1.0
+    assert_relative(LieAlgebra.from_matrices(basis).structure_constants, so3(), 1e-12)
+    mixed = torch.einsum("ij,jkl->ikl", randn(3, 3), basis)
+    c = LieAlgebra.from_matrices(mixed).structure_constants
+    commutator = mixed[0] @ mixed[1] - mixed[1] @ mixed[0]
+    assert_relative(torch.einsum("k,kab->ab", c[0, 1], mixed), commutator, 1e-12)
+
+
+class TestBadInput:
+    def test_matrices_that_do_not_close_name_the_bracket(self) -> None:
+        basis = torch.tensor([[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]])
+        with pytest.raises(AlgebraError, match=r"\[E, F\]"):
+            LieAlgebra.from_matrices(basis, ("E", "F"))
+
+    def test_dependent_matrices(self) -> None:
+        with pytest.raises(AlgebraError, match="independent"):
+            LieAlgebra.from_matrices(torch.eye(2).expand(2, 2, 2))
+
+    def test_jacobi_failure_names_the_triple(self) -> None:
+        c = torch.zeros(4, 4, 4, dtype=torch.float64)
+        c[:3, :3, :3] = so3()
+        c[2, 3, 0], c[3, 2, 0] = 1.0, -1.0
+        with pytest.raises(AlgebraError, match=r"Jacobi identity.*\(\w, \w, \w\)") as caught:
+            LieAlgebra(c, names=("A", "B", "C", "D"))
+        assert "D" in str(caught.value)
+
+    def test_antisymmetry_failure_names_the_pair(self) -> None:
+        c = so3()
+        c[0, 1, 2] = 2.0
+        with pytest.raises(AlgebraError, match=r"\[e1, e2\] = -\[e2, e1\]"):
+            LieAlgebra(c)
+
+    def test_not_finite(self) -> None:
+        c = so3()
+        c[0, 1, 2] = torch.nan
+        with pytest.raises(AlgebraError, match="finite"):
+            LieAlgebra(c)
+
+    def test_shapes(self) -> None:
+        with pytest.raises(ShapeError, match=r"\[n, n, n\]"):
+            LieAlgebra(torch.zeros(2, 2, 3))
+        with pytest.raises(ShapeError, match="names"):
+            LieAlgebra(so3(), names=("A", "B"))
+        with pytest.raises(ShapeError, match="derivations"):
+            LieAlgebra.semidirect_sum(LieAlgebra(so3()), LieAlgebra(so3()), torch.zeros(2, 3, 3))
+
+    def test_derivations_that_are_none(self) -> None:
+        abelian = LieAlgebra(torch.zeros(1, 1, 1))
+        with pytest.raises(AlgebraError, match="Jacobi"):
+            LieAlgebra.semidirect_sum(abelian, LieAlgebra(so3()), torch.eye(3).double()[None])

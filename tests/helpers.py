@@ -1,0 +1,66 @@
+"""What the tests share: seeds, relative errors, finite differences, the affine group of the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trivgeo.groups import LieGroup, SemidirectProduct, Translation
+
+BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-3}
+"""Relative bounds of the laws. float32: 1e4 units in the last place, for products of a few ill-conditioned elements."""
+
+# sixth-order central difference
+_STENCIL = ((1, 45 / 60), (2, -9 / 60), (3, 1 / 60))
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=dtype)
+
+
+def rand(*shape: int, seed: int = 0, low: float = 0.0, high: float = 1.0) -> Tensor:
+    return low + (high - low) * torch.rand(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def assert_relative(actual: Tensor, expected: Tensor, bound: float, *, event: int = 0, floor: float = 1.0) -> None:
+    """``|actual - expected| <= bound * max(|expected|, floor)``, both maximised over the last ``event`` dimensions."""
+    assert actual.shape == expected.shape, f"{list(actual.shape)} against {list(expected.shape)}"
+    assert actual.dtype == expected.dtype
+    error, size = (actual - expected).abs(), expected.abs()
+    if event:
+        dims = tuple(range(-event, 0))
+        error, size = error.amax(dims), size.amax(dims)
+    relative = error / size.clamp(min=floor) if floor else error / size
+    assert bool((relative <= bound).all()), f"relative error {float(relative.max()):.3g}, bound {bound:.3g}"
+
+
+def numeric_jacobian(f: Callable[[Tensor], Tensor], x: Tensor, step: float = 5e-3) -> Tensor:
+    """``df/dx`` of ``[n] -> [*out]`` as ``[*out, n]`` by sixth-order central differences."""
+    columns = []
+    for direction in torch.eye(x.numel(), dtype=x.dtype):
+        shifts = [(k * step * direction.reshape(x.shape), weight / step) for k, weight in _STENCIL]
+        columns.append(sum(weight * (f(x + shift) - f(x - shift)) for shift, weight in shifts))
+    return torch.stack(columns, -1)
+
+
+def affine_line(scale: object = None) -> SemidirectProduct:
+    """Aff(1), x -> e^a x + b, element (a, b); left Haar measure e^-a da db, modular function e^-a."""
+    return SemidirectProduct(Translation(1), Translation(1), lambda h, n: h.exp() * n, scale=scale)
+
+
+def random_vectors(
+    group: LieGroup, *batch: int, std: float, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    return std * randn(*batch, group.dim, seed=seed, dtype=dtype)
+
+
+def random_elements(
+    group: LieGroup, *batch: int, std: float, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    return group.random(*batch, std=std, generator=seeded(seed), dtype=dtype)

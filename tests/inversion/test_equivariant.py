@@ -1,0 +1,125 @@
+"""Test-time equivariance: what goes into the network, what comes out, and mismatches that are refused."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.helpers import assert_relative, randn, random_elements
+from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operator_action
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action, BurgersSymmetry, HeatSymmetry, LieGroup, Translation
+from trivgeo.inversion import TIED, InversionResult, Inverter, TestTimeEquivariant
+
+
+class Known(Inverter):
+    """An inverter that returns a given result."""
+
+    def __init__(self, action: Action, elements: Tensor, energies: Tensor) -> None:
+        self.action = action
+        failures = torch.zeros(energies.shape, dtype=torch.long)
+        self.result = InversionResult(action.group, elements, energies, failures, 0, 0)
+
+    def __call__(self, x_tilde: Any, *, generator: torch.Generator | None = None) -> InversionResult:
+        return self.result
+
+
+ENERGIES = torch.tensor([[3.0, 1.0, 2.0], [0.5, math.inf, 0.7]], dtype=torch.float64)
+
+
+def translations() -> tuple[Known, Tensor, Tensor]:
+    elements, x = randn(2, 3, 2), randn(2, 4, 2, seed=1)
+    return Known(Translation(2).action(), elements, ENERGIES), elements, x
+
+
+def square(x: Tensor) -> Tensor:
+    return x**2
+
+
+class TestPrediction:
+    def test_best(self) -> None:
+        inverter, elements, x = translations()
+        best = torch.stack([elements[0, 1], elements[1, 0]]).unsqueeze(1)
+        invariant = TestTimeEquivariant(square, inverter)
+        assert_relative(invariant(x), (x - best) ** 2, 1e-13)
+        equivariant = TestTimeEquivariant(square, inverter, Translation(2).action())
+        assert_relative(equivariant(x), (x - best) ** 2 + best, 1e-13)
+
+    def test_mean(self) -> None:
+        """Over the hypotheses of finite energy."""
+        inverter, elements, x = translations()
+        each = (x.unsqueeze(1) - elements.unsqueeze(2)) ** 2 + elements.unsqueeze(2)
+        expected = torch.stack([each[0].mean(0), each[1, [0, 2]].mean(0)])
+        model = TestTimeEquivariant(square, inverter, Translation(2).action(), ensemble="mean")
+        assert_relative(model(x), expected, 1e-13)
+
+    def test_nothing_found_is_not_a_number(self) -> None:
+        """A datum without any defined hypothesis has no prediction: never a silent zero."""
+        action = operator_action()
+        torn = torch.tensor([0.0, -1.0, 1.0, -0.25, 0.0, 0.0, 0.0], dtype=torch.float64)
+        elements = action.group.inverse(torn).expand(1, 2, -1)
+        inverter = Known(action, elements, torch.full((1, 2), math.inf, dtype=torch.float64))
+        for ensemble in ("best", "mean"):
+            model = TestTimeEquivariant(lambda x: x.query[..., 0], inverter, ensemble=ensemble)
+            assert torch.isnan(model(clean_problems(1))).all(), ensemble
+
+    def test_exactly_equivariant_with_the_true_transformation(self) -> None:
+        """f(g.x) = g.f(x) when the inverter returns g times the inverse of what it returns for x."""
+        group = heat_group()
+        action, jets = operator_action(group), group.action()
+        x = clean_problems(3)
+        network = lambda y: torch.cat([y.query, y.query.sin().sum(-1, keepdim=True)], -1)  # noqa: E731
+        g = random_elements(group, 3, std=0.1)
+        canonical = random_elements(group, 3, std=0.1, seed=1)
+        energies = torch.zeros(3, 1, dtype=torch.float64)
+        plain = TestTimeEquivariant(network, Known(action, canonical.unsqueeze(1), energies), jets)
+        moved = TestTimeEquivariant(network, Known(action, group.compose(g, canonical).unsqueeze(1), energies), jets)
+        assert_relative(moved(action(g, x)), jets(g, plain(x)), 1e-9)
+
+    def test_is_a_module(self) -> None:
+        inverter, _, x = translations()
+        network = nn.Linear(2, 1).double()
+        model = TestTimeEquivariant(network, inverter)
+        assert len(list(model.parameters())) == 2
+        model(x).sum().backward()
+        assert network.weight.grad is not None
+
+    def test_with_tied(self) -> None:
+        inverter = TIED(operator_action(), DOMAIN, steps=3, num_mc=1, num_hypotheses=2)
+        model = TestTimeEquivariant(lambda x: x.query[..., 0], inverter, ensemble="mean")
+        assert model(clean_problems(2), generator=torch.Generator().manual_seed(0)).shape == (2, 49)
+
+    def test_results_can_be_used_again(self) -> None:
+        inverter, _, x = translations()
+        model = TestTimeEquivariant(square, inverter)
+        assert torch.equal(model.predict(x, inverter(x)), model(x))
+        other = replace(inverter.result, energies=-ENERGIES.nan_to_num(posinf=-9.0))
+        assert not torch.equal(model.predict(x, other), model(x))
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("group", [HeatSymmetry(0.2), BurgersSymmetry(), Translation(2)], ids=repr)
+    def test_output_action_of_another_group(self, group: LieGroup) -> None:
+        inverter = TIED(operator_action(), DOMAIN)
+        with pytest.raises(ConfigurationError, match="output_action"):
+            TestTimeEquivariant(lambda x: x, inverter, group.action())
+
+    def test_output_action_of_an_equal_group(self) -> None:
+        """Another instance of the same group is the same group, every time."""
+        inverter = TIED(operator_action(), DOMAIN)
+        for _ in range(60):
+            TestTimeEquivariant(lambda x: x, inverter, heat_group().action())
+
+    def test_types(self) -> None:
+        inverter, _, _ = translations()
+        with pytest.raises(ConfigurationError, match="inverter"):
+            TestTimeEquivariant(square, lambda x: x)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="ensemble"):
+            TestTimeEquivariant(square, inverter, ensemble="median")  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="network"):
+            TestTimeEquivariant(3.0, inverter)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="output_action"):
+            TestTimeEquivariant(square, inverter, Translation(2))  # type: ignore[arg-type]

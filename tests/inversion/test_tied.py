@@ -1,0 +1,213 @@
+"""TIED on problems with known answers, its results, and its refusals."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import affine_line, assert_relative, randn, seeded
+from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operator_action
+from trivgeo.actions import OperatorInput
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.groups import PointAction, Translation
+from trivgeo.inversion import TIED, InversionResult
+from trivgeo.sde import GeometricSchedule
+
+
+def spring(points: Tensor) -> Tensor:
+    """A quadratic energy of points ``[b, p, 2]``, standard deviation 0.4 of each."""
+    return (points**2).sum((-1, -2)) / (2 * 0.4**2)
+
+
+class TestGaussianPosterior:
+    """Points x~ = g + noise under a quadratic energy: the posterior of g is normal, with mean that of the points."""
+
+    SCHEDULE = GeometricSchedule(0.1, 3.0)
+
+    def invert(self, x: Tensor, temperature: float, hypotheses: int = 2000) -> InversionResult:
+        inverter = TIED(
+            Translation(2).action(),
+            spring,
+            self.SCHEDULE,
+            steps=60,
+            num_mc=32,
+            num_hypotheses=hypotheses,
+            temperature=temperature,
+        )
+        return inverter(x, generator=seeded(0))
+
+    @pytest.mark.parametrize("temperature", [1.0, 4.0])
+    def test_mean_and_spread(self, temperature: float) -> None:
+        x = torch.tensor([[[0.9, -0.6], [0.5, 0.2]], [[-1.0, 0.3], [-1.0, 0.3]]], dtype=torch.float64)
+        result = self.invert(x, temperature)
+        square = temperature * 0.4**2 / 2  # of the posterior, two points each
+        share = square / (square + self.SCHEDULE.variance(0.0, 1.0))  # what is left of the start from k_1
+        expected = x.mean(1) * (1 - share)
+        slack = 0.04 + 4 * math.sqrt(square / 2000)
+        assert float((result.elements.mean(1) - expected).abs().max()) < slack
+        spread = result.elements.std(1) / math.sqrt(square)
+        assert float((spread - 1).abs().max()) < 0.12
+        best = result.best()
+        assert float((best - x.mean(1)).abs().max()) < 0.05
+
+    def test_result(self) -> None:
+        x = randn(3, 2, 2)
+        result = self.invert(x, 1.0, hypotheses=7)
+        assert result.elements.shape == (3, 7, 2)
+        assert result.energies.shape == result.failures.shape == (3, 7)
+        assert result.elements.dtype == torch.float64
+        assert result.failures.dtype == torch.long
+        assert result.group.same_law(Translation(2))
+        assert_relative(result.energies, spring_of_all(x, result.elements), 1e-12)
+        assert torch.equal(result.found, torch.ones(3, dtype=torch.bool))
+        assert torch.equal(result.best_index(), result.energies.argmin(1))
+        assert torch.equal(result.best_energy(), result.energies.amin(1))
+        assert torch.equal(result.best(), result.elements[torch.arange(3), result.energies.argmin(1)])
+        assert result.energy_evaluations == 7
+        assert result.gradient_evaluations == 7 * 60 * 32
+        assert torch.equal(self.invert(x, 1.0, hypotheses=7).elements, result.elements)
+
+    def test_float32(self) -> None:
+        assert self.invert(randn(2, 2, 2).float(), 1.0, hypotheses=3).elements.dtype == torch.float32
+
+
+def spring_of_all(x: Tensor, g: Tensor) -> Tensor:
+    return torch.stack(
+        [torch.stack([spring((points - h)[None])[0] for h in row]) for points, row in zip(x, g, strict=True)]
+    )
+
+
+class AffineLineAction(PointAction):
+    """x -> e^a x + b on the line, the standard action of Aff(1)."""
+
+    def __init__(self) -> None:
+        super().__init__(affine_line(), (1,))
+
+    def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+        return g[..., :1].exp() * x + g[..., 1:]
+
+
+def test_non_unimodular_posterior() -> None:
+    """Two points x~ under unit Gaussians: density exp(-E) for left Haar measure e^-a da db, moments by quadrature."""
+    action = AffineLineAction()
+    x = torch.tensor([[[1.2], [-0.9], [0.4]]], dtype=torch.float64)
+    energy = lambda p: (p**2).sum((-1, -2)) / 2  # noqa: E731
+
+    a = torch.linspace(-4.0, 5.0, 1201, dtype=torch.float64)[:, None]
+    b = torch.linspace(-12.0, 12.0, 1201, dtype=torch.float64)[None, :]
+    weight = torch.exp(-sum(((p - b) * (-a).exp()) ** 2 for p in x[0, :, 0]) / 2 - a)
+    # the posterior in a is a power of e^-a for large a; hold it by a prior on the scale of the restored points
+    prior = lambda p: 2.0 * torch.log(p.var(-2).squeeze(-1)) ** 2  # noqa: E731
+    restored = (x[0, :, 0][:, None, None] - b) * (-a).exp()
+    weight = weight * torch.exp(-2.0 * torch.log(restored.var(0)) ** 2)
+    truth = float((weight * a).sum() / weight.sum())
+
+    sampler = {"steps": 60, "num_mc": 24, "num_hypotheses": 1000}
+    means = []
+    for modular_drift in (True, False):
+        inverter = TIED(
+            action, lambda p: energy(p) + prior(p), GeometricSchedule(0.1, 2.0), modular_drift=modular_drift, **sampler
+        )
+        means.append(float(inverter(x, generator=seeded(0)).elements[..., 0].mean()))
+    assert means[0] == pytest.approx(truth, abs=0.08)
+    assert means[1] - means[0] > 0.05
+
+
+class TestHeat:
+    @staticmethod
+    def transform(v: list[float], x: OperatorInput) -> tuple[Tensor, OperatorInput]:
+        action = operator_action()
+        g = action.group.exp(torch.tensor(v, dtype=torch.float64)).expand(x.initial.shape[0], -1)
+        return g, action(g, x)
+
+    def test_scaling_of_u(self) -> None:
+        clean = clean_problems(3)
+        g, transformed = self.transform([0.0, 0.0, 0.0, 0.0, 0.0, 0.8], clean)
+        result = TIED(operator_action(), DOMAIN, steps=100, num_mc=4, num_hypotheses=64, temperature=1e-3)(
+            transformed, generator=seeded(0)
+        )
+        assert float(result.best_energy().max()) < 0.02
+        assert float((result.best()[:, -1] - g[:, -1]).abs().max()) < 0.1
+
+    def test_mixed_transformation(self) -> None:
+        clean = clean_problems(3)
+        _, transformed = self.transform([0.2, 0.1, -0.2, 2.0, -1.0, 0.4], clean)
+        action = operator_action()
+        before = DOMAIN(transformed)
+        result = TIED(action, DOMAIN, steps=100, num_mc=4, num_hypotheses=64, temperature=1e-3)(
+            transformed, generator=seeded(0)
+        )
+        assert (before > 0.3).all()
+        assert (result.best_energy() < 0.05).all()
+        restored = action(action.group.inverse(result.best()), transformed)
+        assert_relative(DOMAIN(restored), result.best_energy(), 1e-10)
+        # the time map and the scales are determined by the boxes
+        assert float((restored.query - clean.query).abs().max()) < 0.25
+
+    def test_options_change_the_sample(self) -> None:
+        _, transformed = self.transform([0.2, 0.1, -0.2, 2.0, -1.0, 0.4], clean_problems(2))
+        sizes = {"steps": 5, "num_mc": 2, "num_hypotheses": 3}
+        plain = TIED(operator_action(), DOMAIN, **sizes)(transformed, generator=seeded(0))
+        for option in ({"log_det": True}, {"shared_noise": True}, {"max_score_norm": 0.1}):
+            other = TIED(operator_action(), DOMAIN, **sizes, **option)(transformed, generator=seeded(0))
+            assert torch.isfinite(other.elements).all()
+            assert not torch.equal(plain.elements, other.elements)
+        unimodular = TIED(operator_action(), DOMAIN, **sizes, modular_drift=False)(transformed, generator=seeded(0))
+        assert torch.equal(plain.elements, unimodular.elements)
+
+    def test_progress(self) -> None:
+        seen: list[int] = []
+        TIED(operator_action(), DOMAIN, steps=4, num_hypotheses=2, on_step=lambda m, t: seen.append(m))(
+            clean_problems(1)
+        )
+        assert seen == [1, 2, 3, 4]
+
+
+class TestResult:
+    def test_undefined_hypotheses(self) -> None:
+        energies = torch.tensor([[math.inf, 2.0, 1.0], [math.inf, math.inf, math.inf], [math.nan, 3.0, 4.0]])
+        elements = torch.arange(9.0).reshape(3, 3, 1)
+        result = InversionResult(Translation(1), elements, energies, torch.zeros(3, 3, dtype=torch.long), 0, 0)
+        assert result.found.tolist() == [True, False, True]
+        assert result.best_energy().tolist() == [1.0, math.inf, 3.0]
+        assert result.best()[[0, 2], 0].tolist() == [2.0, 7.0]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("name", ["steps", "num_mc", "num_hypotheses"])
+    @pytest.mark.parametrize("value", [0, -1, True, 2.0, None])
+    def test_counts(self, name: str, value: object) -> None:
+        with pytest.raises(ConfigurationError, match=name):
+            TIED(operator_action(), DOMAIN, **{name: value})
+
+    @pytest.mark.parametrize("name", ["temperature", "max_score_norm"])
+    @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+    def test_bounds(self, name: str, value: float) -> None:
+        with pytest.raises(ConfigurationError, match=name):
+            TIED(operator_action(), DOMAIN, **{name: value})
+
+    def test_temperature_is_needed(self) -> None:
+        with pytest.raises(ConfigurationError, match="temperature"):
+            TIED(operator_action(), DOMAIN, temperature=None)  # type: ignore[arg-type]
+
+    def test_action_and_energy(self) -> None:
+        with pytest.raises(ConfigurationError, match="action"):
+            TIED(heat_group(), DOMAIN)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="energy"):
+            TIED(operator_action(), "domain")  # type: ignore[arg-type]
+
+    def test_data(self) -> None:
+        """Before the first step."""
+        x = clean_problems(2)
+        calls: list[int] = []
+        inverter = TIED(operator_action(), DOMAIN, steps=2, on_step=lambda m, t: calls.append(m))
+        bad = x.initial.clone()
+        bad[0, 0, 2] = math.nan
+        with pytest.raises(NonFiniteError):
+            inverter(OperatorInput(bad, x.query))
+        with pytest.raises(ShapeError):
+            inverter(OperatorInput(x.initial[0], x.query[0]))
+        with pytest.raises(ConfigurationError):
+            inverter(x.initial)
+        assert calls == []

@@ -1,0 +1,476 @@
+"""Schemes: weak orders, the probability flow, checkpointed gradients, paths that are not kept."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import affine_line, assert_relative, randn, seeded
+from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.groups import SE, SL, SO, Affine, LieGroup, Translation
+from trivgeo.sde import (
+    ConstantSchedule,
+    EnergyScore,
+    ExponentialEuler,
+    GeometricHeun,
+    GeometricSchedule,
+    NoiseKernel,
+    RungeKuttaMuntheKaas4,
+    Stepper,
+    TrivializedSDE,
+    forward_noising,
+    probability_flow,
+    probability_flow_sample,
+    reverse_diffusion,
+    solve,
+)
+
+SCHEDULE = GeometricSchedule(0.1, 1.0)
+UNIT = ConstantSchedule(1.0)
+
+
+def slope(steps: list[int], errors: list[float]) -> float:
+    """The order: minus the slope of log error over log steps."""
+    return -float(np.polyfit(np.log(steps), np.log(np.abs(errors)), 1)[0])
+
+
+def hermite_normal(dim: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, Tensor]:
+    """Replace the normal numbers of the steppers by the nodes of a product quadrature rule over two draws."""
+    x, w = np.polynomial.hermite_e.hermegauss(nodes)
+    points = torch.tensor(list(itertools.product(x, repeat=2 * dim)), dtype=torch.float64)
+    weights = torch.tensor(list(itertools.product(w / w.sum(), repeat=2 * dim)), dtype=torch.float64).prod(-1)
+    draws = itertools.cycle([points[:, :dim], points[:, dim:]])
+    fake = lambda shape, like, generator: next(draws)  # noqa: E731
+    monkeypatch.setattr("trivgeo.sde.process.normal", fake)
+    monkeypatch.setattr("trivgeo.sde.steppers.normal", fake)
+    return len(points), weights
+
+
+@pytest.mark.parametrize(("scheme", "order"), [(ExponentialEuler, 1), (GeometricHeun, 2)])
+class TestNoiseWithoutDrift:
+    """The mean of a linear representation is a power of that of one step, which quadrature gives exactly."""
+
+    STEPS = (1, 2, 4, 8)
+
+    def mean_of_step(
+        self,
+        group: LieGroup,
+        scheme: type[Stepper],
+        rho: Callable[[Tensor], Tensor],
+        h: float,
+        patch: pytest.MonkeyPatch,
+    ) -> Tensor:
+        with patch.context() as context:
+            number, weights = hermite_normal(group.dim, 12 if group.dim == 2 else 6, context)
+            g = group.identity(number, dtype=torch.float64)
+            if scheme is ExponentialEuler:  # takes one draw a step
+                pass
+            new = scheme().step(TrivializedSDE(group, UNIT), g, 0.0, h, None)
+            return torch.einsum("b,bij->ij", weights, rho(new))
+
+    def test_rotations(self, scheme: type[Stepper], order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """E[R] = exp(-t) for Brownian motion on SO(3): the Casimir of vectors is 2."""
+        errors = []
+        for steps in self.STEPS:
+            mean = self.mean_of_step(SO(3), scheme, lambda g: g, 1.0 / steps, monkeypatch)
+            errors.append(float(torch.linalg.matrix_power(mean, steps)[0, 0]) - math.exp(-1.0))
+        assert slope(self.STEPS, errors) == pytest.approx(order, abs=0.35)
+
+    def test_affine_line(self, scheme: type[Stepper], order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """E[b^2] = (e^2t - 1) / 2 on Aff(1): from the symmetric square of x -> e^a x + b."""
+
+        def square(g: Tensor) -> Tensor:
+            s, b = g[:, 0].exp(), g[:, 1]
+            zero, one = torch.zeros_like(s), torch.ones_like(s)
+            rows = [[s * s, 2 * s * b, b * b], [zero, s, b], [zero, zero, one]]
+            return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
+        errors = []
+        for steps in self.STEPS:
+            mean = self.mean_of_step(affine_line(), scheme, square, 0.5 / steps, monkeypatch)
+            errors.append(float(torch.linalg.matrix_power(mean, steps)[0, 2]) - math.expm1(1.0) / 2)
+        assert slope(self.STEPS, errors) == pytest.approx(order, abs=0.35)
+
+
+class TestWeakOrderWithDrift:
+    """Closed-form means under noise and a drift that depends on the place and does not commute with it."""
+
+    @staticmethod
+    def rotations(scheme: Stepper, steps: int, number: int) -> tuple[float, float]:
+        """dg = c g dt + g dw has E[g] = exp(t c) e^-t; left-trivialized, the drift is g^T c."""
+        axis = torch.tensor([1.0, 0.5, -1.5], dtype=torch.float64)
+        group = SO(3)
+        sde = TrivializedSDE(group, UNIT, lambda g, t: (g.mT @ axis.unsqueeze(-1)).squeeze(-1))
+        g = group.identity(number, dtype=torch.float64)
+        final = solve(sde, g, torch.linspace(0, 1, steps + 1).tolist(), stepper=scheme, generator=seeded(steps)).final
+        reference = group.exp(axis)
+        # both sides against the exact rotation: a control with the same noise of direction
+        values = (final * reference).sum((-1, -2)) / 3.0
+        return float(values.mean()) - math.exp(-1.0), float(values.std()) / math.sqrt(number)
+
+    @staticmethod
+    def affine(scheme: Stepper, steps: int, number: int) -> tuple[float, float]:
+        """da = -2 a dt + dw, db = -b dt + e^a dw from (0.5, 1): E[b] = e^-1, E[b^2] by quadrature of E[e^2a]."""
+        group = affine_line()
+
+        def drift(g: Tensor, t: float) -> Tensor:
+            a, b = g.unbind(-1)
+            return torch.stack([-2.0 * a, -b * (-a).exp()], -1)
+
+        start = torch.tensor([0.5, 1.0], dtype=torch.float64).expand(number, 2)
+        half = ConstantSchedule(0.6)
+        final = solve(
+            TrivializedSDE(group, half, drift),
+            start,
+            torch.linspace(0, 1, steps + 1).tolist(),
+            stepper=scheme,
+            generator=seeded(steps),
+        ).final
+        s = np.linspace(0.0, 1.0, 20001)
+        mean, var = 0.5 * np.exp(-2 * s), 0.36 * (1 - np.exp(-4 * s)) / 4
+        exact = math.exp(-2.0) + np.trapezoid(np.exp(-2 * (1 - s)) * 0.36 * np.exp(2 * mean + 2 * var), s)
+        values = final[:, 1] ** 2
+        return float(values.mean()) - float(exact), float(values.std()) / math.sqrt(number)
+
+    def orders(self, problem: str, scheme: Stepper, steps: list[int], number: int) -> float:
+        errors, noise = zip(*(getattr(self, problem)(scheme, m, number) for m in steps), strict=True)
+        assert abs(errors[-1]) > 3 * noise[-1], "the last error must stand above the noise"
+        return slope(steps, list(errors))
+
+    @pytest.mark.parametrize("problem", ["rotations", "affine"])
+    def test_fast(self, problem: str) -> None:
+        assert self.orders(problem, ExponentialEuler(), [2, 4, 8], 100_000) == pytest.approx(1, abs=0.45)
+        assert self.orders(problem, GeometricHeun(), [2, 4], 200_000) == pytest.approx(2, abs=0.5)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("problem", ["rotations", "affine"])
+    def test_slow(self, problem: str) -> None:
+        assert self.orders(problem, ExponentialEuler(), [4, 8, 16], 2_000_000) == pytest.approx(1, abs=0.2)
+        assert self.orders(problem, GeometricHeun(), [2, 4, 8], 4_000_000) == pytest.approx(2, abs=0.35)
+
+
+class TestDeterministic:
+    @pytest.mark.parametrize(
+        ("scheme", "order"), [(ExponentialEuler, 1), (GeometricHeun, 2), (RungeKuttaMuntheKaas4, 4)]
+    )
+    @pytest.mark.parametrize("group", [SO(3), SL(2), affine_line(), SE(2)], ids=repr)
+    def test_order(self, group: LieGroup, scheme: type[Stepper], order: int) -> None:
+        """Without noise: against the same scheme with many steps, time-dependent drift of both kinds."""
+        matrix = (
+            0.5 * randn(group.dim, group.element_shape.numel() if group.element_shape else 1, seed=3) if False else None
+        )
+        size = torch.Size(group.element_shape).numel()
+        matrix = 0.7 * randn(group.dim, size, seed=3)
+        phi = lambda g, t: g.flatten(-len(group.element_shape)) @ matrix.mT * math.cos(2 * t)  # noqa: E731
+        psi = lambda g, t: (g.flatten(-len(group.element_shape)) @ matrix.mT).sin()  # noqa: E731
+        sde = TrivializedSDE(group, GeometricSchedule(0.5, 1.5), phi, psi, noisy=False)
+        g = group.exp(0.3 * randn(2, group.dim, seed=4))
+        for grid in (lambda m: [k / m for k in range(m + 1)], lambda m: [1 - k / m for k in range(m + 1)]):
+            exact = solve(sde, g, grid(400), stepper=RungeKuttaMuntheKaas4()).final
+            steps = [10, 20, 40]
+            errors = [float((solve(sde, g, grid(m), stepper=scheme()).final - exact).abs().max()) for m in steps]
+            assert slope(steps, errors) == pytest.approx(order, abs=0.4)
+
+    def test_noise_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="without noise"):
+            solve(TrivializedSDE(SL(2), UNIT), SL(2).identity(1), [0.0, 1.0], stepper=RungeKuttaMuntheKaas4())
+
+    def test_nothing_to_do(self) -> None:
+        g = SL(2).identity(2)
+        for scheme in (ExponentialEuler(), GeometricHeun(), RungeKuttaMuntheKaas4()):
+            assert torch.equal(solve(TrivializedSDE(SL(2), UNIT, noisy=False), g, [0.0, 1.0], stepper=scheme).final, g)
+
+
+class NormalAffineLine:
+    """Law on Aff(1) that stays known under the noise in its log-scale: a ~ N(m, s^2 + v), p with respect to e^-a da."""
+
+    MEAN, STD = 0.4, 0.5
+
+    @classmethod
+    def score(cls, schedule: GeometricSchedule) -> Callable[[Tensor, float], Tensor]:
+        """Of the marginal in a (a quotient group) for left Haar measure: log p = -(a - m)^2 / 2 (s^2 + v) + a."""
+
+        def f(g: Tensor, t: float) -> Tensor:
+            slope_a = 1.0 - (g[..., 0] - cls.MEAN) / (cls.STD**2 + schedule.variance(0.0, t))
+            return torch.stack([slope_a, torch.zeros_like(slope_a)], -1)
+
+        return f
+
+
+class TestProbabilityFlow:
+    def test_affine_line(self) -> None:
+        """Each element is mapped by the monotone map of normal laws; without the modular term it is not."""
+        group, law = affine_line(), NormalAffineLine
+        total = law.STD**2 + SCHEDULE.variance(0.0, 1.0)
+        a = law.MEAN + math.sqrt(total) * torch.linspace(-2, 2, 9, dtype=torch.float64)
+        start = torch.stack([a, torch.zeros_like(a)], -1)
+        expected = law.MEAN + (a - law.MEAN) * law.STD / math.sqrt(total)
+        for scheme, bound in ((GeometricHeun(), 1e-3), (RungeKuttaMuntheKaas4(), 1e-6)):
+            g = probability_flow_sample(group, SCHEDULE, law.score(SCHEDULE), start, steps=40, stepper=scheme)
+            assert_relative(g[:, 0], expected, bound)
+        without = probability_flow_sample(group, SCHEDULE, law.score(SCHEDULE), start, modular_drift=False)
+        assert float((without[:, 0] - expected).mean()) > 0.05
+
+    def test_density_of_an_affine_law_with_shift(self) -> None:
+        """Both coordinates, Monte Carlo score: moments of the target from a sample of p_1."""
+        group = affine_line()
+        energy = lambda g: (g[..., 0] - 0.3) ** 2 / 0.32 + (g[..., 1] - 0.5) ** 2 / 0.5 - g[..., 0]  # noqa: E731
+        clean = torch.tensor([0.3, 0.5]).double() + randn(1500, 2, seed=3) * torch.tensor([0.4, 0.5]).double()
+        start = forward_noising(group, SCHEDULE, clean, steps=20, generator=seeded(4))
+        score = EnergyScore(energy, NoiseKernel(group, SCHEDULE, 16), 128)
+        g = probability_flow_sample(group, SCHEDULE, score, start, steps=16, generator=seeded(5))
+        without = probability_flow_sample(
+            group, SCHEDULE, score, start, steps=16, generator=seeded(5), modular_drift=False
+        )
+        assert abs(float(g[:, 0].mean()) - 0.3) < 0.03 + 3 * 0.4 / math.sqrt(1500)
+        assert float((without - g)[:, 0].mean()) > 0.04
+        assert abs(float(g[:, 1].mean()) - 0.5) < 0.03 + 3 * 0.5 / math.sqrt(1500)
+
+    def test_carries_backwards_what_it_carried_forwards(self) -> None:
+        law = NormalAffineLine
+        sde = probability_flow(affine_line(), SCHEDULE, law.score(SCHEDULE))
+        g = randn(4, 2)
+        there = solve(sde, g, [0.0, 0.25, 0.5, 0.75, 1.0], stepper=RungeKuttaMuntheKaas4()).final
+        back = solve(sde, there, [1.0, 0.75, 0.5, 0.25, 0.0], stepper=RungeKuttaMuntheKaas4()).final
+        assert_relative(back, g, 1e-3)
+
+
+class TestReverse:
+    """Known targets by the order-2 scheme: recovered with the modular drift, missed without."""
+
+    @pytest.mark.parametrize("name", ["Aff(1)", "SE(2)"])
+    def test_fast(self, name: str) -> None:
+        self.check(name, number=1000, num_mc=64, steps=20, slack=0.02)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", ["Aff(1)", "SE(2)"])
+    def test_slow(self, name: str) -> None:
+        self.check(name, number=6000, num_mc=400, steps=50, slack=0.0)
+
+    @staticmethod
+    def check(name: str, *, number: int, num_mc: int, steps: int, slack: float) -> None:
+        if name == "Aff(1)":
+            group: LieGroup = affine_line()
+            mean, std = torch.tensor([0.3, 0.5]).double(), torch.tensor([0.4, 0.5]).double()
+            clean = mean + std * randn(number, 2, seed=3)
+            values = lambda g: g  # noqa: E731
+            # -a: density for left Haar measure e^-a da db
+            energy = lambda g: ((values(g) - mean) ** 2 / (2 * std**2)).sum(-1) - g[..., 0]  # noqa: E731
+        else:  # unimodular: Haar measure d angle dx dy; von Mises in the angle
+            group = SE(2)
+            angle = torch.from_numpy(np.random.default_rng(3).vonmises(0.5, 4.0, number))
+            centre = torch.tensor([0.4, -0.2]).double()
+            shift = centre + 0.3 * randn(number, 2, seed=4)
+            rotation = SO(2).exp(angle.unsqueeze(-1))
+            clean = group.join(rotation, shift)
+            values = lambda g: torch.stack(  # noqa: E731
+                [g[..., 0, 0] * math.cos(0.5) + g[..., 1, 0] * math.sin(0.5), g[..., 0, 2], g[..., 1, 2]], -1
+            )
+            energy = lambda g: -4.0 * values(g)[..., 0] + ((g[..., 2] - centre) ** 2).sum(-1) / 0.18  # noqa: E731
+            from scipy.special import ive
+
+            mean = torch.tensor([ive(1, 4.0) / ive(0, 4.0), 0.4, -0.2]).double()
+            std = torch.tensor([float(values(clean)[:, 0].std()), 0.3, 0.3]).double()
+        start = forward_noising(group, SCHEDULE, clean, steps=100, generator=seeded(4))
+        score = EnergyScore(energy, NoiseKernel(group, SCHEDULE, steps), num_mc, pool=4096)
+        options = {"initial": start, "steps": steps, "stepper": GeometricHeun()}
+        g = reverse_diffusion(group, SCHEDULE, score, generator=seeded(5), **options)
+        error = std / math.sqrt(number)
+        assert bool(((values(g).mean(0) - mean).abs() < slack + 3 * error).all()), values(g).mean(0)
+        if not group.algebra.is_unimodular:
+            biased = reverse_diffusion(group, SCHEDULE, score, generator=seeded(5), modular_drift=False, **options)
+            assert float(biased[:, 0].mean() - mean[0]) > 5 * float(error[0])
+
+    def test_skip_zero(self) -> None:
+        """A score that does not exist at t = 0."""
+        seen: list[float] = []
+
+        def score(g: Tensor, t: float) -> Tensor:
+            seen.append(t)
+            return -g / SCHEDULE.variance(0.0, t)
+
+        options = {"num_samples": 4, "steps": 5, "generator": seeded(0)}
+        g = reverse_diffusion(Translation(2), SCHEDULE, score, stepper=GeometricHeun(skip_zero=True), **options)
+        assert torch.isfinite(g).all()
+        assert min(seen) == pytest.approx(0.2)
+        with pytest.raises(ZeroDivisionError):
+            reverse_diffusion(Translation(2), SCHEDULE, score, stepper=GeometricHeun(), num_samples=4, steps=5)
+
+    def test_energy_score_at_zero(self) -> None:
+        """At t = 0 the score is minus the gradient of the energy, from one sample."""
+        group = affine_line()
+        kernel = NoiseKernel(group, SCHEDULE, 4)
+        score = EnergyScore(lambda g: (g**2).sum(-1), kernel, 8)
+        from trivgeo.sde import Run, trivialized_grad
+
+        g = randn(3, 2)
+        prepared = score.prepare(Run((1.0, 0.5), (3,), g.dtype, g.device, seeded(0)))
+        assert_relative(prepared(g, 0.0), -trivialized_grad(group, lambda x: (x**2).sum(-1), g), 1e-12)
+
+
+class TestCheckpointing:
+    @pytest.mark.parametrize("every", [1, 3, 100])
+    @pytest.mark.parametrize("own", [True, False], ids=["own generator", "global generator"])
+    def test_gradients_and_noise_are_the_same(self, every: int, own: bool) -> None:
+        group = SE(2)
+        weight = randn(3, 6, seed=1).requires_grad_()
+        sde = TrivializedSDE(group, SCHEDULE, lambda g, t: (g.flatten(-2) @ weight.mT).tanh())
+        times = [m / 10 for m in range(11)]
+
+        def run(checkpoint_every: int | None) -> tuple[Tensor, ...]:
+            start = group.identity(3, dtype=torch.float64).requires_grad_()
+            generator = seeded(0)
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                solution = solve(
+                    sde,
+                    start,
+                    times,
+                    stepper=GeometricHeun(),
+                    generator=generator if own else None,
+                    save_at=[4, -1],
+                    checkpoint_every=checkpoint_every,
+                )
+                after = generator.get_state()
+                assert solution.saved is not None
+                gradients = torch.autograd.grad((solution.saved**2).sum() + solution.final.sum(), [start, weight])
+            assert torch.equal(generator.get_state(), after), "the backward pass moved the generator"
+            return solution.final.detach(), *gradients
+
+        for plain, checkpointed in zip(run(None), run(every), strict=True):
+            assert_relative(checkpointed, plain, 1e-12)
+
+    def test_memory(self) -> None:
+        """The tensors kept for the backward pass do not grow with the steps of a segment."""
+        group = SO(3)
+        weight = randn(3, 9, seed=1).requires_grad_()
+        sde = TrivializedSDE(group, SCHEDULE, lambda g, t: (g.flatten(-2) @ weight.mT).tanh())
+
+        def kept(steps: int, every: int | None) -> int:
+            sizes: list[int] = []
+            pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+                times = [m / steps for m in range(steps + 1)]
+                solve(sde, group.identity(5, dtype=torch.float64), times, generator=seeded(0), checkpoint_every=every)
+            return sum(sizes)
+
+        assert kept(40, None) > 30 * kept(40, 40)
+        assert kept(40, 40) == kept(80, 80)
+
+    def test_gradients_through_an_energy_score(self) -> None:
+        """A parameter of the energy gets the derivative of the samples: finite differences."""
+        group = affine_line()
+
+        def mean(theta: Tensor) -> Tensor:
+            score = EnergyScore(lambda g: ((g - theta) ** 2).sum(-1), NoiseKernel(group, SCHEDULE, 5), 4)
+            start = torch.zeros(6, 2, dtype=torch.float64)
+            options = {"initial": start, "steps": 5, "generator": seeded(0), "checkpoint_every": 2}
+            return reverse_diffusion(group, SCHEDULE, score, **options).mean()
+
+        theta = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+        (gradient,) = torch.autograd.grad(mean(theta), theta)
+        numeric = (mean(theta.detach() + 1e-5) - mean(theta.detach() - 1e-5)) / 2e-5
+        assert_relative(gradient, numeric, 1e-6)
+
+    def test_bad_input(self) -> None:
+        sde, g = TrivializedSDE(SL(2), SCHEDULE), SL(2).identity(1)
+        with pytest.raises(ConfigurationError, match="checkpoint_every"):
+            solve(sde, g, [0.0, 1.0], checkpoint_every=0)
+        with pytest.raises(ConfigurationError, match="on_step"):
+            solve(sde, g, [0.0, 1.0], checkpoint_every=1, on_step=lambda i, t: None)
+
+
+class TestNoiseModes:
+    def test_replay_walks_the_same_paths(self) -> None:
+        kernel = NoiseKernel(Affine(2, scale=0.3), SCHEDULE, 50)
+        times = [1.0, 0.7, 0.33, 0.02]
+        replay = kernel.replay(20, times=times, generator=seeded(0), dtype=torch.float64)
+        forward = {t: replay.at(t) for t in sorted(times)}
+        for t in times:
+            w, log_modular = replay.at(t)
+            assert_relative(w, forward[t][0], 1e-10, event=2)
+            assert_relative(log_modular, forward[t][1], 1e-12)
+            assert_relative(log_modular, kernel.group.log_modular(w), 1e-10)
+        with pytest.raises(DomainError, match="one of the times"):
+            replay.at(0.123)
+
+    def test_replay_in_float32(self) -> None:
+        kernel = NoiseKernel(Affine(2, scale=0.1), SCHEDULE, 100)
+        replay = kernel.replay(100, times=[1.0, 0.01], generator=seeded(0))
+        near = replay.at(0.01)[0]
+        replay.at(1.0)
+        assert float((replay.at(0.01)[0] - near).abs().max()) < 2e-5
+
+    def test_memory_does_not_grow_with_the_steps(self) -> None:
+        """The largest tensor and the number of live elements of a replayed run."""
+        import gc
+
+        def live(steps: int, replay: bool) -> int:
+            group = Translation(2)
+            most = 0
+
+            def energy(g: Tensor) -> Tensor:
+                nonlocal most
+                tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor]
+                most = max(most, sum(x.untyped_storage().nbytes() for x in tensors if x.numel() >= 64))
+                return (g**2).sum(-1)
+
+            score = EnergyScore(energy, NoiseKernel(group, SCHEDULE, steps), 16, replay=replay)
+            reverse_diffusion(group, SCHEDULE, score, num_samples=8, steps=steps, generator=seeded(0))
+            return most
+
+        few, many = live(5, True), live(40, True)
+        assert many <= few * 1.05
+        assert live(40, False) > 2 * many
+
+    @pytest.mark.parametrize(
+        "mode",
+        [{"replay": True}, {"pool": 2000}, {"antithetic": True}, {"pool": 2001, "antithetic": True, "replay": True}],
+        ids=str,
+    )
+    def test_modes_estimate_the_same_score(self, mode: dict) -> None:
+        from trivgeo.sde import Run
+
+        kernel = NoiseKernel(Translation(2), SCHEDULE, 10)
+        energy = lambda g: ((g - 0.4) ** 2).sum(-1) / 0.72  # noqa: E731
+        score = EnergyScore(energy, kernel, 201, **mode)
+        g = torch.full((400, 2), 0.1, dtype=torch.float64)
+        prepared = score.prepare(Run((1.0, 0.5), (400,), g.dtype, g.device, seeded(0)))
+        for t in (1.0, 0.5):
+            exact = -(g[0] - 0.4) / (0.36 + SCHEDULE.variance(0.0, t))
+            assert_relative(prepared(g, t).mean(0), exact, 0.03, event=1)
+
+    def test_antithetic_pairs(self) -> None:
+        kernel = NoiseKernel(Translation(2), SCHEDULE, 10)
+        w, _ = kernel.sample(3, 5, t=0.5, generator=seeded(0), antithetic=True)
+        assert torch.equal(w[:, 3:], -w[:, :2])
+        score = EnergyScore(lambda g: g.sum(-1), kernel, 4, antithetic=True, pool=6)
+        order = score._deal((7, 4), torch.device("cpu"), seeded(0))
+        assert torch.equal(order[:, 2:], order[:, :2] + 3)
+        score = EnergyScore(lambda g: g.sum(-1), kernel, 4, antithetic=True)
+        rows = score._deal((7, 4), torch.device("cpu"), seeded(0))
+        assert sorted(rows.flatten().tolist()) == list(range(28))
+        assert torch.equal(rows % 4, torch.arange(4).expand(7, 4))
+        with pytest.raises(ConfigurationError, match="antithetic"):
+            kernel.sample(t=0.5, antithetic=True)
+
+    def test_antithetic_pairs_lower_the_variance(self) -> None:
+        kernel = NoiseKernel(affine_line(), SCHEDULE, 10)
+        g = torch.tensor([0.2, 0.1], dtype=torch.float64).expand(2000, 2)
+        energy = lambda x: 0.5 * (x**2).sum(-1)  # noqa: E731
+        spread = [
+            float(EnergyScore(energy, kernel, 8, generator=seeded(0), antithetic=anti)(g, 0.4).var(0).sum())
+            for anti in (False, True)
+        ]
+        assert spread[1] < 0.6 * spread[0]
+
+    @pytest.mark.parametrize(("pool", "shared"), [(3, False), (0, False), (8, True)])
+    def test_bad_pool(self, pool: int, shared: bool) -> None:
+        with pytest.raises(ConfigurationError, match="pool"):
+            EnergyScore(lambda g: g.sum(-1), NoiseKernel(SL(2), SCHEDULE, 3), 4, pool=pool, shared_noise=shared)

@@ -1,0 +1,211 @@
+"""Textbook symmetry algebras, exactly.
+
+SymPy's own ``infinitesimals`` handles first-order ordinary equations only; what users of such software ask for
+(determining equations, exact bases, completeness, infinite ideals, structure, a ready group) is tested here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import sympy as sp
+import torch
+
+from tests.helpers import assert_relative, rand, random_elements
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.groups import HeatSymmetry
+from trivgeo.symmetry import find_symmetries, verify
+
+x, t, nu, n, kappa = sp.symbols("x t nu n kappa")
+U, V, X, T = sp.symbols("u v x t")
+u, v = sp.Function("u")(x, t), sp.Function("v")(x, t)
+
+HEAT = sp.Eq(u.diff(t), nu * u.diff(x, 2))
+BURGERS = sp.Eq(u.diff(t) + u * u.diff(x), nu * u.diff(x, 2))
+KDV = u.diff(t) + u * u.diff(x) + u.diff(x, 3)
+WAVE = u.diff(t, 2) - u.diff(x, 2)
+SQUARE = u**2 + v**2
+NLS = [sp.Eq(u.diff(t), -v.diff(x, 2) - kappa * SQUARE * v), sp.Eq(v.diff(t), u.diff(x, 2) + kappa * SQUARE * u)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An equation, a degree, the number of generators, whether it is linear, whether it has still more symmetries."""
+
+    name: str
+    pde: Any
+    degree: int
+    count: int
+    linear: bool = False
+    infinite: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = [
+    Case("heat", HEAT, 3, 6, linear=True),
+    Case("burgers", BURGERS, 2, 5),
+    Case("kdv", KDV, 1, 4),
+    Case("wave", WAVE, 2, 7, linear=True, infinite=True),
+    Case("transport", u.diff(t) + u.diff(x), 1, 8, linear=True, infinite=True),
+    Case("nonlinear heat", sp.Eq(u.diff(t), (u**n * u.diff(x)).diff(x)), 2, 4),
+    Case("nonlinear heat -4/3", sp.Eq(u.diff(t), (u ** sp.Rational(-4, 3) * u.diff(x)).diff(x)), 2, 5),
+    Case("nls", NLS, 2, 5),
+    Case("harry dym", sp.Eq(u.diff(t), u**3 * u.diff(x, 3)), 2, 5),
+    Case("potential burgers", sp.Eq(u.diff(t), u.diff(x, 2) + u.diff(x) ** 2), 2, 6),
+    Case("liouville", u.diff(x, t) * 0 + u.diff(t) - (sp.exp(u) * u.diff(x)).diff(x), 2, 4),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_textbook(case: Case) -> None:
+    found = find_symmetries(case.pde, case.degree)
+    assert len(found) == len(found.generators) == case.count
+    assert (found.infinite_ideal is not None) == case.linear
+    assert found.looks_infinite == case.infinite
+    assert found.complete_up_to == case.degree
+    assert f"up to degree {case.degree}" in found.statement
+    for generator in found.generators:
+        assert verify(case.pde, generator) == 0, str(generator)
+        assert all(c.is_polynomial(*found.variables) for c in generator.components)
+
+
+def test_heat_basis() -> None:
+    """The six generators of Olver's example 2.41 span the result, for symbolic nu."""
+    found = find_symmetries(HEAT, 3)
+    olver = [
+        (1, 0, 0),
+        (0, 1, 0),
+        (0, 0, U),
+        (X, 2 * T, 0),
+        (2 * nu * T, 0, -X * U),
+        (4 * nu * X * T, 4 * nu * T**2, -(X**2 + 2 * nu * T) * U),
+    ]
+    assert {tuple(map(sp.expand, g.components)) for g in found.generators} == {
+        tuple(sp.expand(sp.sympify(c)) for c in f) for f in olver
+    }
+    assert "phi" in str(found.infinite_ideal)
+    assert all(verify(HEAT, s) == 0 for s in found.infinite_ideal.polynomials)
+    assert "x*∂_x + 2*t*∂_t" in repr(found)
+
+
+def test_degree_too_low_is_said() -> None:
+    found = find_symmetries(HEAT, 2)
+    assert len(found) == 5
+    assert found.grows
+    assert not found.looks_infinite
+    assert "use degree=3" in found.statement
+
+
+def test_special_parameter() -> None:
+    """The exponent -4/3 has a projective symmetry more, as Ovsiannikov found."""
+    case = next(c for c in CASES if c.name.endswith("-4/3"))
+    assert any(sp.degree(g.components[0], X) == 2 for g in find_symmetries(case.pde, 2).generators)
+
+
+def test_verify_gives_the_residual() -> None:
+    assert verify(HEAT, (x, 2 * t, 0)) == 0
+    assert verify(HEAT, (x, t, 0)) == sp.expand(nu * sp.Symbol("u_xx"))
+    phi = sp.exp(-nu * t) * sp.sin(x)
+    assert verify(HEAT, (0, 0, phi)) == 0
+    assert verify(HEAT, (0, 0, u)) == 0
+    assert verify(HEAT, (0, 0, phi**2)) != 0
+    assert verify(NLS, (0, 0, V, -U)) == 0
+    assert len(verify(NLS, (0, 0, V, U))) == 2
+    # linearization of potential Burgers: e^-u times a solution of the heat equation, not polynomial
+    assert verify(sp.Eq(u.diff(t), u.diff(x, 2) + u.diff(x) ** 2), (0, 0, sp.exp(-U - t) * sp.sin(x))) == 0
+    with pytest.raises(ConfigurationError, match="expected 3 coefficients"):
+        verify(HEAT, (1, 0))
+
+
+def test_determining_equations() -> None:
+    """A symmetry solves each of them; a field that is none fails one."""
+    equations = find_symmetries(HEAT, 1).determining_equations
+    functions = sorted({f for e in equations for f in e.atoms(sp.core.function.AppliedUndef)}, key=str)
+    assert [f.func.__name__ for f in functions] == ["eta_u", "xi_t", "xi_x"]
+
+    def left(eta: Any, xi_t: Any, xi_x: Any) -> list[Any]:
+        values = dict(zip(functions, (eta, xi_t, xi_x), strict=True))
+        return [sp.simplify(e.subs(values).doit()) for e in equations]
+
+    assert not any(left(-X * U / (2 * nu), 0 * X, T))
+    assert any(left(0 * X, T, X))
+
+
+def test_algebra() -> None:
+    algebra = find_symmetries(KDV, 1).algebra
+    assert algebra.dim == 4
+    weights = [w for w in algebra.modular_character if w != 0]
+    assert weights == [2]
+    heat = find_symmetries(HEAT, 3).algebra
+    assert not any(heat.modular_character)
+    assert heat.parameters == (nu,)
+    split = heat.levi_split(nu=0.1)
+    assert (len(split.semisimple), len(split.torus), len(split.ideal)) == (3, 0, 3)
+    assert "[X1, X2] = -X1" in repr(heat)
+    with pytest.raises(ConfigurationError, match="nu"):
+        heat.numeric()
+    with pytest.raises(AlgebraError, match="off the span.*infinite"):
+        _ = find_symmetries(WAVE, 3).algebra
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.infinite], ids=str)
+def test_group(case: Case) -> None:
+    """From the equation to a group that multiplies and acts."""
+    found = find_symmetries(case.pde, case.degree)
+    parameters = {s.name: 0.7 for s in found.parameters}
+    sampler = lambda count: rand(count, len(found.variables), low=0.5, high=1.5)  # noqa: E731
+    group = found.group(sampler=sampler, **parameters)
+    g, h = (random_elements(group, 3, std=0.1, seed=s) for s in range(2))
+    p = rand(4, len(found.variables), low=0.6, high=0.9)
+    action = group.action()
+    assert_relative(group.log(group.exp(group.log(g))), group.log(g), 1e-10)
+    assert_relative(action(group.compose(g, h), p), action(g, action(h, p)), 1e-7)
+    assert_relative(group.algebra.structure_constants, found.algebra.numeric(**parameters).structure_constants, 1e-10)
+
+
+def test_heat_group_is_the_catalogue_group() -> None:
+    """Found from the equation alone, and equal to the closed form of the catalogue as maps of jets."""
+    found = find_symmetries(HEAT, 3)
+    group, oracle = found.group(nu=0.1), HeatSymmetry(0.1)
+    names = [str(g.text) for g in found.generators]
+    boost = next(i for i, name in enumerate(names) if name.startswith("2*nu*t*∂_x"))
+    p = rand(5, 3)
+    w = 0.3 * torch.eye(6, dtype=torch.float64)
+    # 2 nu t d_x - x u d_u is 2 nu times the catalogue's boost P
+    expected = oracle.action()(oracle.exp(0.2 * w[4]), p)
+    assert_relative(group.action()(group.exp(w[boost]), p), expected, 1e-9)
+    with pytest.raises(ConfigurationError, match="nu"):
+        found.group()
+
+
+@pytest.mark.parametrize(
+    ("pde", "options", "message"),
+    [
+        (HEAT, {"degree": 0}, "degree"),
+        (HEAT, {"degree": 1.5}, "degree"),
+        (sp.Eq(u.diff(t) ** 2, u.diff(x, 2)), {"time": t}, "solvable"),
+        (u.diff(t) + u.diff(x) + u * u.diff(x) - u.diff(x, 2, t), {}, "solvable"),
+        (sp.Eq(u.diff(t), sp.sqrt(u.diff(x))), {"time": t}, "polynomial"),
+        (sp.Eq(u.diff(t), sp.sin(u) * u.diff(x, 2)), {}, "powers and exponentials"),
+        (HEAT, {"time": sp.Symbol("s")}, "time"),
+        (sp.Eq(x, t), {}, "functions such as"),
+        ([HEAT, HEAT], {}, "as many equations"),
+        ([u.diff(t) - sp.Function("v")(t, x), v.diff(t)], {}, "same symbols"),
+    ],
+)
+def test_errors(pde: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        find_symmetries(pde, **options)
+
+
+def test_more_variables() -> None:
+    """The heat equation of the plane: nine generators and superposition."""
+    y = sp.Symbol("y")
+    w = sp.Function("u")(x, y, t)
+    found = find_symmetries(sp.Eq(w.diff(t), w.diff(x, 2) + w.diff(y, 2)), 3)
+    assert len(found) == 9
+    assert not found.grows

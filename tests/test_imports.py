@@ -1,0 +1,122 @@
+"""Imports go one way, and importing the library stays light."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# What each part of the library may import, apart from itself. A new part is one more entry.
+BASE = {"_numerics", "errors"}
+ALLOWED = {
+    "errors": set(),
+    "_numerics": {"errors"},
+    "groups": BASE,
+    "symmetry": BASE | {"groups"},
+    "actions": BASE | {"groups"},
+    "sde": BASE | {"groups"},
+    "inversion": BASE | {"groups", "actions", "sde"},
+    "tasks": BASE | {"groups", "symmetry", "actions", "sde", "inversion"},
+}
+HEAVY = ("lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "torchvision")
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def part(path: Path) -> str:
+    """The part of the library that a file belongs to."""
+    names = path.relative_to(ROOT).with_suffix("").parts
+    return names[0] if names[0] == "tasks" else names[1]
+
+
+def imported_parts(node: ast.AST, path: Path) -> list[str]:
+    """The parts of the library that one import statement names."""
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        if node.level:
+            package = path.relative_to(ROOT).parts[: -node.level]
+            module = ".".join([*package, *filter(None, [module])])
+        names = [f"{module}.{alias.name}" for alias in node.names] if module == "trivgeo" else [module]
+    split = [name.split(".") for name in names]
+    return [name[1] if name[0] == "trivgeo" else name[0] for name in split
+            if name[0] == "tasks" or (name[0] == "trivgeo" and len(name) > 1)]  # fmt: skip
+
+
+def violations(source: str, path: Path) -> list[str]:
+    """Imports that do not go one way, and imports of the library inside functions."""
+    tree, own, place = ast.parse(source), part(path), path.relative_to(ROOT)
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    wrong = [
+        f"{place}:{node.lineno} imports {target}"
+        for node in statements
+        for target in imported_parts(node, path)
+        if target not in ALLOWED[own] | {own, "__version__"}
+    ]
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {node for function in functions for node in ast.walk(function)}
+    hidden = [
+        f"{place}:{n.lineno} imports in a function" for n in statements if n in inside and imported_parts(n, path)
+    ]
+    return wrong + hidden
+
+
+def test_imports_go_one_way() -> None:
+    files = [p for p in modules("trivgeo") if p != ROOT / "trivgeo" / "__init__.py"] + modules("tasks")
+    assert len(files) > 20
+    unknown = {part(p) for p in files} - set(ALLOWED)
+    assert not unknown, f"give {unknown} a place in tests/test_imports.py"
+    assert [v for p in files for v in violations(p.read_text(), p)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "where"),
+    [
+        ("from trivgeo.sde import solve", "trivgeo/groups/base.py"),
+        ("import trivgeo.inversion.base", "trivgeo/sde/score.py"),
+        ("from trivgeo import inversion", "trivgeo/actions/operator.py"),
+        ("from ..inversion import TIED", "trivgeo/sde/score.py"),
+        ("import tasks.cli", "trivgeo/inversion/tied.py"),
+        ("def f():\n    from trivgeo.groups import SL", "trivgeo/sde/score.py"),
+    ],
+)
+def test_the_check_bites(source: str, where: str) -> None:
+    assert violations(source, ROOT / where)
+
+
+def test_import_is_light() -> None:
+    """Neither the package nor any module of it imports what only tasks and optional features need."""
+    script = f"""
+import importlib, pkgutil, sys
+
+import torch, torch.func, scipy.spatial, jaxtyping  # what these bring along is theirs
+
+before = set(sys.modules)
+import trivgeo
+for module in pkgutil.walk_packages(trivgeo.__path__, "trivgeo."):
+    importlib.import_module(module.name)
+loaded = sorted(name for name in set(sys.modules) - before if name.split(".")[0] in {HEAVY!r})
+assert not loaded, loaded
+assert {{"lightning", "botorch", "matplotlib"}}.isdisjoint(sys.modules)
+print(len([name for name in sys.modules if name.startswith("trivgeo")]))
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 20
+
+
+def test_public_names_exist() -> None:
+    """Every name of an ``__all__`` can be imported, once, in order."""
+    for package in ("groups", "actions", "sde", "inversion", "errors"):
+        module = importlib.import_module(f"trivgeo.{package}")
+        assert len(set(module.__all__)) == len(module.__all__)
+        for name in module.__all__:
+            assert getattr(module, name) is not None

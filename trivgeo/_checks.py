@@ -1,0 +1,14 @@
+"""Checks of arguments that several packages share."""
+
+from __future__ import annotations
+
+from trivgeo.errors import ConfigurationError
+
+__all__ = ["check_count"]
+
+
+def check_count(name: str, value: int) -> int:
+    """Return ``value`` if it is an integer of at least one, else raise `ConfigurationError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name}: expected an integer of at least 1, got {value!r}")
+    return value

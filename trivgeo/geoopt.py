@@ -1,0 +1,280 @@
+r"""Group-valued parameters for `geoopt <https://github.com/geoopt/geoopt>`_, its optimisers and samplers.
+
+```python
+import geoopt
+from trivgeo.geoopt import GroupManifold, RiemannianAdam
+from trivgeo.groups import SE
+
+group = SE(3)
+pose = geoopt.ManifoldParameter(group.identity(8), manifold=GroupManifold(group))
+optimizer = RiemannianAdam([pose], lr=0.05)
+```
+
+Only this module imports geoopt (``pip install trivgeo[geoopt]``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import geoopt
+import torch
+from torch import Tensor
+from torch.func import jvp, vjp
+
+from trivgeo._numerics import Constant
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import LieGroup
+
+__all__ = ["GroupManifold", "RiemannianAdam"]
+
+
+class GroupManifold(geoopt.Manifold):
+    r"""A Lie group with the left-invariant metric that makes the group's basis orthonormal.
+
+    Tangent vectors at g are derivatives of element coordinates, tensors of the shape of g, as geoopt wants them;
+    inside, they are left-trivialized, :math:`u = d(L_g)_e v`, and :math:`\langle u, u' \rangle_g = v \cdot v'`.
+
+    - `retr` is :math:`g \exp(v)` with the exponential of the group. It agrees with the geodesic to first order (to
+      second order only where :math:`\mathrm{ad}_v^T v = 0`).
+    - `expmap` is the geodesic. Where the metric is bi-invariant (SO(n), translations, their products) that is `retr`;
+      otherwise the Euler-Arnold equation is integrated in fixed steps (`geodesic`).
+    - `transp` is left translation: path-independent and isometric, but not parallel transport of the Levi-Civita
+      connection unless the group is abelian.
+    - `logmap` and `dist` exist where the metric is bi-invariant.
+
+    Args:
+        group: the group; its ``scale`` sets the metric.
+        geodesic_steps: steps of `expmap` where the metric is not bi-invariant.
+
+    Raises:
+        ConfigurationError: fewer than one step.
+    """
+
+    __scaling__ = geoopt.Manifold.__scaling__.copy()
+    name = "Group"
+    reversible = False
+
+    def __init__(self, group: LieGroup, geodesic_steps: int = 16) -> None:
+        super().__init__()
+        if geodesic_steps < 1:
+            raise ConfigurationError(f"geodesic_steps: expected at least 1, got {geodesic_steps}")
+        self.group = group
+        self.geodesic_steps = geodesic_steps
+        self.ndim = len(group.element_shape)
+        c = group.algebra.structure_constants
+        # ad(v) antisymmetric for every v: [e_i, e_j].e_k + e_j.[e_i, e_k] = 0
+        self.is_bi_invariant = bool(((c + c.transpose(1, 2)).abs() <= 1e-12 * c.abs().max().clamp(min=1.0)).all())
+        rows = self._ambient(
+            group.identity(group.dim, dtype=torch.float64), torch.eye(group.dim, dtype=torch.float64)
+        ).reshape(group.dim, -1)
+        self._dual = Constant(torch.linalg.pinv(rows))
+
+    def extra_repr(self) -> str:
+        """The group."""
+        return f"{self.group!r}, geodesic_steps={self.geodesic_steps}"
+
+    # Between tangent vectors and the algebra ------------------------------------------------------------------
+
+    def _ambient(self, x: Tensor, v: Tensor) -> Tensor:
+        """d(L_x)_e v."""
+        group = self.group
+        e = group.identity(dtype=x.dtype, device=x.device)
+        direction = jvp(lambda w: group.perturb(e, w), (torch.zeros_like(v),), (v,))[1]
+        return jvp(lambda y: group.compose(x, y), (e.expand(direction.shape).contiguous(),), (direction,))[1]
+
+    def _flat(self, w: Tensor) -> Tensor:
+        return w.flatten(-self.ndim) if self.ndim else w
+
+    def trivialize(self, x: Tensor, u: Tensor) -> Tensor:
+        """The algebra vector ``[*batch, dim]`` of a tangent vector at x (of its projection, in general)."""
+        x, u = _plain(x, u)
+        x, u = torch.broadcast_tensors(x, u)
+        inverse = self.group.inverse(x)
+        moved = jvp(lambda y: self.group.compose(inverse, y), (x,), (u.contiguous(),))[1]
+        return self._flat(moved) @ self._dual.like(moved)
+
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        """The tangent vector at x of an algebra vector ``[*batch, dim]``."""
+        (x,) = _plain(x)
+        return self._ambient(x, v)
+
+    # Required by geoopt ----------------------------------------------------------------------------------------
+
+    def retr(self, x: Tensor, u: Tensor) -> Tensor:
+        """``x exp(v)``."""
+        v = self.trivialize(x, u)
+        (x,) = _plain(x)
+        return self.group.retract(x, v)
+
+    def expmap(self, x: Tensor, u: Tensor) -> Tensor:
+        """The geodesic from x with velocity u, at time one."""
+        v = self.trivialize(x, u)
+        (x,) = _plain(x)
+        return self.group.retract(x, v) if self.is_bi_invariant else self.group.compose(x, self.geodesic(v))
+
+    def geodesic(self, v: Tensor) -> Tensor:
+        r"""The geodesic from the identity with velocity v, at time one.
+
+        The Euler-Arnold equation :math:`\dot\omega = \mathrm{ad}_\omega^T \omega`, :math:`\dot g = g \omega` conserves
+        :math:`\mathrm{Ad}_g^{-T} \omega`, so that it is :math:`\dot g = g\, \mathrm{Ad}_g^T v`; integrated by the
+        commutator-free method of order four of Celledoni, Marthinsen and Owren (2003).
+        """
+        group, h = self.group, 1.0 / self.geodesic_steps
+
+        def slope(g: Tensor) -> Tensor:
+            return (group.Ad(g).mT @ v.unsqueeze(-1)).squeeze(-1)
+
+        g = group.identity(*v.shape[:-1], dtype=v.dtype, device=v.device)
+        for _ in range(self.geodesic_steps):
+            k1 = slope(g)
+            middle = group.retract(g, 0.5 * h * k1)
+            k2 = slope(middle)
+            k3 = slope(group.retract(g, 0.5 * h * k2))
+            k4 = slope(group.retract(middle, h * (k3 - 0.5 * k1)))
+            g = group.retract(g, h / 12.0 * (3.0 * k1 + 2.0 * k2 + 2.0 * k3 - k4))
+            g = group.retract(g, h / 12.0 * (-k1 + 2.0 * k2 + 2.0 * k3 + 3.0 * k4))
+        return g
+
+    def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """Left translation from x to y: the same algebra vector at y."""
+        return self.tangent(y, self.trivialize(x, v))
+
+    def retr_transp(self, x: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """`retr` along u, and v left-translated along with it."""
+        step, carried = self.trivialize(x, u), self.trivialize(x, v)
+        (x,) = _plain(x)
+        y = self.group.retract(x, step)
+        return y, self.tangent(y, carried)
+
+    def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
+        """The inner product, ``[*batch]``, or with ones for the dimensions of elements."""
+        first = self.trivialize(x, u)
+        second = first if v is None else self.trivialize(x, v)
+        result = (first * second).sum(-1)
+        return result.reshape(*result.shape, *([1] * self.ndim)) if keepdim else result
+
+    def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
+        """The length of a tangent vector."""
+        return self.inner(x, u, keepdim=keepdim).sqrt()
+
+    def proju(self, x: Tensor, u: Tensor) -> Tensor:
+        """A projection on the tangent space at x."""
+        return self.tangent(x, self.trivialize(x, u))
+
+    def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
+        """The gradient of the metric from the derivative by element coordinates: trivialized gradient, moved to x."""
+        x, u = _plain(x, u)
+        zero = x.new_zeros(*self.group.batch_shape(x), self.group.dim)
+        pull = vjp(lambda w: self.group.perturb(x, w), zero)[1]
+        return self.tangent(x, pull(u)[0])
+
+    def projx(self, x: Tensor) -> Tensor:
+        """A near element; see `LieGroup.project`."""
+        (x,) = _plain(x)
+        return self.group.project(x)
+
+    def _check_shape(self, shape: Any, name: str) -> tuple[bool, str | None]:
+        wanted = self.group.element_shape
+        if len(shape) < self.ndim or tuple(shape[len(shape) - self.ndim :]) != wanted:
+            return False, f"{name}: expected elements [*batch, {', '.join(map(str, wanted))}], got {list(shape)}"
+        return True, None
+
+    def _check_point_on_manifold(self, x: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5) -> tuple[bool, str | None]:
+        near = self.projx(x)
+        if torch.isfinite(near).all() and torch.allclose(near, _plain(x)[0], atol=atol, rtol=rtol):
+            return True, None
+        return False, f"not an element of {self.group!r} within atol={atol:g}, rtol={rtol:g}"
+
+    def _check_vector_on_tangent(
+        self, x: Tensor, u: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5
+    ) -> tuple[bool, str | None]:
+        projected = self.proju(x, u)
+        if torch.allclose(projected, _plain(u)[0].expand(projected.shape), atol=atol, rtol=rtol):
+            return True, None
+        return False, f"not tangent to {self.group!r} within atol={atol:g}, rtol={rtol:g}"
+
+    # Where the metric is bi-invariant --------------------------------------------------------------------------
+
+    def logmap(self, x: Tensor, y: Tensor) -> Tensor:
+        """The velocity at x of the geodesic to y; NaN where the group has no logarithm.
+
+        Raises:
+            ConfigurationError: the metric is not bi-invariant; geodesics then have no closed form.
+        """
+        return self.tangent(x, self._relative_log(x, y))
+
+    def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
+        """The length of the geodesic from x to y.
+
+        Raises:
+            ConfigurationError: the metric is not bi-invariant.
+        """
+        result = torch.linalg.vector_norm(self._relative_log(x, y), dim=-1)
+        return result.reshape(*result.shape, *([1] * self.ndim)) if keepdim else result
+
+    def _relative_log(self, x: Tensor, y: Tensor) -> Tensor:
+        if not self.is_bi_invariant:
+            raise ConfigurationError(
+                f"{self.group!r}: the metric is not bi-invariant, its geodesics have no closed form"
+            )
+        x, y = _plain(x, y)
+        return self.group.log(self.group.compose(self.group.inverse(x), y))
+
+    # Points ----------------------------------------------------------------------------------------------------
+
+    def random(
+        self,
+        *size: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        std: float = 1.0,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> geoopt.ManifoldTensor:
+        """Elements exp(v), v normal; ``size`` is the shape of the result, ``*batch, *element_shape``."""
+        batch = self._batch(size)
+        points = self.group.random(*batch, std=std, generator=generator, dtype=dtype, device=device)
+        return geoopt.ManifoldTensor(points, manifold=self)
+
+    def origin(
+        self,
+        *size: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        seed: int | None = 42,
+    ) -> geoopt.ManifoldTensor:
+        """The identity; ``size`` is the shape of the result."""
+        return geoopt.ManifoldTensor(self.group.identity(*self._batch(size), dtype=dtype, device=device), manifold=self)
+
+    def _batch(self, size: Any) -> tuple[int, ...]:
+        shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+        self._assert_check_shape(shape, "size")
+        return shape[: len(shape) - self.ndim]
+
+
+class RiemannianAdam(geoopt.optim.RiemannianAdam):
+    """geoopt's Riemannian Adam, whose checkpoints resume exactly.
+
+    Loading a state makes PyTorch turn the integer step counter into a float32 tensor, and bias corrections computed
+    from it differ in the seventh digit from those of the run that was not interrupted. Here it stays an integer.
+    """
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._integer_steps()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of this optimiser or of geoopt's."""
+        super().load_state_dict(state_dict)
+        self._integer_steps()
+
+    def _integer_steps(self) -> None:
+        for state in self.state.values():
+            if isinstance(state.get("step"), Tensor):
+                state["step"] = int(state["step"])
+
+
+def _plain(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Without geoopt's tensor subclass, which transforms of torch.func do not take (geoopt#221)."""
+    return tuple(t.as_subclass(Tensor) for t in tensors)

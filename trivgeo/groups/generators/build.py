@@ -1,0 +1,232 @@
+"""A Lie group from its infinitesimal generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.groups.action import PointAction
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.base import Scale
+from trivgeo.groups.generators.action import FlowAction, ProjectiveAction, fit_projective
+from trivgeo.groups.generators.assemble import assemble
+from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
+from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generators.reductive import check_homomorphism
+from trivgeo.groups.generators.symbolic import (
+    compile_expressions,
+    exact_structure_constants,
+    require_sympy,
+    substitute,
+)
+from trivgeo.groups.structure import Split, check_split, find_split
+
+__all__ = ["from_generators"]
+
+Vectors = Sequence[int | str | Sequence[float]]
+
+
+def from_generators(
+    fields: Sequence[Any] | Mapping[str, Any],
+    *,
+    variables: Sequence[Any] | int,
+    parameters: Mapping[Any, Any] | None = None,
+    names: Sequence[str] | None = None,
+    split: tuple[Vectors, Vectors] | None = None,
+    representation: Tensor | None = None,
+    scale: Scale = None,
+    sampler: Callable[[int], Tensor] | None = None,
+    flow: Callable[[Tensor, Tensor], Tensor] | None = None,
+    steps: int = 16,
+    tolerance: float = 1e-5,
+) -> GeneratedGroup:
+    r"""Build a Lie group, and its local action, from vector fields that span its algebra.
+
+    The fields :math:`X_i` are the infinitesimal generators: :math:`\exp(s e_i) \cdot x` is the flow of :math:`X_i`.
+    For a left action the algebra of the group is the negative of that of the fields,
+    :math:`[e_i, e_j] = -c_{ij}^k e_k` where :math:`[X_i, X_j] = c_{ij}^k X_k`.
+
+    The algebra is split as :math:`(\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n` with n its nilradical, s a
+    Levi factor and t a torus, and an element is :math:`g = \exp(n)\,h`; see `GeneratedGroup`. The group is the one with
+    a simply connected ideal and torus: rotations of t keep their winding.
+
+    The action is in closed form if all fields are linear, affine or projective (:math:`a + B x + (c \cdot x) x`); the
+    leading coordinates use closed forms if those alone are. Otherwise flows are integrated in a fixed number of steps,
+    factor by factor, and points that cannot be trusted are NaN.
+
+    Args:
+        fields: one vector field a generator, as a sequence, or by name. Each is a torch function from a point ``[m]``
+            (or ``[*batch, m]``) to its tangent, or a vector of SymPy expressions.
+        variables: the coordinates: SymPy symbols for expressions; for torch functions the number m, or names.
+        parameters: values of other symbols in expressions, by symbol or name.
+        names: names of the generators, for messages.
+        split: (h, n) instead of the automatic split: a reductive subalgebra and a nilpotent ideal, each a list of
+            generators by index or name, or of vectors of coefficients.
+        representation: matrices of the generators ``[dim, k, k]`` of a faithful representation with
+            ``[rho_i, rho_j] = c_ij^k rho_k`` for the group's constants. The semisimple part is stored as a block of it.
+        scale: see `LieGroup`.
+        sampler: ``count -> points [count, m]`` in the region where the fields are defined; default: a box around zero.
+        flow: the flow for unit time of :math:`\sum v_i X_i` in closed form, ``(v [*batch, dim], x [*batch, m]) ->
+            [*batch, m]``, NaN or infinite where undefined.
+        steps: Runge-Kutta steps for each factor of an element.
+        tolerance: largest error estimate of one step, relative to 1 + |x|, of a point that counts as valid.
+
+    Returns:
+        The group; its `action` is the local action on points of R^m.
+
+    Raises:
+        AlgebraError: the fields are dependent, do not close under the bracket (the message names the bracket), or no
+            split was found.
+        ConfigurationError: an argument does not fit, or SymPy is needed and missing.
+        ShapeError: a field returns the wrong shape.
+    """
+    entries, labels = _labelled(fields, names)
+    vector_fields, exact = _vector_fields(entries, labels, variables, parameters)
+    field_constants = fit_brackets(vector_fields, sampler)
+    constants = -(field_constants if exact is None else exact)
+    algebra = LieAlgebra(constants, labels)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ConfigurationError(f"steps: expected an integer of at least 1, got {steps!r}")
+    if not 0 < tolerance < 1:
+        raise ConfigurationError(f"tolerance: expected a number in (0, 1), got {tolerance}")
+
+    found = find_split(algebra) if split is None else _given_split(algebra, split)
+    dim = vector_fields.dim
+    points = sample_points(vector_fields, 4 * (dim + 1) ** 2 + 8, sampler)
+    values = vector_fields(points)
+    whole = fit_projective(points, values)
+    faithful = None if whole is None else whole[0]
+    if representation is not None:
+        faithful = representation.detach().to(device="cpu", dtype=torch.float64)
+        if faithful.ndim != 3 or len(faithful) != algebra.dim or faithful.shape[1] != faithful.shape[2]:
+            raise ConfigurationError(
+                f"representation: expected [{algebra.dim}, k, k], got {list(representation.shape)}"
+            )
+        check_homomorphism(faithful, algebra, "representation")
+        if int(torch.linalg.matrix_rank(faithful.flatten(1))) < algebra.dim:
+            raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
+    group = assemble(algebra, found, faithful, scale)
+
+    prefixes = _closed_prefixes(vector_fields, points)
+    fill = points[0]
+    if whole is not None and flow is None:
+        matrices, affine = whole
+        return group.with_action(lambda g: ProjectiveAction(g, prefixes, fill, matrices, affine))
+    base: tuple[int, Tensor] | None = None
+    for count in sorted(prefixes, reverse=True):
+        fit = fit_projective(points[:, :count], values[..., :count])
+        if fit is not None:
+            base = (count, fit[0])
+            break
+
+    def make(g: GeneratedGroup) -> PointAction:
+        return FlowAction(g, prefixes, fill, vector_fields, base, flow, steps, tolerance)
+
+    return group.with_action(make)
+
+
+def _labelled(
+    fields: Sequence[Any] | Mapping[str, Any], names: Sequence[str] | None
+) -> tuple[list[Any], tuple[str, ...]]:
+    """The fields and their names."""
+    if isinstance(fields, Mapping):
+        if names is not None:
+            raise ConfigurationError("names: expected none beside fields given by name")
+        entries, labels = list(fields.values()), tuple(fields)
+    else:
+        entries = list(fields)
+        labels = tuple(names) if names is not None else tuple(f"X{i + 1}" for i in range(len(entries)))
+    if not entries:
+        raise ConfigurationError("fields: expected at least one, got none")
+    if len(labels) != len(entries) or len(set(labels)) != len(labels):
+        raise ConfigurationError(f"names: expected {len(entries)} different names, got {list(labels)}")
+    return entries, labels
+
+
+def _vector_fields(
+    entries: Sequence[Any],
+    labels: Sequence[str],
+    variables: Sequence[Any] | int,
+    parameters: Mapping[Any, Any] | None,
+) -> tuple[VectorFields, Tensor | None]:
+    """The fields as torch functions, and exact structure constants where they are polynomials."""
+    if all(callable(entry) for entry in entries):
+        if parameters is not None:
+            raise ConfigurationError("parameters: expected none for torch functions; close over the values")
+        coordinates = [f"x{i + 1}" for i in range(variables)] if isinstance(variables, int) else list(variables)
+        return VectorFields(entries, [str(c) for c in coordinates], labels), None
+    if any(callable(entry) for entry in entries) or isinstance(variables, int):
+        raise ConfigurationError("fields: expected torch functions only, or SymPy vectors with symbols as variables")
+    sp = require_sympy()
+    symbols = list(variables)
+    if not all(isinstance(s, sp.Symbol) for s in symbols):
+        raise ConfigurationError(f"variables: expected SymPy symbols, got {symbols}")
+    vectors = substitute(entries, symbols, parameters or {})
+    coefficients = sp.symbols(f"v0:{len(vectors)}", cls=sp.Dummy)
+    sums = [
+        sp.Add(*(c * vector[a] for c, vector in zip(coefficients, vectors, strict=True))) for a in range(len(symbols))
+    ]
+    combined = compile_expressions(sums, [*coefficients, *symbols])
+    fields = VectorFields(
+        [_of_point(compile_expressions(vector, symbols)) for vector in vectors],
+        [s.name for s in symbols],
+        labels,
+        lambda v, x: combined(*v.unbind(-1), *x.unbind(-1)),
+    )
+    if not all(entry.is_polynomial(*symbols) for vector in vectors for entry in vector):
+        return fields, None
+    return fields, _exact_constants(vectors, symbols, labels)
+
+
+def _of_point(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: function(*x.unbind(-1))
+
+
+def _exact_constants(vectors: Sequence[Any], symbols: Sequence[Any], labels: Sequence[str]) -> Tensor | None:
+    """Structure constants by exact arithmetic; ``None`` if there are none, and the numerical test says why."""
+    try:
+        constants = exact_structure_constants(vectors, symbols, labels)
+    except AlgebraError:
+        return None
+    return torch.tensor([[[float(x) for x in row] for row in block] for block in constants], dtype=torch.float64)
+
+
+def _given_split(algebra: LieAlgebra, split: tuple[Vectors, Vectors]) -> Split:
+    """The user's split, from indices, names or vectors."""
+    if len(split) != 2:
+        raise ConfigurationError(f"split: expected (h, n), got {len(split)} entries")
+    unit = torch.eye(algebra.dim, dtype=torch.float64)
+
+    def rows(part: Vectors) -> Tensor:
+        result = []
+        for item in part:
+            if isinstance(item, str):
+                if item not in algebra.names:
+                    raise ConfigurationError(f"split: expected one of {list(algebra.names)}, got {item!r}")
+                result.append(unit[algebra.names.index(item)])
+            elif isinstance(item, int):
+                if not 0 <= item < algebra.dim:
+                    raise ConfigurationError(f"split: expected an index below {algebra.dim}, got {item}")
+                result.append(unit[item])
+            else:
+                vector = torch.as_tensor(item, dtype=torch.float64)
+                if vector.shape != (algebra.dim,):
+                    raise ConfigurationError(
+                        f"split: expected a vector of {algebra.dim} coefficients, got {list(vector.shape)}"
+                    )
+                result.append(vector)
+        return torch.stack(result) if result else unit[:0]
+
+    return check_split(algebra, rows(split[0]), rows(split[1]))
+
+
+def _closed_prefixes(fields: VectorFields, points: Tensor) -> tuple[int, ...]:
+    """Numbers of leading coordinates whose motion depends on them alone."""
+    _, jacobians = values_and_jacobians(fields, points)
+    dependence = jacobians.abs().amax((0, 1))  # [component, coordinate]
+    size = max(1.0, float(dependence.max()))
+    return tuple(b for b in range(1, fields.dim) if float(dependence[:b, b:].max()) < 1e-12 * size)

@@ -1,0 +1,166 @@
+"""Vector fields, and the Lie algebra that they span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
+from trivgeo.groups.structure import describe
+
+__all__ = ["VectorFields", "fit_brackets", "sample_points", "values_and_jacobians"]
+
+_CLOSURE = 1e-8
+Field = Callable[[Tensor], Tensor]
+
+
+class VectorFields:
+    """Vector fields on R^m as one function ``[*batch, m] -> [*batch, n, m]``.
+
+    Args:
+        functions: torch functions from points to tangents; each may take ``[*batch, m]`` or single points ``[m]``.
+        coordinates: names of the coordinates.
+        names: names of the fields.
+        combine: the combination ``(v [*batch, n], x [*batch, m]) -> sum_i v_i X_i(x)`` where it is cheaper than the
+            fields one by one.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[Field],
+        coordinates: Sequence[str],
+        names: Sequence[str],
+        combine: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        self.coordinates = tuple(coordinates)
+        self.names = tuple(names)
+        self.dim = len(coordinates)
+        self._combine = combine
+        self._functions = [_batched(f, self.dim, name) for f, name in zip(functions, names, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """All fields at points ``[*batch, m]``: ``[*batch, n, m]``."""
+        return torch.stack([f(x) for f in self._functions], -2)
+
+    def combination(self, v: Tensor, x: Tensor) -> Tensor:
+        """The field of an algebra vector: v ``[*batch, n]``, x ``[*batch, m]``."""
+        if self._combine is not None:
+            return self._combine(v, x)
+        return (v.unsqueeze(-1) * self(x)).sum(-2)
+
+
+def _batched(function: Field, dim: int, name: str) -> Field:
+    """The same field for any batch; fields written for single points go through ``vmap``."""
+    # batch sizes that no index or reduction of a point can be confused with
+    probe = torch.linspace(0.3, 0.9, (dim + 1) * (dim + 2) * dim, dtype=torch.float64).reshape(dim + 1, dim + 2, dim)
+    try:
+        single = function(probe[1, 2])
+    except Exception as error:
+        raise ConfigurationError(f"field {name}: expected a function of a point [{dim}], got {error!r}") from error
+    if not isinstance(single, Tensor) or single.shape != (dim,):
+        got = list(single.shape) if isinstance(single, Tensor) else type(single).__name__
+        raise ShapeError(f"field {name}: expected a tangent [{dim}] at a point [{dim}], got {got}")
+    try:
+        whole = function(probe)
+        batched = whole.shape == probe.shape and bool(
+            torch.allclose(whole[1, 2], single, rtol=1e-9, atol=1e-12, equal_nan=True)
+            and torch.allclose(whole[0, 1], function(probe[0, 1]), rtol=1e-9, atol=1e-12, equal_nan=True)
+        )
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        batched = False
+    if batched:
+        return function
+
+    def mapped(x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        return torch.func.vmap(function)(flat).to(x).reshape(x.shape)
+
+    return mapped
+
+
+def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Tensor] | None) -> Tensor:
+    """Points where all fields are finite, ``[count, m]``, float64.
+
+    Raises:
+        ConfigurationError: too few were found, or the sampler returned something else.
+    """
+    if sampler is not None:
+        points = sampler(count)
+        if not isinstance(points, Tensor) or points.shape != (count, fields.dim):
+            raise ConfigurationError(f"sampler: expected points [{count}, {fields.dim}] from sampler({count})")
+        points = points.detach().to(device="cpu", dtype=torch.float64)
+    else:
+        generator = torch.Generator().manual_seed(0)
+        points = 3.0 * torch.rand(16 * count, fields.dim, generator=generator, dtype=torch.float64) - 1.5
+    values, derivatives = values_and_jacobians(fields, points)
+    finite = torch.isfinite(values).flatten(1).all(-1) & torch.isfinite(derivatives).flatten(1).all(-1)
+    kept = points[finite][:count]
+    if len(kept) < count:
+        raise ConfigurationError(
+            f"fields: expected them to be finite at points of the box [-1.5, 1.5]^{fields.dim}, got {len(kept)} finite "
+            f"of {len(points)}; pass sampler=(count -> points [count, {fields.dim}]) for where they are defined"
+        )
+    return kept
+
+
+def values_and_jacobians(fields: VectorFields, points: Tensor) -> tuple[Tensor, Tensor]:
+    """The fields ``[p, n, m]`` and their derivatives ``[p, n, m, m]``."""
+    axes = torch.eye(fields.dim, dtype=torch.float64).unsqueeze(1).expand(-1, len(points), -1).contiguous()
+    columns = [torch.func.jvp(fields, (points,), (axis,))[1] for axis in axes]
+    return fields(points), torch.stack(columns, -1)
+
+
+def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) -> Tensor:
+    """The constants of the brackets ``[X_i, X_j] = DX_j X_i - DX_i X_j`` of vector fields, ``[n, n, n]``.
+
+    Least squares at random points, tested at as many others.
+
+    Raises:
+        AlgebraError: the fields are dependent over R (the relation is named), or a bracket leaves their span (the
+            bracket is named, with the share of it that does).
+    """
+    n, m = len(fields), fields.dim
+    count = 3 * n // m + 4
+    points = sample_points(fields, 2 * count, sampler)
+    values, jacobians = values_and_jacobians(fields, points)
+    products = torch.einsum("pjab,pib->pija", jacobians, values)
+    brackets = products - products.transpose(1, 2)
+    design = values.transpose(1, 2).reshape(2, -1, n)  # halves, equations, fields
+    targets = brackets.permute(0, 3, 1, 2).reshape(2, -1, n * n)
+    length = design[0].norm(dim=0)
+    if bool((length == 0).any()):
+        raise AlgebraError(f"field {fields.names[int((length == 0).int().argmax())]} vanishes identically")
+    _, singular, rows = torch.linalg.svd(design[0] / length)
+    if float(singular[-1]) < 1e-9 * float(singular[0]):
+        relation = rows[-1] / length
+        relation = relation / relation[relation.abs().argmax()]
+        raise AlgebraError(f"fields: expected independent ones over R, got {describe(relation, fields.names)} = 0")
+    scaled = torch.linalg.lstsq(design[0] / length, targets[0], driver="gelsd").solution
+    solution = scaled / length.unsqueeze(-1)
+    residual = (design[1] @ solution - targets[1]).norm(dim=0)
+    share = residual / targets[1].norm(dim=0).clamp(min=1e-300)
+    # what counts as zero: the size that the products, which may cancel, have
+    noise = 1e-12 * products.permute(0, 3, 1, 2).reshape(-1, n * n).norm(dim=0)
+    share = torch.where(residual > noise, share, 0.0)
+    if float(share.max()) > _CLOSURE:
+        i, j = divmod(int(share.argmax()), n)
+        raise AlgebraError(
+            f"[{fields.names[i]}, {fields.names[j]}] is off the span by {100 * float(share.max()):.1f} %: the fields "
+            "do not close under the bracket"
+        )
+    c = solution.T.reshape(n, n, n)
+    c = 0.5 * (c - c.transpose(0, 1))
+    size = length[:, None, None] * length[None, :, None] / length[None, None, :]
+    typical = (c.abs() / size).max()
+    return torch.where(c.abs() / size < 1e-13 * typical.clamp(min=1.0), 0.0, _snap(c))
+
+
+def _snap(c: Tensor) -> Tensor:
+    """Numbers within rounding of a twelfth of an integer become it."""
+    near = (12.0 * c).round() / 12.0
+    return torch.where((c - near).abs() < 1e-11 * c.abs().clamp(min=1.0), near, c)

@@ -1,0 +1,161 @@
+"""The group that generators span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import Constant
+from trivgeo.groups.action import PointAction
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.generators.ideal import MatrixAdjoint
+from trivgeo.groups.generators.reductive import ReductiveGroup
+from trivgeo.groups.nilpotent import NilpotentGroup
+from trivgeo.groups.semidirect import SemidirectProduct
+from trivgeo.groups.structure import Split
+
+__all__ = ["GeneratedGroup"]
+
+
+class GeneratedGroup(LieGroup):
+    r"""A group :math:`\exp(\mathfrak n) \rtimes (S \times \mathbb R^k)` in the basis of its generators.
+
+    An element is ``[*batch, m * m + k + d]``: the matrix of the semisimple part (empty if there is none), the additive
+    coordinates of the torus, the exponential coordinates of the nilpotent ideal, with :math:`g = \exp(n)\, h`. It is
+    made by `from_generators`.
+
+    Args:
+        algebra: the algebra in the basis of the generators, with the sign of the group.
+        core: the group itself: a semidirect product, or one of its factors.
+        basis: the basis of the core in that of the generators, rows ``[dim, dim]``.
+        split: the decomposition that was used.
+        full: the matrices of the semisimple part in a representation of the whole algebra, if there is one.
+        scale: see `LieGroup`.
+    """
+
+    def __init__(
+        self,
+        algebra: LieAlgebra,
+        core: ReductiveGroup | NilpotentGroup | SemidirectProduct,
+        basis: Tensor,
+        split: Split,
+        full: MatrixAdjoint | None = None,
+        scale: Scale = None,
+    ) -> None:
+        super().__init__(algebra, core.element_shape, scale)
+        self.core = core
+        self.split_used = split
+        self._full = full
+        self._basis = Constant(basis)
+        self._inverse_basis = Constant(torch.linalg.inv(basis))
+        self._reductive = core if isinstance(core, ReductiveGroup) else getattr(core, "complement", None)
+        self._make_action: Callable[[GeneratedGroup], PointAction] | None = None
+        start = 0 if self._reductive is None else self._reductive.semisimple_dim
+        count = 0 if self._reductive is None else self._reductive.torus_dim
+        # tr ad of the torus, which alone is not zero
+        self._characters = Constant(algebra.trace_ad @ basis[start : start + count].T)
+
+    def __repr__(self) -> str:
+        """Generators and factors."""
+        return f"GeneratedGroup({', '.join(self.algebra.names)}; {self.core!r})"
+
+    # Coordinates ---------------------------------------------------------------------------------------------
+
+    def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The matrix ``[*batch, m, m]``, torus coordinates ``[*batch, k]``, ideal coordinates ``[*batch, d]``."""
+        if self._reductive is None:
+            return g.new_zeros(*g.shape[:-1], 0, 0), g[..., :0], g
+        cut = self._reductive.element_shape[0]
+        matrix, sigma = self._reductive.parts(g[..., :cut])
+        return matrix, sigma, g[..., cut:]
+
+    def factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Vectors whose exponentials multiply to the element.
+
+        Returns:
+            The vectors ``[*batch, dim]``, unscaled, in the order in which they act on a point (last factor first), and
+            the matrix of the semisimple part. Where no such factors were found they are NaN.
+        """
+        matrix, sigma, n = self.parts(g)
+        rows = self._basis.like(g)
+        result = []
+        cut = 0
+        if self._reductive is not None:
+            r, k = self._reductive.semisimple_dim, self._reductive.torus_dim
+            cut = r + k
+            first = sigma @ rows[r:cut]
+            if r:
+                p, rotation = self._reductive.polar(matrix)
+                first = first + p @ rows[:r]
+                result.append(first)
+                if rotation is not None:
+                    result.append(rotation @ rows[:r])
+            else:
+                result.append(first)
+        if cut < self.dim:
+            result.append(n @ rows[cut:])
+        return result, matrix
+
+    def outer_factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
+        """As `factors`, without the semisimple part, of which the matrix is returned alone."""
+        matrix, sigma, n = self.parts(g)
+        rows = self._basis.like(g)
+        result = []
+        cut = 0
+        if self._reductive is not None:
+            r, k = self._reductive.semisimple_dim, self._reductive.torus_dim
+            cut = r + k
+            if k:
+                result.append(sigma @ rows[r:cut])
+        if cut < self.dim:
+            result.append(n @ rows[cut:])
+        return result, matrix
+
+    @property
+    def full_representation(self) -> MatrixAdjoint | None:
+        """The representation of the whole algebra that the semisimple part was taken from, if any."""
+        return self._full
+
+    # The contract --------------------------------------------------------------------------------------------
+
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """The unit matrix and zero coordinates."""
+        return self.core.identity(*batch, dtype=dtype, device=device)
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return self.core._compose(g, h)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return self.core._inverse(g)
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return self.core._exp(v @ self._inverse_basis.like(v))
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        return self.core._tangent(v @ self._inverse_basis.like(v))
+
+    def _log(self, g: Tensor) -> Tensor:
+        return self.core._log(g) @ self._basis.like(g)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        # a column of core coordinates is (inverse basis)^T times one of generator coordinates
+        return self._basis.like(g).T @ self.core._adjoint(g) @ self._inverse_basis.like(g).T
+
+    def _log_modular(self, g: Tensor) -> Tensor:
+        """Minus the characters of the torus: exact, without the determinant of Ad."""
+        _, sigma, _ = self.parts(g)
+        return -(sigma * self._characters.like(g)).sum(-1)
+
+    def with_action(self, make: Callable[[GeneratedGroup], PointAction]) -> GeneratedGroup:
+        """Set how the group acts; returns the group."""
+        self._make_action = make
+        return self
+
+    def action(self) -> PointAction:
+        """The local action whose one-parameter groups are the flows of the generators."""
+        return super().action() if self._make_action is None else self._make_action(self)

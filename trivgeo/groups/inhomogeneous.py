@@ -1,0 +1,246 @@
+"""Linear groups together with the translations: rigid and affine motions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import log_abs_det, polynomial, stumpff
+from trivgeo.groups._matrices import (
+    affine_exp,
+    identity_like,
+    inverse,
+    matmul,
+    matvec,
+    phi1_ad,
+    phi1_matrix,
+    stumpff_slopes,
+    transform_points,
+)
+from trivgeo.groups.action import PointAction
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.matrix import GLPlus, MatrixGroup, check_size
+from trivgeo.groups.orthogonal import SO, cross_matrix, rotation_series
+
+__all__ = ["SE", "Affine", "InhomogeneousGroup"]
+
+# 1 / x^2 - cot(x / 2) / (2 x) = sum_k |B_2k+2| / (2k + 2)! x^2k
+_COT_RADIUS = 1.0
+_COT_SERIES = (
+    1 / 12,
+    1 / 720,
+    1 / 30240,
+    1 / 1209600,
+    1 / 47900160,
+    691 / 1307674368000,
+    1 / 74724249600,
+    3617 / 10670622842880000,
+    43867 / 5109094217170944000,
+    174611 / 802857662698291200000,
+)
+
+
+class InhomogeneousGroup(LieGroup):
+    r"""A linear group L of R^n together with the translations: maps x -> A x + b, elements ``[A | b]``, ``[n, n + 1]``.
+
+    The product is :math:`(A_1 A_2,\; A_1 b_2 + b_1)`; the exponential of (Y, z) is
+    :math:`(e^Y,\; \varphi_1(Y) z)`. Basis: that of L, then the translations.
+
+    Args:
+        linear: the group L, in its natural basis.
+        scale: see `LieGroup`.
+    """
+
+    def __init__(self, linear: MatrixGroup, scale: Scale = None) -> None:
+        n = linear.size
+        names = [f"T{i + 1}" for i in range(n)]
+        translations = LieAlgebra(torch.zeros(n, n, n, dtype=torch.float64), names)
+        derivations = linear.hat(torch.eye(linear.dim, dtype=torch.float64))
+        algebra = LieAlgebra.semidirect_sum(linear.algebra, translations, derivations)
+        self.linear = linear
+        self.size = n
+        super().__init__(algebra, (n, n + 1), scale)
+
+    def __repr__(self) -> str:
+        """Name and dimension of the space."""
+        return f"{type(self).__name__}({self.size})"
+
+    def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
+        self.check_elements(g)
+        return g[..., : self.size], g[..., self.size]
+
+    def join(self, a: Tensor, b: Tensor) -> Tensor:
+        """The element ``x -> a x + b``; batches broadcast."""
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-1])
+        return torch.cat([a.expand(*batch, -1, -1), b.expand(*batch, -1).unsqueeze(-1)], -1)
+
+    def homogeneous(self, g: Tensor) -> Tensor:
+        """The matrix ``[[A, b], [0, 1]]``, ``[*batch, n + 1, n + 1]``."""
+        self.check_elements(g)
+        last = torch.eye(self.size + 1, dtype=g.dtype, device=g.device)[-1:]
+        return torch.cat([g, last.expand(*self.batch_shape(g), -1, -1)], -2)
+
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """The unit matrix and no translation."""
+        n = self.size
+        return torch.eye(n, n + 1, dtype=dtype, device=device).expand(*batch, n, n + 1).clone()
+
+    def _project(self, g: Tensor) -> Tensor:
+        a, b = self.split(g)
+        return self.join(self.linear.project(a), b)
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        (a, b), (c, d) = self.split(g), self.split(h)
+        return self.join(matmul(a, c), matvec(a, d) + b)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        a, b = self.split(g)
+        a = self.linear.inverse(a)
+        return self.join(a, -matvec(a, b))
+
+    def _halves(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        return v[..., : self.linear.dim], v[..., self.linear.dim :]
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        y, z = self._halves(v)
+        return torch.cat([self.linear._tangent(y), z.unsqueeze(-1)], -1)
+
+    def _exp(self, v: Tensor) -> Tensor:
+        y, z = self._halves(v)
+        return affine_exp(self.linear._tangent(y), z)
+
+    def _log(self, g: Tensor) -> Tensor:
+        a, b = self.split(g)
+        y = self.linear.log(a)
+        return torch.cat([y, self._translation_log(y, b)], -1)
+
+    @abstractmethod
+    def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
+        """z with phi_1(Y) z = b."""
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """Ad_A and A on the diagonal; below, minus the linear part's images applied to b."""
+        a, b = self.split(g)
+        ad = self.linear.Ad(a)
+        # columns of Ad_A as matrices, applied to b
+        moved = matvec(self.linear.hat(ad.mT), b.unsqueeze(-2)).mT
+        top = torch.cat([ad, ad.new_zeros(*ad.shape[:-1], self.size)], -1)
+        return torch.cat([top, torch.cat([-moved, a.expand(*ad.shape[:-2], -1, -1)], -1)], -2)
+
+    def action(self) -> PointAction:
+        """The action on points ``[*batch, p, n]``."""
+        return _InhomogeneousAction(self, (self.size,))
+
+
+class _InhomogeneousAction(PointAction):
+    def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+        return transform_points(g[..., :-1], x) + g[..., -1]
+
+
+class SE(InhomogeneousGroup):
+    r"""SE(n), rigid motions x -> R x + b, elements ``[R | b]``, ``[*batch, n, n + 1]``.
+
+    Natural basis: that of `SO`, then the translations. For n = 2 and 3 everything is a closed form. The logarithm
+    exists everywhere for n = 2 and 3; beyond where the rotation has no eigenvalue -1.
+
+    Args:
+        n: the dimension of the space.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: n < 2.
+    """
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        super().__init__(SO(n), scale)
+
+    def _exp(self, v: Tensor) -> Tensor:
+        y, z = self._halves(v)
+        if self.size == 2:
+            a = y[..., 0]
+            _, c1, c2, _ = stumpff(-a * a)
+            p, q = z.unbind(-1)
+            b = torch.stack([c1 * p - a * c2 * q, a * c2 * p + c1 * q], -1)
+            return torch.cat([self.linear.exp(y), b.unsqueeze(-1)], -1)
+        if self.size == 3:
+            return torch.cat([self.linear.exp(y), matvec(rotation_series(y, 2), z).unsqueeze(-1)], -1)
+        return super()._exp(v)
+
+    def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
+        if self.size == 2:
+            a = y[..., 0]
+            _, c1, c2, _ = stumpff(-a * a)
+            # the inverse of c1 I + a c2 J, whose determinant is 2 c2
+            p, q, half = b[..., 0], b[..., 1], 0.5 * a
+            cot = c1 / (2.0 * c2)
+            return torch.stack([cot * p + half * q, cot * q - half * p], -1)
+        if self.size == 3:
+            # phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle
+            cross = torch.linalg.cross(y, b)
+            f = _cot_coefficient((y * y).sum(-1)).unsqueeze(-1)
+            return b - 0.5 * cross + f * torch.linalg.cross(y, cross)
+        return matvec(inverse(phi1_matrix(self.linear.hat(y))), b)
+
+    def _left_jacobian(self, v: Tensor) -> Tensor:
+        r"""For n = 3, [[J, 0], [Q, J]]: Q is the derivative of J = I + c2 K + c3 K^2 along the translation.
+
+        [[K, 0], [T, K]] is K over the dual numbers (Barfoot and Furgale 2014 give Q in another form).
+        """
+        if self.size != 3:
+            return phi1_ad(self._natural_algebra, v)
+        y, z = self._halves(v)
+        q = -(y * y).sum(-1)
+        _, c1, c2, c3 = stumpff(q)
+        d2, d3 = stumpff_slopes(q, c1, c2, c3)
+        k, t = cross_matrix(y), cross_matrix(z)
+        square = y.unsqueeze(-1) * y.unsqueeze(-2) + q[..., None, None] * identity_like(k)
+        mixed = y.unsqueeze(-1) * z.unsqueeze(-2)
+        change = -2.0 * (y * z).sum(-1)
+        mixed = mixed + mixed.mT + change[..., None, None] * identity_like(k)
+        jacobian = identity_like(k) + c2[..., None, None] * k + c3[..., None, None] * square
+        slope = (change * d2)[..., None, None] * k + (change * d3)[..., None, None] * square
+        lower = c2[..., None, None] * t + c3[..., None, None] * mixed + slope
+        top = torch.cat([jacobian, torch.zeros_like(jacobian)], -1)
+        return torch.cat([top, torch.cat([lower, jacobian], -1)], -2)
+
+
+class Affine(InhomogeneousGroup):
+    r"""The affine group of R^n with positive determinant, x -> A x + b, elements ``[A | b]``, ``[*batch, n, n + 1]``.
+
+    Natural basis: the matrix units :math:`e_{ij}` row by row, then the translations. Not unimodular:
+    :math:`\log \lambda(A, b) = -\log \det A`. For n = 2 everything is a closed form. The logarithm is the principal
+    one: it exists where A has no eigenvalue that is zero or negative.
+
+    Args:
+        n: the dimension of the space.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: n < 1.
+    """
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        check_size(n, 1)
+        super().__init__(GLPlus(n), scale)
+
+    def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
+        return matvec(inverse(phi1_matrix(self.linear.hat(y))), b)
+
+    def _log_modular(self, g: Tensor) -> Tensor:
+        return -log_abs_det(g[..., : self.size])
+
+
+def _cot_coefficient(square: Tensor) -> Tensor:
+    """``1 / x^2 - cot(x / 2) / (2 x)`` from x^2 < (2 pi)^2."""
+    small = square < _COT_RADIUS
+    near = polynomial(torch.where(small, square, 0.0), _COT_SERIES)
+    far = torch.where(small, 1.0, square)
+    x = far.sqrt()
+    half = 0.5 * x
+    return torch.where(small, near, 1.0 / far - half.cos() / (half.sin() * 2.0 * x))

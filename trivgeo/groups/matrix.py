@@ -1,0 +1,200 @@
+"""Groups of matrices: what they share, and the general linear group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import Constant
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups._matrices import (
+    determinant,
+    inverse,
+    matmul,
+    matrix_exp,
+    matrix_log,
+    transform_points,
+)
+from trivgeo.groups.action import PointAction
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.base import LieGroup, Scale
+
+__all__ = ["GLPlus", "LinearAction", "MatrixGroup"]
+
+
+class MatrixGroup(LieGroup):
+    r"""A closed connected group of k x k matrices, elements ``[*batch, k, k]``.
+
+    The exponential is that of matrices, in closed form up to k = 2 and as a polynomial with scalar coefficients up to
+    k = 4. The logarithm is the principal one: it exists where no eigenvalue is zero or negative.
+
+    Args:
+        basis: the natural basis of the algebra, ``[n, k, k]``.
+        names: names of the basis elements, for messages.
+        scale: see `LieGroup`.
+        algebra: the algebra of the basis, where it is known; found from commutators otherwise.
+
+    Raises:
+        AlgebraError: a commutator leaves the span of the basis, or the basis is dependent.
+    """
+
+    def __init__(
+        self,
+        basis: Float[Tensor, "n k k"],
+        names: Sequence[str] | None = None,
+        scale: Scale = None,
+        algebra: LieAlgebra | None = None,
+    ) -> None:
+        algebra = LieAlgebra.from_matrices(basis, names) if algebra is None else algebra
+        self.size = basis.shape[-1]
+        flat = basis.detach().double().flatten(1)
+        self._units = Constant(flat)
+        self._dual = Constant(torch.linalg.pinv(flat))
+        super().__init__(algebra, (self.size, self.size), scale)
+
+    def __repr__(self) -> str:
+        """Name and size."""
+        return f"{type(self).__name__}({self.size})"
+
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """The unit matrix."""
+        k = self.size
+        return torch.eye(k, dtype=dtype, device=device).expand(*batch, k, k).clone()
+
+    def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
+        """The matrix of an algebra vector."""
+        self.check_vectors(v)
+        return self._tangent(self._to_natural(v))
+
+    def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
+        """The algebra vector of a matrix (of its projection on the algebra, in general)."""
+        self.check_elements(matrix, "matrix")
+        return self._from_natural(self._coordinates(matrix))
+
+    def _coordinates(self, matrix: Tensor) -> Tensor:
+        return matrix.flatten(-2) @ self._dual.like(matrix)
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        return (v @ self._units.like(v)).unflatten(-1, self._element_shape)
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return matmul(g, h)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return inverse(g)
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return matrix_exp(self._tangent(v))
+
+    def _log(self, g: Tensor) -> Tensor:
+        """The coordinates of the matrix logarithm, NaN where that is not in the algebra."""
+        log = matrix_log(g)
+        v = self._coordinates(log)
+        defect = (self._tangent(v) - log).detach().abs().amax((-2, -1))
+        bound = torch.finfo(g.dtype).eps ** (1 / 3) * (1.0 + log.detach().abs().amax((-2, -1)))
+        return torch.where((defect <= bound).unsqueeze(-1), v, torch.nan)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """Column j: the coordinates of g e_j g^-1, from the matrix of X -> g X g^-1."""
+        h = self._inverse(g)
+        # (g X h)_il = sum_jk g_ij h_kl X_jk
+        conjugation = g[..., :, None, :, None] * h.mT[..., None, :, None, :]
+        conjugation = conjugation.flatten(-4, -3).flatten(-2)
+        return self._dual.like(g).mT @ conjugation @ self._units.like(g).mT
+
+    def action(self) -> PointAction:
+        """The linear action on points ``[*batch, p, k]``."""
+        return LinearAction(self)
+
+
+class LinearAction(PointAction):
+    """Matrices on points of R^k."""
+
+    def __init__(self, group: MatrixGroup) -> None:
+        super().__init__(group, (group.size,))
+
+    def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+        return transform_points(g, x)
+
+
+class GLPlus(MatrixGroup):
+    r"""GL+(n, R), matrices of positive determinant.
+
+    Natural basis: the matrix units :math:`e_{ij}`, row by row.
+
+    Args:
+        n: the size of the matrices.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: n < 1.
+    """
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        check_size(n, 1)
+        units, names = matrix_units(n)
+        eye = torch.eye(n, dtype=torch.float64)
+        # [e_ij, e_kl] = delta_jk e_il - delta_li e_kj
+        c = torch.einsum("jk,ia,lb->ijklab", eye, eye, eye) - torch.einsum("li,ka,jb->ijklab", eye, eye, eye)
+        super().__init__(units, names, scale, LieAlgebra(c.reshape(n * n, n * n, n * n), names))
+
+    def _project(self, g: Tensor) -> Tensor:
+        """The matrix itself, NaN where the determinant is not positive."""
+        return torch.where((determinant(g) > 0)[..., None, None], g, torch.nan)
+
+    def _coordinates(self, matrix: Tensor) -> Tensor:
+        return matrix.flatten(-2)
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        return v.unflatten(-1, self._element_shape)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """The Kronecker product of g and its inverse transposed."""
+        h = self._inverse(g)
+        return (g[..., :, None, :, None] * h.mT[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
+
+
+def matrix_units(n: int) -> tuple[Tensor, list[str]]:
+    """The matrices e_ij row by row, ``[n^2, n, n]``, and their names."""
+    eye = torch.eye(n, dtype=torch.float64)
+    units = torch.einsum("ia,jb->ijab", eye, eye).reshape(n * n, n, n)
+    return units, [f"E{i + 1}{j + 1}" for i in range(n) for j in range(n)]
+
+
+def unit_determinant(matrix: Tensor) -> Tensor:
+    """The multiple of ``[*batch, k, k]`` with determinant one; NaN where there is none."""
+    k = matrix.shape[-1]
+    det = determinant(matrix)
+    good = det != 0 if k % 2 else det > 0
+    root = torch.where(good, det.abs(), torch.nan).pow(1.0 / k) * torch.where(det < 0, -1.0, 1.0).to(det.dtype)
+    return matrix / root[..., None, None]
+
+
+def restore_determinant(matrix: Tensor) -> Tensor:
+    """`unit_determinant` for matrices close to determinant one, NaN for others.
+
+    The determinant is known to round-off times the k-th power of the norm: where it differs from one by less than
+    that, the matrix is left alone, since the correction would be noise.
+    """
+    k = matrix.shape[-1]
+    noise = torch.finfo(matrix.dtype).eps * matrix.detach().square().sum((-2, -1)).pow(0.5 * k)
+    defect = (determinant(matrix) - 1.0).detach().abs()
+    keep = (defect <= noise)[..., None, None]
+    near = (defect < 0.5)[..., None, None]
+    eye = torch.eye(k, dtype=matrix.dtype, device=matrix.device)
+    scaled = unit_determinant(torch.where(near & ~keep, matrix, eye))
+    return torch.where(keep, matrix, torch.where(near, scaled, torch.nan))
+
+
+def check_size(n: int, least: int) -> None:
+    """Raise `ConfigurationError` unless n is an integer of at least ``least``."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < least:
+        raise ConfigurationError(f"n: expected an integer of at least {least}, got {n}")
+
+
+__all__ += ["check_size", "matrix_units", "restore_determinant", "unit_determinant"]

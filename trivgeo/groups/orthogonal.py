@@ -1,0 +1,191 @@
+"""The rotation groups."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import polynomial, stumpff
+from trivgeo.groups._matrices import identity_like, polar
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.base import Scale
+from trivgeo.groups.matrix import MatrixGroup, check_size
+
+__all__ = ["SO"]
+
+# 2 atan(r) / r = 2 sum_k (-r^2)^k / (2k + 1)
+_ATAN_RADIUS = 0.02
+_ATAN_SERIES = tuple(2.0 * (-1) ** k / (2 * k + 1) for k in range(10))
+
+_PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
+
+
+class SO(MatrixGroup):
+    r"""SO(n), rotation matrices ``[*batch, n, n]``.
+
+    Natural basis: the rotations :math:`e_{ji} - e_{ij}` from axis i towards axis j, for (i, j) = (1, 2), (1, 3), ...,
+    (n-1, n); for n = 3 in the usual order, about x, y and z, so that an algebra vector is the rotation vector.
+
+    For n = 2 and 3 everything is a closed form; the logarithm exists everywhere and is accurate up to the angle
+    :math:`\pi` and there (by the quaternion of the rotation; at :math:`\pi` itself one of the two logarithms is
+    returned). For n > 3 the logarithm is the principal one, NaN at rotations with an eigenvalue -1.
+
+    Args:
+        n: the dimension of the space.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: n < 2.
+    """
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        check_size(n, 2)
+        pairs = [(1, 2), (2, 0), (0, 1)] if n == 3 else [(i, j) for i in range(n) for j in range(i + 1, n)]
+        basis = torch.zeros(len(pairs), n, n, dtype=torch.float64)
+        for row, (i, j) in enumerate(pairs):
+            basis[row, j, i], basis[row, i, j] = 1.0, -1.0
+        self._first, self._second = [i for i, _ in pairs], [j for _, j in pairs]
+        names = ("X", "Y", "Z") if n == 3 else [f"R{i + 1}{j + 1}" for i, j in pairs]
+        super().__init__(basis, names, scale, _rotation_algebra(n, pairs, names))
+
+    def _project(self, g: Tensor) -> Tensor:
+        """The nearest rotation, NaN where the determinant is not positive."""
+        q = polar(g)
+        off = (q.mT @ q - identity_like(q)).detach().abs().amax((-2, -1))
+        return torch.where((off < 1e-3)[..., None, None] & _is_proper(q)[..., None, None], q, math.nan)
+
+    def _coordinates(self, matrix: Tensor) -> Tensor:
+        return 0.5 * (matrix[..., self._second, self._first] - matrix[..., self._first, self._second])
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        if self.size == 2:
+            (a,) = v.unbind(-1)
+            return _stack2(torch.zeros_like(a), a)
+        if self.size == 3:
+            return cross_matrix(v)
+        return super()._tangent(v)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return g.mT
+
+    def _exp(self, v: Tensor) -> Tensor:
+        if self.size == 2:
+            (a,) = v.unbind(-1)
+            return _stack2(a.cos(), a.sin())
+        if self.size == 3:
+            return rotation_series(v, 1)
+        return super()._exp(v)
+
+    def _log(self, g: Tensor) -> Tensor:
+        if self.size == 2:
+            return torch.atan2(g[..., 1, 0] - g[..., 0, 1], g[..., 0, 0] + g[..., 1, 1]).unsqueeze(-1)
+        if self.size == 3:
+            return _rotation_vector(g)
+        return super()._log(g)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """The matrix itself for n = 3; in general its minors of order 2."""
+        if self.size == 2:
+            return g.new_ones(*g.shape[:-2], 1, 1)
+        if self.size == 3:
+            return g
+        top, bottom = g[..., self._first, :], g[..., self._second, :]
+        return top[..., self._first] * bottom[..., self._second] - top[..., self._second] * bottom[..., self._first]
+
+    def uniform(
+        self,
+        *batch: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Rotations of the Haar-uniform law, ``[*batch, n, n]`` (Stewart 1980: signed QR of a normal matrix)."""
+        n = self.size
+        normal = torch.randn(*batch, n, n, generator=generator, dtype=dtype, device=device)
+        q, r = torch.linalg.qr(normal)
+        q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
+        sign = torch.where(_is_proper(q), 1.0, -1.0).to(q.dtype)
+        return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)
+
+
+def _is_proper(q: Tensor) -> Tensor:
+    lu, pivots, _ = torch.linalg.lu_factor_ex(q)
+    order = torch.arange(1, q.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)
+    negative = (lu.diagonal(dim1=-2, dim2=-1) < 0).sum(-1) + (pivots != order).sum(-1)
+    return negative % 2 == 0
+
+
+def _stack2(diagonal: Tensor, lower: Tensor) -> Tensor:
+    return torch.stack([diagonal, -lower, lower, diagonal], -1).unflatten(-1, (2, 2))
+
+
+def _rotation_algebra(n: int, pairs: list[tuple[int, int]], names: tuple[str, ...] | list[str]) -> LieAlgebra:
+    """Structure constants of so(n) without the solve of `LieAlgebra.from_matrices`, which is slow for n = 10."""
+    where = {}
+    for index, (i, j) in enumerate(pairs):
+        where[i, j], where[j, i] = (index, 1.0), (index, -1.0)
+    c = torch.zeros(len(pairs), len(pairs), len(pairs), dtype=torch.float64)
+    # with L_ij = e_ji - e_ij: [L_ij, L_km] = d_ik L_jm + d_jm L_ik - d_im L_jk - d_jk L_im
+    for a, (i, j) in enumerate(pairs):
+        for b, (k, m) in enumerate(pairs):
+            for meet, p, q, sign in ((i == k, j, m, 1), (j == m, i, k, 1), (i == m, j, k, -1), (j == k, i, m, -1)):
+                if meet and p != q:
+                    index, orientation = where[p, q]
+                    c[a, b, index] += sign * orientation
+    return LieAlgebra(c, names)
+
+
+def cross_matrix(v: Tensor) -> Tensor:
+    """The matrix of ``x -> v x x``, ``[*batch, 3, 3]``."""
+    x, y, z = v.unbind(-1)
+    o = torch.zeros_like(x)
+    return torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
+
+
+def rotation_series(v: Tensor, order: int) -> Tensor:
+    r"""Rodrigues' formula: :math:`I / k! + c_{k+1} K + c_{k+2} K^2` for k = ``order`` - 1, K the cross matrix of v.
+
+    Order 1 is the exponential, order 2 is :math:`\varphi_1(K)`.
+    """
+    q = -(v * v).sum(-1)
+    c = stumpff(q)
+    first, second = c[order][..., None], c[order + 1]
+    # K^2 = v v^T - |v|^2 I, so the diagonal is 1 + second q + second v_i^2
+    outer = (second[..., None] * v).unsqueeze(-1) * v.unsqueeze(-2)
+    x, y, z = (first * v).unbind(-1)
+    d = 1.0 + second * q
+    part = torch.stack([d, -z, y, z, d, -x, -y, x, d], -1).unflatten(-1, (3, 3))
+    return outer + part
+
+
+def _rotation_vector(r: Tensor) -> Tensor:
+    r"""The logarithm of rotations of space, by the unit quaternion.
+
+    The largest of the four rows of :math:`4 q q^T`, whose entries are linear in the rotation, gives q without
+    cancellation at every angle (Shepperd 1978); then :math:`v = 2 \,\mathrm{atan2}(|u|, w)\, u / |u|` for q = (w, u).
+    """
+    m = [[r[..., i, j] for j in range(3)] for i in range(3)]
+    wx, wy, wz = (m[i][j] - m[j][i] for i, j in _PLANES)
+    xy, yz, xz = m[0][1] + m[1][0], m[1][2] + m[2][1], m[0][2] + m[2][0]
+    a, b, c = m[0][0], m[1][1], m[2][2]
+    diagonal = torch.stack([1.0 + a + b + c, 1.0 + a - b - c, 1.0 - a + b - c, 1.0 - a - b + c], -1)
+    largest = diagonal.detach().argmax(-1, keepdim=True)
+    ww, xx, yy, zz = diagonal.unbind(-1)
+    rows = torch.stack(
+        [ww, wx, wy, wz, wx, xx, xy, xz, wy, xy, yy, yz, wz, xz, yz, zz],
+        -1,
+    ).unflatten(-1, (4, 4))
+    row = torch.take_along_dim(rows, largest.unsqueeze(-1), -2).squeeze(-2)
+    w = row[..., 0]
+    row = torch.where((w < 0).unsqueeze(-1), -row, row)
+    w, u = row[..., 0], row[..., 1:]
+    # the scale of q cancels
+    square = (u * u).sum(-1)
+    small = square < _ATAN_RADIUS * w * w
+    w_small = torch.where(small, w, 1.0)
+    near = polynomial(torch.where(small, square, 0.0) / (w_small * w_small), _ATAN_SERIES) / w_small
+    length = torch.where(small, 1.0, square).sqrt()
+    far = 2.0 * torch.atan2(length, torch.where(small, 1.0, w)) / length
+    return torch.where(small, near, far).unsqueeze(-1) * u

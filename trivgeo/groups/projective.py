@@ -1,0 +1,88 @@
+"""The projective group of R^n."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trivgeo.errors import ShapeError
+from trivgeo.groups._matrices import inverse, transform_points
+from trivgeo.groups.action import PointAction
+from trivgeo.groups.base import Scale
+from trivgeo.groups.matrix import MatrixGroup, check_size, matrix_units, restore_determinant, unit_determinant
+
+__all__ = ["Projective"]
+
+
+class Projective(MatrixGroup):
+    r"""PGL(n + 1, R), homographies of R^n: matrices ``[*batch, n + 1, n + 1]`` of determinant one.
+
+    For even n the matrix of a homography is unique. For odd n it is unique up to sign, and the group is the
+    connected one, PSL(n + 1, R). Natural basis: :math:`e_{ij} - \delta_{ij} I / (n + 1)` row by row, without the last;
+    for n = 2: e11 - I/3, e12, e13, e21, e22 - I/3, e23, e31, e32. The logarithm is the principal one of the matrix (for
+    odd n, of whichever of the two matrices has one): then ``exp(log(g))`` is g up to sign.
+
+    Args:
+        n: the dimension of the space.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: n < 1.
+    """
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        check_size(n, 1)
+        k = n + 1
+        units, names = matrix_units(k)
+        eye = torch.eye(k, dtype=torch.float64)
+        traces = units.diagonal(dim1=-2, dim2=-1).sum(-1)
+        basis = units - traces[:, None, None] * eye / k
+        super().__init__(basis[:-1], names[:-1], scale)
+
+    def __repr__(self) -> str:
+        """Name and dimension of the space."""
+        return f"Projective({self.size - 1})"
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """The element of any homography matrix ``[*batch, n + 1, n + 1]``, scaled to determinant one.
+
+        NaN where that cannot be: determinant zero, or negative for odd n (the map reverses orientation).
+
+        Raises:
+            ShapeError: the matrices have the wrong size.
+        """
+        if tuple(matrix.shape[-2:]) != self.element_shape:
+            raise ShapeError(f"matrix: expected [*batch, {self.size}, {self.size}], got {list(matrix.shape)}")
+        return unit_determinant(matrix)
+
+    def _project(self, g: Tensor) -> Tensor:
+        return restore_determinant(g)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return inverse(g, unimodular=True)
+
+    def _log(self, g: Tensor) -> Tensor:
+        if self.size % 2:
+            return super()._log(g)
+        sign = torch.where(g.diagonal(dim1=-2, dim2=-1).sum(-1) < 0, -1.0, 1.0).to(g.dtype)[..., None, None]
+        v = super()._log(sign * g)
+        if self.size == 2:
+            return v
+        other = super()._log(-sign * g)
+        return torch.where(torch.isfinite(v).all(-1, keepdim=True), v, other)
+
+    def action(self) -> PointAction:
+        """The homography of points ``[*batch, p, n]``, defined where the denominator is not zero."""
+        return _ProjectiveAction(self, (self.size - 1,))
+
+
+class _ProjectiveAction(PointAction):
+    r"""x -> (A x + b) / (c.x + d) for the matrix [[A, b], [c, d]]."""
+
+    def _denominator(self, g: Tensor, x: Tensor) -> Tensor:
+        return (g[..., -1, :-1] * x).sum(-1) + g[..., -1, -1]
+
+    def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+        d = self._denominator(g, x)
+        upper = transform_points(g[..., :-1, :-1], x) + g[..., :-1, -1]
+        return upper / torch.where(d == 0, 1.0, d).unsqueeze(-1)

@@ -1,0 +1,180 @@
+"""Equations in the form d^r u / dt^r = F, on the jet space with those derivatives eliminated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sympy as sp
+from sympy.core.function import AppliedUndef
+
+from trivgeo.errors import ConfigurationError
+
+__all__ = ["EvolutionSystem"]
+
+Index = tuple[int, ...]
+
+
+class EvolutionSystem:
+    r"""A system :math:`\partial_t^{r_a} u_a = F^a`, with F free of t-derivatives of u_b of order r_b or more.
+
+    Args:
+        pde: an equation, an expression, or a sequence of them.
+        time: the variable t, ``None`` to choose.
+
+    Raises:
+        ConfigurationError: there is no such form, or the functions do not depend on the same variables.
+    """
+
+    def __init__(self, pde: Any, time: Any = None) -> None:
+        entries = list(pde) if isinstance(pde, list | tuple | sp.Tuple) else [pde]
+        residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else sp.sympify(e) for e in entries]
+        residuals = [sp.sympify(e).doit() for e in residuals]
+        functions = sorted({f for e in residuals for f in e.atoms(AppliedUndef)}, key=lambda f: str(f))
+        if not functions:
+            raise ConfigurationError("pde: expected functions such as u(x, t), got none")
+        self.variables: tuple[sp.Symbol, ...] = functions[0].args
+        if any(f.args != self.variables for f in functions) or not all(v.is_Symbol for v in self.variables):
+            raise ConfigurationError(f"pde: expected functions of the same symbols, got {functions}")
+        if len({f.func for f in functions}) != len(functions) or len(residuals) != len(functions):
+            raise ConfigurationError(f"pde: expected as many equations as functions {functions}, got {len(residuals)}")
+        self.functions = tuple(functions)
+        self.unknowns: tuple[sp.Symbol, ...] = tuple(sp.Symbol(f.func.__name__) for f in functions)
+        taken = set(self.variables) | {s for e in residuals for s in e.free_symbols}
+        clash = taken & set(self.unknowns)
+        if clash:
+            raise ConfigurationError(f"pde: expected functions and symbols of different names, got both for {clash}")
+        self.parameters = tuple(sorted(taken - set(self.variables), key=str))
+        self.zero: Index = (0,) * len(self.variables)
+        self._symbols: dict[tuple[int, Index], sp.Symbol] = {}
+        self._jets: dict[sp.Symbol, tuple[int, Index]] = {}
+        for a, unknown in enumerate(self.unknowns):
+            self._symbols[a, self.zero] = unknown
+            self._jets[unknown] = (a, self.zero)
+        self._eliminated: dict[tuple[int, Index], sp.Expr] = {}
+        self._solve([self._to_jets(e) for e in residuals], time)
+
+    # Jets ----------------------------------------------------------------------------------------------------
+
+    def jet(self, a: int, index: Index) -> sp.Symbol:
+        """The symbol of a derivative of u_a."""
+        key = (a, index)
+        if key not in self._symbols:
+            letters = "".join(str(v) * k for v, k in zip(self.variables, index, strict=True))
+            symbol = sp.Symbol(f"{self.unknowns[a]}_{letters}")
+            self._symbols[key] = symbol
+            self._jets[symbol] = key
+        return self._symbols[key]
+
+    def jets_in(self, expression: sp.Expr) -> list[tuple[sp.Symbol, int, Index]]:
+        """The symbols of u and its derivatives that occur."""
+        found = [(s, *self._jets[s]) for s in expression.free_symbols if s in self._jets]
+        return sorted(found, key=lambda entry: (entry[1], entry[2]))
+
+    def is_derivative(self, symbol: sp.Symbol) -> bool:
+        """Whether a symbol is a derivative of order one or more."""
+        return symbol in self._jets and any(self._jets[symbol][1])
+
+    def _to_jets(self, expression: sp.Expr) -> sp.Expr:
+        replacements = {}
+        for derivative in expression.atoms(sp.Derivative):
+            index = [0] * len(self.variables)
+            for variable, count in derivative.variable_count:
+                index[self.variables.index(variable)] += int(count)
+            replacements[derivative] = self.jet(self.functions.index(derivative.expr), tuple(index))
+        plain = dict(zip(self.functions, self.unknowns, strict=True))
+        return expression.xreplace(replacements).xreplace(plain)
+
+    def plain(self, expression: Any) -> sp.Expr:
+        """An expression with ``u(x, t)`` written as the symbol u."""
+        return sp.sympify(expression).xreplace(dict(zip(self.functions, self.unknowns, strict=True)))
+
+    # The solved form -----------------------------------------------------------------------------------------
+
+    def _solve(self, residuals: Sequence[sp.Expr], time: Any) -> None:
+        names = [str(v) for v in self.variables]
+        if time is not None and str(time) not in names:
+            raise ConfigurationError(f"time: expected one of {names}, got {time}")
+        preferred = sorted(range(len(names)), key=lambda i: (names[i] != "t", -i))
+        reasons = []
+        for position in preferred if time is None else [names.index(str(time))]:
+            reason = self._solve_for(residuals, position)
+            if reason is None:
+                return
+            reasons.append(f"{names[position]}: {reason}")
+        raise ConfigurationError(
+            "pde: expected equations that can be solved for the highest derivative in one variable; "
+            + "; ".join(reasons)
+        )
+
+    def _solve_for(self, residuals: Sequence[sp.Expr], position: int) -> str | None:
+        """Solve for the highest derivatives in one variable; the reason if that is not possible."""
+        orders = []
+        for a in range(len(self.unknowns)):
+            present = [j[2][position] for e in residuals for j in self.jets_in(e) if j[1] == a]
+            orders.append(max(present, default=0))
+        if min(orders) < 1:
+            return "an unknown has no derivative in it"
+        leading = []
+        for a, order in enumerate(orders):
+            index = tuple(order if i == position else 0 for i in range(len(self.variables)))
+            leading.append(self.jet(a, index))
+        try:
+            solutions = sp.solve(list(residuals), leading, dict=True)
+        except NotImplementedError:
+            return "not solvable"
+        if len(solutions) != 1 or any(symbol not in solutions[0] for symbol in leading):
+            return f"not uniquely solvable for {', '.join(map(str, leading))}"
+        right = [sp.expand(solutions[0][symbol]) for symbol in leading]
+        for expression in right:
+            for symbol, b, index in self.jets_in(expression):
+                if index[position] >= orders[b]:
+                    return f"{symbol} is left beside {', '.join(map(str, leading))}"
+        self.time = position
+        self.orders = tuple(orders)
+        self.right = tuple(right)
+        self._eliminated = {}
+        return None
+
+    # Total derivatives on solutions --------------------------------------------------------------------------
+
+    def value(self, a: int, index: Index) -> sp.Expr:
+        """A derivative of u_a, expressed by those that are free on solutions."""
+        if index[self.time] < self.orders[a]:
+            return self.jet(a, index)
+        key = (a, index)
+        if key not in self._eliminated:
+            lowest = next((i for i, k in enumerate(index) if k and i != self.time), None)
+            if lowest is not None:
+                self._eliminated[key] = self.total(self.value(a, _shift(index, lowest, -1)), lowest)
+            elif index[self.time] > self.orders[a]:
+                self._eliminated[key] = self.total(self.value(a, _shift(index, self.time, -1)), self.time)
+            else:
+                self._eliminated[key] = self.right[a]
+        return self._eliminated[key]
+
+    def total(self, expression: sp.Expr, direction: int) -> sp.Expr:
+        """The total derivative of an expression of free jets in one variable."""
+        result = sp.diff(expression, self.variables[direction])
+        for symbol, a, index in self.jets_in(expression):
+            result += sp.diff(expression, symbol) * self.value(a, _shift(index, direction, 1))
+        return sp.expand(result)
+
+
+def _shift(index: Index, position: int, by: int) -> Index:
+    return tuple(k + by if i == position else k for i, k in enumerate(index))
+
+
+def multi_indices(length: int, degree: int) -> Iterable[Index]:
+    """All exponents of the given number of variables up to a total degree, by degree."""
+
+    def of_degree(n: int, d: int) -> Iterable[Index]:
+        if n == 1:
+            yield (d,)
+            return
+        for first in range(d, -1, -1):
+            for rest in of_degree(n - 1, d - first):
+                yield (first, *rest)
+
+    for total in range(degree + 1):
+        yield from of_degree(length, total)

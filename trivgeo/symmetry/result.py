@@ -1,0 +1,257 @@
+"""What the search for symmetries returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sympy as sp
+import torch
+
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
+from trivgeo.groups.generators.symbolic import exact_number, exact_structure_constants
+from trivgeo.groups.structure import Split, find_split
+
+if TYPE_CHECKING:
+    from trivgeo.symmetry.determining import LinearForm
+    from trivgeo.symmetry.equation import EvolutionSystem
+
+__all__ = ["SuperpositionIdeal", "Symmetries", "Symmetry", "SymmetryAlgebra"]
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """An infinitesimal symmetry: a vector field with exact coefficients.
+
+    Attributes:
+        name: a short name.
+        components: the coefficients, one for each variable.
+        variables: the independent variables, then the unknown functions as symbols.
+    """
+
+    name: str
+    components: tuple[sp.Expr, ...]
+    variables: tuple[sp.Symbol, ...]
+
+    @property
+    def text(self) -> str:
+        """The field as it is written, such as ``x*∂_x + 2*t*∂_t``."""
+        parts = []
+        for component, variable in zip(self.components, self.variables, strict=True):
+            if component == 0:
+                continue
+            factor = sp.factor_terms(component)
+            sign = "-" if factor.could_extract_minus_sign() else "+"
+            size = -factor if sign == "-" else factor
+            shown = "" if size == 1 else f"({size})*" if size.is_Add else f"{size}*"
+            parts.append((sign, f"{shown}∂_{variable}"))
+        first = ("-" if parts[0][0] == "-" else "") + parts[0][1]
+        return first + "".join(f" {sign} {body}" for sign, body in parts[1:])
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.text}"
+
+    def __iter__(self) -> Any:
+        return iter(self.components)
+
+
+@dataclass(frozen=True)
+class SuperpositionIdeal:
+    """The infinite-dimensional abelian ideal of a linear equation: adding any solution of its homogeneous form.
+
+    Attributes:
+        system: the equations.
+        polynomials: the members found within the ansatz.
+    """
+
+    system: EvolutionSystem
+    polynomials: tuple[Symmetry, ...]
+
+    @property
+    def text(self) -> str:
+        """The ideal in words."""
+        arguments = ", ".join(map(str, self.system.variables))
+        fields = " + ".join(f"phi_{u}({arguments})*∂_{u}" for u in self.system.unknowns)
+        return f"{fields}, for every solution phi of the homogeneous equations"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class SymmetryAlgebra:
+    """The exact algebra of symmetries, with the sign of the group: minus the bracket of the fields.
+
+    Attributes:
+        structure_constants: nested lists ``c[i][j][k]`` of SymPy expressions of the parameters.
+        names: names of the generators.
+        parameters: the parameters of the equations.
+    """
+
+    def __init__(self, constants: Any, names: Sequence[str], parameters: Sequence[sp.Symbol]) -> None:
+        self.structure_constants = constants
+        self.names = tuple(names)
+        self.parameters = tuple(parameters)
+
+    @property
+    def dim(self) -> int:
+        """The dimension."""
+        return len(self.names)
+
+    @property
+    def modular_character(self) -> tuple[sp.Expr, ...]:
+        """tr ad of each generator; the group is unimodular where all vanish."""
+        c, n = self.structure_constants, self.dim
+        return tuple(sp.simplify(sum((c[i][j][j] for j in range(n)), sp.S.Zero)) for i in range(n))
+
+    def numeric(self, **parameters: Any) -> LieAlgebra:
+        """The algebra at given values of the parameters.
+
+        Raises:
+            ConfigurationError: a parameter has no value.
+        """
+        values = {s: exact_number(parameters[s.name]) for s in self.parameters if s.name in parameters}
+        entries = [[[sp.sympify(x).subs(values) for x in row] for row in block] for block in self.structure_constants]
+        missing = {s.name for block in entries for row in block for x in row for s in x.free_symbols}
+        if missing:
+            raise ConfigurationError(f"expected a value for each of: {', '.join(sorted(missing))}")
+        c = torch.tensor([[[float(x) for x in row] for row in block] for block in entries], dtype=torch.float64)
+        return LieAlgebra(c, self.names)
+
+    def levi_split(self, **parameters: Any) -> Split:
+        """The Levi factor, torus and nilradical, as rows of coefficients of the generators."""
+        return find_split(self.numeric(**parameters))
+
+    def __repr__(self) -> str:
+        lines = []
+        for i in range(self.dim):
+            for j in range(i + 1, self.dim):
+                row = self.structure_constants[i][j]
+                total = sum((c * sp.Symbol(name) for c, name in zip(row, self.names, strict=True)), sp.S.Zero)
+                if total != 0:
+                    lines.append(f"[{self.names[i]}, {self.names[j]}] = {total}")
+        return "\n".join(lines) or f"abelian, dimension {self.dim}"
+
+
+class Symmetries:
+    """Point symmetries of equations, found by a polynomial ansatz.
+
+    Attributes:
+        generators: a basis of the symmetries of at most the degree asked for, apart from the infinite ideal.
+        infinite_ideal: the superposition ideal if the equations are linear, else ``None``.
+        complete_up_to: the degree: every symmetry with polynomial coefficients of at most this total degree is a
+            combination of the generators (and members of the infinite ideal), for generic parameters. Symmetries whose
+            coefficients are no polynomials are not found.
+        dimensions: the number of generators by degree, for this degree and the next one or two.
+    """
+
+    def __init__(
+        self,
+        system: EvolutionSystem,
+        equations: Sequence[LinearForm],
+        degree: int,
+        generators: tuple[Symmetry, ...],
+        infinite_ideal: SuperpositionIdeal | None,
+        dimensions: Mapping[int, int],
+    ) -> None:
+        self._system = system
+        self._equations = equations
+        self.generators = generators
+        self.infinite_ideal = infinite_ideal
+        self.complete_up_to = degree
+        self.dimensions = dict(dimensions)
+        self._algebra: SymmetryAlgebra | None = None
+
+    def __len__(self) -> int:
+        return len(self.generators)
+
+    @property
+    def variables(self) -> tuple[sp.Symbol, ...]:
+        """The independent variables, then the unknown functions as symbols."""
+        return (*self._system.variables, *self._system.unknowns)
+
+    @property
+    def parameters(self) -> tuple[sp.Symbol, ...]:
+        """The parameters of the equations."""
+        return self._system.parameters
+
+    @property
+    def grows(self) -> bool:
+        """Whether one degree more has more symmetries: the degree is too low, or the algebra is infinite."""
+        return self.dimensions[self.complete_up_to + 1] > self.dimensions[self.complete_up_to]
+
+    @property
+    def looks_infinite(self) -> bool:
+        """Whether the number of generators grows with each of two more degrees, beside the superposition ideal."""
+        d = self.complete_up_to
+        return self.grows and self.dimensions[d + 2] > self.dimensions[d + 1]
+
+    @property
+    def statement(self) -> str:
+        """What is known about completeness, in words."""
+        d = self.complete_up_to
+        text = f"complete for polynomial coefficients up to degree {d}, generic parameters"
+        if self.looks_infinite:
+            sizes = ", ".join(f"{n} at degree {k}" for k, n in self.dimensions.items())
+            return f"{text}; the number grows with the degree ({sizes}): infinite-dimensional, or the degree is too low"
+        if self.grows:
+            return f"{text}; degree {d + 1} has {self.dimensions[d + 1]}, degree {d + 2} no more: use degree={d + 1}"
+        return f"{text}; degree {d + 1} has no more"
+
+    @property
+    def determining_equations(self) -> list[sp.Expr]:
+        """Expressions in functions xi_x(x, t, u), ..., eta_u(x, t, u) that all have to vanish."""
+        n = len(self._system.variables)
+        functions = [
+            sp.Function(f"{'xi' if c < n else 'eta'}_{v}")(*self.variables) for c, v in enumerate(self.variables)
+        ]
+        result = []
+        for form in self._equations:
+            total = sp.S.Zero
+            for (c, k), value in form.items():
+                counts = [(v, m) for v, m in zip(self.variables, k, strict=True) if m]
+                total += value * (sp.Derivative(functions[c], *counts) if counts else functions[c])
+            result.append(total)
+        return result
+
+    @property
+    def algebra(self) -> SymmetryAlgebra:
+        """Structure constants, modular character and Levi split.
+
+        Raises:
+            AlgebraError: the generators do not close under the bracket, which happens for part of an infinite algebra.
+        """
+        if self._algebra is None:
+            fields = [g.components for g in self.generators]
+            names = [g.name for g in self.generators]
+            try:
+                c = exact_structure_constants(fields, self.variables, names)
+            except AlgebraError as error:
+                raise AlgebraError(f"{error}; {self.statement}") from error
+            constants = [[[-x for x in row] for row in block] for block in c]
+            self._algebra = SymmetryAlgebra(constants, names, self.parameters)
+        return self._algebra
+
+    def group(self, **settings: Any) -> GeneratedGroup:
+        """The symmetry group, ready for every sampler.
+
+        Args:
+            **settings: values of the parameters by name; any other keyword goes to
+                `trivgeo.groups.from_generators` (such as ``scale``, ``split``, ``flow``).
+
+        Raises:
+            AlgebraError: the generators do not close under the bracket.
+            ConfigurationError: a parameter has no value.
+        """
+        names = {s.name for s in self.parameters}
+        parameters = {key: value for key, value in settings.items() if key in names}
+        options = {key: value for key, value in settings.items() if key not in names}
+        fields = {g.name: g.components for g in self.generators}
+        return from_generators(fields, variables=self.variables, parameters=parameters, **options)
+
+    def __repr__(self) -> str:
+        lines = [str(g) for g in self.generators]
+        if self.infinite_ideal is not None:
+            lines.append(f"infinite ideal: {self.infinite_ideal}")
+        return "\n".join([*lines, self.statement])
