@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from trivgeo.groups import LieGroup, SemidirectProduct, Translation
 
@@ -41,12 +42,12 @@ def assert_relative(actual: Tensor, expected: Tensor, bound: float, *, event: in
 
 
 def numeric_jacobian(f: Callable[[Tensor], Tensor], x: Tensor, step: float = 5e-3) -> Tensor:
-    """``df/dx`` of ``[n] -> [*out]`` as ``[*out, n]`` by sixth-order central differences."""
-    columns = []
-    for direction in torch.eye(x.numel(), dtype=x.dtype):
-        shifts = [(k * step * direction.reshape(x.shape), weight / step) for k, weight in _STENCIL]
-        columns.append(sum(weight * (f(x + shift) - f(x - shift)) for shift, weight in shifts))
-    return torch.stack(columns, -1)
+    """``df/dx`` of ``[*in] -> [*out]`` as ``[*out, x.numel()]`` by sixth-order central differences."""
+    unit = torch.eye(x.numel(), dtype=x.dtype).unflatten(-1, x.shape) if x.ndim else torch.ones(1, dtype=x.dtype)
+    shifts = torch.stack([sign * k * step * unit for k, _ in _STENCIL for sign in (1, -1)])
+    weights = torch.tensor([sign * weight / step for _, weight in _STENCIL for sign in (1, -1)], dtype=x.dtype)
+    values = vmap(vmap(f))(x + shifts)
+    return torch.tensordot(weights, values, 1).movedim(0, -1)
 
 
 def affine_line(scale: object = None) -> SemidirectProduct:

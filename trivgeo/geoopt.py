@@ -65,10 +65,9 @@ class GroupManifold(geoopt.Manifold):
         c = group.algebra.structure_constants
         # ad(v) antisymmetric for every v: [e_i, e_j].e_k + e_j.[e_i, e_k] = 0
         self.is_bi_invariant = bool(((c + c.transpose(1, 2)).abs() <= 1e-12 * c.abs().max().clamp(min=1.0)).all())
-        rows = self._ambient(
-            group.identity(group.dim, dtype=torch.float64), torch.eye(group.dim, dtype=torch.float64)
-        ).reshape(group.dim, -1)
-        self._dual = Constant(torch.linalg.pinv(rows))
+        e, eye = group.identity(group.dim, dtype=torch.float64), torch.eye(group.dim, dtype=torch.float64)
+        rows = jvp(lambda v: group.perturb(e, v), (torch.zeros_like(eye),), (eye,))[1].reshape(group.dim, -1)
+        self._basis, self._dual = Constant(rows), Constant(torch.linalg.pinv(rows))
 
     def extra_repr(self) -> str:
         """The group."""
@@ -76,28 +75,22 @@ class GroupManifold(geoopt.Manifold):
 
     # Between tangent vectors and the algebra ------------------------------------------------------------------
 
-    def _ambient(self, x: Tensor, v: Tensor) -> Tensor:
-        """d(L_x)_e v."""
-        group = self.group
-        e = group.identity(dtype=x.dtype, device=x.device)
-        direction = jvp(lambda w: group.perturb(e, w), (torch.zeros_like(v),), (v,))[1]
-        return jvp(lambda y: group.compose(x, y), (e.expand(direction.shape).contiguous(),), (direction,))[1]
-
-    def _flat(self, w: Tensor) -> Tensor:
-        return w.flatten(-self.ndim) if self.ndim else w
-
     def trivialize(self, x: Tensor, u: Tensor) -> Tensor:
         """The algebra vector ``[*batch, dim]`` of a tangent vector at x (of its projection, in general)."""
-        x, u = _plain(x, u)
-        x, u = torch.broadcast_tensors(x, u)
+        x, u = torch.broadcast_tensors(*_plain(x, u))
         inverse = self.group.inverse(x)
-        moved = jvp(lambda y: self.group.compose(inverse, y), (x,), (u.contiguous(),))[1]
-        return self._flat(moved) @ self._dual.like(moved)
+        # tangents of zeros, not none: torch evaluates absent ones through slow Python code
+        moved = jvp(self.group.compose, (inverse, x.contiguous()), (torch.zeros_like(inverse), u.contiguous()))[1]
+        return moved.flatten(-self.ndim) @ self._dual.like(moved)
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The tangent vector at x of an algebra vector ``[*batch, dim]``."""
         (x,) = _plain(x)
-        return self._ambient(x, v)
+        shape = self.group.element_shape
+        direction = (v @ self._basis.like(v)).unflatten(-1, shape)
+        x, direction = torch.broadcast_tensors(x, direction)
+        e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
+        return jvp(self.group.compose, (x.contiguous(), e), (torch.zeros_like(x), direction.contiguous()))[1]
 
     # Required by geoopt ----------------------------------------------------------------------------------------
 
@@ -165,9 +158,9 @@ class GroupManifold(geoopt.Manifold):
     def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
         """The gradient of the metric from the derivative by element coordinates: trivialized gradient, moved to x."""
         x, u = _plain(x, u)
-        zero = x.new_zeros(*self.group.batch_shape(x), self.group.dim)
-        pull = vjp(lambda w: self.group.perturb(x, w), zero)[1]
-        return self.tangent(x, pull(u)[0])
+        e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
+        pull = vjp(lambda y: self.group.compose(x, y), e)[1]
+        return self.tangent(x, pull(u)[0].flatten(-self.ndim) @ self._basis.like(x).mT)
 
     def projx(self, x: Tensor) -> Tensor:
         """A near element; see `LieGroup.project`."""

@@ -1,3 +1,5 @@
+"""Build a symmetry group that nobody shipped from an equation, and undo an unknown transformation with it."""
+
 # %% [markdown]
 # # A group that nobody shipped
 #
@@ -28,8 +30,8 @@ from trivgeo.symmetry import find_symmetries, verify
 # ## 1. From the equation to its symmetries
 #
 # `find_symmetries` solves the determining equations exactly, with coefficients that are polynomials up to a degree.
-# The last line of its report says what it knows: nothing more at degree 3. (Potential Burgers has symmetries that are
-# not polynomial as well, `exp(-u) phi(x, t) ∂_u`, because it is a heat equation in disguise. `verify` checks any field.)
+# The last line of its report says what it knows: nothing more at degree 3. (Potential Burgers also has symmetries that
+# are not polynomial, `exp(-u) phi(x, t) ∂_u`, being a heat equation in disguise. `verify` checks any field.)
 
 # %%
 x, t = sp.symbols("x t")
@@ -120,7 +122,7 @@ moved = action(unknown, clean)
 
 
 # %%
-def polish(elements: Tensor, jets: Tensor, rounds: int = 8) -> Tensor:
+def polish(elements: Tensor, jets: Tensor, rounds: int = 6) -> Tensor:
     """Gauss-Newton steps ``g <- g exp(v)`` on the moments of the restored jets."""
 
     def defect(v: Tensor, g: Tensor, y: Tensor) -> Tensor:
@@ -141,7 +143,7 @@ def error(jets: Tensor) -> float:
     return float((jets - clean).square().mean().sqrt())
 
 
-inverter = TIED(action, energy, GeometricSchedule(0.1, 1.0), steps=30, num_mc=2, num_hypotheses=12)
+inverter = TIED(action, energy, GeometricSchedule(0.1, 1.0), steps=20, num_mc=2, num_hypotheses=12)
 result = inverter(moved, generator=generator)
 restored = action(group.inverse(result.best()), moved)
 polished = action(group.inverse(polish(result.best(), moved)), moved)

@@ -22,12 +22,16 @@ from trivgeo.groups import (
     HeatSymmetry,
     Heisenberg,
     KdVSymmetry,
+    LieAlgebra,
     LieGroup,
     MatrixGroup,
+    Nilpotent,
     Projective,
     SemidirectProduct,
     Translation,
+    from_generators,
 )
+from trivgeo.groups.base import Scale
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,28 @@ def itself(g: Tensor) -> Tensor:
     return g
 
 
+def filiform(scale: Scale = None) -> LieGroup:
+    """[e1, ei] = e(i+1) for i = 2, 3, 4: nilpotent of four steps."""
+    c = torch.zeros(5, 5, 5)
+    for i in (1, 2, 3):
+        c[0, i, i + 1], c[i, 0, i + 1] = 1.0, -1.0
+    return Nilpotent(LieAlgebra(c), scale)
+
+
+def generated_kdv(scale: Scale = None) -> LieGroup:
+    """The symmetries of KdV from their fields on (x, t, u), as torch functions."""
+    return from_generators(
+        {
+            "X": lambda p: torch.stack([torch.ones_like(p[0]), 0 * p[1], 0 * p[2]]),
+            "T": lambda p: torch.stack([0 * p[0], torch.ones_like(p[1]), 0 * p[2]]),
+            "C": lambda p: torch.stack([p[1], 0 * p[1], torch.ones_like(p[2])]),
+            "S": lambda p: torch.stack([p[0], 3 * p[1], -2 * p[2]]),
+        },
+        variables=3,
+        scale=scale,
+    )
+
+
 CASES = [
     GroupCase("Translation(3)", partial(Translation, 3), 1.0, translation_matrix, has_action=True),
     GroupCase("Heisenberg(1)", Heisenberg, 1.0, partial(heisenberg_matrix, n=1, central=1.0)),
@@ -237,5 +263,7 @@ CASES = [
     GroupCase("SE(3)", partial(SE, 3), 0.6, homogeneous_matrix, has_action=True),
     GroupCase("Projective(2)", partial(Projective, 2), 0.3, itself, has_action=True),
     GroupCase("Triangular(2)", triangular, 0.5, itself, has_action=True),
+    GroupCase("Nilpotent(filiform, 4)", filiform, 0.8),
+    GroupCase("KdV from generators", generated_kdv, 0.4, has_action=True, pdes=(kdv(),)),
     GroupCase("SE(2)xKdV", rigid_times_kdv, 0.4, rigid_times_kdv_matrix),
 ]

@@ -186,13 +186,11 @@ class TestGenerators:
     def fields(action: PointAction, x: Tensor) -> Tensor:
         """The infinitesimal generators at one point, ``[dim, n]``: d/ds exp(s e_i).x at s = 0."""
         zero = torch.zeros(action.group.dim, dtype=torch.float64)
-        rows = torch.eye(action.group.dim, dtype=torch.float64)
-        curve = lambda v: action(action.group.exp(v), x[None])[0]  # noqa: E731
-        return torch.stack([jvp(curve, (zero,), (row,))[1] for row in rows])
+        return jacfwd(lambda v: action(action.group.exp(v), x[None])[0])(zero).T
 
-    def test_exponential_is_the_flow(self, action_case: GroupCase, action: PointAction, dims: int) -> None:
+    def test_exponential_is_the_flow(self, action_case: GroupCase, action: PointAction) -> None:
         """exp(s v).x solves y' = X_v(y), integrated by scipy."""
-        group = action.group
+        group, dims = action.group, max(action.point_dims)
         scale = torch.tensor(action_case.pdes[0].basis_scale) if action_case.pdes else torch.ones(group.dim)
         v = scale.double() * random_vectors(group, 4, std=0.15)
         x = 0.5 * sample_points(action_case, dims, 4)  # the flow of a projective field leaves the plane in finite time
@@ -202,16 +200,16 @@ class TestGenerators:
             curve = lambda v: action(group.exp(v), points)  # noqa: E731
             return jvp(curve, (torch.zeros_like(v),), (v,))[1].flatten().numpy()
 
-        flow = solve_ivp(slope, (0.0, 1.0), x.flatten().numpy(), method="DOP853", rtol=1e-11, atol=1e-13)
+        flow = solve_ivp(slope, (0.0, 1.0), x.flatten().numpy(), method="DOP853", rtol=1e-9, atol=1e-11)
         assert flow.success
         end = torch.as_tensor(flow.y[:, -1]).reshape(x.shape)
-        assert_relative(action(group.exp(v), x), end, 1e-8, floor=length(action_case) * 1e-2)
+        assert_relative(action(group.exp(v), x), end, 1e-6, floor=length(action_case) * 1e-2)
 
     def test_brackets_of_the_fields_have_the_opposite_sign(
         self, action_case: GroupCase, action: PointAction, dims: int
     ) -> None:
         """For a left action c_fields = -c_group; [X, Y] = X.grad Y - Y.grad X."""
-        for x in sample_points(action_case, dims)[:3]:
+        for x in sample_points(action_case, dims)[:2]:
             fields = self.fields(action, x)
             jacobians = jacfwd(lambda p: self.fields(action, p))(x)  # [i, component, coordinate]
             along = torch.einsum("jac,ic->ija", jacobians, fields)  # X_i . grad X_j

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from scipy.special import ive
 from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, randn, seeded
@@ -21,6 +23,7 @@ from trivgeo.sde import (
     GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
+    Run,
     RungeKuttaMuntheKaas4,
     Stepper,
     TrivializedSDE,
@@ -28,7 +31,9 @@ from trivgeo.sde import (
     probability_flow,
     probability_flow_sample,
     reverse_diffusion,
+    reverse_solution,
     solve,
+    trivialized_grad,
 )
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
@@ -69,8 +74,6 @@ class TestNoiseWithoutDrift:
         with patch.context() as context:
             number, weights = hermite_normal(group.dim, 12 if group.dim == 2 else 6, context)
             g = group.identity(number, dtype=torch.float64)
-            if scheme is ExponentialEuler:  # takes one draw a step
-                pass
             new = scheme().step(TrivializedSDE(group, UNIT), g, 0.0, h, None)
             return torch.einsum("b,bij->ij", weights, rho(new))
 
@@ -102,20 +105,18 @@ class TestWeakOrderWithDrift:
     """Closed-form means under noise and a drift that depends on the place and does not commute with it."""
 
     @staticmethod
-    def rotations(scheme: Stepper, steps: int, number: int) -> tuple[float, float]:
+    def rotations(scheme: Stepper, steps: int, number: int) -> tuple[Tensor, Tensor]:
         """dg = c g dt + g dw has E[g] = exp(t c) e^-t; left-trivialized, the drift is g^T c."""
         axis = torch.tensor([1.0, 0.5, -1.5], dtype=torch.float64)
         group = SO(3)
         sde = TrivializedSDE(group, UNIT, lambda g, t: (g.mT @ axis.unsqueeze(-1)).squeeze(-1))
         g = group.identity(number, dtype=torch.float64)
         final = solve(sde, g, torch.linspace(0, 1, steps + 1).tolist(), stepper=scheme, generator=seeded(steps)).final
-        reference = group.exp(axis)
-        # both sides against the exact rotation: a control with the same noise of direction
-        values = (final * reference).sum((-1, -2)) / 3.0
-        return float(values.mean()) - math.exp(-1.0), float(values.std()) / math.sqrt(number)
+        values = (final - math.exp(-1.0) * group.exp(axis)).flatten(1)
+        return values.mean(0), values.std(0) / math.sqrt(number)
 
     @staticmethod
-    def affine(scheme: Stepper, steps: int, number: int) -> tuple[float, float]:
+    def affine(scheme: Stepper, steps: int, number: int) -> tuple[Tensor, Tensor]:
         """da = -2 a dt + dw, db = -b dt + e^a dw from (0.5, 1): E[b] = e^-1, E[b^2] by quadrature of E[e^2a]."""
         group = affine_line()
 
@@ -124,35 +125,34 @@ class TestWeakOrderWithDrift:
             return torch.stack([-2.0 * a, -b * (-a).exp()], -1)
 
         start = torch.tensor([0.5, 1.0], dtype=torch.float64).expand(number, 2)
-        half = ConstantSchedule(0.6)
-        final = solve(
-            TrivializedSDE(group, half, drift),
-            start,
-            torch.linspace(0, 1, steps + 1).tolist(),
-            stepper=scheme,
-            generator=seeded(steps),
-        ).final
+        sde = TrivializedSDE(group, ConstantSchedule(0.6), drift)
+        grid = torch.linspace(0, 1, steps + 1).tolist()
+        final = solve(sde, start, grid, stepper=scheme, generator=seeded(steps)).final
         s = np.linspace(0.0, 1.0, 20001)
         mean, var = 0.5 * np.exp(-2 * s), 0.36 * (1 - np.exp(-4 * s)) / 4
-        exact = math.exp(-2.0) + np.trapezoid(np.exp(-2 * (1 - s)) * 0.36 * np.exp(2 * mean + 2 * var), s)
-        values = final[:, 1] ** 2
-        return float(values.mean()) - float(exact), float(values.std()) / math.sqrt(number)
+        square = math.exp(-2.0) + np.trapezoid(np.exp(-2 * (1 - s)) * 0.36 * np.exp(2 * mean + 2 * var), s)
+        a, b = final.unbind(-1)
+        exact = torch.tensor([mean[-1], mean[-1] ** 2 + var[-1], math.exp(-1.0), square])
+        values = torch.stack([a, a * a, b, b * b], -1) - exact
+        return values.mean(0), values.std(0) / math.sqrt(number)
 
-    def orders(self, problem: str, scheme: Stepper, steps: list[int], number: int) -> float:
-        errors, noise = zip(*(getattr(self, problem)(scheme, m, number) for m in steps), strict=True)
-        assert abs(errors[-1]) > 3 * noise[-1], "the last error must stand above the noise"
-        return slope(steps, list(errors))
+    def order(self, problem: str, scheme: Stepper, steps: list[int], number: int) -> float:
+        """Of the norm of the errors of all moments."""
+        results = [getattr(self, problem)(scheme, m, number) for m in steps]
+        errors = [float(e.norm()) for e, _ in results]
+        assert errors[-1] > 3 * float(results[-1][1].norm()), "the last error must stand above the noise"
+        return slope(steps, errors)
 
-    @pytest.mark.parametrize("problem", ["rotations", "affine"])
-    def test_fast(self, problem: str) -> None:
-        assert self.orders(problem, ExponentialEuler(), [2, 4, 8], 100_000) == pytest.approx(1, abs=0.45)
-        assert self.orders(problem, GeometricHeun(), [2, 4], 200_000) == pytest.approx(2, abs=0.5)
+    @pytest.mark.parametrize(("problem", "steps"), [("rotations", [4, 8]), ("affine", [3, 6])])
+    def test_fast(self, problem: str, steps: list[int]) -> None:
+        assert self.order(problem, ExponentialEuler(), [4, 8, 16], 200_000) == pytest.approx(1, abs=0.3)
+        assert self.order(problem, GeometricHeun(), steps, 200_000) == pytest.approx(2, abs=0.5)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("problem", ["rotations", "affine"])
     def test_slow(self, problem: str) -> None:
-        assert self.orders(problem, ExponentialEuler(), [4, 8, 16], 2_000_000) == pytest.approx(1, abs=0.2)
-        assert self.orders(problem, GeometricHeun(), [2, 4, 8], 4_000_000) == pytest.approx(2, abs=0.35)
+        assert self.order(problem, ExponentialEuler(), [8, 16, 32], 1_000_000) == pytest.approx(1, abs=0.2)
+        assert self.order(problem, GeometricHeun(), [4, 8, 16], 2_000_000) == pytest.approx(2, abs=0.3)
 
 
 class TestDeterministic:
@@ -162,9 +162,6 @@ class TestDeterministic:
     @pytest.mark.parametrize("group", [SO(3), SL(2), affine_line(), SE(2)], ids=repr)
     def test_order(self, group: LieGroup, scheme: type[Stepper], order: int) -> None:
         """Without noise: against the same scheme with many steps, time-dependent drift of both kinds."""
-        matrix = (
-            0.5 * randn(group.dim, group.element_shape.numel() if group.element_shape else 1, seed=3) if False else None
-        )
         size = torch.Size(group.element_shape).numel()
         matrix = 0.7 * randn(group.dim, size, seed=3)
         phi = lambda g, t: g.flatten(-len(group.element_shape)) @ matrix.mT * math.cos(2 * t)  # noqa: E731
@@ -172,7 +169,7 @@ class TestDeterministic:
         sde = TrivializedSDE(group, GeometricSchedule(0.5, 1.5), phi, psi, noisy=False)
         g = group.exp(0.3 * randn(2, group.dim, seed=4))
         for grid in (lambda m: [k / m for k in range(m + 1)], lambda m: [1 - k / m for k in range(m + 1)]):
-            exact = solve(sde, g, grid(400), stepper=RungeKuttaMuntheKaas4()).final
+            exact = solve(sde, g, grid(200), stepper=RungeKuttaMuntheKaas4()).final
             steps = [10, 20, 40]
             errors = [float((solve(sde, g, grid(m), stepper=scheme()).final - exact).abs().max()) for m in steps]
             assert slope(steps, errors) == pytest.approx(order, abs=0.4)
@@ -223,7 +220,7 @@ class TestProbabilityFlow:
         energy = lambda g: (g[..., 0] - 0.3) ** 2 / 0.32 + (g[..., 1] - 0.5) ** 2 / 0.5 - g[..., 0]  # noqa: E731
         clean = torch.tensor([0.3, 0.5]).double() + randn(1500, 2, seed=3) * torch.tensor([0.4, 0.5]).double()
         start = forward_noising(group, SCHEDULE, clean, steps=20, generator=seeded(4))
-        score = EnergyScore(energy, NoiseKernel(group, SCHEDULE, 16), 128)
+        score = EnergyScore(energy, NoiseKernel(group, SCHEDULE, 16), 64, pool=4096)
         g = probability_flow_sample(group, SCHEDULE, score, start, steps=16, generator=seeded(5))
         without = probability_flow_sample(
             group, SCHEDULE, score, start, steps=16, generator=seeded(5), modular_drift=False
@@ -273,13 +270,11 @@ class TestReverse:
                 [g[..., 0, 0] * math.cos(0.5) + g[..., 1, 0] * math.sin(0.5), g[..., 0, 2], g[..., 1, 2]], -1
             )
             energy = lambda g: -4.0 * values(g)[..., 0] + ((g[..., 2] - centre) ** 2).sum(-1) / 0.18  # noqa: E731
-            from scipy.special import ive
-
             mean = torch.tensor([ive(1, 4.0) / ive(0, 4.0), 0.4, -0.2]).double()
             std = torch.tensor([float(values(clean)[:, 0].std()), 0.3, 0.3]).double()
         start = forward_noising(group, SCHEDULE, clean, steps=100, generator=seeded(4))
         score = EnergyScore(energy, NoiseKernel(group, SCHEDULE, steps), num_mc, pool=4096)
-        options = {"initial": start, "steps": steps, "stepper": GeometricHeun()}
+        options = {"initial": start, "steps": steps, "stepper": GeometricHeun(), "max_score_norm": 30.0}
         g = reverse_diffusion(group, SCHEDULE, score, generator=seeded(5), **options)
         error = std / math.sqrt(number)
         assert bool(((values(g).mean(0) - mean).abs() < slack + 3 * error).all()), values(g).mean(0)
@@ -299,16 +294,14 @@ class TestReverse:
         g = reverse_diffusion(Translation(2), SCHEDULE, score, stepper=GeometricHeun(skip_zero=True), **options)
         assert torch.isfinite(g).all()
         assert min(seen) == pytest.approx(0.2)
-        with pytest.raises(ZeroDivisionError):
-            reverse_diffusion(Translation(2), SCHEDULE, score, stepper=GeometricHeun(), num_samples=4, steps=5)
+        solution = reverse_solution(Translation(2), SCHEDULE, score, stepper=GeometricHeun(), **options)
+        assert solution.failures.tolist() == [1] * 4, "with it the last step is masked"
 
     def test_energy_score_at_zero(self) -> None:
         """At t = 0 the score is minus the gradient of the energy, from one sample."""
         group = affine_line()
         kernel = NoiseKernel(group, SCHEDULE, 4)
         score = EnergyScore(lambda g: (g**2).sum(-1), kernel, 8)
-        from trivgeo.sde import Run, trivialized_grad
-
         g = randn(3, 2)
         prepared = score.prepare(Run((1.0, 0.5), (3,), g.dtype, g.device, seeded(0)))
         assert_relative(prepared(g, 0.0), -trivialized_grad(group, lambda x: (x**2).sum(-1), g), 1e-12)
@@ -347,21 +340,26 @@ class TestCheckpointing:
             assert_relative(checkpointed, plain, 1e-12)
 
     def test_memory(self) -> None:
-        """The tensors kept for the backward pass do not grow with the steps of a segment."""
+        """The graph that is kept for the backward pass holds one node a segment."""
         group = SO(3)
         weight = randn(3, 9, seed=1).requires_grad_()
         sde = TrivializedSDE(group, SCHEDULE, lambda g, t: (g.flatten(-2) @ weight.mT).tanh())
 
-        def kept(steps: int, every: int | None) -> int:
-            sizes: list[int] = []
-            pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-                times = [m / steps for m in range(steps + 1)]
-                solve(sde, group.identity(5, dtype=torch.float64), times, generator=seeded(0), checkpoint_every=every)
-            return sum(sizes)
+        def nodes(steps: int, every: int | None) -> int:
+            times = [m / steps for m in range(steps + 1)]
+            g = group.identity(5, dtype=torch.float64)
+            pending = [solve(sde, g, times, generator=seeded(0), checkpoint_every=every).final.grad_fn]
+            seen = set(pending)
+            while pending:
+                for parent, _ in pending.pop().next_functions:
+                    if parent is not None and parent not in seen:
+                        seen.add(parent)
+                        pending.append(parent)
+            return len(seen)
 
-        assert kept(40, None) > 30 * kept(40, 40)
-        assert kept(40, 40) == kept(80, 80)
+        assert nodes(40, 10) == 5  # four segments and the weight
+        assert nodes(80, 20) == 5
+        assert nodes(40, None) > 400
 
     def test_gradients_through_an_energy_score(self) -> None:
         """A parameter of the energy gets the derivative of the samples: finite differences."""
@@ -409,20 +407,18 @@ class TestNoiseModes:
 
     def test_memory_does_not_grow_with_the_steps(self) -> None:
         """The largest tensor and the number of live elements of a replayed run."""
-        import gc
 
         def live(steps: int, replay: bool) -> int:
             group = Translation(2)
             most = 0
 
-            def energy(g: Tensor) -> Tensor:
+            def observe(index: int, t: float, g: Tensor) -> None:
                 nonlocal most
-                tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor]
-                most = max(most, sum(x.untyped_storage().nbytes() for x in tensors if x.numel() >= 64))
-                return (g**2).sum(-1)
+                tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.numel() >= 64]
+                most = max(most, sum({x.data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values()))
 
-            score = EnergyScore(energy, NoiseKernel(group, SCHEDULE, steps), 16, replay=replay)
-            reverse_diffusion(group, SCHEDULE, score, num_samples=8, steps=steps, generator=seeded(0))
+            score = EnergyScore(lambda g: (g**2).sum(-1), NoiseKernel(group, SCHEDULE, steps), 64, replay=replay)
+            reverse_diffusion(group, SCHEDULE, score, num_samples=64, steps=steps, generator=seeded(0), observe=observe)
             return most
 
         few, many = live(5, True), live(40, True)
@@ -431,12 +427,10 @@ class TestNoiseModes:
 
     @pytest.mark.parametrize(
         "mode",
-        [{"replay": True}, {"pool": 2000}, {"antithetic": True}, {"pool": 2001, "antithetic": True, "replay": True}],
+        [{"replay": True}, {"pool": 20000}, {"antithetic": True}, {"pool": 20001, "antithetic": True, "replay": True}],
         ids=str,
     )
     def test_modes_estimate_the_same_score(self, mode: dict) -> None:
-        from trivgeo.sde import Run
-
         kernel = NoiseKernel(Translation(2), SCHEDULE, 10)
         energy = lambda g: ((g - 0.4) ** 2).sum(-1) / 0.72  # noqa: E731
         score = EnergyScore(energy, kernel, 201, **mode)

@@ -148,7 +148,7 @@ def test_algebra() -> None:
     assert "[X1, X2] = -X1" in repr(heat)
     with pytest.raises(ConfigurationError, match="nu"):
         heat.numeric()
-    with pytest.raises(AlgebraError, match="off the span.*infinite"):
+    with pytest.raises(AlgebraError, match=r"off the span.*infinite"):
         _ = find_symmetries(WAVE, 3).algebra
 
 

@@ -82,6 +82,10 @@ class OperatorAction(Action):
         """`log_abs_det_jacobian` is per datum already."""
         return per_part
 
+    def batch_shape(self, x: Any) -> torch.Size:
+        """All dimensions but the points and their coordinates."""
+        return x.initial.shape[:-2]
+
     def check_data(self, x: Any, name: str = "x") -> None:
         """Raise a typed error unless ``x`` is an `OperatorInput` with its initial condition at one time.
 

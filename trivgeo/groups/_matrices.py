@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "affine_exp",
+    "circular",
+    "circular_slopes",
     "determinant",
     "exp_phi1",
     "identity_like",
@@ -32,7 +34,6 @@ __all__ = [
     "phi1_ad",
     "phi1_matrix",
     "polar",
-    "stumpff_slopes",
     "transform_points",
 ]
 
@@ -40,8 +41,9 @@ _UNROLLED_ACTION = 4  # up to this size, sums over columns beat batched matrix p
 _POLYNOMIAL = 4  # up to this size, exponentials are polynomials with scalar coefficients
 _MAX_DOUBLINGS = 10
 _POLYNOMIAL_RADIUS, _SINGLE_TERMS, _DOUBLE_TERMS = 2.0, 14, 24  # 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18
-_PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(20))
-_PHI1_RADIUS = 1.0
+_PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(20))  # for norms up to one
+_PHI1_RADIUS = 0.5
+_PHI1_SHORT = _PHI1_SERIES[:14]  # up to one half
 
 # Logarithm by inverse scaling and squaring: Newton steps for each square root, enough for eigenvalues of moduli
 # within a factor e^16 of each other at first, and for what the square roots before have left later.
@@ -50,8 +52,12 @@ _LOG_RADIUS = 0.25
 _LOG_DEFECT = 1e-6  # of exp(-L / 2) A exp(-L / 2) from the identity
 _GAUSS_POINTS = 7  # the [7/7] Pade approximant of log(I + X) reaches 1e-16 for norms up to 0.26 (Higham 2008)
 
-_C2_SLOPE = tuple((j + 1) / math.factorial(2 * j + 4) for j in range(10))
-_C3_SLOPE = tuple((j + 1) / math.factorial(2 * j + 5) for j in range(10))
+_CIRCULAR_RADIUS = 0.25  # of x^2; seven terms leave out 1e-19
+_C2_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 2) for j in range(7))
+_C3_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 3) for j in range(7))
+_SLOPE_RADIUS = 1.0
+_C2_SLOPE = tuple((-1.0) ** j * (j + 1) / math.factorial(2 * j + 4) for j in range(9))
+_C3_SLOPE = tuple((-1.0) ** j * (j + 1) / math.factorial(2 * j + 5) for j in range(9))
 
 
 def _rows(matrix: Tensor) -> list[tuple[Tensor, ...]]:
@@ -79,7 +85,17 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def matvec(a: Tensor, x: Tensor) -> Tensor:
     """``a x`` for a ``[*batch, m, n]`` and x ``[*batch, n]``; batches broadcast."""
-    return (a * x.unsqueeze(-2)).sum(-1) if a.shape[-1] <= _UNROLLED_ACTION else (a @ x.unsqueeze(-1)).squeeze(-1)
+    if a.shape[-1] > _UNROLLED_ACTION:
+        return (a @ x.unsqueeze(-1)).squeeze(-1)
+    return _sum_columns(a, x)
+
+
+def _sum_columns(a: Tensor, x: Tensor) -> Tensor:
+    """``sum_j a[..., j] x[..., j]``: faster than a reduction over a short last dimension."""
+    result = a[..., 0] * x[..., :1]
+    for j in range(1, a.shape[-1]):
+        result = torch.addcmul(result, a[..., j], x[..., j : j + 1])
+    return result
 
 
 def transform_points(a: Tensor, x: Tensor) -> Tensor:
@@ -87,10 +103,7 @@ def transform_points(a: Tensor, x: Tensor) -> Tensor:
     n = a.shape[-1]
     if n > _UNROLLED_ACTION:
         return x @ a.squeeze(-3).mT
-    result = a[..., 0] * x[..., :1]
-    for j in range(1, n):
-        result = torch.addcmul(result, a[..., j], x[..., j : j + 1])
-    return result
+    return _sum_columns(a, x)
 
 
 def determinant(matrix: Tensor) -> Tensor:
@@ -215,14 +228,29 @@ def affine_exp(matrix: Tensor, vector: Tensor) -> Tensor:
     return torch.linalg.matrix_exp(augmented)[..., :k, :]
 
 
-def stumpff_slopes(q: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor]:
-    """The derivatives of c2 and c3 of `stumpff` at ``q``; ``c_k' = (c_(k+1) - k c_(k+2)) / 2``."""
-    small = q.abs() < 1.0
-    near, far = torch.where(small, q, 0.0), torch.where(small, 1.0, q)
-    c4 = (c2 - 0.5) / far
+def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""sin x / x, (1 - cos x) / x^2 and (x - sin x) / x^3 from x^2 >= 0: c1, c2, c3 of `stumpff` at -x^2.
+
+    Finite derivatives of every order at zero.
+    """
+    small = square < _CIRCULAR_RADIUS
+    near, far = torch.where(small, square, 0.0), torch.where(small, 1.0, square)
+    x = far.sqrt()
+    half = torch.sin(0.5 * x)
+    c1_far = torch.sin(x) / x
+    c3_near = polynomial(near, _C3_ALTERNATING)
+    c1 = torch.where(small, 1.0 - near * c3_near, c1_far)
+    c2 = torch.where(small, polynomial(near, _C2_ALTERNATING), 2.0 * half * half / far)
+    return c1, c2, torch.where(small, c3_near, (1.0 - c1_far) / far)
+
+
+def circular_slopes(square: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor]:
+    """The derivatives of c2 and c3 by ``-square``: ``c_k' = (c_(k+1) - k c_(k+2)) / 2``."""
+    small = square < _SLOPE_RADIUS
+    near, far = torch.where(small, square, 0.0), torch.where(small, 1.0, square)
+    c4, c5 = (0.5 - c2) / far, (1.0 / 6.0 - c3) / far
     d2 = torch.where(small, polynomial(near, _C2_SLOPE), 0.5 * (c3 - 2.0 * c4))
-    # c3' = (c4 - 3 c5) / 2 with c5 = (c3 - 1/6) / q
-    d3 = torch.where(small, polynomial(near, _C3_SLOPE), 0.5 * (c4 - 3.0 * (c3 - 1.0 / 6.0) / far))
+    d3 = torch.where(small, polynomial(near, _C3_SLOPE), 0.5 * (c4 - 3.0 * c5))
     return d2, d3
 
 
@@ -236,7 +264,7 @@ def _phi1_scalar(x: Tensor) -> Tensor:
     """``expm1(x) / x``."""
     small = x.abs() < _PHI1_RADIUS
     far = torch.where(small, 1.0, x)
-    return torch.where(small, polynomial(torch.where(small, x, 0.0), _PHI1_SERIES), torch.expm1(far) / far)
+    return torch.where(small, polynomial(torch.where(small, x, 0.0), _PHI1_SHORT), torch.expm1(far) / far)
 
 
 def _phi1_2x2(matrix: Tensor) -> Tensor:
@@ -254,13 +282,14 @@ def _phi1_2x2(matrix: Tensor) -> Tensor:
     rest = ~small & ~apart
 
     m_near, q_near = torch.where(small, m, 0.0), torch.where(small, q, 0.0)
-    a_near, b_near = torch.full_like(m, _PHI1_SERIES[-1]), torch.zeros_like(m)
-    for coefficient in reversed(_PHI1_SERIES[:-1]):
-        a_near, b_near = m_near * a_near + q_near * b_near + coefficient, m_near * b_near + a_near
+    a_near, b_near = torch.full_like(m, _PHI1_SHORT[-1]), torch.zeros_like(m)
+    for coefficient in reversed(_PHI1_SHORT[:-1]):
+        a_next = torch.addcmul(m_near * a_near + coefficient, q_near, b_near)
+        a_near, b_near = a_next, torch.addcmul(a_near, m_near, b_near)
 
     r = torch.where(apart, q, 1.0).sqrt()
     m_apart = torch.where(apart, m, 0.0)
-    high, low = _phi1_scalar(m_apart + r), _phi1_scalar(m_apart - r)
+    high, low = _phi1_scalar(torch.stack([m_apart + r, m_apart - r])).unbind(0)
     a_apart, b_apart = 0.5 * (high + low), 0.5 * (high - low) / r
 
     m_rest, q_rest = torch.where(rest, m, 1.0), torch.where(rest, q, 0.0)

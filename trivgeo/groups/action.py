@@ -46,6 +46,10 @@ class Action(ABC):
         """Raise a typed error unless ``x`` has the shape and type of data of this action."""
 
     @abstractmethod
+    def batch_shape(self, x: Any) -> torch.Size:
+        """The leading dimensions of data that passed `check_data`."""
+
+    @abstractmethod
     def sum_points(self, per_part: Tensor) -> Float[Tensor, "*batch"]:
         """Add up what `log_abs_det_jacobian` returns into one number per datum."""
 
@@ -129,6 +133,10 @@ class PointAction(Action):
     def sum_points(self, per_part: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch"]:
         """The log-determinant of the whole set of points: the sum over the points."""
         return per_part.sum(-1)
+
+    def batch_shape(self, x: Any) -> torch.Size:
+        """All dimensions but the points and their coordinates."""
+        return x.shape[:-2]
 
     def check_data(self, x: Any, name: str = "x") -> None:
         """Raise `ShapeError` unless ``x`` is a tensor ``[*batch, p, n]`` with n one of `point_dims`."""

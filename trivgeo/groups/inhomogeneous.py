@@ -7,23 +7,24 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import log_abs_det, polynomial, stumpff
+from trivgeo._numerics import log_abs_det, polynomial
 from trivgeo.groups._matrices import (
     affine_exp,
+    circular,
+    circular_slopes,
     identity_like,
     inverse,
     matmul,
     matvec,
     phi1_ad,
     phi1_matrix,
-    stumpff_slopes,
     transform_points,
 )
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.matrix import GLPlus, MatrixGroup, check_size
-from trivgeo.groups.orthogonal import SO, cross_matrix, rotation_series
+from trivgeo.groups.orthogonal import SO, cross_matrix, rotation_matrix, squared_norm
 
 __all__ = ["SE", "Affine", "InhomogeneousGroup"]
 
@@ -97,6 +98,9 @@ class InhomogeneousGroup(LieGroup):
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         (a, b), (c, d) = self.split(g), self.split(h)
+        if self.size != 2:
+            whole = a @ h
+            return torch.cat([whole[..., :-1], whole[..., -1:] + b.unsqueeze(-1)], -1)
         return self.join(matmul(a, c), matvec(a, d) + b)
 
     def _inverse(self, g: Tensor) -> Tensor:
@@ -128,10 +132,12 @@ class InhomogeneousGroup(LieGroup):
         """Ad_A and A on the diagonal; below, minus the linear part's images applied to b."""
         a, b = self.split(g)
         ad = self.linear.Ad(a)
-        # columns of Ad_A as matrices, applied to b
-        moved = matvec(self.linear.hat(ad.mT), b.unsqueeze(-2)).mT
         top = torch.cat([ad, ad.new_zeros(*ad.shape[:-1], self.size)], -1)
-        return torch.cat([top, torch.cat([-moved, a.expand(*ad.shape[:-2], -1, -1)], -1)], -2)
+        return torch.cat([top, torch.cat([self._adjoint_corner(a, b, ad), a], -1)], -2)
+
+    def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
+        """Column j: minus the matrix of Ad_A e_j applied to b, ``[*batch, n, dim L]``."""
+        return -matvec(self.linear.hat(ad.mT), b.unsqueeze(-2)).mT
 
     def action(self) -> PointAction:
         """The action on points ``[*batch, p, n]``."""
@@ -164,18 +170,21 @@ class SE(InhomogeneousGroup):
         y, z = self._halves(v)
         if self.size == 2:
             a = y[..., 0]
-            _, c1, c2, _ = stumpff(-a * a)
+            c1, c2, _ = circular(a * a)
             p, q = z.unbind(-1)
             b = torch.stack([c1 * p - a * c2 * q, a * c2 * p + c1 * q], -1)
-            return torch.cat([self.linear.exp(y), b.unsqueeze(-1)], -1)
+            return torch.cat([self.linear._exp(y), b.unsqueeze(-1)], -1)
         if self.size == 3:
-            return torch.cat([self.linear.exp(y), matvec(rotation_series(y, 2), z).unsqueeze(-1)], -1)
+            c1, c2, c3 = circular(squared_norm(y))
+            cross = torch.linalg.cross(y, z)
+            b = z + c2.unsqueeze(-1) * cross + c3.unsqueeze(-1) * torch.linalg.cross(y, cross)
+            return torch.cat([rotation_matrix(y, c1, c2), b.unsqueeze(-1)], -1)
         return super()._exp(v)
 
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
         if self.size == 2:
             a = y[..., 0]
-            _, c1, c2, _ = stumpff(-a * a)
+            c1, c2, _ = circular(a * a)
             # the inverse of c1 I + a c2 J, whose determinant is 2 c2
             p, q, half = b[..., 0], b[..., 1], 0.5 * a
             cot = c1 / (2.0 * c2)
@@ -183,9 +192,16 @@ class SE(InhomogeneousGroup):
         if self.size == 3:
             # phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle
             cross = torch.linalg.cross(y, b)
-            f = _cot_coefficient((y * y).sum(-1)).unsqueeze(-1)
+            f = _cot_coefficient(squared_norm(y)).unsqueeze(-1)
             return b - 0.5 * cross + f * torch.linalg.cross(y, cross)
         return matvec(inverse(phi1_matrix(self.linear.hat(y))), b)
+
+    def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
+        if self.size == 2:
+            return torch.stack([b[..., 1], -b[..., 0]], -1).unsqueeze(-1)
+        if self.size == 3:
+            return torch.linalg.cross(b.unsqueeze(-1), a, dim=-2)  # -(R e_j) x b
+        return super()._adjoint_corner(a, b, ad)
 
     def _left_jacobian(self, v: Tensor) -> Tensor:
         r"""For n = 3, [[J, 0], [Q, J]]: Q is the derivative of J = I + c2 K + c3 K^2 along the translation.
@@ -195,11 +211,11 @@ class SE(InhomogeneousGroup):
         if self.size != 3:
             return phi1_ad(self._natural_algebra, v)
         y, z = self._halves(v)
-        q = -(y * y).sum(-1)
-        _, c1, c2, c3 = stumpff(q)
-        d2, d3 = stumpff_slopes(q, c1, c2, c3)
+        norm = squared_norm(y)
+        c1, c2, c3 = circular(norm)
+        d2, d3 = circular_slopes(norm, c1, c2, c3)
         k, t = cross_matrix(y), cross_matrix(z)
-        square = y.unsqueeze(-1) * y.unsqueeze(-2) + q[..., None, None] * identity_like(k)
+        square = y.unsqueeze(-1) * y.unsqueeze(-2) - norm[..., None, None] * identity_like(k)
         mixed = y.unsqueeze(-1) * z.unsqueeze(-2)
         change = -2.0 * (y * z).sum(-1)
         mixed = mixed + mixed.mT + change[..., None, None] * identity_like(k)
@@ -231,6 +247,11 @@ class Affine(InhomogeneousGroup):
 
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
         return matvec(inverse(phi1_matrix(self.linear.hat(y))), b)
+
+    def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
+        """-(A e_kl A^-1 b)_i = -A_ik (A^-1 b)_l."""
+        back = matvec(self.linear.inverse(a), b)
+        return -(a.unsqueeze(-1) * back[..., None, None, :]).flatten(-2)
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(g[..., : self.size])

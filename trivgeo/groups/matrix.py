@@ -53,6 +53,7 @@ class MatrixGroup(LieGroup):
         flat = basis.detach().double().flatten(1)
         self._units = Constant(flat)
         self._dual = Constant(torch.linalg.pinv(flat))
+        self._side = Constant(basis.detach().double().transpose(0, 1).flatten(1))  # side by side, [k, n k]
         super().__init__(algebra, (self.size, self.size), scale)
 
     def __repr__(self) -> str:
@@ -100,12 +101,12 @@ class MatrixGroup(LieGroup):
         return torch.where((defect <= bound).unsqueeze(-1), v, torch.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """Column j: the coordinates of g e_j g^-1, from the matrix of X -> g X g^-1."""
-        h = self._inverse(g)
-        # (g X h)_il = sum_jk g_ij h_kl X_jk
-        conjugation = g[..., :, None, :, None] * h.mT[..., None, :, None, :]
-        conjugation = conjugation.flatten(-4, -3).flatten(-2)
-        return self._dual.like(g).mT @ conjugation @ self._units.like(g).mT
+        """Column j: the coordinates of g e_j g^-1."""
+        k, n = self.size, self.dim
+        batch = g.shape[:-2]
+        moved = (g @ self._side.like(g)).reshape(*batch, k * n, k) @ self._inverse(g)  # (g e_j g^-1)_il at [(i, j), l]
+        rows = moved.unflatten(-2, (k, n)).transpose(-3, -2).flatten(-2)
+        return (rows @ self._dual.like(g)).mT
 
     def action(self) -> PointAction:
         """The linear action on points ``[*batch, p, k]``."""
@@ -155,8 +156,12 @@ class GLPlus(MatrixGroup):
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """The Kronecker product of g and its inverse transposed."""
-        h = self._inverse(g)
-        return (g[..., :, None, :, None] * h.mT[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
+        return conjugation(g, self._inverse(g))
+
+
+def conjugation(g: Tensor, h: Tensor) -> Tensor:
+    """The matrix of X -> g X h on the entries of X row by row, ``[*batch, k^2, k^2]``."""
+    return (g[..., :, None, :, None] * h.mT[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
 
 
 def matrix_units(n: int) -> tuple[Tensor, list[str]]:
@@ -197,4 +202,4 @@ def check_size(n: int, least: int) -> None:
         raise ConfigurationError(f"n: expected an integer of at least {least}, got {n}")
 
 
-__all__ += ["check_size", "matrix_units", "restore_determinant", "unit_determinant"]
+__all__ += ["check_size", "conjugation", "matrix_units", "restore_determinant", "unit_determinant"]

@@ -11,7 +11,6 @@ from scipy import special
 from torch import Tensor
 
 from trivgeo._checks import check_count
-from trivgeo._numerics import Constant
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -137,7 +136,6 @@ class Heisenberg(NilpotentGroup):
         super().__init__(LieAlgebra(c, names), scale)
         self.n = n
         self.central = central
-        self._unit = Constant(torch.eye(dim, dtype=torch.float64)[-1])
 
     def __repr__(self) -> str:
         """Name, number of pairs and central constant."""
@@ -146,7 +144,8 @@ class Heisenberg(NilpotentGroup):
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         n = self.n
         form = (g[..., :n] * h[..., n:-1] - g[..., n:-1] * h[..., :n]).sum(-1, keepdim=True)
-        return g + h + (0.5 * self.central) * form * self._unit.like(g)
+        total = g + h
+        return torch.cat([total[..., :-1], total[..., -1:] + (0.5 * self.central) * form], -1)
 
 
 class Nilpotent(NilpotentGroup):
@@ -165,6 +164,7 @@ class Nilpotent(NilpotentGroup):
 
     def __init__(self, algebra: LieAlgebra, scale: Scale = None) -> None:
         super().__init__(algebra, scale)
+        self._bernoulli = [float(b) / math.factorial(k) for k, b in enumerate(special.bernoulli(max(2, self.step)))]
 
     def __repr__(self) -> str:
         """Dimension and step."""
@@ -179,20 +179,23 @@ class Nilpotent(NilpotentGroup):
         if self.step == 2:
             return total
         if self.step > 4:
-            return _varadarajan(bracket, g, h, self.step)
+            return _varadarajan(bracket, g, h, self.step, self._bernoulli)
         ggh = bracket(g, gh)
         total = total + (ggh - bracket(h, gh)) / 12.0
         return total if self.step == 3 else total - bracket(h, ggh) / 24.0
 
 
-def _varadarajan(bracket: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, step: int) -> Tensor:
+def _varadarajan(
+    bracket: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, step: int, bernoulli: Sequence[float]
+) -> Tensor:
     """The terms c_1 + ... + c_step of log(exp x exp y).
+
+    ``bernoulli[k]`` is B_k / k!.
 
     (m + 1) c_{m+1} = [x - y, c_m] / 2 + sum_p B_2p / (2p)! sum_{k_1 + ... + k_2p = m} [c_k1, [..., [c_k2p, x + y]]].
     The inner sum is the entry (2p, m) of a table built one bracket at a time.
     """
     total, difference = x + y, x - y
-    bernoulli = [b / math.factorial(k) for k, b in enumerate(special.bernoulli(max(2, step)))]
     terms = [total]
     for m in range(1, step):
         following = 0.5 * bracket(difference, terms[m - 1])
@@ -204,6 +207,6 @@ def _varadarajan(bracket: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tens
                 if parts:
                     table[q, s] = sum(parts[1:], start=parts[0])
         for p in range(1, m // 2 + 1):
-            following = following + float(bernoulli[2 * p]) * table[2 * p, m]
+            following = following + bernoulli[2 * p] * table[2 * p, m]
         terms.append(following / (m + 1))
     return sum(terms[1:], start=terms[0])

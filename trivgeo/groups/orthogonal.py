@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import polynomial, stumpff
-from trivgeo.groups._matrices import identity_like, polar
+from trivgeo._numerics import polynomial
+from trivgeo.groups._matrices import circular, identity_like, polar
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup, check_size
@@ -75,7 +75,8 @@ class SO(MatrixGroup):
             (a,) = v.unbind(-1)
             return _stack2(a.cos(), a.sin())
         if self.size == 3:
-            return rotation_series(v, 1)
+            c1, c2, _ = circular(squared_norm(v))
+            return rotation_matrix(v, c1, c2)
         return super()._exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
@@ -144,20 +145,21 @@ def cross_matrix(v: Tensor) -> Tensor:
     return torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
 
 
-def rotation_series(v: Tensor, order: int) -> Tensor:
-    r"""Rodrigues' formula: :math:`I / k! + c_{k+1} K + c_{k+2} K^2` for k = ``order`` - 1, K the cross matrix of v.
+def rotation_matrix(v: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
+    r"""Rodrigues' formula :math:`I + c_1 K + c_2 K^2`, K the cross matrix of v, entry by entry."""
+    x, y, z = v.unbind(-1)
+    a, b, c = c2 * x, c2 * y, c2 * z
+    p, q, r = c1 * x, c1 * y, c1 * z
+    xx, yy, zz, xy, xz, yz = a * x, b * y, c * z, a * y, a * z, b * z
+    return torch.stack(
+        [1.0 - (yy + zz), xy - r, xz + q, xy + r, 1.0 - (xx + zz), yz - p, xz - q, yz + p, 1.0 - (xx + yy)], -1
+    ).unflatten(-1, (3, 3))
 
-    Order 1 is the exponential, order 2 is :math:`\varphi_1(K)`.
-    """
-    q = -(v * v).sum(-1)
-    c = stumpff(q)
-    first, second = c[order][..., None], c[order + 1]
-    # K^2 = v v^T - |v|^2 I, so the diagonal is 1 + second q + second v_i^2
-    outer = (second[..., None] * v).unsqueeze(-1) * v.unsqueeze(-2)
-    x, y, z = (first * v).unbind(-1)
-    d = 1.0 + second * q
-    part = torch.stack([d, -z, y, z, d, -x, -y, x, d], -1).unflatten(-1, (3, 3))
-    return outer + part
+
+def squared_norm(v: Tensor) -> Tensor:
+    """|v|^2 of ``[*batch, 3]``."""
+    x, y, z = v.unbind(-1)
+    return x * x + y * y + z * z
 
 
 def _rotation_vector(r: Tensor) -> Tensor:
@@ -182,7 +184,7 @@ def _rotation_vector(r: Tensor) -> Tensor:
     row = torch.where((w < 0).unsqueeze(-1), -row, row)
     w, u = row[..., 0], row[..., 1:]
     # the scale of q cancels
-    square = (u * u).sum(-1)
+    square = squared_norm(u)
     small = square < _ATAN_RADIUS * w * w
     w_small = torch.where(small, w, 1.0)
     near = polynomial(torch.where(small, square, 0.0) / (w_small * w_small), _ATAN_SERIES) / w_small

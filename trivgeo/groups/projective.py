@@ -5,11 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trivgeo._numerics import Constant
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import inverse, transform_points
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
-from trivgeo.groups.matrix import MatrixGroup, check_size, matrix_units, restore_determinant, unit_determinant
+from trivgeo.groups.matrix import (
+    MatrixGroup,
+    check_size,
+    conjugation,
+    matrix_units,
+    restore_determinant,
+    unit_determinant,
+)
 
 __all__ = ["Projective"]
 
@@ -37,6 +45,7 @@ class Projective(MatrixGroup):
         eye = torch.eye(k, dtype=torch.float64)
         traces = units.diagonal(dim1=-2, dim2=-1).sum(-1)
         basis = units - traces[:, None, None] * eye / k
+        self._diagonal = Constant(eye.flatten()[:-1])
         super().__init__(basis[:-1], names[:-1], scale)
 
     def __repr__(self) -> str:
@@ -60,6 +69,16 @@ class Projective(MatrixGroup):
 
     def _inverse(self, g: Tensor) -> Tensor:
         return inverse(g, unimodular=True)
+
+    def _coordinates(self, matrix: Tensor) -> Tensor:
+        """Off the diagonal the entries; on it their differences to the last."""
+        entries = matrix.flatten(-2)
+        return entries[..., :-1] - entries[..., -1:] * self._diagonal.like(matrix)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """The Kronecker product of g and its inverse transposed, in these coordinates."""
+        full = conjugation(g, self._inverse(g))[..., :-1]
+        return full[..., :-1, :] - full[..., -1:, :] * self._diagonal.like(g).unsqueeze(-1)
 
     def _log(self, g: Tensor) -> Tensor:
         if self.size % 2:

@@ -118,10 +118,10 @@ def as_energy(energy: DataEnergy | Callable[[Any], Tensor]) -> DataEnergy:
     return FunctionEnergy(energy)
 
 
-def check_action(action: Action) -> Action:
+def check_action(action: Action, name: str = "action") -> Action:
     """Return ``action`` if it is one, else raise `ConfigurationError`."""
     if not isinstance(action, Action):
-        raise ConfigurationError(f"action: expected an Action (such as group.action()), got {type(action).__name__}")
+        raise ConfigurationError(f"{name}: expected an Action (such as group.action()), got {type(action).__name__}")
     return action
 
 
@@ -135,10 +135,7 @@ def check_batch(action: Action, x: Any) -> int:
         if not bool(torch.isfinite(leaf).all()):
             bad = int((~torch.isfinite(leaf)).sum())
             raise NonFiniteError(f"x_tilde: expected finite data, got {bad} NaN or infinite values")
-    # A leading dimension of one more makes data without a batch fail the check of a batched action.
-    unbatched = pytree.tree_map(lambda leaf: leaf[0], x)
-    try:
-        action.check_data(unbatched, "x_tilde[0]")
-    except ShapeError as error:
-        raise ShapeError("x_tilde: expected data with one batch dimension, got data without") from error
-    return int(leaves[0].shape[0])
+    batch = action.batch_shape(x)
+    if len(batch) != 1 or batch[0] < 1:
+        raise ShapeError(f"x_tilde: expected data with one batch dimension, got batch shape {list(batch)}")
+    return batch[0]

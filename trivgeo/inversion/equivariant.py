@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.base import InversionResult, Inverter
+from trivgeo.inversion.energy import check_action
 
 __all__ = ["TestTimeEquivariant"]
 
@@ -45,6 +46,8 @@ class TestTimeEquivariant(nn.Module):
         super().__init__()
         if not isinstance(inverter, Inverter):
             raise ConfigurationError(f"inverter: expected an Inverter, got {type(inverter).__name__}")
+        if output_action is not None:
+            check_action(output_action, "output_action")
         if output_action is not None and not output_action.group.same_law(inverter.action.group):
             raise ConfigurationError(
                 f"output_action: expected an action of {inverter.action.group!r}, got one of {output_action.group!r}"
@@ -71,7 +74,8 @@ class TestTimeEquivariant(nn.Module):
         outputs = self._predict(repeated, result.elements.flatten(0, 1))
         outputs = outputs.unflatten(0, (-1, hypotheses))
         finite = torch.isfinite(result.energies).reshape(*result.energies.shape, *(1,) * (outputs.ndim - 2))
-        return torch.where(finite, outputs, 0.0).sum(1) / finite.sum(1).clamp(min=1)
+        # zero over zero, NaN, where nothing was found
+        return torch.where(finite, outputs, 0.0).sum(1) / finite.sum(1)
 
     def _predict(self, x: Any, g: Tensor) -> Tensor:
         action = self.inverter.action

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from trivgeo._checks import check_count
-from trivgeo.errors import ConfigurationError
+from trivgeo._checks import check_count, check_positive
 from trivgeo.groups import Action
 from trivgeo.inversion.base import InversionResult, Inverter
 from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, as_energy, check_action
@@ -65,9 +63,9 @@ class TIED(Inverter):
         self.action = check_action(action)
         self.energy = as_energy(energy)
         self.kernel = NoiseKernel(action.group, GeometricSchedule(0.1, 1.0) if schedule is None else schedule, steps)
-        for name, bound in (("temperature", temperature), ("max_score_norm", max_score_norm)):
-            if bound is not None and not (math.isfinite(bound) and bound > 0):
-                raise ConfigurationError(f"{name}: expected a positive finite number, got {bound}")
+        check_positive("temperature", temperature)
+        if max_score_norm is not None:
+            check_positive("max_score_norm", max_score_norm)
         self.num_mc = check_count("num_mc", num_mc)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         self.temperature = temperature

@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.checkpoint import checkpoint
 
 from trivgeo._checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
+from trivgeo.sde.checkpoint import checkpointed
 from trivgeo.sde.schedule import Schedule
 
 __all__ = ["ExponentialEuler", "Process", "Solution", "Stepper", "TrivializedSDE", "solve"]
@@ -221,13 +221,13 @@ def solve(
     kept: dict[int, State] = {}
     if checkpoint_every is None:
         stops = sorted(wanted | {len(times) - 1})
-        segment = run
+        segment: Callable[[State, Tensor, int, int], tuple[State, Tensor]] = run
     else:
         check_count("checkpoint_every", checkpoint_every)
         if on_step is not None or observe is not None:
             raise ConfigurationError("checkpoint_every: expected neither on_step nor observe, which would run twice")
         stops = sorted(wanted | {len(times) - 1} | set(range(checkpoint_every, len(times), checkpoint_every)))
-        segment = _checkpointed(run, generator)
+        segment = checkpointed(run, generator)
     if observe is not None:
         observe(0, times[0], state)
     done = 0
@@ -239,30 +239,6 @@ def solve(
             kept[stop] = state
     saved = _stack([kept[index % len(times)] for index in save_at]) if save_at else None
     return Solution(state, saved, failures)
-
-
-def _checkpointed(run: Callable[..., Any], generator: torch.Generator | None) -> Callable[..., Any]:
-    """``run`` that keeps its arguments only, and draws the same noise when it is run again for the backward pass."""
-
-    def segment(*arguments: Any) -> Any:
-        before = None if generator is None else generator.get_state()
-        again = False
-
-        def body(*arguments: Any) -> Any:
-            nonlocal again
-            if not again or generator is None or before is None:
-                again = True
-                return run(*arguments)
-            now = generator.get_state()
-            generator.set_state(before)
-            try:
-                return run(*arguments)
-            finally:
-                generator.set_state(now)
-
-        return checkpoint(body, *arguments, use_reentrant=False, preserve_rng_state=generator is None)
-
-    return segment
 
 
 def _leaves(state: Any) -> list[Tensor]:

@@ -1,0 +1,1 @@
+"""Timings of trivgeo; run by ``python -m benchmarks``."""

@@ -1,0 +1,57 @@
+"""``python -m benchmarks [suite ...]``: run the suites, print their tables, write ``benchmarks/results/*.json``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import groups
+from benchmarks.timing import environment
+
+# A suite: (device, seconds it may take) -> rows, and how to print them.
+SUITES: dict[
+    str, tuple[Callable[[torch.device, float], list[dict[str, Any]]], Callable[[list[dict[str, Any]]], str]]
+] = {
+    "groups": (groups.run, groups.table),
+}
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suites", nargs="*", default=sorted(SUITES), help=f"any of {', '.join(SUITES)} (default: all)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=200.0, help="about how long each suite may take")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    arguments = parser.parse_args()
+    unknown = set(arguments.suites) - set(SUITES)
+    if unknown:
+        parser.error(f"expected suites among {sorted(SUITES)}, got {sorted(unknown)}")
+    torch.set_num_threads(arguments.threads)
+    device = torch.device(arguments.device)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in arguments.suites:
+        run, table = SUITES[name]
+        start = time.perf_counter()
+        rows = run(device, arguments.seconds)
+        report = {
+            "suite": name,
+            "environment": environment(device),
+            "seconds": time.perf_counter() - start,
+            "rows": rows,
+        }
+        path = arguments.out / f"{name}-{device.type}.json"
+        path.write_text(json.dumps(report, indent=1) + "\n")
+        print(table(rows))
+        print(f"\n{len(rows)} rows in {report['seconds']:.0f} s, written to {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Group operations against torch's dense routines and other libraries.
+
+Every operation at batches 1e2 to 1e6 in float64, forward, and forward with backward to all inputs. Columns: trivgeo; the
+same on dense matrices with ``torch.linalg.matrix_exp``, ``inv`` and ``matmul``; pypose, geomstats, kornia and torchlie
+where they have the group and are installed; last the time to read the inputs and write the output once, at the
+measured copy bandwidth. A size is left out where the size before predicts more than `_LONGEST` seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.timing import Budget, copy_bandwidth, floor_seconds, median_seconds, version_of
+from trivgeo.groups import SE, SL, SO, Affine, HeatSymmetry, InhomogeneousGroup, LieGroup, MatrixGroup, Projective
+
+__all__ = ["run", "table"]
+
+_BATCHES = (100, 10_000, 100_000, 1_000_000)
+_LONGEST = 1.5
+_OPERATIONS = ("exp", "log", "compose", "inverse", "Ad")
+_GROUPS: tuple[LieGroup, ...] = (SO(3), SE(3), SL(2), Affine(2), Projective(2), HeatSymmetry(0.1))
+_LIBRARIES = ("trivgeo", "torch dense", "pypose", "geomstats", "kornia", "torchlie")
+
+# name of an operation -> function of its inputs, and what makes the inputs from algebra vectors
+Function = Callable[..., Any]
+Inputs = Callable[[Tensor, Tensor], tuple[Any, ...]]
+Suite = dict[str, tuple[Function, Inputs]]
+
+
+@dataclass
+class Library:
+    """One competitor on one group: its operations, or why there are none."""
+
+    name: str
+    suite: Suite
+    note: str = ""
+
+
+def _trivgeo(group: LieGroup) -> Suite:
+    one: Inputs = lambda v, w: (group.exp(v),)  # noqa: E731
+    return {
+        "exp": (group.exp, lambda v, w: (v,)),
+        "log": (group.log, one),
+        "compose": (group.compose, lambda v, w: (group.exp(v), group.exp(w))),
+        "inverse": (group.inverse, one),
+        "Ad": (group.Ad, one),
+    }
+
+
+def _dense(group: LieGroup) -> Suite:
+    """On matrices of the smallest faithful representation; the hat map is not timed."""
+
+    def hat(v: Tensor) -> Tensor:
+        if isinstance(group, MatrixGroup):
+            return group.hat(v)
+        if isinstance(group, InhomogeneousGroup):
+            k = group.linear.dim
+            top = torch.cat([group.linear.hat(v[..., :k]), v[..., k:].unsqueeze(-1)], -1)
+            return torch.cat([top, torch.zeros_like(top[..., :1, :])], -2)
+        return group.algebra.ad(v)  # not faithful on a centre, but of the size that a dense user would take
+
+    def one(v: Tensor, w: Tensor) -> tuple[Tensor]:
+        return (torch.linalg.matrix_exp(hat(v)),)
+
+    return {
+        "exp": (torch.linalg.matrix_exp, lambda v, w: (hat(v),)),
+        "compose": (torch.matmul, lambda v, w: (*one(v, w), *one(w, v))),
+        "inverse": (torch.linalg.inv, one),
+    }
+
+
+def _pypose(group: LieGroup) -> Suite:
+    import pypose
+
+    if isinstance(group, SO) and group.size == 3:
+        make: Callable[[Tensor], Any] = pypose.so3
+    elif isinstance(group, SE) and group.size == 3:
+        make = pypose.se3
+    else:
+        return {}
+    one: Inputs = lambda v, w: (make(v).Exp(),)  # noqa: E731
+    return {
+        "exp": (lambda v: make(v).Exp().tensor(), lambda v, w: (v,)),
+        "log": (lambda g: g.Log().tensor(), one),
+        "compose": (lambda g, h: (g @ h).tensor(), lambda v, w: (make(v).Exp(), make(w).Exp())),
+        "inverse": (lambda g: g.Inv().tensor(), one),
+    }
+
+
+def _geomstats(group: LieGroup) -> Suite:
+    from geomstats.geometry.special_euclidean import SpecialEuclidean
+    from geomstats.geometry.special_orthogonal import SpecialOrthogonal
+
+    if isinstance(group, SO) and group.size == 3:
+        other: Any = SpecialOrthogonal(n=3, point_type="matrix")
+    elif isinstance(group, SE) and group.size == 3:
+        other = SpecialEuclidean(n=3, point_type="matrix")
+    else:
+        return {}
+    hat = other.lie_algebra.matrix_representation
+    one: Inputs = lambda v, w: (other.exp(hat(v)),)  # noqa: E731
+    return {
+        "exp": (lambda v: other.exp(hat(v)), lambda v, w: (v,)),
+        "log": (other.log, one),
+        "compose": (other.compose, lambda v, w: (other.exp(hat(v)), other.exp(hat(w)))),
+        "inverse": (other.inverse, one),
+    }
+
+
+def _kornia(group: LieGroup) -> Suite:
+    from kornia.geometry.liegroup import Se3, So3
+
+    if isinstance(group, SO) and group.size == 3:
+        other: Any = So3
+    elif isinstance(group, SE) and group.size == 3:
+        other = Se3
+    else:
+        return {}
+
+    def pack(v: Tensor) -> Tensor:
+        g = other.exp(v)
+        return g.q.data if other is So3 else torch.cat([g.so3.q.data, _translation(g)], -1)
+
+    def unpack(x: Tensor) -> Any:
+        from kornia.geometry.quaternion import Quaternion
+
+        return So3(Quaternion(x)) if other is So3 else Se3(So3(Quaternion(x[..., :4])), x[..., 4:])
+
+    def parts(g: Any) -> Tensor:
+        return g.q.data if other is So3 else torch.cat([g.so3.q.data, _translation(g)], -1)
+
+    def _translation(g: Any) -> Tensor:
+        return g.t if isinstance(g.t, Tensor) else g.t.data
+
+    one: Inputs = lambda v, w: (pack(v),)  # noqa: E731
+    return {
+        "exp": (pack, lambda v, w: (v,)),
+        "log": (lambda x: unpack(x).log(), one),
+        "compose": (lambda x, y: parts(unpack(x) * unpack(y)), lambda v, w: (pack(v), pack(w))),
+        "inverse": (lambda x: parts(unpack(x).inverse()), one),
+        "Ad": (lambda x: unpack(x).adjoint(), one),
+    }
+
+
+def _torchlie(group: LieGroup) -> Suite:
+    import torchlie.functional
+
+    if isinstance(group, SO) and group.size == 3:
+        other: Any = torchlie.functional.SO3
+    elif isinstance(group, SE) and group.size == 3:
+        other = torchlie.functional.SE3
+    else:
+        return {}
+    one: Inputs = lambda v, w: (other.exp(v),)  # noqa: E731
+    return {
+        "exp": (other.exp, lambda v, w: (v,)),
+        "log": (other.log, one),
+        "compose": (other.compose, lambda v, w: (other.exp(v), other.exp(w))),
+        "inverse": (other.inv, one),
+        "Ad": (other.adj, one),
+    }
+
+
+_RIVALS: dict[str, Callable[[LieGroup], Suite]] = {
+    "pypose": _pypose,
+    "geomstats": _geomstats,
+    "kornia": _kornia,
+    "torchlie": _torchlie,
+}
+
+
+def _libraries(group: LieGroup) -> list[Library]:
+    found = [Library("trivgeo", _trivgeo(group)), Library("torch dense", _dense(group))]
+    for name, build in _RIVALS.items():
+        if version_of(name) is None:
+            found.append(Library(name, {}, "not installed"))
+            continue
+        try:
+            suite = build(group)
+            found.append(Library(name, suite, "" if suite else "no such group"))
+        except Exception as error:  # a rival that cannot be imported is a row, not a failure
+            found.append(Library(name, {}, f"fails: {type(error).__name__}"))
+    return found
+
+
+def _leaf(x: Any) -> Any:
+    """A copy that a gradient flows to; subclasses (pypose) are kept."""
+    return x.detach().clone().requires_grad_()
+
+
+def run(device: torch.device, seconds: float) -> list[dict[str, Any]]:
+    """All measurements, as one dictionary a row."""
+    os.environ.setdefault("GEOMSTATS_BACKEND", "pytorch")
+    os.environ.setdefault("PYPOSE_DEVICE", str(device))
+    budget = Budget(seconds)
+    bandwidth = copy_bandwidth(device)
+    rows: list[dict[str, Any]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for group in _GROUPS:
+            for library in _libraries(group):
+                for operation in _OPERATIONS:
+                    rows += _measure(group, library, operation, device, bandwidth, budget)
+    return rows
+
+
+def _measure(
+    group: LieGroup,
+    library: Library,
+    operation: str,
+    device: torch.device,
+    bandwidth: dict[int, float],
+    budget: Budget,
+) -> list[dict[str, Any]]:
+    head = {"group": repr(group), "operation": operation, "library": library.name}
+    if operation not in library.suite:
+        return [{**head, "note": library.note or "no such operation"}]
+    f, make = library.suite[operation]
+    rows: list[dict[str, Any]] = []
+    for mode in ("forward", "forward+backward"):
+        predicted = 0.0
+        for batch in _BATCHES:
+            if predicted > _LONGEST or budget.left() < 0 or (batch == max(_BATCHES) and library.name in _RIVALS):
+                break
+            generator = torch.Generator().manual_seed(0)
+            shape = (2, batch, group.dim)
+            v, w = 0.3 * torch.randn(shape, generator=generator, dtype=torch.float64).to(device)
+            try:
+                with torch.no_grad():
+                    inputs = make(v, w)
+                    output = f(*inputs)
+                call = _forward(f, inputs) if mode == "forward" else _backward(f, inputs)
+                median = median_seconds(call, device, 0.03 if budget.left() > 0 else 0.0)
+            except Exception as error:  # a rival that fails is a row, not a failure
+                if library.name == "trivgeo":
+                    raise
+                rows.append({**head, "mode": mode, "batch": batch, "note": f"fails: {type(error).__name__}"})
+                break
+            moved = floor_seconds(bandwidth, *(t for t in (*inputs, output) if isinstance(t, Tensor)))
+            floor = moved * (1.0 if mode == "forward" else 2.0)  # the gradients move as much again
+            rows.append({**head, "mode": mode, "batch": batch, "seconds": median, "floor_seconds": floor})
+            predicted = 3.0 * 10.0 * median if batch >= 10_000 else 100.0 * median
+    return rows
+
+
+def _forward(f: Function, inputs: tuple[Any, ...]) -> Callable[[], Any]:
+    def call() -> Any:
+        with torch.no_grad():
+            return f(*inputs)
+
+    return call
+
+
+def _backward(f: Function, inputs: tuple[Any, ...]) -> Callable[[], Any]:
+    leaves = tuple(_leaf(x) for x in inputs)
+
+    def call() -> Any:
+        output = f(*leaves)
+        return torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+
+    return call
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Microseconds a call, one line per group, operation, mode and batch; one column per library; floor last."""
+    notes = {(r["group"], r["operation"], r["library"]): r["note"] for r in rows if "note" in r}
+    cells: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+    for row in rows:
+        if "seconds" in row:
+            key = (row["group"], row["operation"], row["mode"], row["batch"])
+            line = cells.setdefault(key, {})
+            line[row["library"]] = row["seconds"]
+            if row["library"] == "trivgeo":
+                line["floor"] = row["floor_seconds"]
+    lines = [f"{'microseconds a call':45s}" + "".join(f"{name:>15s}" for name in (*_LIBRARIES, "floor"))]
+    for key, line in cells.items():
+        group, operation, mode, batch = key
+        text = f"{group:23s}{operation:9s}{'f' if mode == 'forward' else 'f+b':>4s}{batch:9d}"
+        for name in _LIBRARIES:
+            note = notes.get((group, operation, name), "-")
+            text += f"{1e6 * line[name]:15.0f}" if name in line else f"{note[:13]:>15s}"
+        lines.append(text + (f"{1e6 * line['floor']:15.1f}" if "floor" in line else f"{'-':>15s}"))
+    return "\n".join(lines)

@@ -1,0 +1,94 @@
+"""Measuring: medians of repeated calls, copy bandwidth, and a description of the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Budget", "copy_bandwidth", "environment", "floor_seconds", "median_seconds", "version_of"]
+
+
+class Budget:
+    """Seconds that a suite may still take."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.perf_counter() + seconds
+
+    def left(self) -> float:
+        """Seconds left, negative when used up."""
+        return self._end - time.perf_counter()
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def median_seconds(f: Callable[[], Any], device: torch.device, seconds: float = 0.1, least: int = 3) -> float:
+    """Median time of a call after one warm-up, over as many calls as fit into ``seconds``, at least ``least``."""
+    f()
+    _synchronize(device)
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < least or (time.perf_counter() - start < seconds and len(times) < 1000):
+        before = time.perf_counter()
+        f()
+        _synchronize(device)
+        times.append(time.perf_counter() - before)
+    return statistics.median(times)
+
+
+def copy_bandwidth(device: torch.device, sizes: tuple[int, ...] = (10_000, 1_000_000, 64_000_000)) -> dict[int, float]:
+    """Bytes read and written per second by ``Tensor.copy_``, by size in bytes: small sizes live in the caches."""
+    result = {}
+    for size in sizes:
+        source = torch.ones(size // 8, dtype=torch.float64, device=device)
+        target = torch.empty_like(source)
+        result[size] = 2 * size / median_seconds(lambda s=source, t=target: t.copy_(s), device)
+    return result
+
+
+def floor_seconds(bandwidth: dict[int, float], *tensors: Tensor) -> float:
+    """The time to move these tensors once, at the bandwidth measured for the nearest size."""
+    size = sum(t.numel() * t.element_size() for t in tensors)
+    nearest = min(bandwidth, key=lambda s: abs(s.bit_length() - size.bit_length()))
+    return size / bandwidth[nearest]
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed distribution."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Device, versions and threads."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return {
+        "device": str(device),
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {
+            p: version_of(p) for p in ("trivgeo", "torch", "numpy", "pypose", "geomstats", "kornia", "torchlie")
+        },
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

@@ -1,0 +1,1 @@
+"""Sampling on SO(10): the synthetic task of the published evaluation."""

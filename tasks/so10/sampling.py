@@ -1,0 +1,88 @@
+"""Test of a sampler on SO(10) against the exact law of the top-left entry."""
+
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from tasks.results import ResultsWriter
+from tasks.so10.figures import draw_sampling
+from tasks.so10.law import CornerLaw
+from tasks.so10.samplers import Sampler
+
+
+class CornerSampling(pl.LightningModule):
+    """Kolmogorov-Smirnov distance of X_11 to its exact law, and its moments.
+
+    Args:
+        sampler: draws the samples.
+        n: the size of the matrices.
+        strength: c of the energy -c X_11^2.
+        batch_size: samples drawn at once, which bounds the memory.
+        seed: added to the seed of each request.
+        figure: file name of the figure in the results' directory; `None` for none.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        n: int = 10,
+        strength: float = 10.0,
+        batch_size: int = 2500,
+        seed: int = 0,
+        figure: str | None = "figure.png",
+    ) -> None:
+        super().__init__()
+        self.sampler = sampler
+        self.law = CornerLaw(n, strength)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.figure = figure
+
+    def test_step(self, batch: tuple[int, int], index: int) -> None:
+        """Draw and compare the samples of one seed."""
+        seed, count = batch
+        writer = self._writer()
+        if writer is not None and writer.done(seed):
+            return
+        generator = torch.Generator(self.device).manual_seed(1_000_003 * (self.seed + 1) + seed)
+        start = time.perf_counter()
+        draws = []
+        for first in range(0, count, self.batch_size):
+            draws.append(self.sampler.sample(self.law, min(self.batch_size, count - first), generator))
+        seconds = time.perf_counter() - start
+        elements = torch.cat([d.elements for d in draws])
+        trace = {step: torch.cat([d.trace[step] for d in draws]) for step in draws[0].trace}
+        x = elements[:, 0, 0]
+        unit = torch.eye(self.law.n, dtype=x.dtype, device=x.device)
+        metrics = {
+            "kolmogorov-smirnov distance": self.law.kolmogorov_smirnov(x),
+            "|mean of X_11|": abs(float(x.mean())),
+            "error of the mean of X_11^2": abs(float((x**2).mean()) - self.law.mean_square()),
+            "share in the positive mode": float((x > 0).double().mean()),
+            "defect of orthogonality": float((elements.mT @ elements - unit).abs().max()),
+        }
+        self.log("ks", metrics["kolmogorov-smirnov distance"], batch_size=1)
+        row = {
+            "seed": seed,
+            "case": 0,
+            "metrics": metrics,
+            "samples": count,
+            "gradient_evaluations_per_sample": max(d.gradient_evaluations for d in draws),
+            "seconds": seconds,
+            "trace": {str(step): abs(float(values.mean())) for step, values in trace.items()},
+        }
+        if writer is not None:
+            writer.write([row])
+            if self.figure is not None and index == 0:
+                draw_sampling(writer.directory / self.figure, self.law, x, _means(trace))
+
+    def _writer(self) -> ResultsWriter | None:
+        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return next((c for c in callbacks if isinstance(c, ResultsWriter)), None)
+
+
+def _means(trace: dict[int, Tensor]) -> dict[int, float]:
+    return {step: abs(float(values.mean())) for step, values in trace.items()}

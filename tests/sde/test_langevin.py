@@ -1,0 +1,213 @@
+"""Langevin dynamics: stationary laws for left Haar measure, the Hamiltonian part, orders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy.special import ive
+from torch import Tensor
+
+from tests.helpers import affine_line, assert_relative, randn, seeded
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import SE, SO, Heisenberg, LieGroup, Translation
+from trivgeo.sde import (
+    GeometricHeun,
+    KineticLangevin,
+    PhasePoint,
+    overdamped_langevin,
+    solve,
+)
+
+
+class Target:
+    """A density for left Haar measure with moments in closed form."""
+
+    def __init__(
+        self, group: LieGroup, energy: Callable, values: Callable, mean: list[float], std: list[float]
+    ) -> None:
+        self.group, self.energy, self.values = group, energy, values
+        self.mean, self.std = torch.tensor(mean).double(), torch.tensor(std).double()
+
+
+def bessel(kappa: float) -> tuple[float, float]:
+    """Mean and standard deviation of cos under a von Mises law."""
+    mean = ive(1, kappa) / ive(0, kappa)
+    return mean, math.sqrt(1 - mean / kappa - mean**2)
+
+
+COS = bessel(2.0)
+TARGETS = {
+    "Translation": Target(
+        Translation(2), lambda g: ((g - 0.4) ** 2).sum(-1) / 0.5, lambda g: g, [0.4, 0.4], [0.5, 0.5]
+    ),
+    # density exp(2 tr R) on SO(3): mean of tr R from the angle's law (1 - cos x) exp(4 cos x) dx
+    "SO(3)": Target(
+        SO(3),
+        lambda g: -2.0 * g.diagonal(dim1=-2, dim2=-1).sum(-1),
+        lambda g: g.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True),
+        [1 + 2 * (ive(1, 4.0) - 0.5 * (ive(0, 4.0) + ive(2, 4.0))) / (ive(0, 4.0) - ive(1, 4.0))],
+        [0.5],
+    ),
+    # log-scale N(0.3, 0.4^2) and shift N(0.5, 0.5^2) with respect to da db; left Haar measure is e^-a da db
+    "Aff(1)": Target(
+        affine_line(),
+        lambda g: (g[..., 0] - 0.3) ** 2 / 0.32 + (g[..., 1] - 0.5) ** 2 / 0.5 - g[..., 0],
+        lambda g: g,
+        [0.3, 0.5],
+        [0.4, 0.5],
+    ),
+    "SE(2)": Target(
+        SE(2),
+        lambda g: -2.0 * g[..., 0, 0] + ((g[..., 2] - 0.3) ** 2).sum(-1) / 0.5,
+        lambda g: torch.stack([g[..., 0, 0], g[..., 0, 2], g[..., 1, 2]], -1),
+        [COS[0], 0.3, 0.3],
+        [COS[1], 0.5, 0.5],
+    ),
+}
+
+
+def run(target: Target, kind: str, *, number: int, steps: int, h: float) -> Tensor:
+    """Values at the end of independent chains from the identity."""
+    times = [h * m for m in range(steps + 1)]
+    start = target.group.identity(number, dtype=torch.float64)
+    if kind == "overdamped":
+        process = overdamped_langevin(target.group, target.energy)
+        return target.values(solve(process, start, times, stepper=GeometricHeun(), generator=seeded(1)).final)
+    kinetic = KineticLangevin(target.group, target.energy, friction=2.0, coadjoint=kind == "coadjoint")
+    generator = seeded(1)
+    final = solve(kinetic, kinetic.start(start, generator=generator), times, generator=generator).final
+    return target.values(final.elements)
+
+
+class TestStationaryLaw:
+    @pytest.mark.parametrize("kind", ["overdamped", "coadjoint", "constant force"])
+    @pytest.mark.parametrize("name", TARGETS)
+    def test_fast(self, name: str, kind: str) -> None:
+        h, steps = (0.03, 80) if kind == "overdamped" else (0.12, 60)
+        self.check(name, kind, number=2000, steps=steps, h=h, slack=0.01)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", ["overdamped", "coadjoint", "constant force"])
+    @pytest.mark.parametrize("name", TARGETS)
+    def test_slow(self, name: str, kind: str) -> None:
+        h, steps = (0.01, 400) if kind == "overdamped" else (0.04, 300)
+        self.check(name, kind, number=40_000, steps=steps, h=h, slack=0.0015)
+
+    @staticmethod
+    def check(name: str, kind: str, *, number: int, steps: int, h: float, slack: float) -> None:
+        target = TARGETS[name]
+        values = run(target, kind, number=number, steps=steps, h=h)
+        error = values.std(0) / math.sqrt(number)
+        assert bool(((values.mean(0) - target.mean).abs() < slack + 3 * error).all()), (values.mean(0), target.mean)
+        if name != "SO(3)":
+            assert bool(((values.std(0) / target.std - 1).abs() < 2 * slack + 4 / math.sqrt(2 * number)).all())
+
+    def test_without_either_term_the_law_is_wrong(self) -> None:
+        """On Aff(1): neither the coadjoint term nor the constant force, and no term a overdamped."""
+        target = TARGETS["Aff(1)"]
+        group, number = target.group, 2000
+        start = group.identity(number, dtype=torch.float64)
+        kinetic = KineticLangevin(group, target.energy, friction=2.0, coadjoint=False)
+        object.__setattr__(kinetic, "_constant_force", None)
+        times = [0.12 * m for m in range(61)]
+        final = solve(kinetic, kinetic.start(start, generator=seeded(0)), times, generator=seeded(1)).final
+        assert float(final.elements[:, 0].mean()) > 0.3 + 0.08
+        plain = overdamped_langevin(group, target.energy)
+        biased = overdamped_langevin(group, lambda g: target.energy(g) - g[..., 0])  # gradient of -a cancels the term
+        times = [0.03 * m for m in range(81)]
+        difference = [
+            float(solve(p, start, times, stepper=GeometricHeun(), generator=seeded(1)).final[:, 0].mean())
+            for p in (plain, biased)
+        ]
+        assert difference[1] - difference[0] > 0.08
+
+    def test_temperature(self) -> None:
+        group = Translation(1)
+        kinetic = KineticLangevin(group, lambda g: (g**2).sum(-1) / 2, friction=2.0, temperature=0.25)
+        start = kinetic.start(torch.zeros(4000, 1).double(), generator=seeded(0))
+        final = solve(kinetic, start, [0.2 * m for m in range(60)], generator=seeded(1)).final
+        assert_relative(final.elements.std(), torch.tensor(0.5).double(), 0.05, floor=0.0)
+        assert_relative(final.momentum.std(), torch.tensor(0.5).double(), 0.05, floor=0.0)
+
+
+class TestMotion:
+    @pytest.mark.parametrize("group", [affine_line(), SE(2), SO(3, scale=[1.0, 2.0, 0.5]), Heisenberg(1)], ids=repr)
+    def test_turn_keeps_the_length_and_solves_the_equation(self, group: LieGroup) -> None:
+        kinetic = KineticLangevin(group, lambda g: g.flatten(1).sum(-1))
+        xi = randn(5, group.dim)
+        turned = kinetic.turn(xi, 0.1)
+        assert_relative(turned.norm(dim=-1), xi.norm(dim=-1), 1e-12)
+        h = 1e-5
+        basis = torch.eye(group.dim, dtype=torch.float64)
+        brackets = group.algebra.bracket(xi.unsqueeze(1), basis)  # [xi, e_j]
+        slope = torch.einsum("bk,bjk->bj", xi, brackets)
+        assert_relative((kinetic.turn(xi, h) - kinetic.turn(xi, -h)) / (2 * h), slope, 1e-6)
+
+    def test_bi_invariant_metrics_need_no_turn(self) -> None:
+        kinetic = KineticLangevin(SO(5), lambda g: g[..., 0, 0])
+        assert kinetic._quadratic is None
+        assert KineticLangevin(SO(3, scale=[1, 2, 1]), lambda g: g[..., 0, 0])._quadratic is not None
+
+    @pytest.mark.parametrize("name", ["SO(3)", "Aff(1)", "SE(2)"])
+    def test_energy_is_kept_to_second_order(self, name: str) -> None:
+        """Almost no friction: the drift of the total energy falls by four with half the step."""
+        target = TARGETS[name]
+        kinetic = KineticLangevin(target.group, target.energy, friction=1e-12)
+        start = kinetic.start(target.group.identity(20, dtype=torch.float64), generator=seeded(2))
+
+        def total(state: PhasePoint) -> Tensor:
+            return target.energy(state.elements) + 0.5 * (state.momentum**2).sum(-1)
+
+        drifts = []
+        for steps in (20, 40, 80):
+            final = solve(kinetic, start, [m / steps for m in range(steps + 1)], generator=seeded(3)).final
+            drifts.append(float((total(final) - total(start)).abs().mean()))
+        assert 3.0 < drifts[0] / drifts[1] < 5.0
+        assert 3.0 < drifts[1] / drifts[2] < 5.0
+
+    def test_one_gradient_a_step(self) -> None:
+        calls = 0
+
+        def energy(g: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return (g**2).sum(-1)
+
+        kinetic = KineticLangevin(Translation(2), energy)
+        solve(kinetic, kinetic.start(torch.zeros(3, 2)), [0.0, 0.1, 0.2, 0.3])
+        assert calls == 4
+
+    def test_saving_masks_and_shapes(self) -> None:
+        energy = lambda g: torch.where(g[..., 0] > 0.5, math.nan, 0.0) + g[..., 0]  # noqa: E731
+        kinetic = KineticLangevin(Translation(1), energy)
+        start = kinetic.start(torch.tensor([[0.49], [-5.0]]), generator=seeded(0))
+        start = start._replace(momentum=torch.tensor([[5.0], [0.0]]))
+        solution = solve(kinetic, start, [0.0, 0.1, 0.2], generator=seeded(1), save_at=[0, 2])
+        assert solution.failures[0] > 0
+        assert solution.failures[1] == 0
+        assert isinstance(solution.final, PhasePoint)
+        assert solution.saved is not None
+        assert solution.saved.elements.shape == (2, 2, 1)
+        assert all(bool(torch.isfinite(x).all()) for x in solution.final)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+    def test_numbers(self, bad: float) -> None:
+        for name in ("friction", "temperature"):
+            with pytest.raises(ConfigurationError, match=name):
+                KineticLangevin(Translation(1), lambda g: g.sum(-1), **{name: bad})
+        with pytest.raises(ConfigurationError, match="temperature"):
+            overdamped_langevin(Translation(1), lambda g: g.sum(-1), temperature=bad)
+
+    def test_states(self) -> None:
+        kinetic = KineticLangevin(Translation(2), lambda g: g.sum(-1))
+        with pytest.raises(ConfigurationError, match="PhasePoint"):
+            solve(kinetic, torch.zeros(2, 2), [0.0, 1.0])
+        with pytest.raises(ShapeError, match="momentum"):
+            solve(kinetic, PhasePoint(torch.zeros(2, 2), torch.zeros(2, 3), torch.zeros(2, 2)), [0.0, 1.0])
+        with pytest.raises(ConfigurationError, match="increasing"):
+            solve(kinetic, kinetic.start(torch.zeros(2, 2)), [1.0, 0.0])
