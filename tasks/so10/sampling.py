@@ -49,9 +49,8 @@ class CornerSampling(pl.LightningModule):
             return
         generator = torch.Generator(self.device).manual_seed(1_000_003 * (self.seed + 1) + seed)
         start = time.perf_counter()
-        draws = []
-        for first in range(0, count, self.batch_size):
-            draws.append(self.sampler.sample(self.law, min(self.batch_size, count - first), generator))
+        sizes = [min(self.batch_size, count - first) for first in range(0, count, self.batch_size)]
+        draws = [self.sampler.sample(self.law, size, generator) for size in sizes]
         seconds = time.perf_counter() - start
         elements = torch.cat([d.elements for d in draws])
         trace = {step: torch.cat([d.trace[step] for d in draws]) for step in draws[0].trace}

@@ -86,14 +86,14 @@ class TestStationaryLaw:
     @pytest.mark.parametrize("kind", ["overdamped", "coadjoint", "constant force"])
     @pytest.mark.parametrize("name", TARGETS)
     def test_fast(self, name: str, kind: str) -> None:
-        h, steps = (0.03, 80) if kind == "overdamped" else (0.12, 60)
+        h, steps = (0.01, 240) if kind == "overdamped" else (0.12, 60)
         self.check(name, kind, number=2000, steps=steps, h=h, slack=0.01)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["overdamped", "coadjoint", "constant force"])
     @pytest.mark.parametrize("name", TARGETS)
     def test_slow(self, name: str, kind: str) -> None:
-        h, steps = (0.01, 400) if kind == "overdamped" else (0.04, 300)
+        h, steps = (0.005, 600) if kind == "overdamped" else (0.04, 300)
         self.check(name, kind, number=40_000, steps=steps, h=h, slack=0.0015)
 
     @staticmethod
@@ -181,13 +181,14 @@ class TestMotion:
         assert calls == 4
 
     def test_saving_masks_and_shapes(self) -> None:
-        energy = lambda g: torch.where(g[..., 0] > 0.5, math.nan, 0.0) + g[..., 0]  # noqa: E731
+        """A chain that would run into the forbidden half line is held, and counted; the other goes on."""
+        energy = lambda g: (0.5 - g[..., 0]).sqrt()  # noqa: E731
         kinetic = KineticLangevin(Translation(1), energy)
         start = kinetic.start(torch.tensor([[0.49], [-5.0]]), generator=seeded(0))
         start = start._replace(momentum=torch.tensor([[5.0], [0.0]]))
         solution = solve(kinetic, start, [0.0, 0.1, 0.2], generator=seeded(1), save_at=[0, 2])
-        assert solution.failures[0] > 0
-        assert solution.failures[1] == 0
+        assert solution.failures.tolist()[0] > 0
+        assert solution.failures.tolist()[1] == 0
         assert isinstance(solution.final, PhasePoint)
         assert solution.saved is not None
         assert solution.saved.elements.shape == (2, 2, 1)

@@ -414,6 +414,8 @@ class TestNoiseModes:
 
             def observe(index: int, t: float, g: Tensor) -> None:
                 nonlocal most
+                if index % 4:
+                    return
                 tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.numel() >= 64]
                 most = max(most, sum({x.data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values()))
 
@@ -421,9 +423,9 @@ class TestNoiseModes:
             reverse_diffusion(group, SCHEDULE, score, num_samples=64, steps=steps, generator=seeded(0), observe=observe)
             return most
 
-        few, many = live(5, True), live(40, True)
+        few, many = live(3, True), live(16, True)
         assert many <= few * 1.05
-        assert live(40, False) > 2 * many
+        assert live(16, False) > 2 * many
 
     @pytest.mark.parametrize(
         "mode",

@@ -25,6 +25,9 @@ from trivgeo.groups.base import LieGroup, Scale
 __all__ = ["GLPlus", "LinearAction", "MatrixGroup"]
 
 
+_UNROLLED_CONJUGATION = 3
+
+
 class MatrixGroup(LieGroup):
     r"""A closed connected group of k x k matrices, elements ``[*batch, k, k]``.
 
@@ -159,9 +162,33 @@ class GLPlus(MatrixGroup):
         return conjugation(g, self._inverse(g))
 
 
-def conjugation(g: Tensor, h: Tensor) -> Tensor:
-    """The matrix of X -> g X h on the entries of X row by row, ``[*batch, k^2, k^2]``."""
-    return (g[..., :, None, :, None] * h.mT[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
+def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
+    """The matrix of X -> g X h on the entries of X row by row, ``[*batch, k^2, k^2]``.
+
+    Args:
+        g: ``[*batch, k, k]``.
+        h: ``[*batch, k, k]``.
+        traceless: in coordinates of matrices up to multiples of I instead, ``[*batch, k^2 - 1, k^2 - 1]``: all entries
+            but the last, which is subtracted from the diagonal ones.
+    """
+    k = g.shape[-1]
+    places = [(i, j) for i in range(k) for j in range(k)]
+    if k <= _UNROLLED_CONJUGATION:
+        # entry by entry into one tensor: broadcast products over dimensions this short are three times slower
+        left, right = ([row.unbind(-1) for row in m.unbind(-2)] for m in (g, h))
+        rows = [[left[i][p] * right[q][j] for p, q in places] for i, j in places]
+        if traceless:
+            rows = [
+                [a - b for a, b in zip(row, rows[-1], strict=True)] if i == j else row
+                for row, (i, j) in zip(rows, places, strict=True)
+            ]
+            rows = [row[:-1] for row in rows[:-1]]
+        return torch.stack([entry for row in rows for entry in row], -1).unflatten(-1, (len(rows), len(rows)))
+    full = (g[..., :, None, :, None] * h.mT[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
+    if not traceless:
+        return full
+    diagonal = torch.eye(k, dtype=g.dtype, device=g.device).flatten()[:-1, None]
+    return full[..., :-1, :-1] - full[..., -1:, :-1] * diagonal
 
 
 def matrix_units(n: int) -> tuple[Tensor, list[str]]:

@@ -77,8 +77,7 @@ class Projective(MatrixGroup):
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """The Kronecker product of g and its inverse transposed, in these coordinates."""
-        full = conjugation(g, self._inverse(g))[..., :-1]
-        return full[..., :-1, :] - full[..., -1:, :] * self._diagonal.like(g).unsqueeze(-1)
+        return conjugation(g, self._inverse(g), traceless=True)
 
     def _log(self, g: Tensor) -> Tensor:
         if self.size % 2:

@@ -1,0 +1,139 @@
+"""What to look at after a run: weights, masks, energies, and checks of samples against a known law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
+from trivgeo.sde.score import ScoreEstimate
+
+__all__ = ["EnergyTrace", "ScoreMonitor", "effective_sample_size", "maximum_mean_discrepancy", "stein_z_scores"]
+
+
+def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Kish's number :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n; zero for weights all zero."""
+    square = (weights**2).sum(-1)
+    return torch.where(square > 0, weights.sum(-1) ** 2 / torch.where(square > 0, square, 1.0), 0.0)
+
+
+class ScoreMonitor:
+    """Collects, for each score of a run, the effective sample size of the Monte Carlo weights and the masks.
+
+    Pass it as ``on_estimate`` of an `EnergyScore`.
+
+    Attributes:
+        effective_sizes: mean over the chains of `effective_sample_size`, one number a score.
+        masked: how many noise samples of a score were masked, one number a score.
+        lost: how many chains had no sample left, one number a score.
+    """
+
+    def __init__(self) -> None:
+        self.effective_sizes: list[float] = []
+        self.masked: list[int] = []
+        self.lost: list[int] = []
+
+    def __call__(self, estimate: ScoreEstimate) -> None:
+        """Take one estimate in."""
+        usable = estimate.weights * estimate.finite
+        self.effective_sizes.append(float(effective_sample_size(usable).mean()))
+        self.masked.append(int((~estimate.finite).sum()))
+        self.lost.append(int((~estimate.finite.any(-1)).sum()))
+
+
+class EnergyTrace:
+    """Collects the mean energy of the chains along a solve. Pass it as ``observe``.
+
+    Args:
+        energy: elements ``[*batch, *element_shape]`` to energies ``[*batch]``.
+        every: steps between two evaluations.
+
+    Attributes:
+        steps: the steps at which it looked.
+        means: the mean of the finite energies there.
+    """
+
+    def __init__(self, energy: Callable[[Tensor], Tensor], every: int = 1) -> None:
+        self._energy = energy
+        self._every = every
+        self.steps: list[int] = []
+        self.means: list[float] = []
+
+    def __call__(self, index: int, t: float, state: Tensor | tuple[Tensor, ...]) -> None:
+        """Look at one state; of a `PhasePoint`, at its elements."""
+        if index % self._every:
+            return
+        with torch.no_grad():
+            energy = self._energy(state if isinstance(state, Tensor) else state[0])
+        self.steps.append(index)
+        self.means.append(float(energy[torch.isfinite(energy)].mean()))
+
+
+def stein_z_scores(
+    group: LieGroup,
+    energy: Callable[[Tensor], Tensor],
+    samples: Tensor,
+    functions: Sequence[Callable[[Tensor], Tensor]],
+) -> Float[Tensor, "f n"]:
+    r"""How many standard errors the Stein identity of :math:`p \propto e^{-E}` for left Haar measure is off.
+
+    .. math:: \mathbb E_p[X_i f - (X_i E + a_i) f] = 0, \quad a_i = \mathrm{tr}\,\mathrm{ad}(e_i),
+
+    for every function f of moderate growth: no normalising constant and no exact sample is needed. One row for each
+    function, one column for each basis direction; of independent samples of p they are standard normal.
+
+    Args:
+        group: the group.
+        energy: elements to energies ``[m]``, differentiable.
+        samples: independent elements ``[m, *element_shape]``.
+        functions: elements to numbers ``[m]``, differentiable.
+
+    Raises:
+        ShapeError: the samples have no batch dimension, or more than one.
+    """
+    if group.batch_shape(samples).numel() < 2 or len(group.batch_shape(samples)) != 1:
+        raise ShapeError(f"samples: expected [m, *element_shape] with m > 1, got {list(samples.shape)}")
+    force = trivialized_grad(group, energy, samples) + group.algebra.trace_ad_like(samples)
+    rows = []
+    for f in functions:
+        slope, value = trivialized_grad_and_value(group, f, samples)
+        terms = slope - force * value.unsqueeze(-1)
+        rows.append(terms.mean(0) / (terms.std(0) / math.sqrt(len(terms))))
+    return torch.stack(rows)
+
+
+def maximum_mean_discrepancy(x: Float[Tensor, "m d"], y: Float[Tensor, "k d"], bandwidth: float | None = None) -> float:
+    r"""The unbiased estimate of the squared MMD of two samples with a Gaussian kernel (Gretton et al. 2012).
+
+    Zero in the mean when both come from one law. Elements go in through features that are faithful to them, for
+    instance the flattened matrices.
+
+    Args:
+        x: features of one sample.
+        y: features of the other.
+        bandwidth: of the kernel; default the median distance between the two samples.
+
+    Raises:
+        ShapeError: the features do not fit, or a sample has fewer than two rows.
+        ConfigurationError: the bandwidth is not positive.
+    """
+    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or min(len(x), len(y)) < 2:
+        raise ShapeError(f"expected features [m, d] and [k, d], got {list(x.shape)} and {list(y.shape)}")
+    cross = torch.cdist(x, y)
+    width = float(cross.median()) if bandwidth is None else bandwidth
+    if not width > 0:
+        raise ConfigurationError(f"bandwidth: expected a positive number, got {width}")
+
+    def kernel(distance: Tensor) -> Tensor:
+        return torch.exp(-0.5 * (distance / width) ** 2)
+
+    def within(z: Tensor) -> Tensor:
+        return (kernel(torch.cdist(z, z)).sum() - len(z)) / (len(z) * (len(z) - 1))
+
+    return float(within(x) + within(y) - 2.0 * kernel(cross).mean())
