@@ -27,7 +27,7 @@ def draw_sampling(path: str | Path, law: CornerLaw, x: Float[Tensor, " m"], mean
     left.hist(values, bins=60, range=(-1.0, 1.0), density=True, alpha=0.55, label=f"{len(values)} samples")
     grid = np.linspace(-1.0, 1.0, 801)
     left.plot(grid, law.density(grid), "k", label="exact density")
-    left.set(title="law of $X_{11}$", xlabel="$X_{11}$", ylabel="density")
+    left.set(title="law of $X_{11}$", xlabel="$X_{11}$", ylabel="density", xticks=(-1.0, -0.5, 0.0, 0.5, 1.0))
     left.legend()
     steps = list(means)
     noise = math.sqrt(law.mean_square() / len(values))

@@ -81,8 +81,7 @@ def heisenberg_matrix(g: Tensor, n: int, central: float) -> Tensor:
     """Unit upper triangular of size n + 2."""
     q, p, z = g[..., :n], g[..., n:-1], g[..., -1]
     rows: list[list[Tensor | float]] = [[1.0, *q.unbind(-1), z / central + 0.5 * (q * p).sum(-1)]]
-    for i in range(n):
-        rows.append([0.0, *(1.0 if j == i else 0.0 for j in range(n)), p[..., i]])
+    rows.extend([0.0, *(1.0 if j == i else 0.0 for j in range(n)), p[..., i]] for i in range(n))
     rows.append([0.0] * (n + 1) + [1.0])
     return stack_matrix(rows, z)
 
