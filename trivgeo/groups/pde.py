@@ -7,12 +7,10 @@ Points are jets ``[*batch, p, 3]`` = (x, t, u), or ``[*batch, p, 2]`` = (x, t).
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from trivgeo.errors import ConfigurationError
+from trivgeo._checks import check_positive
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.nilpotent import Heisenberg, Translation
@@ -48,9 +46,7 @@ class HeatSymmetry(SemidirectProduct):
     """
 
     def __init__(self, nu: float, scale: Scale = None) -> None:
-        if not (math.isfinite(nu) and nu > 0):
-            raise ConfigurationError(f"nu: expected a positive finite number, got {nu}")
-        self.nu = float(nu)
+        self.nu = float(check_positive("nu", nu))
         central = 1.0 / (2.0 * self.nu)
         super().__init__(
             SL(2), Heisenberg(1, central), PlaneAutomorphism(central), scale, names=("H", "E", "F", "Q", "P", "Z")

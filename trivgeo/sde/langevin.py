@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._checks import check_positive
 from trivgeo._numerics import Constant
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
@@ -38,7 +39,7 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
     Raises:
         ConfigurationError: the temperature is not positive and finite.
     """
-    _check_positive("temperature", temperature)
+    check_positive("temperature", temperature)
     a = Constant(temperature * group.algebra.trace_ad)
 
     def drift(g: Tensor, t: float) -> Tensor:
@@ -94,8 +95,8 @@ class KineticLangevin(Process):
     _constant_force: Constant | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_positive("friction", self.friction)
-        _check_positive("temperature", self.temperature)
+        check_positive("friction", self.friction)
+        check_positive("temperature", self.temperature)
         # ad*_xi xi = quadratic[i, k, j] xi_i xi_k, zero for a bi-invariant metric
         c = self.group.algebra.structure_constants.transpose(1, 2)
         quadratic = 0.5 * (c + c.transpose(0, 1))
@@ -184,8 +185,3 @@ class SplittingOBABO(Stepper[KineticLangevin, PhasePoint]):
         momentum = sde.turn(momentum, half) + half * force
         momentum = decay * momentum + spread * normal(momentum.shape, momentum, generator)
         return PhasePoint(elements, momentum, force)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigurationError(f"{name}: expected a positive finite number, got {value}")

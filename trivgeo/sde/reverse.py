@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trivgeo._checks import check_count
+from trivgeo._checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise import NoiseKernel
@@ -114,8 +114,8 @@ def reverse_solution(
             if initial is not None
             else "expected one of num_samples and initial, got neither"
         )
-    if max_score_norm is not None and not (math.isfinite(max_score_norm) and max_score_norm > 0):
-        raise ConfigurationError(f"max_score_norm: expected a positive finite number, got {max_score_norm}")
+    if max_score_norm is not None:
+        check_positive("max_score_norm", max_score_norm)
     score = as_score(score)
     if isinstance(score, EnergyScore):
         _check_kernel(score.kernel, group, schedule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
+from trivgeo._checks import check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 
 __all__ = ["ConstantSchedule", "GeometricSchedule", "Schedule"]
@@ -40,8 +41,7 @@ class GeometricSchedule(Schedule):
 
     def __init__(self, minimum: float, maximum: float) -> None:
         for name, value in (("minimum", minimum), ("maximum", maximum)):
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigurationError(f"{name}: expected a positive finite number, got {value}")
+            check_positive(name, value)
         self.minimum = float(minimum)
         self.maximum = float(maximum)
         self._rate = math.log(self.maximum / self.minimum)
