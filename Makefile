@@ -33,9 +33,10 @@ test-all: lint
 
 bench: setup
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.sde
 
 docs: setup
-	$(BIN)/pdoc --math --docformat google -o docs/_build trivgeo
+	$(BIN)/pdoc --math --docformat google -o docs/_build trivgeo trivgeo.groups trivgeo.actions trivgeo.sde trivgeo.inversion trivgeo.symmetry trivgeo.geoopt
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

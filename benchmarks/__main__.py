@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks import groups
-from benchmarks.timing import environment
+from benchmarks.timing import environment, steady_allocator
 
 # A suite: (device, seconds it may take) -> rows, and how to print them.
 SUITES: dict[
@@ -35,22 +35,24 @@ def main() -> None:
     if unknown:
         parser.error(f"expected suites among {sorted(SUITES)}, got {sorted(unknown)}")
     torch.set_num_threads(arguments.threads)
+    steady = steady_allocator()
     device = torch.device(arguments.device)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.suites:
         run, table = SUITES[name]
         start = time.perf_counter()
         rows = run(device, arguments.seconds)
+        seconds = time.perf_counter() - start
         report = {
             "suite": name,
-            "environment": environment(device),
-            "seconds": time.perf_counter() - start,
+            "environment": {**environment(device), "steady_allocator": steady},
+            "seconds": seconds,
             "rows": rows,
         }
         path = arguments.out / f"{name}-{device.type}.json"
         path.write_text(json.dumps(report, indent=1) + "\n")
         print(table(rows))
-        print(f"\n{len(rows)} rows in {report['seconds']:.0f} s, written to {path}")
+        print(f"\n{len(rows)} rows in {seconds:.0f} s, written to {path}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import platform
 import statistics
@@ -12,7 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Budget", "copy_bandwidth", "environment", "floor_seconds", "median_seconds", "version_of"]
+_PACKAGES = ("trivgeo", "torch", "numpy", "pypose", "geomstats", "kornia", "torchlie")
+
+__all__ = [
+    "Budget",
+    "copy_bandwidth",
+    "environment",
+    "floor_seconds",
+    "median_seconds",
+    "steady_allocator",
+    "version_of",
+]
 
 
 class Budget:
@@ -24,6 +35,20 @@ class Budget:
     def left(self) -> float:
         """Seconds left, negative when used up."""
         return self._end - time.perf_counter()
+
+
+def steady_allocator() -> bool:
+    """Keep freed memory in the process, where the C library is glibc; whether that worked.
+
+    By default glibc gives large blocks back to the system or not according to what was allocated before, and the page
+    faults of taking them again double the time of some operations: timings would depend on their order.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(trim_threshold, 1 << 30)) and bool(mallopt(mmap_threshold, 1 << 25))
 
 
 def _synchronize(device: torch.device) -> None:

@@ -188,7 +188,7 @@ class TestOptimisation:
         [
             (Projective(2), 2, 0.15, 0.05, 0.99, 500),
             (SE(3), 3, 0.7, 0.2, 0.98, 300),
-            (HeatSymmetry(1.0), 3, 0.2, 0.1, 0.98, 250),
+            (HeatSymmetry(1.0), 3, 0.2, 0.2, 0.98, 300),
             (Affine(2), 2, 0.4, 0.2, 0.98, 300),
         ],
         ids=["homography", "pose", "heat", "affine"],
