@@ -408,16 +408,22 @@ class TestNoiseModes:
     def test_memory_does_not_grow_with_the_steps(self) -> None:
         """The largest tensor and the number of live elements of a replayed run."""
 
+        def tensors() -> dict[int, int]:
+            """Bytes of every live storage, by address."""
+            found = (x for x in gc.get_objects() if type(x) is torch.Tensor and x.numel() >= 64)
+            return {x.data_ptr(): x.untyped_storage().nbytes() for x in found}
+
         def live(steps: int, replay: bool) -> int:
             group = Translation(2)
             most = 0
+            gc.collect()
+            before = tensors()  # of other tests of the process
 
             def observe(index: int, t: float, g: Tensor) -> None:
                 nonlocal most
                 if index % 4:
                     return
-                tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.numel() >= 64]
-                most = max(most, sum({x.data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values()))
+                most = max(most, sum(size for address, size in tensors().items() if address not in before))
 
             score = EnergyScore(lambda g: (g**2).sum(-1), NoiseKernel(group, SCHEDULE, steps), 64, replay=replay)
             reverse_diffusion(group, SCHEDULE, score, num_samples=64, steps=steps, generator=seeded(0), observe=observe)
