@@ -103,7 +103,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device_name": name,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "versions": {
             p: version_of(p) for p in ("trivgeo", "torch", "numpy", "pypose", "geomstats", "kornia", "torchlie")
         },
