@@ -42,7 +42,7 @@ class InversionResult:
 
     def best_index(self) -> Int[Tensor, " b"]:
         """The hypothesis of lowest energy."""
-        return torch.where(torch.isfinite(self.energies), self.energies, torch.inf).argmin(-1)
+        return self._ranked().argmin(-1)
 
     def best(self) -> Tensor:
         """The elements of lowest energy, ``[b, *element_shape]``; see `found`."""
@@ -52,7 +52,11 @@ class InversionResult:
 
     def best_energy(self) -> Float[Tensor, " b"]:
         """The lowest energies."""
-        return torch.where(torch.isfinite(self.energies), self.energies, torch.inf).amin(-1)
+        return self._ranked().amin(-1)
+
+    def _ranked(self) -> Float[Tensor, "b k"]:
+        """The energies, with what is not finite last."""
+        return torch.where(torch.isfinite(self.energies), self.energies, torch.inf)
 
 
 class Inverter(ABC):

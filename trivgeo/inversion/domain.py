@@ -7,6 +7,7 @@ from jaxtyping import Float
 from scipy.spatial import ConvexHull, QhullError
 from torch import Tensor
 
+from trivgeo._numerics import Constant
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
@@ -45,11 +46,13 @@ class DomainDistance(DataEnergy):
         self.x = (float(x[0]), float(x[1]))
         self.t = (float(t[0]), float(t[1]))
         self.u = (float(u[0]), float(u[1]))
+        start = (self.t[0], self.t[0])
+        self._initial_box = Constant(torch.tensor([self.x, start, self.u], dtype=torch.float64))
+        self._query_box = Constant(torch.tensor([self.x, self.t], dtype=torch.float64))
 
     def __call__(self, x: OperatorInput) -> Float[Tensor, " batch"]:
         """One energy for each problem."""
-        start = (self.t[0], self.t[0])
-        return _box_distance(x.initial, (self.x, start, self.u)) + _box_distance(x.query, (self.x, self.t))
+        return _box_distance(x.initial, self._initial_box) + _box_distance(x.query, self._query_box)
 
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
         """Keep the convex hull of the query points, and put the ends of the initial line first.
@@ -82,9 +85,9 @@ def _gather_points(points: Tensor, index: Tensor) -> Tensor:
     return points.gather(-2, index.unsqueeze(-1).expand(*index.shape, points.shape[-1]))
 
 
-def _box_distance(points: Tensor, box: tuple[Interval, ...]) -> Tensor:
-    low = torch.tensor([b[0] for b in box], dtype=points.dtype, device=points.device)
-    high = torch.tensor([b[1] for b in box], dtype=points.dtype, device=points.device)
+def _box_distance(points: Tensor, box: Constant) -> Tensor:
+    """Squared distance of the extremes of points ``[*batch, p, n]`` to a box ``[n, 2]``."""
+    low, high = box.like(points).unbind(-1)
     return ((points.amin(-2) - low) ** 2 + (points.amax(-2) - high) ** 2).sum(-1)
 
 

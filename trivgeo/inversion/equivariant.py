@@ -48,10 +48,11 @@ class TestTimeEquivariant(nn.Module):
             raise ConfigurationError(f"inverter: expected an Inverter, got {type(inverter).__name__}")
         if output_action is not None:
             check_action(output_action, "output_action")
-        if output_action is not None and not output_action.group.same_law(inverter.action.group):
-            raise ConfigurationError(
-                f"output_action: expected an action of {inverter.action.group!r}, got one of {output_action.group!r}"
-            )
+            if not output_action.group.same_law(inverter.action.group):
+                raise ConfigurationError(
+                    f"output_action: expected an action of {inverter.action.group!r}, got one of "
+                    f"{output_action.group!r}"
+                )
         if ensemble not in ("best", "mean"):
             raise ConfigurationError(f"ensemble: expected 'best' or 'mean', got {ensemble!r}")
         if not callable(network):
