@@ -1,5 +1,6 @@
 """Actions on data that are more than points."""
 
+from trivgeo.actions.image import ImageWarp
 from trivgeo.actions.operator import OperatorAction, OperatorInput
 
-__all__ = ["OperatorAction", "OperatorInput"]
+__all__ = ["ImageWarp", "OperatorAction", "OperatorInput"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,19 @@ class InversionResult:
     failures: Int[Tensor, "b k"]
     energy_evaluations: int
     gradient_evaluations: int
+
+    @classmethod
+    def cat(cls, parts: Sequence[InversionResult]) -> InversionResult:
+        """One result from those of parts of the data."""
+        first = parts[0]
+        return cls(
+            first.group,
+            torch.cat([p.elements for p in parts]),
+            torch.cat([p.energies for p in parts]),
+            torch.cat([p.failures for p in parts]),
+            first.energy_evaluations,
+            first.gradient_evaluations,
+        )
 
     @property
     def found(self) -> Bool[Tensor, " b"]:

@@ -41,6 +41,16 @@ class DataEnergy(ABC):
         """
         return x
 
+    def of_transformation(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
+        """An energy of the transformation ``g`` that x undergoes, ``[b, *chains]``, added to that of ``g.x``.
+
+        Args:
+            action: the action.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: what `prepare` returned, with dimensions of size one for the chains.
+        """
+        return None
+
 
 class FunctionEnergy(DataEnergy):
     """An energy given as a function of a batch of data."""
@@ -90,6 +100,7 @@ class PosteriorEnergy:
             raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
         inverse = group.inverse(g)
         lifted = self._lift(self._x, len(shape) - 1)
+        of_transformation = self.energy.of_transformation(self.action, inverse, lifted)
         with torch.no_grad():
             lifted = self.energy.select(self.action, inverse, lifted)
         y = self.action(inverse, lifted)
@@ -98,6 +109,8 @@ class PosteriorEnergy:
         if energy.shape != (shape.numel(),):
             raise ShapeError(f"energy: expected one number per datum [{shape.numel()}], got {list(energy.shape)}")
         energy = energy.reshape(shape)
+        if of_transformation is not None:
+            energy = energy + of_transformation
         if self.log_det:
             whole = self._lift(self._original, len(shape) - 1)
             energy = energy - self.action.sum_points(self.action.log_abs_det_jacobian(inverse, whole))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,16 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from trivgeo._checks import check_count, check_positive
-from trivgeo.groups import Action
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.base import InversionResult, Inverter
-from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, as_energy, check_action
-from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, reverse_solution
+from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, as_energy, check_action, check_batch
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, ScoreEstimate, reverse_solution
+from trivgeo.sde.process import uniform_grid
 
 __all__ = ["TIED"]
+
+_TIME_TOLERANCE = 1e-9
 
 
 class TIED(Inverter):
@@ -24,6 +28,9 @@ class TIED(Inverter):
     For each datum K independent chains start from the noise kernel k_1 and follow the Monte Carlo score of
     :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`, E the `PosteriorEnergy`. The whole sample is returned;
     `InversionResult.best` keeps the lowest energy, which is equivariant too.
+
+    Where only the best is wanted, ``keep_seen`` and ``pruning`` get more from every evaluation: a search, no longer a
+    sample of the posterior.
 
     Args:
         action: the action on data.
@@ -37,11 +44,17 @@ class TIED(Inverter):
         log_det: keep the log-determinant of the action in the posterior energy (published: off).
         modular_drift: the correction on non-unimodular groups, see `trivgeo.sde.reverse_diffusion` (published: off).
         shared_noise: one set of noise samples for the whole batch of data (published: on).
+        keep_seen: return of each chain the element of lowest energy among all that were evaluated for its scores, in
+            place of its end.
+        pruning: pairs (t, k): when the noise has fallen to time t, go on with those k chains of each datum that have
+            met the lowest energies.
+        max_evaluations: the largest number of energies evaluated at once, to bound memory: the data are inverted in
+            parts; ``None`` for all at once.
         on_step: called with the index and the time after every step, for progress bars.
 
     Raises:
-        ConfigurationError: a count below one, a temperature or bound that is not positive, or an action or energy
-            that is not one.
+        ConfigurationError: a count below one, a temperature or bound that is not positive, an action or energy
+            that is not one, ``pruning`` is not decreasing, or ``max_evaluations`` is too little for one datum.
     """
 
     def __init__(
@@ -58,6 +71,9 @@ class TIED(Inverter):
         log_det: bool = False,
         modular_drift: bool = True,
         shared_noise: bool = False,
+        keep_seen: bool = False,
+        pruning: Sequence[tuple[float, int]] = (),
+        max_evaluations: int | None = None,
         on_step: Callable[[int, float], None] | None = None,
     ) -> None:
         self.action = check_action(action)
@@ -68,12 +84,20 @@ class TIED(Inverter):
             check_positive("max_score_norm", max_score_norm)
         self.num_mc = check_count("num_mc", num_mc)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
+        if max_evaluations is not None and check_count("max_evaluations", max_evaluations) < num_mc * num_hypotheses:
+            raise ConfigurationError(
+                f"max_evaluations: expected at least num_mc * num_hypotheses = {num_mc * num_hypotheses}, "
+                f"got {max_evaluations}"
+            )
         self.temperature = temperature
         self.max_score_norm = max_score_norm
         self.log_det = log_det
         self.modular_drift = modular_drift
         self.shared_noise = shared_noise
+        self.keep_seen = keep_seen
+        self.max_evaluations = max_evaluations
         self.on_step = on_step
+        self._stages = _stages(uniform_grid(steps, 1.0, 0.0), num_hypotheses, pruning)
 
     def __call__(self, x_tilde: Any, *, generator: torch.Generator | None = None) -> InversionResult:
         """A posterior sample of K elements for each datum.
@@ -82,33 +106,109 @@ class TIED(Inverter):
             ShapeError: the data do not fit the action, or have no batch dimension.
             NonFiniteError: the data hold NaN or infinity.
         """
+        batch = check_batch(self.action, x_tilde)
+        if self.max_evaluations is None:
+            return self._invert(x_tilde, generator)
+        size = self.max_evaluations // (self.num_mc * self.num_hypotheses)
+        parts = [pytree.tree_map(lambda leaf, i=i: leaf[i : i + size], x_tilde) for i in range(0, batch, size)]
+        return InversionResult.cat([self._invert(part, generator) for part in parts])
+
+    def _invert(self, x_tilde: Any, generator: torch.Generator | None) -> InversionResult:
+        """All chains of all data at once."""
         posterior = PosteriorEnergy(self.action, self.energy, x_tilde, log_det=self.log_det)
         kernel, group = self.kernel, self.action.group
         first = pytree.tree_leaves(x_tilde)[0]
-        initial, _ = kernel.sample(
+        g, _ = kernel.sample(
             posterior.batch, self.num_hypotheses, t=1.0, generator=generator, dtype=first.dtype, device=first.device
         )
+        seen = _Seen(group, g) if self.keep_seen or len(self._stages) > 1 else None
         score = EnergyScore(
-            lambda g: posterior(g) / self.temperature, kernel, self.num_mc, shared_noise=self.shared_noise
+            lambda g: posterior(g) / self.temperature,
+            kernel,
+            self.num_mc,
+            shared_noise=self.shared_noise,
+            on_estimate=None if seen is None else seen.update,
         )
-        solution = reverse_solution(
-            group,
-            kernel.schedule,
-            score,
-            steps=kernel.steps,
-            generator=generator,
-            modular_drift=self.modular_drift,
-            initial=initial,
-            max_score_norm=self.max_score_norm,
-            on_step=self.on_step,
-        )
+        failures = torch.zeros(g.shape[:2], dtype=torch.long, device=g.device)
+        gradient_evaluations = done = 0
+        for number, times in self._stages:
+            if number < g.shape[1]:
+                assert seen is not None
+                g, failures = seen.survivors(number, g, failures)
+            solution = reverse_solution(
+                group,
+                kernel.schedule,
+                score,
+                steps=kernel.steps,
+                times=times,
+                generator=generator,
+                modular_drift=self.modular_drift,
+                initial=g,
+                max_score_norm=self.max_score_norm,
+                on_step=self._on_step_from(done),
+            )
+            done += len(times) - 1
+            g, failures = solution.final, failures + solution.failures
+            gradient_evaluations += number * (len(times) - 1) * self.num_mc
         with torch.no_grad():
-            energies = posterior(solution.final)
-        return InversionResult(
-            group,
-            solution.final,
-            energies,
-            solution.failures,
-            energy_evaluations=self.num_hypotheses,
-            gradient_evaluations=self.num_hypotheses * kernel.steps * self.num_mc,
-        )
+            energies = posterior(g)
+        energy_evaluations = g.shape[1]
+        if self.keep_seen:
+            assert seen is not None
+            lower = seen.energies * self.temperature < energies
+            energies = torch.where(lower, seen.energies * self.temperature, energies)
+            g = torch.where(lower.reshape(*lower.shape, *[1] * len(group.element_shape)), seen.elements, g)
+        return InversionResult(group, g, energies, failures, energy_evaluations, gradient_evaluations)
+
+    def _on_step_from(self, done: int) -> Callable[[int, float], None] | None:
+        on_step = self.on_step
+        return None if on_step is None else lambda index, t: on_step(done + index, t)
+
+
+class _Seen:
+    """The lowest energy that each chain has met, and where."""
+
+    def __init__(self, group: LieGroup, g: Tensor) -> None:
+        self._rank = len(group.element_shape)
+        self.elements = g
+        self.energies = g.new_full(tuple(group.batch_shape(g)), torch.inf)
+
+    def update(self, estimate: ScoreEstimate) -> None:
+        """Take in the energies of one estimate."""
+        energy, index = torch.where(estimate.finite, estimate.energy, torch.inf).min(-1, keepdim=True)
+        elements = torch.take_along_dim(estimate.elements, self._like_elements(index), -self._rank - 1)
+        energy, elements = energy.squeeze(-1), elements.squeeze(-self._rank - 1)
+        lower = energy < self.energies
+        self.energies = torch.where(lower, energy, self.energies)
+        self.elements = torch.where(self._like_elements(lower), elements, self.elements)
+
+    def survivors(self, number: int, g: Tensor, failures: Tensor) -> tuple[Tensor, Tensor]:
+        """Drop all but the ``number`` chains of each datum that have met the lowest energies."""
+        index = self.energies.topk(number, dim=1, largest=False).indices
+        wide = self._like_elements(index)
+        self.energies = self.energies.gather(1, index)
+        self.elements = torch.take_along_dim(self.elements, wide, 1)
+        return torch.take_along_dim(g, wide, 1), failures.gather(1, index)
+
+    def _like_elements(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape, *[1] * self._rank)
+
+
+def _stages(times: list[float], number: int, pruning: Sequence[tuple[float, int]]) -> list[tuple[int, list[float]]]:
+    """The number of chains and the part of the grid of each stage."""
+    starts, numbers = [0], [number]
+    for pair in pruning:
+        try:
+            t, k = pair
+        except (TypeError, ValueError):
+            raise ConfigurationError(f"pruning: expected pairs (time, hypotheses), got {pair!r}") from None
+        start = next((i for i, node in enumerate(times) if node <= t + _TIME_TOLERANCE), 0)
+        if not starts[-1] < start < len(times) - 1 or not 1 <= check_count("pruning", k) < numbers[-1]:
+            raise ConfigurationError(
+                f"pruning: expected falling times inside (0, 1) on different steps, and falling numbers below "
+                f"num_hypotheses = {number}, got {[tuple(p) for p in pruning]}"
+            )
+        starts.append(start)
+        numbers.append(k)
+    ends = [*starts[1:], len(times) - 1]
+    return [(k, times[a : b + 1]) for k, a, b in zip(numbers, starts, ends, strict=True)]

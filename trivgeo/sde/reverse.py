@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -105,9 +105,16 @@ def reverse_solution(
     on_step: Callable[[int, float], None] | None = None,
     observe: Callable[[int, float, Tensor], None] | None = None,
     checkpoint_every: int | None = None,
+    times: Sequence[float] | None = None,
 ) -> Solution[Tensor]:
-    """`reverse_diffusion` with the count of masked steps of each chain."""
+    """`reverse_diffusion` with the count of masked steps of each chain, or only a part of it.
+
+    Args:
+        times: a decreasing grid in [0, 1] in place of ``steps`` equal steps from 1 to 0; ``initial`` is at its start.
+    """
     check_count("steps", steps)
+    if times is not None and (initial is None or list(times) != sorted(times, reverse=True)):
+        raise ConfigurationError("times: expected a decreasing grid that comes with initial")
     if (num_samples is None) == (initial is None):
         raise ConfigurationError(
             "expected one of num_samples and initial, got both"
@@ -127,7 +134,7 @@ def reverse_solution(
         kernel = NoiseKernel(group, schedule, steps)
         initial, _ = kernel.sample(*shape, t=1.0, generator=generator, dtype=dtype, device=device)
     group.check_elements(initial, "initial")
-    times = uniform_grid(steps, 1.0, 0.0)
+    times = uniform_grid(steps, 1.0, 0.0) if times is None else times
     run = Run(tuple(times[:-1]), tuple(group.batch_shape(initial)), initial.dtype, initial.device, generator)
     prepared = score.prepare(run)
     trace_ad = group.algebra.trace_ad_like(initial) if modular_drift and not group.algebra.is_unimodular else None

@@ -71,11 +71,13 @@ class ScoreEstimate:
         weights: of the N samples of each chain, summing to one, ``[*batch, N]``.
         energy: of the samples, ``[*batch, N]``.
         finite: samples whose energy and gradient are finite, ``[*batch, N]``; the others are masked.
+        elements: where the energy was evaluated, ``[*batch, N, *element_shape]``.
     """
 
     weights: Float[Tensor, "*batch n"]
     energy: Float[Tensor, "*batch n"]
     finite: Bool[Tensor, "*batch n"]
+    elements: Tensor
 
 
 class EnergyScore(Score):
@@ -100,7 +102,7 @@ class EnergyScore(Score):
         antithetic: noise in pairs z, -z, within each estimate.
         pool: the number of paths of a run, at least N; ``None`` for N of each chain's own.
         replay: the memory of a run does not grow with its steps, at one more exponential a step and path.
-        on_estimate: called with every `ScoreEstimate`, for diagnostics.
+        on_estimate: called with every `ScoreEstimate`, for diagnostics or to keep what was evaluated.
 
     Raises:
         ConfigurationError: ``num_mc`` is less than one, ``pool`` is less than ``num_mc`` or comes with
@@ -185,17 +187,18 @@ class EnergyScore(Score):
         number = inverse_w.shape[inverse_w.ndim - rank - 1]
         lifted = g.unsqueeze(len(batch)).expand(*batch, number, *group.element_shape)
 
-        def total(x: Tensor) -> tuple[Tensor, Tensor]:
-            energy = self._checked_energy(group, group.compose(x, inverse_w))
-            return energy.sum(), energy
+        def total(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            elements = group.compose(x, inverse_w)
+            energy = self._checked_energy(group, elements)
+            return energy.sum(), (energy, elements)
 
-        gradient, energy = torch.func.grad(total, has_aux=True)(lifted)
+        gradient, (energy, elements) = torch.func.grad(total, has_aux=True)(lifted)
         finite = torch.isfinite(energy) & torch.isfinite(gradient).flatten(-rank).all(-1)
         logits = torch.where(finite, -energy - log_modular, -torch.inf)
         # Without one finite sample softmax would be NaN; the gradients are zero there.
         weights = torch.softmax(torch.where(finite.any(-1, keepdim=True), logits, 0.0), -1)
         if self.on_estimate is not None:
-            self.on_estimate(ScoreEstimate(weights.detach(), energy.detach(), finite))
+            self.on_estimate(ScoreEstimate(weights.detach(), energy.detach(), finite, elements.detach()))
         gradient = torch.where(finite.reshape(*finite.shape, *[1] * rank), gradient, 0.0)
         mean = torch.einsum("...i,...ij->...j", weights, gradient.flatten(-rank)).unflatten(-1, group.element_shape)
         zero = g.new_zeros(*batch, group.dim)

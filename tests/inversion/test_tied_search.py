@@ -1,0 +1,179 @@
+"""What TIED gets beyond a sample from its evaluations: the best seen, pruning, bounded memory."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import affine_line, assert_relative, randn, seeded
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import PointAction, Translation
+from trivgeo.inversion import TIED, PosteriorEnergy
+from trivgeo.sde import GeometricSchedule
+
+SCHEDULE = GeometricSchedule(0.05, 2.0)
+
+
+class Recorder:
+    """An energy of points with many wells, which remembers all that it was asked."""
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+
+    def __call__(self, points: Tensor) -> Tensor:
+        energy = points.square().sum((-1, -2)) + 2 * (1 - torch.cos(5 * points)).sum((-1, -2))
+        self.values.append(torch._C._functorch.get_unwrapped(energy) if _is_wrapped(energy) else energy)
+        return energy
+
+    @property
+    def count(self) -> int:
+        return sum(v.numel() for v in self.values)
+
+
+def _is_wrapped(x: Tensor) -> bool:
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def inverter(energy: Recorder, **options: object) -> TIED:
+    settings: dict = {"steps": 20, "num_mc": 3, "num_hypotheses": 8, "max_score_norm": 50.0, **options}
+    return TIED(Translation(2).action(), energy, SCHEDULE, **settings)
+
+
+class TestKeepSeen:
+    def test_best_is_the_lowest_energy_ever_evaluated(self) -> None:
+        energy, x = Recorder(), randn(4, 3, 2)
+        result = inverter(energy, keep_seen=True)(x, generator=seeded(1))
+        every = torch.cat([v.detach().reshape(4, -1) for v in energy.values], 1)
+        assert every.shape[1] == 8 * (3 * 20 + 1)
+        assert torch.equal(result.best_energy(), every.amin(1))
+        assert_relative(
+            PosteriorEnergy(Translation(2).action(), Recorder(), x)(result.elements), result.energies, 1e-12
+        )
+
+    def test_is_never_worse_and_follows_the_same_chains(self) -> None:
+        x = randn(4, 3, 2)
+        plain = inverter(Recorder())(x, generator=seeded(1))
+        seen = inverter(Recorder(), keep_seen=True)(x, generator=seeded(1))
+        assert bool((seen.energies <= plain.energies).all())
+        assert bool((seen.energies < plain.energies).any())
+        unchanged = seen.energies == plain.energies
+        assert torch.equal(seen.elements[unchanged], plain.elements[unchanged])
+
+    def test_a_temperature_changes_no_energy(self) -> None:
+        x = randn(2, 3, 2)
+        result = inverter(Recorder(), keep_seen=True, temperature=0.2)(x, generator=seeded(1))
+        again = PosteriorEnergy(Translation(2).action(), Recorder(), x)(result.elements)
+        assert_relative(again, result.energies, 1e-10)
+
+    def test_undefined_energies_are_never_the_best(self) -> None:
+        def energy(points: Tensor) -> Tensor:
+            value = points.square().sum((-1, -2))
+            return torch.where(points[..., 0, 0] > 0.2, -math.inf, torch.where(value > 9, math.nan, value))
+
+        result = TIED(Translation(2).action(), energy, SCHEDULE, steps=10, num_hypotheses=40, keep_seen=True)(
+            0.5 * randn(3, 2, 2), generator=seeded(0)
+        )
+        finite = torch.isfinite(result.energies)
+        assert bool(finite.any(1).all())
+        assert bool((result.energies[finite] >= 0).all())
+
+
+class TestPruning:
+    PRUNING = ((0.5, 4), (0.2, 1))
+
+    def test_counts(self) -> None:
+        energy, x = Recorder(), randn(2, 3, 2)
+        result = inverter(energy, pruning=self.PRUNING)(x, generator=seeded(1))
+        assert result.elements.shape == (2, 1, 2)
+        expected = (8 * 10 + 4 * 6 + 1 * 4) * 3
+        assert result.gradient_evaluations == expected
+        assert result.energy_evaluations == 1
+        assert energy.count == 2 * (expected + 1)
+
+    def test_keeps_the_chains_that_met_the_lowest_energies(self) -> None:
+        energy, x = Recorder(), randn(3, 3, 2)
+        result = inverter(energy, pruning=((0.05, 2),), keep_seen=True)(x, generator=seeded(1))
+        before = torch.stack([v.detach() for v in energy.values[:19]]).reshape(19, 3, 8, 3).amin((0, 3))
+        survivors = before.sort(1).values[:, :2]
+        assert bool((result.energies.sort(1).values <= survivors).all())
+        assert bool((result.best_energy() <= before.amin(1)).all())
+
+    def test_finds_the_deepest_well_as_often_as_all_chains(self) -> None:
+        x = 0.5 * randn(64, 1, 2)
+        full = inverter(Recorder(), keep_seen=True)(x, generator=seeded(2))
+        pruned = inverter(Recorder(), keep_seen=True, pruning=self.PRUNING)(x, generator=seeded(2))
+        found = [float((r.best_energy() < 0.5).double().mean()) for r in (full, pruned)]
+        assert found[0] > 0.75
+        assert found[1] > found[0] - 0.1
+
+    def test_steps_are_reported_through(self) -> None:
+        seen: list[tuple[int, float]] = []
+        inverter(Recorder(), pruning=self.PRUNING, on_step=lambda i, t: seen.append((i, t)))(
+            randn(1, 1, 2), generator=seeded(0)
+        )
+        assert [i for i, _ in seen] == list(range(1, 21))
+        assert [t for _, t in seen] == pytest.approx([1 - i / 20 for i in range(1, 21)])
+
+    @pytest.mark.parametrize(
+        "pruning",
+        [((0.2, 4), (0.5, 2)), ((0.5, 8),), ((0.5, 4), (0.2, 4)), ((1.0, 4),), ((0.0, 4),), ((0.5, 4), (0.5, 2))],
+    )
+    def test_refuses_what_does_not_fall(self, pruning: tuple[tuple[float, int], ...]) -> None:
+        with pytest.raises(ConfigurationError, match="expected falling times"):
+            inverter(Recorder(), pruning=pruning)
+
+    def test_refuses_other_shapes(self) -> None:
+        with pytest.raises(ConfigurationError, match="expected pairs"):
+            inverter(Recorder(), pruning=(0.5, 4))
+
+
+class TestMemory:
+    def test_never_more_evaluations_at_once(self) -> None:
+        energy, x = Recorder(), randn(5, 3, 2)
+        result = inverter(energy, max_evaluations=50)(x, generator=seeded(1))
+        assert max(v.numel() for v in energy.values) == 48
+        assert result.elements.shape == (5, 8, 2)
+        assert energy.count == 5 * (result.gradient_evaluations + result.energy_evaluations)
+
+    def test_parts_are_inverted_for_their_own_data(self) -> None:
+        x = torch.tensor([[[5.0, 5.0]], [[-5.0, 0.0]], [[0.0, 9.0]]], dtype=torch.float64)
+        quadratic = TIED(
+            Translation(2).action(),
+            lambda p: 20 * p.square().sum((-1, -2)),
+            GeometricSchedule(0.05, 8.0),
+            steps=60,
+            num_mc=8,
+            max_score_norm=20.0,
+            num_hypotheses=8,
+            max_evaluations=64,
+        )
+        assert float((quadratic(x, generator=seeded(0)).best() - x[:, 0]).abs().max()) < 0.5
+
+    def test_refuses_less_than_one_datum(self) -> None:
+        with pytest.raises(ConfigurationError, match="expected at least num_mc \\* num_hypotheses = 24, got 23"):
+            inverter(Recorder(), max_evaluations=23)
+
+
+def test_pruning_on_a_non_unimodular_group() -> None:
+    """Points of the line under x -> e^a x + b: the two data of a segment determine the element."""
+    group = affine_line(scale=(0.3, 0.5))
+
+    class OnTheLine(PointAction):
+        def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+            return g[..., :1].exp() * x + g[..., 1:]
+
+    action = OnTheLine(group, (1,))
+    clean = torch.tensor([[[-1.0], [1.0]]], dtype=torch.float64)
+    g = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
+    search = TIED(
+        action,
+        lambda p: 50 * (p - clean).square().sum((-1, -2)),
+        GeometricSchedule(0.1, 2.0),
+        steps=40,
+        num_mc=4,
+        num_hypotheses=16,
+        keep_seen=True,
+        pruning=((0.6, 6), (0.3, 2)),
+    )
+    assert_relative(search(action(g, clean), generator=seeded(0)).best(), g, 0.1)

@@ -1,0 +1,55 @@
+"""An energy that keeps what an image shows inside its frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._checks import check_positive
+from trivgeo.actions import ImageWarp
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action
+from trivgeo.inversion.energy import DataEnergy, as_energy
+
+__all__ = ["FramedEnergy"]
+
+
+class FramedEnergy(DataEnergy):
+    r"""An energy of images plus the squared amount by which the sampling grid leaves the frame.
+
+    .. math:: E(y) + \frac{w}{|P|} \sum_{p \in P} \sum_{i=1}^{2} \max(|q_i(p)| - 1, 0)^2
+
+    with P the pixels of the warped image y and q(p) where each is read in the given one. It holds back
+    transformations that shrink the image to nothing or push it out of its frame, which an energy that reads the
+    warped image alone may like.
+
+    Args:
+        energy: an energy of images ``[b, c, h, w]``, for an `ImageWarp`.
+        weight: w.
+
+    Raises:
+        ConfigurationError: the weight is not positive and finite.
+    """
+
+    def __init__(self, energy: DataEnergy | Callable[[Any], Tensor], weight: float = 1.0) -> None:
+        self.energy = as_energy(energy)
+        self.weight = check_positive("weight", weight)
+
+    def __call__(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
+        """The energy of the images alone."""
+        return self.energy(x)
+
+    def of_transformation(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:
+        """The frame term of the transformation.
+
+        Raises:
+            ConfigurationError: the action is not an `ImageWarp`.
+        """
+        if not isinstance(action, ImageWarp):
+            raise ConfigurationError(f"action: expected an ImageWarp, got {type(action).__name__}")
+        source = action.source_points(g, *x.shape[-2:])
+        return self.weight * torch.relu(source.abs() - 1).square().sum(-1).mean((-2, -1))
