@@ -1,0 +1,234 @@
+"""Tables of the published figures with ours beside them.
+
+python -m tasks report
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trivgeo.errors import ConfigurationError
+
+_ROOT = Path(__file__).parents[1]
+TABLES = _ROOT / "tasks" / "configs" / "tables.yaml"
+"""The published tables, and which run fills which cell."""
+KEPT = _ROOT / "benchmarks" / "results" / "tasks"
+"""Summaries of runs that the repository keeps."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes:
+        run: name of the run, `set/config`; empty where there is none to make.
+        published: what is printed in the publication.
+        metrics: in place of those of the table.
+    """
+
+    run: str = ""
+    published: str = ""
+    metrics: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is kept of a run: its `results.json` without the rows.
+
+    Attributes:
+        summary: mean, standard deviation and largest, of every metric.
+        cases: rows, of all seeds.
+        seconds: a case.
+        evaluations: of the energy, with and without gradient, and of networks that stand for it, for a case.
+        device: where it ran.
+        origin: the file.
+    """
+
+    summary: Mapping[str, Mapping[str, float]]
+    cases: int
+    seconds: float
+    evaluations: float
+    device: str
+    origin: Path
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table.
+
+    Attributes:
+        title: what is printed above.
+        metrics: the metrics of a cell, separated by a slash in print, and the factor of each.
+        columns: labels.
+        rows: label and cells of every line.
+    """
+
+    title: str
+    metrics: Mapping[str, float]
+    columns: Sequence[str]
+    rows: Mapping[str, Sequence[Cell]]
+
+
+def read_tables(path: Path = TABLES) -> list[Table]:
+    """Read the tables.
+
+    Raises:
+        ConfigurationError: an entry is missing or unknown, or a line has too few cells.
+    """
+    tables = []
+    for entry in yaml.safe_load(path.read_text()):
+        try:
+            rows = {label: [Cell(**cell) for cell in cells] for label, cells in entry.pop("rows").items()}
+            table = Table(rows=rows, **entry)
+        except (KeyError, TypeError) as error:
+            raise ConfigurationError(f"{path}: expected the description of a table: {error}") from error
+        for label, cells in rows.items():
+            if len(cells) != len(table.columns):
+                raise ConfigurationError(
+                    f"{path}: {table.title}: {label}: expected {len(table.columns)} cells, got {len(cells)}"
+                )
+        tables.append(table)
+    return tables
+
+
+def find_result(run: str, roots: Sequence[Path]) -> Result | None:
+    """The result of a run in the first folder that has one."""
+    for root in roots:
+        for path in (root / run / "results.json", root / f"{run}.json"):
+            if path.exists():
+                return _result(path)
+    return None
+
+
+def keep(run: str, root: Path, target: Path = KEPT) -> Path:
+    """Put what is kept of a run, all but its rows, beside those that the repository keeps.
+
+    Raises:
+        ConfigurationError: there is no such run.
+    """
+    path = root / run / "results.json"
+    if not path.exists():
+        raise ConfigurationError(f"run: expected one with results in {root}, got {run!r}")
+    document = json.loads(path.read_text())
+    rows = document.pop("rows")
+    document["cases"] = len(rows)
+    document["seconds_a_case"] = _mean(rows, "seconds")
+    document["evaluations_a_case"] = _evaluations(rows)
+    kept = target / f"{run}.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(document, indent=1) + "\n")
+    return kept
+
+
+def _result(path: Path) -> Result:
+    document = json.loads(path.read_text())
+    rows: list[dict[str, Any]] = document.get("rows", [])
+    return Result(
+        document["metrics"],
+        document.get("cases", len(rows)),
+        document.get("seconds_a_case", _mean(rows, "seconds")),
+        document.get("evaluations_a_case", _evaluations(rows)),
+        document.get("device_name", document["device"]),
+        path,
+    )
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    return sum(float(row.get(name, 0.0)) for row in rows) / max(1, len(rows))
+
+
+def _evaluations(rows: Sequence[Mapping[str, Any]]) -> float:
+    return sum(_mean(rows, f"{kind}_evaluations") for kind in ("energy", "gradient", "network"))
+
+
+def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[str, Any]]]:
+    """A table as Markdown, ours and in brackets the published figure; and the same as plain data."""
+    lines = [f"## {table.title}", "", "| method | " + " | ".join(table.columns) + " |"]
+    lines.append("|---" * (len(table.columns) + 1) + "|")
+    cost = ["", "| run | cases | evaluations a case | ms a case | device |", "|---|---|---|---|---|"]
+    data: list[dict[str, Any]] = []
+    missing: list[str] = []
+    for label, cells in table.rows.items():
+        texts = []
+        for column, cell in zip(table.columns, cells, strict=True):
+            result = find_result(cell.run, roots) if cell.run else None
+            metrics = table.metrics if cell.metrics is None else cell.metrics
+            ours = _figures(metrics, result)
+            if cell.run and result is None:
+                missing.append(cell.run)
+            texts.append(_cell_text(ours, cell))
+            data.append(
+                {
+                    "table": table.title,
+                    "method": label,
+                    "column": column,
+                    "run": cell.run,
+                    "ours": None if result is None else {m: result.summary.get(m) for m in metrics},
+                    "published": cell.published,
+                    "evaluations": None if result is None else result.evaluations,
+                    "seconds": None if result is None else result.seconds,
+                }
+            )
+            if result is not None:
+                cost.append(
+                    f"| {cell.run} | {result.cases} | {result.evaluations:.0f} | {1e3 * result.seconds:.3g} | "
+                    f"{result.device} |"
+                )
+        lines.append(f"| {label} | " + " | ".join(texts) + " |")
+    if len(cost) > 3:
+        lines += cost
+    if missing:
+        lines += ["", "Not run yet: " + ", ".join(dict.fromkeys(missing))]
+    return "\n".join(lines), data
+
+
+def _figures(metrics: Mapping[str, float], result: Result | None) -> str:
+    if result is None:
+        return ""
+    parts = []
+    for metric, factor in metrics.items():
+        spread = result.summary.get(metric)
+        if spread is not None:
+            error = f"±{factor * spread['std']:.2g}" if spread["std"] else ""
+            parts.append(f"{factor * spread['mean']:.4g}{error}")
+    return " / ".join(parts)
+
+
+def _cell_text(ours: str, cell: Cell) -> str:
+    published = f"({cell.published})" if cell.published else ""
+    if ours:
+        return f"**{ours}** {published}".rstrip()
+    return f"not run {published}".rstrip() if cell.run else published or "–"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print all tables and write them as `report.md` and `report.json`.
+
+    Args:
+        arguments: the command line after `report`.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tasks report", description="our figures beside the published ones")
+    parser.add_argument("--runs", default="runs", help="folder of runs; those kept in the repository fill the gaps")
+    parser.add_argument("--output", default="runs/report", help="folder of report.md and report.json")
+    parser.add_argument("--keep", nargs="*", default=[], metavar="RUN", help="first keep these runs in the repository")
+    options = parser.parse_args(arguments)
+    runs, output = Path(options.runs), Path(options.output)
+    for run in options.keep:
+        sys.stdout.write(f"kept {keep(run, runs)}\n")
+    texts, data = [], []
+    for table in read_tables():
+        text, cells = format_table(table, (runs, KEPT))
+        texts.append(text)
+        data += cells
+    legend = "Ours in bold, the published figure in brackets (Kim et al. 2026)."
+    document = "\n\n".join(["# Results", legend, *texts]) + "\n"
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "report.md").write_text(document)
+    (output / "report.json").write_text(json.dumps(data, indent=1) + "\n")
+    sys.stdout.write(f"{document}\nwritten to {output / 'report.md'}\n")

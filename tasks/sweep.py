@@ -1,0 +1,160 @@
+"""Tables of runs: one configuration with two of its settings varied, by one command.
+
+python -m tasks sweep --config tasks/configs/affnist/sweep_steps.yaml
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trivgeo.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line, or one column, of a table: a label, and the settings that it stands for.
+
+    Attributes:
+        label: what is printed.
+        settings: dotted names of settings and their values.
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A table of runs.
+
+    Attributes:
+        title: what is printed above.
+        base: configuration files that all cells share.
+        settings: dotted names of settings that all cells share, over those of the files.
+        metric: the entry of `metrics` in `results.json` that fills the cells.
+        factor: what it is multiplied by for printing.
+        directory: each cell writes its results to a folder in it.
+        rows: the lines.
+        columns: the columns.
+        published: the published figure of every cell, or nothing.
+    """
+
+    title: str
+    base: Sequence[str]
+    settings: Mapping[str, Any]
+    metric: str
+    factor: float
+    directory: str
+    rows: Sequence[Line]
+    columns: Sequence[Line]
+    published: Sequence[Sequence[float]] = ()
+
+    @classmethod
+    def read(cls, path: str) -> "Sweep":
+        """Read a table from a YAML file.
+
+        Raises:
+            ConfigurationError: an entry is missing or unknown, or `published` has another shape.
+        """
+        try:
+            document = yaml.safe_load(Path(path).read_text())
+            for axis in ("rows", "columns"):
+                document[axis] = [Line(**line) for line in document[axis]]
+            sweep = cls(**document)
+        except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{path}: expected the description of a table: {error}") from error
+        shape = (len(sweep.rows), len(sweep.columns))
+        if sweep.published and [len(line) for line in sweep.published] != [shape[1]] * shape[0]:
+            raise ConfigurationError(f"{path}: published: expected {shape[0]} lines of {shape[1]} numbers")
+        return sweep
+
+    def run(self, run_test: Callable[[list[str]], Any]) -> list[list[dict[str, float]]]:
+        """Run every cell, or go on with it, and return its summary of the metric.
+
+        Args:
+            run_test: runs a test from command line arguments.
+        """
+        table = []
+        for row in self.rows:
+            cells = []
+            for column in self.columns:
+                folder = Path(self.directory) / _slug(f"{row.label} {column.label}")
+                folder.mkdir(parents=True, exist_ok=True)
+                override = folder / "settings.yaml"
+                override.write_text(yaml.safe_dump(_nested({**self.settings, **row.settings, **column.settings})))
+                writer = {"class_path": "tasks.results.ResultsWriter", "init_args": {"directory": str(folder)}}
+                arguments = [f"--config={file}" for file in [*self.base, str(override)]]
+                arguments += [f"--trainer.callbacks=[{json.dumps(writer)}]", f"--trainer.default_root_dir={folder}"]
+                run_test(["test", *arguments])
+                document = json.loads((folder / "results.json").read_text())
+                cells.append(document["metrics"][self.metric])
+            table.append(cells)
+        return table
+
+    def format(self, table: Sequence[Sequence[Mapping[str, float]]]) -> str:
+        """The table as Markdown, ours beside the published figures."""
+        lines = [f"{self.title}", "", "| | " + " | ".join(c.label for c in self.columns) + " |"]
+        lines.append("|---" * (len(self.columns) + 1) + "|")
+        for i, row in enumerate(self.rows):
+            cells = []
+            for j, cell in enumerate(table[i]):
+                spread = f" ± {self.factor * cell['std']:.2g}" if cell["std"] else ""
+                text = f"{self.factor * cell['mean']:.4g}{spread}"
+                cells.append(f"{text} ({self.published[i][j]:g})" if self.published else text)
+            lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+
+
+def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any]) -> None:
+    """Run a table, print it, and write it as `table.md` and `table.json`.
+
+    Args:
+        arguments: the command line after `sweep`.
+        run_test: runs a test from command line arguments.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tasks sweep", description="run a table of tests")
+    parser.add_argument("--config", required=True, help="YAML file with the table")
+    sweep = Sweep.read(parser.parse_args(arguments).config)
+    table = sweep.run(run_test)
+    text = sweep.format(table)
+    folder = Path(sweep.directory)
+    (folder / "table.md").write_text(text + "\n")
+    (folder / "table.json").write_text(
+        json.dumps(
+            {
+                "title": sweep.title,
+                "metric": sweep.metric,
+                "rows": [r.label for r in sweep.rows],
+                "columns": [c.label for c in sweep.columns],
+                "cells": table,
+                "published": sweep.published,
+            },
+            indent=1,
+        )
+        + "\n"
+    )
+    sys.stdout.write(f"\n{text}\n\nwritten to {folder / 'table.md'}\n")
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with dotted names as a tree."""
+    tree: dict[str, Any] = {}
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        branch = tree
+        for part in path:
+            branch = branch.setdefault(part, {})
+        branch[last] = value
+    return tree
+
+
+def _slug(label: str) -> str:
+    """A label as the name of a folder."""
+    kept = "".join(c if c.isalnum() or c in ".-" else "_" for c in label)
+    return "_".join(part for part in kept.split("_") if part)

@@ -1,0 +1,97 @@
+"""The report: figures of runs in the right cells, cost, gaps, and what is kept in the repository."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks import report
+from tasks.report import Cell, Table, find_result, format_table, keep, read_tables
+from trivgeo.errors import ConfigurationError
+
+TABLE = Table(
+    title="a table",
+    metrics={"accuracy": 100.0, "FID": 1.0},
+    columns=["one", "two"],
+    rows={
+        "ours": [Cell("a/b", "95.1"), Cell("a/missing", "7")],
+        "alone": [Cell("a/b", metrics={"alone": 100.0}), Cell(published="n/a")],
+    },
+)
+
+
+def results(folder: Path, **changes: Any) -> Path:
+    rows = [
+        {"seed": s, "case": c, "seconds": 0.25, "gradient_evaluations": 30, "energy_evaluations": 2, "metrics": {}}
+        for s in (0, 1)
+        for c in range(3)
+    ]
+    document = {
+        "metrics": {
+            "accuracy": {"mean": 0.9712, "std": 0.0012, "worst": 1.0},
+            "FID": {"mean": 0.7, "std": 0.0, "worst": 0.7},
+            "alone": {"mean": 0.5, "std": 0.0, "worst": 1.0},
+        },
+        "device": "cpu",
+        "rows": rows,
+    }
+    path = folder / "a" / "b" / "results.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(document | changes))
+    return path
+
+
+def test_cells_cost_and_gaps(tmp_path: Path) -> None:
+    results(tmp_path)
+    text, data = format_table(TABLE, [tmp_path])
+    assert "| ours | **97.12±0.12 / 0.7** (95.1) | not run (7) |" in text
+    assert "| alone | **50** | (n/a) |" in text
+    assert "| a/b | 6 | 32 | 250 | cpu |" in text
+    assert "Not run yet: a/missing" in text
+    first = data[0]
+    assert first["ours"]["accuracy"]["mean"] == 0.9712
+    assert (first["method"], first["column"], first["evaluations"], first["seconds"]) == ("ours", "one", 32, 0.25)
+
+
+def test_kept_runs_fill_the_gaps_and_hold_no_rows(tmp_path: Path) -> None:
+    results(tmp_path / "runs")
+    kept = keep("a/b", tmp_path / "runs", tmp_path / "kept")
+    assert kept == tmp_path / "kept" / "a" / "b.json"
+    assert "rows" not in json.loads(kept.read_text())
+    whole = find_result("a/b", [tmp_path / "runs", tmp_path / "kept"])
+    alone = find_result("a/b", [tmp_path / "nothing", tmp_path / "kept"])
+    assert whole is not None
+    assert alone is not None
+    assert (alone.cases, alone.seconds, alone.evaluations) == (whole.cases, whole.seconds, whole.evaluations)
+    assert alone.origin == kept
+    with pytest.raises(ConfigurationError, match="expected one with results"):
+        keep("a/other", tmp_path / "runs", tmp_path / "kept")
+
+
+def test_shipped_tables_name_configurations_and_published_figures() -> None:
+    tables = read_tables()
+    cells = [cell for table in tables for line in table.rows.values() for cell in line]
+    assert sum(bool(cell.published) for cell in cells) >= 40
+    tied = {table.title: table.rows["TIED"] for table in tables}
+    published = [cell.published.split(" ")[0] for line in tied.values() for cell in line]
+    assert published[:4] == ["96.95±0.12", "97.43±0.06", "82.64±0.11", "89.84±0.17"]
+    assert published[4:] == ["0.043±0.002", "0.052±0.001", "0.178±0.013"]
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report.main(["--runs", str(tmp_path), "--output", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "report.md").read_text() in capsys.readouterr().out
+    assert {"table", "method", "column", "ours", "published"} <= json.loads(
+        (tmp_path / "out" / "report.json").read_text()
+    )[0].keys()
+
+
+def test_bad_tables(tmp_path: Path) -> None:
+    path = tmp_path / "tables.yaml"
+    path.write_text("- {title: t, metrics: {}, columns: [a, b], rows: {x: [{run: r}]}}")
+    with pytest.raises(ConfigurationError, match="x: expected 2 cells, got 1"):
+        read_tables(path)
+    path.write_text("- {title: t, colour: red, metrics: {}, columns: [], rows: {}}")
+    with pytest.raises(ConfigurationError, match="expected the description of a table"):
+        read_tables(path)

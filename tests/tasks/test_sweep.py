@@ -1,0 +1,88 @@
+"""Tables of runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks import sweep
+from tasks.sweep import Line, Sweep
+from trivgeo.errors import ConfigurationError
+
+CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"
+
+
+class Runner:
+    """Stands for the command line: the "accuracy" is a function of the settings that arrive."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def __call__(self, arguments: list[str]) -> None:
+        self.calls.append(arguments)
+        override = yaml.safe_load(Path(arguments[2].removeprefix("--config=")).read_text())
+        settings = override["model"]["inverter"]
+        value = 0.5 + settings["steps"] / 100 + settings["num_mc"] / 1000
+        (callbacks,) = [a for a in arguments if a.startswith("--trainer.callbacks=")]
+        writer = yaml.safe_load(callbacks.split("=", 1)[1])[0]
+        assert writer["class_path"] == "tasks.results.ResultsWriter"
+        folder = Path(writer["init_args"]["directory"])
+        result = {"metrics": {"accuracy": {"mean": value, "std": 0.0, "worst": 1.0}}}
+        (folder / "results.json").write_text(json.dumps(result))
+
+
+def table(folder: Path, **changes: Any) -> dict[str, Any]:
+    document = {
+        "title": "a table",
+        "base": ["base.yaml"],
+        "settings": {"model.inverter.num_mc": 7},
+        "metric": "accuracy",
+        "factor": 100.0,
+        "directory": str(folder / "out"),
+        "rows": [{"label": f"M = {m}", "settings": {"model.inverter.steps": m}} for m in (1, 2)],
+        "columns": [
+            {"label": "seven", "settings": {}},
+            {"label": "one", "settings": {"model.inverter.num_mc": 1}},
+        ],
+        "published": [[50, 51], [52, 53]],
+    }
+    return document | changes
+
+
+def test_every_cell_is_run_with_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, runner = tmp_path / "sweep.yaml", Runner()
+    path.write_text(yaml.safe_dump(table(tmp_path)))
+    sweep.main(["--config", str(path)], runner)
+    assert len(runner.calls) == 4
+    assert all(call[:2] == ["test", "--config=base.yaml"] for call in runner.calls)
+    written = json.loads((tmp_path / "out" / "table.json").read_text())
+    means = [[cell["mean"] for cell in line] for line in written["cells"]]
+    assert means == [pytest.approx([0.517, 0.511]), pytest.approx([0.527, 0.521])]
+    assert "| M = 2 | 52.7 (52) | 52.1 (53) |" in capsys.readouterr().out
+
+
+def test_bad_tables_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(table(tmp_path, published=[[1, 2]])))
+    with pytest.raises(ConfigurationError, match="published: expected 2 lines of 2 numbers"):
+        Sweep.read(str(path))
+    path.write_text(yaml.safe_dump(table(tmp_path, colour="red")))
+    with pytest.raises(ConfigurationError, match="expected the description of a table"):
+        Sweep.read(str(path))
+    with pytest.raises(ConfigurationError, match="expected the description of a table"):
+        Sweep.read(str(tmp_path / "missing.yaml"))
+
+
+@pytest.mark.parametrize("name", ["affnist/sweep_steps", "affnist/sweep_schedule"])
+def test_shipped_tables_name_settings_that_exist(name: str) -> None:
+    read = Sweep.read(str(CONFIGS / f"{name}.yaml"))
+    assert all((CONFIGS.parents[1] / base).exists() for base in read.base)
+    base = yaml.safe_load((CONFIGS.parents[1] / read.base[0]).read_text())
+    lines = [*read.rows, *read.columns, Line("", read.settings)]
+    for setting in {s for line in lines for s in line.settings}:
+        branch = base
+        for part in setting.split("."):
+            assert part in branch, setting
+            branch = branch[part]
