@@ -102,7 +102,7 @@ def find_result(run: str, roots: Sequence[Path]) -> Result | None:
     for root in roots:
         for path in (root / run / "results.json", root / f"{run}.json"):
             if path.exists():
-                return _result(path)
+                return read_result(path)
     return None
 
 
@@ -126,7 +126,8 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     return kept
 
 
-def _result(path: Path) -> Result:
+def read_result(path: Path) -> Result:
+    """What a file of results says, with or without its rows."""
     document = json.loads(path.read_text())
     rows: list[dict[str, Any]] = document.get("rows", [])
     return Result(

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from matplotlib.figure import Figure
 
+from tasks.report import read_result
 from trivgeo.errors import ConfigurationError
 
 
@@ -43,6 +45,7 @@ class Sweep:
         rows: the lines.
         columns: the columns.
         published: the published figure of every cell, or nothing.
+        scale: of the metric in the picture, "linear" or "log".
     """
 
     title: str
@@ -54,6 +57,7 @@ class Sweep:
     rows: Sequence[Line]
     columns: Sequence[Line]
     published: Sequence[Sequence[float]] = ()
+    scale: str = "linear"
 
     @classmethod
     def read(cls, path: str) -> "Sweep":
@@ -75,7 +79,7 @@ class Sweep:
         return sweep
 
     def run(self, run_test: Callable[[list[str]], Any]) -> list[list[dict[str, float]]]:
-        """Run every cell, or go on with it, and return its summary of the metric.
+        """Run every cell, or go on with it; return its summary of the metric, and evaluations and seconds a case.
 
         Args:
             run_test: runs a test from command line arguments.
@@ -92,8 +96,9 @@ class Sweep:
                 arguments = [f"--config={file}" for file in [*self.base, str(override)]]
                 arguments += [f"--trainer.callbacks=[{json.dumps(writer)}]", f"--trainer.default_root_dir={folder}"]
                 run_test(["test", *arguments])
-                document = json.loads((folder / "results.json").read_text())
-                cells.append(document["metrics"][self.metric])
+                result = read_result(folder / "results.json")
+                cost = {"evaluations": result.evaluations, "seconds": result.seconds}
+                cells.append({**result.summary[self.metric], **cost})
             table.append(cells)
         return table
 
@@ -111,8 +116,33 @@ class Sweep:
         return "\n".join(lines)
 
 
+def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, float]]]) -> None:
+    """The metric against the evaluations of a case, one line for each line of the table."""
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axis = figure.subplots()
+    for row, cells in zip(sweep.rows, table, strict=True):
+        ordered = sorted(cells, key=lambda cell: cell["evaluations"])
+        axis.errorbar(
+            [cell["evaluations"] for cell in ordered],
+            [sweep.factor * cell["mean"] for cell in ordered],
+            yerr=[sweep.factor * cell["std"] for cell in ordered],
+            marker="o",
+            markersize=4,
+            capsize=2,
+            label=row.label,
+        )
+    axis.set_xscale("log")
+    axis.set_yscale(sweep.scale)
+    axis.set_xlabel("evaluations of the energy, with or without gradient, and of networks, for a case")
+    axis.set_ylabel(sweep.metric + (" (%)" if sweep.factor == 100.0 else ""))
+    axis.set_title(sweep.title, fontsize=9)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any]) -> None:
-    """Run a table, print it, and write it as `table.md` and `table.json`.
+    """Run a table, print it, and write it as `table.md`, `table.json` and `table.png`.
 
     Args:
         arguments: the command line after `sweep`.
@@ -123,6 +153,7 @@ def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any]) -> None
     sweep = Sweep.read(parser.parse_args(arguments).config)
     table = sweep.run(run_test)
     text = sweep.format(table)
+    draw_budget(Path(sweep.directory) / "table.png", sweep, table)
     folder = Path(sweep.directory)
     (folder / "table.md").write_text(text + "\n")
     (folder / "table.json").write_text(

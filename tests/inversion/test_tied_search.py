@@ -151,7 +151,7 @@ class TestMemory:
         assert float((quadratic(x, generator=seeded(0)).best() - x[:, 0]).abs().max()) < 0.5
 
     def test_refuses_less_than_one_datum(self) -> None:
-        with pytest.raises(ConfigurationError, match="expected at least num_mc \\* num_hypotheses = 24, got 23"):
+        with pytest.raises(ConfigurationError, match="expected at least the 24 of one datum, got 23"):
             inverter(Recorder(), max_evaluations=23)
 
 

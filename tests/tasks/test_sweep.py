@@ -29,7 +29,9 @@ class Runner:
         writer = yaml.safe_load(callbacks.split("=", 1)[1])[0]
         assert writer["class_path"] == "tasks.results.ResultsWriter"
         folder = Path(writer["init_args"]["directory"])
-        result = {"metrics": {"accuracy": {"mean": value, "std": 0.0, "worst": 1.0}}}
+        rows = [{"gradient_evaluations": settings["steps"], "energy_evaluations": 1, "seconds": 0.5}] * 2
+        metrics = {"accuracy": {"mean": value, "std": 0.0, "worst": 1.0}}
+        result = {"metrics": metrics, "device": "cpu", "rows": rows}
         (folder / "results.json").write_text(json.dumps(result))
 
 
@@ -60,6 +62,8 @@ def test_every_cell_is_run_with_its_settings(tmp_path: Path, capsys: pytest.Capt
     written = json.loads((tmp_path / "out" / "table.json").read_text())
     means = [[cell["mean"] for cell in line] for line in written["cells"]]
     assert means == [pytest.approx([0.517, 0.511]), pytest.approx([0.527, 0.521])]
+    assert [[cell["evaluations"] for cell in line] for line in written["cells"]] == [[2, 2], [3, 3]]
+    assert (tmp_path / "out" / "table.png").read_bytes()[:4] == b"\x89PNG"
     assert "| M = 2 | 52.7 (52) | 52.1 (53) |" in capsys.readouterr().out
 
 

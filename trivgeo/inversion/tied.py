@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from trivgeo._checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.base import InversionResult, Inverter
-from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, as_energy, check_action, check_batch
+from trivgeo.inversion.base import InversionResult
+from trivgeo.inversion.counting import CountedPosterior, CountingInverter, where_rows
+from trivgeo.inversion.energy import DataEnergy
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, ScoreEstimate, reverse_solution
 from trivgeo.sde.process import uniform_grid
 
@@ -22,7 +22,7 @@ __all__ = ["TIED"]
 _TIME_TOLERANCE = 1e-9
 
 
-class TIED(Inverter):
+class TIED(CountingInverter):
     r"""Samples the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
 
     For each datum K independent chains start from the noise kernel k_1 and follow the Monte Carlo score of
@@ -76,61 +76,39 @@ class TIED(Inverter):
         max_evaluations: int | None = None,
         on_step: Callable[[int, float], None] | None = None,
     ) -> None:
-        self.action = check_action(action)
-        self.energy = as_energy(energy)
+        self.num_mc = check_count("num_mc", num_mc)
+        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
+        super().__init__(
+            action, energy, at_once=num_mc * num_hypotheses, log_det=log_det, max_evaluations=max_evaluations
+        )
         self.kernel = NoiseKernel(action.group, GeometricSchedule(0.1, 1.0) if schedule is None else schedule, steps)
         check_positive("temperature", temperature)
         if max_score_norm is not None:
             check_positive("max_score_norm", max_score_norm)
-        self.num_mc = check_count("num_mc", num_mc)
-        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
-        if max_evaluations is not None and check_count("max_evaluations", max_evaluations) < num_mc * num_hypotheses:
-            raise ConfigurationError(
-                f"max_evaluations: expected at least num_mc * num_hypotheses = {num_mc * num_hypotheses}, "
-                f"got {max_evaluations}"
-            )
         self.temperature = temperature
         self.max_score_norm = max_score_norm
-        self.log_det = log_det
         self.modular_drift = modular_drift
         self.shared_noise = shared_noise
         self.keep_seen = keep_seen
-        self.max_evaluations = max_evaluations
         self.on_step = on_step
         self._stages = _stages(uniform_grid(steps, 1.0, 0.0), num_hypotheses, pruning)
 
-    def __call__(self, x_tilde: Any, *, generator: torch.Generator | None = None) -> InversionResult:
-        """A posterior sample of K elements for each datum.
-
-        Raises:
-            ShapeError: the data do not fit the action, or have no batch dimension.
-            NonFiniteError: the data hold NaN or infinity.
-        """
-        batch = check_batch(self.action, x_tilde)
-        if self.max_evaluations is None:
-            return self._invert(x_tilde, generator)
-        size = self.max_evaluations // (self.num_mc * self.num_hypotheses)
-        parts = [pytree.tree_map(lambda leaf, i=i: leaf[i : i + size], x_tilde) for i in range(0, batch, size)]
-        return InversionResult.cat([self._invert(part, generator) for part in parts])
-
-    def _invert(self, x_tilde: Any, generator: torch.Generator | None) -> InversionResult:
-        """All chains of all data at once."""
-        posterior = PosteriorEnergy(self.action, self.energy, x_tilde, log_det=self.log_det)
-        kernel, group = self.kernel, self.action.group
-        first = pytree.tree_leaves(x_tilde)[0]
+    def search(self, posterior: CountedPosterior, generator: torch.Generator | None) -> InversionResult:
+        """Run all chains of all data at once."""
+        kernel, group, like = self.kernel, self.action.group, posterior.like
         g, _ = kernel.sample(
-            posterior.batch, self.num_hypotheses, t=1.0, generator=generator, dtype=first.dtype, device=first.device
+            posterior.batch, self.num_hypotheses, t=1.0, generator=generator, dtype=like.dtype, device=like.device
         )
         seen = _Seen(group, g) if self.keep_seen or len(self._stages) > 1 else None
         score = EnergyScore(
-            lambda g: posterior(g) / self.temperature,
+            lambda g: posterior.differentiable(g) / self.temperature,
             kernel,
             self.num_mc,
             shared_noise=self.shared_noise,
             on_estimate=None if seen is None else seen.update,
         )
         failures = torch.zeros(g.shape[:2], dtype=torch.long, device=g.device)
-        gradient_evaluations = done = 0
+        done = 0
         for number, times in self._stages:
             if number < g.shape[1]:
                 assert seen is not None
@@ -149,16 +127,13 @@ class TIED(Inverter):
             )
             done += len(times) - 1
             g, failures = solution.final, failures + solution.failures
-            gradient_evaluations += number * (len(times) - 1) * self.num_mc
-        with torch.no_grad():
-            energies = posterior(g)
-        energy_evaluations = g.shape[1]
+        energies = posterior.energies(g)
         if self.keep_seen:
             assert seen is not None
-            lower = seen.energies * self.temperature < energies
-            energies = torch.where(lower, seen.energies * self.temperature, energies)
-            g = torch.where(lower.reshape(*lower.shape, *[1] * len(group.element_shape)), seen.elements, g)
-        return InversionResult(group, g, energies, failures, energy_evaluations, gradient_evaluations)
+            found = seen.energies * self.temperature
+            lower = found < energies
+            g, energies = where_rows(lower, seen.elements, g), torch.where(lower, found, energies)
+        return posterior.result(g, energies, failures)
 
     def _on_step_from(self, done: int) -> Callable[[int, float], None] | None:
         on_step = self.on_step
@@ -176,22 +151,22 @@ class _Seen:
     def update(self, estimate: ScoreEstimate) -> None:
         """Take in the energies of one estimate."""
         energy, index = torch.where(estimate.finite, estimate.energy, torch.inf).min(-1, keepdim=True)
-        elements = torch.take_along_dim(estimate.elements, self._like_elements(index), -self._rank - 1)
+        elements = torch.take_along_dim(estimate.elements, self._wide(index), -self._rank - 1)
         energy, elements = energy.squeeze(-1), elements.squeeze(-self._rank - 1)
         lower = energy < self.energies
         self.energies = torch.where(lower, energy, self.energies)
-        self.elements = torch.where(self._like_elements(lower), elements, self.elements)
+        self.elements = where_rows(lower, elements, self.elements)
 
     def survivors(self, number: int, g: Tensor, failures: Tensor) -> tuple[Tensor, Tensor]:
         """Drop all but the ``number`` chains of each datum that have met the lowest energies."""
         index = self.energies.topk(number, dim=1, largest=False).indices
-        wide = self._like_elements(index)
+        wide = self._wide(index)
         self.energies = self.energies.gather(1, index)
         self.elements = torch.take_along_dim(self.elements, wide, 1)
         return torch.take_along_dim(g, wide, 1), failures.gather(1, index)
 
-    def _like_elements(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape, *[1] * self._rank)
+    def _wide(self, index: Tensor) -> Tensor:
+        return index.reshape(*index.shape, *[1] * self._rank)
 
 
 def _stages(times: list[float], number: int, pruning: Sequence[tuple[float, int]]) -> list[tuple[int, list[float]]]:
