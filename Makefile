@@ -34,6 +34,8 @@ test-all: lint
 bench: setup
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.sde
+	$(BIN)/python -m benchmarks.focal
+	$(BIN)/python -m benchmarks.images
 
 docs: setup
 	$(BIN)/pdoc --math --docformat google -o docs/_build trivgeo trivgeo.groups trivgeo.actions trivgeo.sde trivgeo.inversion trivgeo.symmetry trivgeo.geoopt

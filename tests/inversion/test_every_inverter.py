@@ -1,0 +1,105 @@
+"""What holds for every inverter: images and differential equations, counted evaluations, one answer for one seed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import random_elements, seeded
+from tests.inversion.problems import DOMAIN, clean_problems, operator_action
+from trivgeo.actions import ImageWarp
+from trivgeo.groups import Action, Affine
+from trivgeo.inversion import (
+    ITS,
+    TIED,
+    DataEnergy,
+    FoCal,
+    FramedEnergy,
+    GradientDescent,
+    InversionResult,
+    Inverter,
+    KineticLangevin,
+    LieLAC,
+    PosteriorEnergy,
+    RandomSearch,
+)
+from trivgeo.sde import GeometricSchedule
+
+Make = Callable[[Action, DataEnergy], Inverter]
+
+METHODS: dict[str, Make] = {
+    "TIED": lambda a, e: TIED(a, e, GeometricSchedule(0.05, 0.7), 15, 2, 6, temperature=0.05),
+    "LieLAC": lambda a, e: LieLAC(a, e, 20, 0.05, 6),
+    "KineticLangevin": lambda a, e: KineticLangevin(a, e, 40, 0.05, 3, temperature=0.01),
+    "FoCal": lambda a, e: FoCal(a, e, 6, 3, box=0.7, num_hypotheses=2),
+    "ITS": lambda a, e: ITS(a, e, 6, 8, 2),
+    "RandomSearch": lambda a, e: RandomSearch(a, e, 150, 4, 0.5, at_once=50),
+    "GradientDescent": lambda a, e: GradientDescent(a, e, 20, 0.05, 6, momentum=0.5, keep_seen=True),
+}
+
+
+@pytest.fixture(params=METHODS)
+def make(request: pytest.FixtureRequest) -> Make:
+    if request.param == "FoCal" and importlib.util.find_spec("botorch") is None:
+        pytest.skip("botorch is not installed")
+    return METHODS[request.param]
+
+
+class Counted(DataEnergy):
+    """An energy, and how many it was asked for."""
+
+    def __init__(self, energy: DataEnergy) -> None:
+        self.energy = energy
+        self.asked = 0
+
+    def __call__(self, x: Any) -> Tensor:
+        values = self.energy(x)
+        self.asked += values.numel()
+        return values
+
+    def prepare(self, action: Action, x: Any) -> Any:
+        return self.energy.prepare(action, x)
+
+    def select(self, action: Action, g: Tensor, x: Any) -> Any:
+        return self.energy.select(action, g, x)
+
+    def of_transformation(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
+        return self.energy.of_transformation(action, g, x)
+
+
+def images() -> tuple[Action, DataEnergy, Tensor]:
+    """A picture of two strokes, and the squared distance to it."""
+    side = torch.linspace(-1.0, 1.0, 14)
+    y, x = torch.meshgrid(side, side, indexing="ij")
+    strokes = torch.exp(-((x - 0.1) ** 2) / 0.05 - (y + 0.2) ** 2 / 0.3)
+    strokes = (strokes + torch.exp(-((x + 0.2) ** 2) / 0.3 - (y - 0.3) ** 2 / 0.05))[None, None]
+    action = ImageWarp(Affine(2, scale=[0.3] * 4 + [0.4] * 2))
+    energy = FramedEnergy(lambda z: (z - strokes).square().sum((1, 2, 3)))
+    return action, energy, action(random_elements(action.group, 3, std=0.7, seed=3, dtype=torch.float32), strokes)
+
+
+def operators() -> tuple[Action, DataEnergy, Any]:
+    action = operator_action()
+    elements = random_elements(action.group, 3, std=0.3, seed=2)
+    return action, DOMAIN, action(elements, clean_problems(3))
+
+
+@pytest.mark.parametrize("problem", [images, operators], ids=["images", "operators"])
+def test_lowers_the_energy_and_counts(make: Make, problem: Callable[[], tuple[Action, DataEnergy, Any]]) -> None:
+    action, energy, x = problem()
+    identity = action.group.identity(3, 1, dtype=torch.float32 if isinstance(x, Tensor) else torch.float64)
+    before = PosteriorEnergy(action, energy, x)(identity)[:, 0]
+    counted = Counted(energy)
+    inverter = make(action, counted)
+    result: InversionResult = inverter(x, generator=seeded(0))
+    assert bool((result.best_energy() < before).all()), (result.best_energy(), before)
+    assert float(result.best_energy().mean()) < 0.7 * float(before.mean())
+    assert counted.asked == 3 * (result.energy_evaluations + result.gradient_evaluations)
+    again = PosteriorEnergy(action, energy, x)(result.elements)
+    torch.testing.assert_close(result.energies, again, rtol=1e-4, atol=1e-5)
+    assert torch.equal(inverter(x, generator=seeded(0)).elements, result.elements)

@@ -1,0 +1,325 @@
+"""Inverse transformation search."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from trivgeo._checks import check_count, check_positive
+from trivgeo._numerics import Constant
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action, Affine, LieGroup
+from trivgeo.inversion.base import InversionResult
+from trivgeo.inversion.counting import CountedPosterior, CountingInverter, rows_like
+from trivgeo.inversion.energy import DataEnergy
+
+__all__ = ["ITS", "LowestEnergy", "OrbitCriterion", "OrbitCurvature", "SearchLevel", "affine_levels", "basis_levels"]
+
+
+_LEVELS = 8
+
+
+@dataclass(frozen=True)
+class SearchLevel:
+    """One level: the elements exp(s d) of a one-parameter subgroup, s evenly spaced in [-extent, extent].
+
+    Attributes:
+        direction: d, in the natural basis of the group, whatever its scale.
+        extent: the largest s.
+
+    Raises:
+        ConfigurationError: the extent is not positive, or the direction is zero or not finite.
+    """
+
+    direction: tuple[float, ...]
+    extent: float
+
+    def __post_init__(self) -> None:
+        check_positive("extent", self.extent)
+        if not all(math.isfinite(c) for c in self.direction) or not any(self.direction):
+            raise ConfigurationError(f"direction: expected finite numbers, not all zero, got {self.direction}")
+
+
+def basis_levels(group: LieGroup, count: int = _LEVELS, extent: float = 1.0, shrink: float = 0.25) -> list[SearchLevel]:
+    """Levels along the basis directions of a group in turn, the extent ``shrink`` times as large every round.
+
+    Args:
+        group: the group; extents are in units of its basis.
+        count: number of levels.
+        extent: of the first round.
+        shrink: factor of the extent from round to round.
+
+    Raises:
+        ConfigurationError: fewer than one level, or an extent that is not positive.
+    """
+    check_positive("extent", extent)
+    check_positive("shrink", shrink)
+    scale = group.scale
+    rows = (torch.diag(scale) if scale.ndim == 1 else scale).tolist()
+    return [
+        SearchLevel(tuple(rows[level % group.dim]), extent * shrink ** (level // group.dim))
+        for level in range(check_count("count", count))
+    ]
+
+
+def affine_levels(
+    translation: float = 0.5,
+    rotation: float = math.pi / 6,
+    scaling: float = 0.25,
+    shear: float = 0.2,
+    refinement: float = 0.25,
+) -> list[SearchLevel]:
+    """Eight levels for `trivgeo.groups.Affine` of the plane: each factor once, then rotation and size again.
+
+    Args:
+        translation: extent along each axis.
+        rotation: extent, in radians.
+        scaling: extent of the logarithm of the scale along each axis.
+        shear: extent of the shear along the first axis.
+        refinement: factor of the extents of the last two levels.
+
+    Raises:
+        ConfigurationError: an extent that is not positive.
+    """
+    check_positive("refinement", refinement)
+    turn, size = (0.0, -1.0, 1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+    return [
+        SearchLevel((0.0, 0.0, 0.0, 0.0, 1.0, 0.0), translation),
+        SearchLevel((0.0, 0.0, 0.0, 0.0, 0.0, 1.0), translation),
+        SearchLevel(turn, rotation),
+        SearchLevel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), scaling),
+        SearchLevel((0.0, 0.0, 0.0, 1.0, 0.0, 0.0), scaling),
+        SearchLevel((0.0, 1.0, 0.0, 0.0, 0.0, 0.0), shear),
+        SearchLevel(turn, refinement * rotation),
+        SearchLevel(size, refinement * scaling),
+    ]
+
+
+class OrbitCriterion(ABC):
+    """What a search level minimises along an orbit.
+
+    Attributes:
+        margin: samples evaluated beyond each end of the orbit, on the same spacing.
+        keeps_incumbent: whether a hypothesis may stay where it is, at its energy.
+    """
+
+    margin: ClassVar[int]
+    keeps_incumbent: ClassVar[bool]
+
+    @abstractmethod
+    def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
+        """One number for each sample that is not in the margins; infinite where it must not be taken."""
+
+
+class LowestEnergy(OrbitCriterion):
+    """The energy itself: no level raises that of a hypothesis."""
+
+    margin = 0
+    keeps_incumbent = True
+
+    def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
+        """The energies."""
+        return energies
+
+
+class OrbitCurvature(OrbitCriterion):
+    """Minus the second difference along the orbit of the energies after a Gaussian filter (Schmidt and Stober 2024).
+
+    It prefers sharp minima to the low energies that classifiers give to data far from those they know; the first and
+    the last value are repeated beyond the ends. Of no use for energies without such basins, such as quadratic ones.
+
+    Args:
+        sigma: of the filter, in samples.
+        radius: of the filter, in samples.
+
+    Raises:
+        ConfigurationError: a number out of its range.
+    """
+
+    margin = 1
+    keeps_incumbent = False
+
+    def __init__(self, sigma: float = 2.0, radius: int = 3) -> None:
+        self.sigma = check_positive("sigma", sigma)
+        self.radius = check_count("radius", radius)
+
+    def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
+        """Low where the filtered energy has a sharp minimum."""
+        finite = torch.isfinite(energies)
+        highest = torch.where(finite, energies, -torch.inf).amax(-1, keepdim=True)
+        values = torch.where(finite, energies, torch.where(torch.isfinite(highest), highest, 0.0)).flatten(0, 1)
+        place = torch.arange(-self.radius, self.radius + 1, dtype=values.dtype, device=values.device)
+        weights = torch.softmax(-0.5 * (place / self.sigma) ** 2, 0)
+        padded = functional.pad(values.unsqueeze(1), (self.radius, self.radius), mode="replicate")
+        smooth = functional.conv1d(padded, weights.reshape(1, 1, -1)).squeeze(1)
+        bend = (smooth[:, :-2] - 2.0 * smooth[:, 1:-1] + smooth[:, 2:]).unflatten(0, energies.shape[:2])
+        return torch.where(finite[..., 1:-1], -bend, torch.inf)
+
+
+class ITS(CountingInverter):
+    r"""Inverse transformation search: removes one factor of the transformation after another (Schmidt and Stober 2024).
+
+    Every level evaluates each of K hypotheses g at :math:`g \exp(s d)` for evenly spaced s, which moves the restored
+    data on along a one-parameter subgroup, and keeps the best. The first level starts from the identity and keeps the
+    K best samples. With ``classes`` no two hypotheses of a datum may take a sample of the same class, as long as there
+    is a sample of another one.
+
+    Made for affine transformations, but any group will do.
+
+    Args:
+        action: the action on data.
+        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``.
+        levels: the levels; a number stands for `basis_levels`, ``None`` for the eight of `affine_levels` on affine maps
+            of the plane and for eight of `basis_levels` on other groups.
+        samples: samples of each level.
+        num_hypotheses: number K of hypotheses.
+        classes: a batch of data to integer classes ``[batch]``, asked once for every energy; ``None`` for no diversity.
+        criterion: what a level minimises: `LowestEnergy` (the default) or `OrbitCurvature` (published for
+            classifiers).
+        log_det: keep the log-determinant of the action in the posterior energy.
+        max_evaluations: the largest number of energies evaluated at once, to bound memory: the data are inverted in
+            parts; ``None`` for all at once.
+        on_step: called with the index of every level and the share of the run that is done, for progress bars.
+
+    Raises:
+        ConfigurationError: a setting out of its range, a direction that is none of the group, more hypotheses than
+            samples, or an action or energy that is none.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        levels: int | Sequence[SearchLevel] | None = None,
+        samples: int = 16,
+        num_hypotheses: int = 3,
+        classes: Callable[[Any], Tensor] | None = None,
+        criterion: OrbitCriterion | None = None,
+        *,
+        log_det: bool = False,
+        max_evaluations: int | None = None,
+        on_step: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.criterion = LowestEnergy() if criterion is None else criterion
+        if not isinstance(self.criterion, OrbitCriterion):
+            raise ConfigurationError(f"criterion: expected an OrbitCriterion, got {criterion!r}")
+        if classes is not None and not callable(classes):
+            raise ConfigurationError(f"classes: expected a function from a batch of data to [batch], got {classes!r}")
+        self.samples = check_count("samples", samples)
+        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
+        if samples < 2 or num_hypotheses > samples:
+            raise ConfigurationError(
+                f"samples: expected at least 2, and num_hypotheses = {num_hypotheses}, got {samples}"
+            )
+        at_once = num_hypotheses * (samples + 2 * self.criterion.margin)
+        super().__init__(action, energy, at_once=at_once, log_det=log_det, max_evaluations=max_evaluations)
+        group = self.action.group
+        if levels is None:
+            levels = affine_levels() if group.same_law(Affine(2)) else _LEVELS
+        self.levels = basis_levels(group, levels) if isinstance(levels, int) else list(levels)
+        if not self.levels:
+            raise ConfigurationError("levels: expected at least one")
+        for level in self.levels:
+            if not isinstance(level, SearchLevel) or len(level.direction) != group.dim:
+                raise ConfigurationError(f"levels: expected a SearchLevel of {group.dim} numbers, got {level!r}")
+        self.classes = classes
+        self.on_step = on_step
+        self._orbits = [Constant(self._orbit(level)) for level in self.levels]
+
+    def search(self, posterior: CountedPosterior, generator: torch.Generator | None) -> InversionResult:
+        """Search level by level; nothing is random."""
+        group, like = posterior.group, posterior.like
+        at = self._evaluate(posterior, group.identity(posterior.batch, 1, 1, dtype=like.dtype, device=like.device))
+        for index, orbit in enumerate(self._orbits, 1):
+            moved = group.compose(at.elements, group.exp(orbit.like(like)))
+            candidates = self._evaluate(posterior, moved)
+            scores = self.criterion(candidates.energies)
+            candidates = candidates.inner(self.criterion.margin)
+            if self.criterion.keeps_incumbent:
+                candidates, scores = candidates.join(at), torch.cat([scores, at.energies], 2)
+            at = candidates.pick(choose(scores, candidates.classes, self.num_hypotheses))
+            if self.on_step is not None:
+                self.on_step(index, index / len(self._orbits))
+        return posterior.result(at.elements.squeeze(2), at.energies.squeeze(2))
+
+    def _orbit(self, level: SearchLevel) -> Tensor:
+        """The algebra vectors of one level, margins included, ``[n, dim]`` in the group's basis."""
+        scale = self.action.group.scale
+        direction = torch.tensor(level.direction, dtype=scale.dtype)
+        direction = direction / scale if scale.ndim == 1 else torch.linalg.solve(scale.mT, direction)
+        middle, margin = (self.samples - 1) / 2, self.criterion.margin
+        place = torch.arange(-margin, self.samples + margin, dtype=scale.dtype) - middle
+        return (level.extent / middle) * place.unsqueeze(-1) * direction
+
+    def _evaluate(self, posterior: CountedPosterior, elements: Tensor) -> _Candidates:
+        """Energies and classes of elements ``[b, k, n, *element_shape]``."""
+        classes = None if self.classes is None else posterior.of_transformed(self.classes, elements)
+        return _Candidates(elements, posterior.energies(elements), classes)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Elements ``[b, k, n, *element_shape]`` with their energies and classes ``[b, k, n]``."""
+
+    elements: Tensor
+    energies: Tensor
+    classes: Tensor | None
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> _Candidates:
+        return _Candidates(f(self.elements), f(self.energies), None if self.classes is None else f(self.classes))
+
+    def inner(self, margin: int) -> _Candidates:
+        """Without the margins of the orbits."""
+        return self.map(lambda x: x[:, :, margin : x.shape[2] - margin])
+
+    def join(self, other: _Candidates) -> _Candidates:
+        """The candidates of both, row by row."""
+        classes = None
+        if self.classes is not None and other.classes is not None:
+            classes = torch.cat([self.classes, other.classes], 2)
+        return _Candidates(
+            torch.cat([self.elements, other.elements], 2), torch.cat([self.energies, other.energies], 2), classes
+        )
+
+    def pick(self, index: Tensor) -> _Candidates:
+        """One candidate of each row ``[b, K]``, or several of a single row, as K rows of one."""
+
+        def chosen(x: Tensor) -> Tensor:
+            if x.shape[1] == 1:
+                return torch.take_along_dim(x, rows_like(index.unsqueeze(1), x), 2).transpose(1, 2)
+            return torch.take_along_dim(x, rows_like(index.unsqueeze(2), x), 2)
+
+        return self.map(chosen)
+
+
+def choose(scores: Float[Tensor, "b k n"], classes: Tensor | None, number: int) -> Tensor:
+    """The sample that each of ``number`` hypotheses takes, ``[b, number]``.
+
+    From its own row, or all from the only one; one after another, each the lowest score among the samples that are not
+    taken and whose class is not, or among those that are not taken if there is no such.
+    """
+    free = torch.ones_like(scores, dtype=torch.bool)
+    other = free
+    picks = []
+    for hypothesis in range(number):
+        row = min(hypothesis, scores.shape[1] - 1)
+        own, diverse = scores[:, row], free[:, row] & other[:, row]
+        best = torch.where(diverse, own, torch.inf)
+        fallback = torch.where(free[:, row], own, torch.inf)
+        pick = torch.where(torch.isfinite(best).any(-1), best.argmin(-1), fallback.argmin(-1))
+        picks.append(pick)
+        taken = functional.one_hot(pick, scores.shape[2]).bool()
+        free = free.clone()
+        free[:, row] &= ~taken
+        if classes is not None:
+            chosen = classes[:, row].gather(1, pick.unsqueeze(1)).unsqueeze(2)
+            other = other & (classes != chosen)
+    return torch.stack(picks, 1)
