@@ -64,6 +64,8 @@ def _without_known_noise() -> Iterator[None]:
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"lightning\.pytorch\.cli")
             # batches are made in the main process on purpose: that costs less than sending them from a worker
             warnings.filterwarnings("ignore", message=".*does not have many workers", category=PossibleUserWarning)
+            # arguments given by a caller count, whatever the process was started with
+            warnings.filterwarnings("ignore", message="LightningCLI's args parameter is intended", category=UserWarning)
             # a resumed run writes to its own version_* folder
             warnings.filterwarnings("ignore", message="The dirpath has changed from", category=UserWarning)
             yield

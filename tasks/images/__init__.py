@@ -1,0 +1,1 @@
+"""Models, data and tests on images of digits."""

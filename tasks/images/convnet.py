@@ -1,0 +1,56 @@
+"""A small convolutional classifier: for quick runs, and for the features of the Fréchet distance."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tasks.images.models import ImageClassifier
+from trivgeo._checks import check_count
+from trivgeo.errors import ConfigurationError
+
+
+class ConvNet(ImageClassifier):
+    """3 x 3 convolutions with batch normalisation and pooling, the mean over the image, one linear layer.
+
+    Args:
+        channels: of the convolutions; maximum pooling of stride 2 after each but the last.
+        classes: number of logits.
+
+    Raises:
+        ConfigurationError: no convolutions, or a number below one.
+    """
+
+    def __init__(self, channels: Sequence[int] = (16, 32, 64), classes: int = 10) -> None:
+        super().__init__()
+        if not channels:
+            raise ConfigurationError("channels: expected at least one number, got none")
+        self.channels = [check_count("channels", count) for count in channels]
+        self.classes = check_count("classes", classes)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise([1, *self.channels]):
+            layers += [nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+            layers += [nn.MaxPool2d(2)]
+        self.layers = nn.Sequential(*layers[:-1])
+        self.head = nn.Linear(self.channels[-1], classes)
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"channels": self.channels, "classes": self.classes}
+
+    def features(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch f"]:
+        """What the last layer sees: the means over the image of the last channels, `f = channels[-1]`.
+
+        Raises:
+            ShapeError: see `per_image`.
+        """
+        return self.per_image(self._features, x)
+
+    def _features(self, x: Tensor) -> Tensor:
+        return self.layers(x).mean((-2, -1))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.head(self._features(x))

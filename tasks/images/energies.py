@@ -1,0 +1,126 @@
+"""Energies of images by trained networks, evaluated as fast as the device can."""
+
+import copy
+from abc import abstractmethod
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from tasks.images.checkpoints import load_checkpoint
+from tasks.images.convnet import ConvNet
+from tasks.images.models import ImageClassifier
+from tasks.images.regulariser import AdversarialRegulariser
+from tasks.images.resnet import ResNet18
+from tasks.images.vae import VAE
+from trivgeo.inversion import DataEnergy
+
+Precision = Literal["float32", "bfloat16"]
+
+
+class NetworkEnergy(nn.Module, DataEnergy):
+    """An energy made of networks whose parameters are constant.
+
+    Args:
+        precision: of the networks' own arithmetic; the energy is float32 or that of the images. bfloat16 halves the
+            time of convolutions where the processor has instructions for it.
+    """
+
+    def __init__(self, precision: Precision = "float32") -> None:
+        super().__init__()
+        self.precision: Precision = precision
+
+    def forward(self, x: Float[Tensor, "b 1 h w"]) -> Float[Tensor, " b"]:
+        """One energy for each image; NaN where the image is."""
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            energy = self.evaluate(x)
+        return energy.to(x.dtype)
+
+    @abstractmethod
+    def evaluate(self, x: Float[Tensor, "b 1 h w"]) -> Float[Tensor, " b"]:
+        """The energy in the precision of the surrounding context."""
+
+
+class ClassifierEnergy(NetworkEnergy):
+    """E(x) = -logsumexp of the logits (Grathwohl et al. 2020): low where the classifier is confident.
+
+    Args:
+        classifier: a `ClassifierSource`.
+        precision: see `NetworkEnergy`.
+    """
+
+    def __init__(self, classifier: "ClassifierSource", precision: Precision = "float32") -> None:
+        super().__init__(precision)
+        self.network = fused(classifier.load())
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """The classifier's energy."""
+        return -torch.logsumexp(self.network(x).float(), -1)
+
+
+class VAEEnergy(NetworkEnergy):
+    """E(x) = 0.1 (squared error + KL divergence) of an autoencoder, plus an adversarial regulariser.
+
+    Args:
+        vae: name or path of the autoencoder's checkpoint.
+        regulariser: name or path of the regulariser's checkpoint; ``None`` for none.
+        weight: of the regulariser.
+        precision: see `NetworkEnergy`.
+    """
+
+    def __init__(
+        self, vae: str = "vae", regulariser: str | None = None, weight: float = 1.0, precision: Precision = "float32"
+    ) -> None:
+        super().__init__(precision)
+        self.vae = load_checkpoint(VAE, vae).network
+        self.regulariser = None if regulariser is None else load_checkpoint(AdversarialRegulariser, regulariser).network
+        self.weight = weight
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """The sum of both parts."""
+        energy = self.vae.elbo_energy(x)
+        return energy if self.regulariser is None else energy + self.weight * self.regulariser(x)
+
+
+class ClassifierSource:
+    """A trained classifier by the name or path of its checkpoint.
+
+    Args:
+        checkpoint: see `tasks.images.checkpoints.load_checkpoint`.
+    """
+
+    kind: type[ImageClassifier]
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+
+    def load(self) -> ImageClassifier:
+        """The network, in evaluation mode, without gradients of its parameters."""
+        return load_checkpoint(self.kind, self.checkpoint).network
+
+
+class TrainedResNet18(ClassifierSource):
+    """A `ResNet18`."""
+
+    kind = ResNet18
+
+
+class TrainedConvNet(ClassifierSource):
+    """A `ConvNet`."""
+
+    kind = ConvNet
+
+
+def fused(network: ImageClassifier) -> ImageClassifier:
+    """The same function with every batch normalisation that follows a convolution made part of it."""
+    network = copy.deepcopy(network)
+    for module in network.modules():
+        children = list(module.named_children())
+        for (name, first), (next_name, second) in pairwise(children):
+            if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
+                setattr(module, name, fuse_conv_bn_eval(first, second))
+                setattr(module, next_name, nn.Identity())
+    return network

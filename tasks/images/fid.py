@@ -1,0 +1,54 @@
+"""The Fréchet distance between sets of images, in the features of a digit classifier."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torchmetrics.image.fid import FrechetInceptionDistance
+
+from tasks.images.convnet import ConvNet
+
+
+class _Features(nn.Module):
+    """The features of a network as the metric wants them."""
+
+    def __init__(self, network: ConvNet) -> None:
+        super().__init__()
+        self.network = network
+        self.num_features = network.channels[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network.features(x)
+
+
+class FrechetDistance(nn.Module):
+    r"""Squared Fréchet distance of two normal laws with the means and covariances of the features.
+
+    :math:`|m_1 - m_2|^2 + \mathrm{tr}(C_1 + C_2 - 2 (C_1 C_2)^{1/2})`; M. Heusel et al., "GANs trained by a two
+    time-scale update rule", 2017, with a digit classifier's features in the place of those of Inception. So its values
+    compare with each other and not with those of other features.
+
+    Args:
+        network: the classifier whose features are compared.
+    """
+
+    def __init__(self, network: ConvNet) -> None:
+        super().__init__()
+        self._metric = FrechetInceptionDistance(_Features(network), reset_real_features=False)
+
+    @torch.no_grad()
+    def add_reference(self, images: Float[Tensor, "b 1 40 40"]) -> None:
+        """Add images of the set that is compared with."""
+        self._metric.update(images, real=True)
+
+    @torch.no_grad()
+    def add(self, images: Float[Tensor, "b 1 40 40"]) -> None:
+        """Add images of the other set."""
+        self._metric.update(images, real=False)
+
+    def compute(self) -> float:
+        """The distance; both sets need at least two images."""
+        return float(self._metric.compute())
+
+    def reset(self) -> None:
+        """Forget all images but the reference."""
+        self._metric.reset()

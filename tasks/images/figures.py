@@ -1,0 +1,47 @@
+"""Pictures of images before and after inversion."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from tasks.results import Row
+
+_COLUMNS = 12
+_ROWS = 3
+
+
+def draw_pairs(
+    path: Path, given: Float[Tensor, "b 1 h w"], restored: Float[Tensor, "b 1 h w"], rows: Sequence[Row]
+) -> None:
+    """Images as given, above the same with the transformation undone; titles are what the classifier says.
+
+    First come images that are classified wrongly as given, then the others; a prediction that is wrong is red.
+
+    Args:
+        path: the file.
+        given: transformed images.
+        restored: the same with the transformation that was found undone.
+        rows: `label`, `predicted` and `predicted_alone` of each.
+    """
+    order = sorted(range(len(rows)), key=lambda i: rows[i]["predicted_alone"] == rows[i]["label"])
+    order = order[: _COLUMNS * _ROWS]
+    columns = min(_COLUMNS, len(order))
+    lines = -(-len(order) // columns)
+    figure = Figure(figsize=(0.9 * columns, 2.15 * lines), layout="constrained")
+    axes = figure.subplots(2 * lines, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for place, i in enumerate(order):
+        line, column = divmod(place, columns)
+        for offset, image, key in ((0, given, "predicted_alone"), (1, restored, "predicted")):
+            axis = axes[2 * line + offset, column]
+            axis.imshow(torch.asarray(image[i, 0]).numpy(), cmap="gray", vmin=0, vmax=1)
+            right = rows[i][key] == rows[i]["label"]
+            axis.set_title(str(rows[i][key]), fontsize=9, color="black" if right else "tab:red", pad=2)
+    figure.suptitle("as given (top) and with the transformation undone (bottom); title: the classifier's answer")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,77 @@
+"""IDX files, the format in which MNIST is published, plain or compressed with gzip."""
+
+import gzip
+import hashlib
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivgeo.errors import TrivgeoError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_UNSIGNED_BYTE = 0x08
+
+
+class DataError(TrivgeoError):
+    """A data file is missing, damaged, or not what it should be."""
+
+
+def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None) -> NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes.
+
+    The format: two zero bytes, the type of the entries, the number of dimensions, each dimension as a big-endian
+    32-bit integer, then the entries row by row. Y. LeCun, "The MNIST database of handwritten digits".
+
+    Args:
+        path: the file, compressed with gzip or not.
+        ndim: the number of dimensions that it must have.
+        sha256: the checksum of its content before compression, so that it does not depend on who compressed it;
+            not checked when None.
+
+    Returns:
+        The entries, a writable array of `ndim` dimensions.
+
+    Raises:
+        DataError: the file is missing, cannot be decompressed, has another checksum, magic number or size.
+    """
+    content = _content(Path(path))
+    if sha256 is not None:
+        found = hashlib.sha256(content).hexdigest()
+        if found != sha256:
+            raise DataError(
+                f"{path}: expected content with SHA-256 {sha256}, got {found}; "
+                "delete the file to have it downloaded again"
+            )
+    head = 4 + 4 * ndim
+    magic = bytes((0, 0, _UNSIGNED_BYTE, ndim))
+    if content[:4] != magic:
+        raise DataError(
+            f"{path}: expected the magic number 0x{magic.hex()} of an IDX file with {ndim} dimensions of unsigned "
+            f"bytes, got 0x{content[:4].hex()}"
+        )
+    if len(content) < head:
+        raise DataError(f"{path}: expected a header of {head} bytes, got {len(content)}; the file is truncated")
+    shape = np.frombuffer(content, dtype=">u4", count=ndim, offset=4).tolist()
+    size = math.prod(shape)
+    if len(content) - head != size:
+        fault = "truncated" if len(content) - head < size else "too long"
+        raise DataError(
+            f"{path}: expected {size} entries for the shape {shape}, got {len(content) - head}; the file is {fault}"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape).copy()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file: {error}") from error
+    if not raw.startswith(_GZIP_MAGIC):
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{path}: expected a whole gzip file: {error}") from error

@@ -1,0 +1,169 @@
+"""Test of a classifier on transformed images, with and without inversion of the transformation."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.images.checkpoints import load_checkpoint
+from tasks.images.convnet import ConvNet
+from tasks.images.energies import ClassifierSource, NetworkEnergy
+from tasks.images.fid import FrechetDistance
+from tasks.images.figures import draw_pairs
+from tasks.images.testsets import ImageProblems
+from tasks.results import Row, ShardedTest, writer_of
+from trivgeo.actions import ImageWarp
+from trivgeo.errors import ConfigurationError
+from trivgeo.inversion import DataEnergy, FramedEnergy, Inverter, TestTimeEquivariant
+
+
+class ImageInversion(ShardedTest):
+    """Accuracy of a classifier on transformed images: alone, with inversion, and on the images before.
+
+    The images themselves do not change with the seed; the noise of the inverter does. A row keeps the element that was
+    found, and what needs all images at once, the Fréchet distance and the figure, is made from the rows at the end:
+    a run that was killed loses nothing.
+
+    Args:
+        classifier: the network that is tested.
+        action: how the transformations act.
+        energy: an energy of images; low for clean ones.
+        inverter: makes the inverter from an action and an energy.
+        frame_weight: weight of the frame term, see `trivgeo.inversion.FramedEnergy`; ``None`` for none.
+        seeds: of the inverter, a run over all images for each.
+        features: name or path of the `ConvNet` in whose features the Fréchet distance of the restored images to the
+            clean ones is measured; ``None`` for no distance.
+        figure: file name of the picture in the results' directory; ``None`` for none.
+
+    Raises:
+        CheckpointError: a network is missing or does not fit.
+        ConfigurationError: no seeds, or a seed twice.
+    """
+
+    def __init__(
+        self,
+        classifier: ClassifierSource,
+        action: ImageWarp,
+        energy: NetworkEnergy,
+        inverter: Callable[[ImageWarp, DataEnergy], Inverter],
+        frame_weight: float | None = 1.0,
+        seeds: list[int] | None = None,
+        features: str | None = None,
+        figure: str | None = "figure.png",
+    ) -> None:
+        super().__init__()
+        self.seeds = [0] if seeds is None else list(seeds)
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigurationError(f"seeds: expected distinct seeds, got {seeds}")
+        self.classifier = classifier.load()
+        self.action = action
+        self.energy = energy
+        framed = energy if frame_weight is None else FramedEnergy(energy, frame_weight)
+        self.equivariant = TestTimeEquivariant(self.classifier, inverter(action, framed))
+        self.features = None if features is None else load_checkpoint(ConvNet, features).network
+        self.figure = figure
+
+    def test_step(self, batch: ImageProblems, index: int) -> None:
+        """Invert one batch of images with the noise of every seed."""
+        if not self.mine(index):
+            return
+        writer = writer_of(self.trainer)
+        for seed in self.seeds:
+            if writer is not None and writer.done(seed, index):
+                continue
+            rows = self._invert(batch, seed, index)
+            for name in rows[0]["metrics"]:
+                mean = sum(row["metrics"][name] for row in rows) / len(rows)
+                self.log(name.replace(" ", "_"), mean, batch_size=len(rows), prog_bar=name == "accuracy with inversion")
+            if writer is not None:
+                writer.write(rows, index)
+
+    def _invert(self, batch: ImageProblems, seed: int, index: int) -> list[Row]:
+        generator = torch.Generator(self.device).manual_seed(1_000_003 * (seed + 1) + index)
+        start = time.perf_counter()
+        result = self.equivariant.inverter(batch.image, generator=generator)
+        with torch.no_grad():
+            inverted = self.equivariant.predict(batch.image, result).argmax(-1)
+            seconds = (time.perf_counter() - start) / len(inverted)
+            alone = self.classifier(batch.image).argmax(-1)
+            known = torch.isfinite(batch.clean).flatten(1).all(1)
+            clean = self.classifier(batch.clean.nan_to_num()).argmax(-1)
+        columns = {
+            "accuracy with inversion": inverted == batch.label,
+            "accuracy without inversion": alone == batch.label,
+        }
+        if bool(known.all()):
+            columns["accuracy on clean images"] = clean == batch.label
+        correct = {name: column.tolist() for name, column in columns.items()}
+        best, energy, failures = result.best(), result.best_energy(), result.failures.sum(1)
+        listed = zip(
+            batch.place.tolist(),
+            batch.label.tolist(),
+            inverted.tolist(),
+            alone.tolist(),
+            energy.tolist(),
+            failures.tolist(),
+            best.tolist(),
+            strict=True,
+        )
+        return [
+            {
+                "seed": seed,
+                "case": place,
+                "metrics": {name: float(column[i]) for name, column in correct.items()},
+                "label": label,
+                "predicted": predicted,
+                "predicted_alone": predicted_alone,
+                "energy": e if math.isfinite(e) else None,
+                "masked_steps": masked,
+                "energy_evaluations": result.energy_evaluations,
+                "gradient_evaluations": result.gradient_evaluations,
+                "seconds": seconds,
+                "element": element,
+            }
+            for i, (place, label, predicted, predicted_alone, e, masked, element) in enumerate(listed)
+        ]
+
+    def on_test_epoch_end(self) -> None:
+        """Fréchet distance and figure, from the rows of all devices."""
+        writer = writer_of(self.trainer)
+        if writer is None:
+            return
+        writer.gather(self.trainer)
+        if self.trainer.global_rank != 0 or (self.features is None and self.figure is None):
+            return
+        rows: dict[tuple[int, int], Row] = {(row["seed"], row["case"]): row for row in writer.rows}
+        loader: Any = self.trainer.test_dataloaders
+        if self.figure is not None:
+            batch = next(iter(loader))
+            shown = [rows[self.seeds[0], place] for place in batch.place.tolist()]
+            draw_pairs(writer.directory / self.figure, batch.image, self._restored(batch, shown).cpu(), shown)
+        if self.features is not None:
+            for name, of_seeds in self._distances(FrechetDistance(self.features), list(loader), rows).items():
+                writer.add_metric(name, of_seeds)
+
+    def _distances(
+        self, distance: FrechetDistance, batches: list[ImageProblems], rows: dict[tuple[int, int], Row]
+    ) -> dict[str, dict[int, float]]:
+        """Fréchet distances to the clean images, of the restored images of every seed and of those given."""
+        if not all(bool(torch.isfinite(batch.clean).all()) for batch in batches):
+            return {}  # published files hold no clean images
+        distance = distance.to(self.device)
+        for batch in batches:
+            distance.add_reference(batch.clean.to(self.device))
+            distance.add(batch.image.to(self.device))
+        given, restored = distance.compute(), {}
+        for seed in self.seeds:
+            distance.reset()
+            for batch in batches:
+                distance.add(self._restored(batch, [rows[seed, place] for place in batch.place.tolist()]))
+            restored[seed] = distance.compute()
+        return {"FID with inversion": restored, "FID without inversion": dict.fromkeys(self.seeds, given)}
+
+    def _restored(self, batch: ImageProblems, rows: list[Row]) -> Tensor:
+        """The images with the elements of the rows undone."""
+        element = torch.tensor([row["element"] for row in rows], dtype=batch.image.dtype, device=self.device)
+        return self.action(self.action.group.inverse(element), batch.image.to(self.device)).nan_to_num()

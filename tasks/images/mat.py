@@ -1,0 +1,102 @@
+"""The published files of affNIST and homNIST."""
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int, Shaped
+from numpy.typing import NDArray
+from scipy.io import loadmat
+from scipy.io.matlab import MatReadError
+from torch import Tensor
+
+from tasks.images.data import FRAME
+from tasks.images.idx import DataError
+
+_CLASSES = 10
+
+MatImages = tuple[Shaped[Tensor, "n 40 40"], Int[Tensor, " n"]]
+
+
+def read_affnist(path: str | Path) -> MatImages:
+    """Read a file of affNIST: a structure `affNISTdata` with `image`, `[1600, n]`, and `label_int`, `[1, n]`.
+
+    Args:
+        path: the `.mat` file.
+
+    Returns:
+        The images, bytes or numbers in [0, 1], `[n, 40, 40]`, and their digits `[n]`.
+
+    Raises:
+        DataError: the file is missing or damaged, or its content is not as above.
+    """
+    (structure,) = _load(path, "affNISTdata")
+    names = structure.dtype.names or ()
+    if structure.size != 1 or not {"image", "label_int"} <= set(names):
+        raise DataError(
+            f"{path}: expected one structure affNISTdata with image and label_int, got fields {list(names)}"
+        )
+    images, labels = structure["image"].item(), structure["label_int"].item()
+    if images.ndim != 2 or images.shape[0] != FRAME**2 or not 0 < labels.size == images.shape[1]:
+        raise DataError(
+            f"{path}: expected images [{FRAME**2}, n] and n > 0 labels, "
+            f"got {list(images.shape)} and {list(labels.shape)}"
+        )
+    return _checked(path, images.T.reshape(-1, FRAME, FRAME), labels.reshape(-1))
+
+
+def read_homnist(path: str | Path) -> MatImages:
+    """Read a file of homNIST: images `img_data`, `[..., 40, 40]`, with their digits `labels`.
+
+    There is a label for each image, or for each entry of the first dimension when every digit has several images. The
+    matrices `hom_matrices` are not read: in which coordinates they act, and which way, is not documented.
+
+    Args:
+        path: the `.mat` file.
+
+    Returns:
+        See `read_affnist`.
+
+    Raises:
+        DataError: the file is missing or damaged, or its content is not as above.
+    """
+    images, labels = _load(path, "img_data", "labels")
+    if images.ndim < 3 or images.shape[-2:] != (FRAME, FRAME):
+        raise DataError(f"{path}: expected img_data [..., {FRAME}, {FRAME}], got {list(images.shape)}")
+    pictures, labels = images.reshape(-1, FRAME, FRAME), labels.reshape(-1)
+    if len(labels) == images.shape[0]:
+        labels = labels.repeat(len(pictures) // len(labels))
+    if len(labels) != len(pictures):
+        raise DataError(
+            f"{path}: expected a label for each image or each entry of the first dimension of img_data "
+            f"{list(images.shape)}, got {len(labels)} labels"
+        )
+    return _checked(path, pictures, labels)
+
+
+def _load(path: str | Path, *names: str) -> list[NDArray[Any]]:
+    try:
+        content = loadmat(path, variable_names=names)
+    except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
+        raise DataError(f"{path}: expected a readable .mat file (version 7 or older): {error}") from error
+    values = [content.get(name, np.empty(0)) for name in names]
+    absent = [name for name, value in zip(names, values, strict=True) if not value.size]
+    if absent:
+        raise DataError(f"{path}: expected the variables {', '.join(names)}, there is no {', '.join(absent)}")
+    return values
+
+
+def _checked(path: str | Path, images: NDArray[Any], labels: NDArray[Any]) -> MatImages:
+    if images.dtype != np.uint8 and not (
+        np.issubdtype(images.dtype, np.floating) and 0 <= images.min() <= images.max() <= 1
+    ):
+        raise DataError(
+            f"{path}: expected grey values as bytes or as numbers in [0, 1], "
+            f"got {images.dtype} from {images.min()} to {images.max()}"
+        )
+    if not (np.isin(labels, np.arange(_CLASSES))).all():
+        raise DataError(f"{path}: expected labels 0 to {_CLASSES - 1}, got {sorted(set(labels.tolist()))}")
+    kept = images if images.dtype == np.uint8 else images.astype(np.float32)
+    return torch.from_numpy(np.ascontiguousarray(kept)), torch.from_numpy(labels.astype(np.int64))

@@ -1,0 +1,203 @@
+"""Where digits come from: the four files of MNIST, downloaded when they are missing, or the sample beside this file."""
+
+import os
+import tempfile
+import urllib.request
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+from tqdm import tqdm
+
+from tasks.images.idx import DataError, read_idx
+
+ROOT_VARIABLE = "TRIVGEO_MNIST"
+"""Environment variable that names the folder of the files."""
+
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+"""Where the files are downloaded from; each is tried in turn."""
+
+CHECKSUMS = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+"""SHA-256 of the four files before compression."""
+
+_SIDE = 28
+_CLASSES = 10
+_TIMEOUT = 30.0  # seconds without an answer
+_BLOCK = 1 << 16
+
+
+class Digits(NamedTuple):
+    """Digits with their classes.
+
+    Attributes:
+        images: grey values, ink is 255, `[n, 28, 28]`.
+        labels: the digits 0 to 9, `[n]`.
+    """
+
+    images: UInt8[Tensor, "n 28 28"]
+    labels: Int[Tensor, " n"]
+
+
+class DigitSource(ABC):
+    """Training and test digits."""
+
+    def prepare(self) -> None:  # noqa: B027 (most sources have nothing to prepare)
+        """Fetch what is missing; called once, in one process."""
+
+    @abstractmethod
+    def train(self) -> Digits:
+        """The digits for training."""
+
+    @abstractmethod
+    def test(self) -> Digits:
+        """The digits for tests, none of them in `train`."""
+
+
+class MNIST(DigitSource):
+    """The 60,000 training and 10,000 test digits of MNIST, in their published order.
+
+    Args:
+        root: folder of the four IDX files, compressed or not; when None, the environment variable TRIVGEO_MNIST,
+            and without that `trivgeo/mnist` in the user's cache folder. Files that are missing are downloaded there.
+    """
+
+    def __init__(self, root: str | None = None) -> None:
+        self.root = Path(root or os.environ.get(ROOT_VARIABLE) or cache_folder() / "mnist")
+
+    def prepare(self) -> None:
+        """Download the files that are missing.
+
+        Raises:
+            DataError: no mirror gave a file with the right checksum.
+        """
+        for name in CHECKSUMS:
+            if self._find(name) is None:
+                download(name, self.root)
+
+    def train(self) -> Digits:
+        """The 60,000 training digits."""
+        return self._read("train", 60_000)
+
+    def test(self) -> Digits:
+        """The 10,000 test digits."""
+        return self._read("t10k", 10_000)
+
+    def _read(self, part: str, count: int) -> Digits:
+        names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+        paths = [self._find(name) or self.root / f"{name}.gz" for name in names]
+        return read_digits(*paths, count=count, checksums=(CHECKSUMS[names[0]], CHECKSUMS[names[1]]))
+
+    def _find(self, name: str) -> Path | None:
+        return next((p for p in (self.root / f"{name}.gz", self.root / name) if p.exists()), None)
+
+
+class BundledSample(DigitSource):
+    """2,000 training and 512 test digits that come with the code: for tests and first runs, with no download."""
+
+    _folder = Path(__file__).parent / "sample"
+
+    def train(self) -> Digits:
+        """The first 2,000 training digits of MNIST."""
+        return self._read("train", 2_000)
+
+    def test(self) -> Digits:
+        """The first 512 test digits of MNIST."""
+        return self._read("t10k", 512)
+
+    def _read(self, part: str, count: int) -> Digits:
+        paths = (self._folder / f"{part}-images-idx3-ubyte.gz", self._folder / f"{part}-labels-idx1-ubyte.gz")
+        return read_digits(*paths, count=count)
+
+
+def read_digits(
+    images: Path, labels: Path, *, count: int, checksums: tuple[str | None, str | None] = (None, None)
+) -> Digits:
+    """Read a file of images and the file of their labels.
+
+    Args:
+        images: IDX file `[count, 28, 28]`.
+        labels: IDX file `[count]`.
+        count: how many there must be.
+        checksums: of the two files, see `read_idx`.
+
+    Raises:
+        DataError: a file is damaged, the counts or sizes are not as expected, or a label is none of 0 to 9.
+    """
+    pixels = read_idx(images, ndim=3, sha256=checksums[0])
+    classes = read_idx(labels, ndim=1, sha256=checksums[1])
+    if pixels.shape != (count, _SIDE, _SIDE):
+        raise DataError(f"{images}: expected {[count, _SIDE, _SIDE]} images, got {list(pixels.shape)}")
+    if classes.shape != (count,):
+        raise DataError(f"{labels}: expected {count} labels, got {len(classes)}")
+    if count and classes.max() >= _CLASSES:
+        raise DataError(f"{labels}: expected labels 0 to {_CLASSES - 1}, got {classes.max()}")
+    return Digits(torch.from_numpy(pixels), torch.from_numpy(classes).long())
+
+
+def download(name: str, folder: Path, mirrors: tuple[str, ...] = MIRRORS) -> Path:
+    """Download one of the four files, compressed, with a progress bar; it appears in the folder whole or not at all.
+
+    Args:
+        name: a key of `CHECKSUMS`.
+        folder: where to; made if missing.
+        mirrors: addresses to try, one after another.
+
+    Returns:
+        The file.
+
+    Raises:
+        DataError: the folder cannot be written, or no mirror gave a file with the right checksum.
+    """
+    target = folder / f"{name}.gz"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}-")
+        os.close(handle)
+    except OSError as error:
+        raise DataError(f"{folder}: expected a folder to download {target.name} to: {error}") from error
+    part = Path(temporary)
+    faults = []
+    try:
+        for mirror in mirrors:
+            try:
+                _fetch(f"{mirror}{target.name}", part)
+                read_idx(part, ndim=3 if "images" in name else 1, sha256=CHECKSUMS[name])
+            except (OSError, DataError) as error:
+                faults.append(f"{mirror}: {error}")
+            else:
+                part.chmod(0o644)
+                part.replace(target)
+                return target
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+    raise DataError(
+        f"{target}: the file is missing and no mirror gave it ({'; '.join(faults)}). Download the four MNIST files "
+        f"by hand and name their folder in {ROOT_VARIABLE}"
+    )
+
+
+def cache_folder() -> Path:
+    """The folder of downloads: `trivgeo` in XDG_CACHE_HOME, by default `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trivgeo"
+
+
+def _fetch(url: str, path: Path) -> None:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
+        size = int(response.headers.get("Content-Length") or 0) or None
+        with tqdm(total=size, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1]) as bar:
+            while block := response.read(_BLOCK):
+                file.write(block)
+                bar.update(len(block))

@@ -1,0 +1,62 @@
+"""The adversarial regulariser: a network that scores transformed images higher than clean ones."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tasks.images.models import ImageNetwork
+from trivgeo._checks import check_count
+from trivgeo.errors import ConfigurationError
+
+_SLOPE = 0.2
+
+
+class AdversarialRegulariser(ImageNetwork):
+    """A function R of images; S. Lunz et al., "Adversarial regularizers in inverse problems", 2018.
+
+    4 x 4 convolutions of stride 2 with leaky rectifiers, then two linear layers, which see where the ink is. There is
+    no normalisation: the penalty on the gradient is on that of each image by itself.
+
+    Args:
+        side: pixels a side of the images.
+        channels: of the convolutions.
+        width: of the hidden linear layer.
+
+    Raises:
+        ConfigurationError: a number below one, or nothing is left of the image after the convolutions.
+    """
+
+    def __init__(self, side: int = 40, channels: Sequence[int] = (16, 32, 64), width: int = 128) -> None:
+        super().__init__(check_count("side", side))
+        self.channels = [check_count("channels", count) for count in channels]
+        self.width = check_count("width", width)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise([1, *self.channels]):
+            layers += [nn.Conv2d(inputs, outputs, 4, 2, 1), nn.LeakyReLU(_SLOPE)]
+        left = side >> len(self.channels)
+        if left < 1:
+            raise ConfigurationError(
+                f"channels: expected at most {side.bit_length() - 1} convolutions on images of {side} x {side} pixels, "
+                f"got {len(self.channels)}"
+            )
+        layers += [nn.Flatten(), nn.Linear(self.channels[-1] * left**2, width), nn.LeakyReLU(_SLOPE)]
+        self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"side": self.side, "channels": self.channels, "width": self.width}
+
+    def forward(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch"]:
+        """R(x); only its differences have a meaning.
+
+        Raises:
+            ShapeError: see `per_image`.
+        """
+        return self.per_image(self._scores, x)
+
+    def _scores(self, x: Tensor) -> Tensor:
+        return self.layers(x).squeeze(-1)

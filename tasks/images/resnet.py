@@ -1,0 +1,69 @@
+"""ResNet18 for images of one channel."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tasks.images.models import ImageClassifier
+
+_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
+_BLOCKS = 2
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut.
+
+    Args:
+        inputs: channels in.
+        outputs: channels out.
+        stride: of the first convolution and of the shortcut.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Evaluate the block."""
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class ResNet18(ImageClassifier):
+    """The 18-layer residual network of K. He et al., "Deep residual learning for image recognition", 2016.
+
+    The stem is that for large photographs: a 7 x 7 convolution of stride 2, then maximum pooling of stride 2.
+
+    Args:
+        classes: number of logits.
+    """
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.classes = classes
+        channels = _STAGES[0][0]
+        self.stem = nn.Sequential(
+            nn.Conv2d(1, channels, 7, 2, 3, bias=False), nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        )
+        blocks: list[nn.Module] = []
+        for outputs, stride in _STAGES:
+            for place in range(_BLOCKS):
+                blocks.append(ResidualBlock(channels, outputs, stride if place == 0 else 1))
+                channels = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(channels, classes)
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"classes": self.classes}
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(x)).mean((-2, -1)))

@@ -1,0 +1,190 @@
+"""The image task on the digits that come with the repository: accuracy, rows, resuming, several devices, pictures."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from tasks.cli import main
+from tasks.images.energies import ClassifierEnergy, NetworkEnergy, TrainedConvNet, fused
+from tasks.images.resnet import ResNet18
+from tasks.images.rotation import RotationPosterior
+from tests.helpers import assert_relative, seeded
+from trivgeo.sde import GeometricSchedule
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "tasks" / "configs"
+Run = Callable[..., dict[str, Any]]
+
+
+def override(folder: Path, name: str, **changes: Any) -> list[str]:
+    """Arguments of a test of a shipped configuration, its results in ``folder``, with settings of the data changed."""
+    writer = {"class_path": "tasks.results.ResultsWriter", "init_args": {"directory": str(folder)}}
+    settings = {
+        "trainer": {"callbacks": [writer], "default_root_dir": str(folder), "enable_progress_bar": False},
+        **changes,
+    }
+    path = folder / "override.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return ["test", f"--config={CONFIGS / name}", f"--config={path}"]
+
+
+def small(
+    folder: Path, limit: int = 10, batch_size: int = 4, steps: int = 6, seeds: list[int] | None = None
+) -> list[str]:
+    return override(
+        folder,
+        "affnist/small.yaml",
+        data={"init_args": {"limit": limit, "batch_size": batch_size}},
+        model={"init_args": {"seeds": seeds or [0], "inverter": {"init_args": {"steps": steps}}}},
+    )
+
+
+def results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())
+
+
+class TestSmallRun:
+    def test_inversion_helps_and_everything_is_written(self, tmp_path: Path) -> None:
+        main(small(tmp_path, limit=32, batch_size=32, steps=12))
+        document = results(tmp_path)
+        metrics = document["metrics"]
+        assert metrics["accuracy on clean images"]["mean"] > 0.9
+        assert metrics["accuracy with inversion"]["mean"] > metrics["accuracy without inversion"]["mean"]
+        assert len(document["rows"]) == 32
+        assert len({row["case"] for row in document["rows"]}) == 32
+        assert {"label", "predicted", "predicted_alone", "energy", "element", "gradient_evaluations"} <= document[
+            "rows"
+        ][0].keys()
+        assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
+
+    def test_a_killed_run_loses_nothing(self, tmp_path: Path) -> None:
+        main(small(tmp_path, seeds=[0, 1]))
+        whole, path = results(tmp_path), tmp_path / "rows.jsonl"
+        header, *lines = path.read_text().splitlines()
+        rows = sorted(map(json.loads, lines), key=lambda row: (row["batch"], row["seed"]))
+        kept = [json.dumps(row | {"energy": -1.0} if i == 0 else row) for i, row in enumerate(rows[:15])]
+        path.write_text("\n".join([header, *kept]) + '\n{"seed": 0, "ca')
+        main(small(tmp_path, seeds=[0, 1]))
+        again = results(tmp_path)
+        assert [(r["seed"], r["case"]) for r in again["rows"]] == [(r["seed"], r["case"]) for r in whole["rows"]]
+        assert [r["element"] for r in again["rows"]] == [r["element"] for r in whole["rows"]]
+        assert sum(r["energy"] == -1.0 for r in again["rows"]) == 1, "rows of whole batches are kept, not made again"
+
+    def test_two_devices_count_every_image_once_and_find_the_same(self, tmp_path: Path) -> None:
+        (tmp_path / "one").mkdir()
+        (tmp_path / "two").mkdir()
+        main(small(tmp_path / "one"))
+        arguments = small(tmp_path / "two")
+        extra = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp"]
+        done = subprocess.run(
+            [sys.executable, "-m", "tasks", *arguments, *extra],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        one, two = results(tmp_path / "one"), results(tmp_path / "two")
+        assert two["devices"] == 2
+        assert [r["case"] for r in two["rows"]] == [r["case"] for r in one["rows"]]
+        for a, b in zip(one["rows"], two["rows"], strict=True):
+            assert_relative(torch.tensor(b["element"]), torch.tensor(a["element"]), 1e-3)
+
+
+class TestEnergies:
+    def test_fused_networks_are_the_same_function(self) -> None:
+        network = ResNet18()
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=seeded(len(name))) * 0.1 + (parameter.ndim == 1))
+            for name, buffer in network.named_buffers():
+                if buffer.is_floating_point():
+                    buffer.copy_(torch.rand(buffer.shape, generator=seeded(len(name))) + 0.5)
+        network.eval()
+        x = torch.rand(3, 1, 40, 40, generator=seeded(0))
+        made = fused(network)
+        assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in made.modules())
+        assert any(isinstance(m, torch.nn.BatchNorm2d) for m in network.modules())
+        assert_relative(made(x), network(x), 1e-4, event=1)
+
+    def test_bfloat16_is_close_and_comes_back_in_the_precision_of_the_images(self) -> None:
+        source = TrainedConvNet("small_cnn")
+        x = torch.rand(16, 1, 40, 40, generator=seeded(1))
+        exact = ClassifierEnergy(source)(x)
+        rough = ClassifierEnergy(source, "bfloat16")(x)
+        assert rough.dtype == torch.float32
+        assert_relative(rough, exact, 0.05)
+        assert not torch.equal(rough, exact)
+        assert_relative(exact, -source.load()(x).logsumexp(-1), 1e-3)
+
+    def test_nan_images_have_nan_energies_and_leave_the_others_alone(self) -> None:
+        energy = ClassifierEnergy(TrainedConvNet("small_cnn"))
+        x = torch.rand(3, 1, 40, 40, generator=seeded(1))
+        y = x.clone()
+        y[1] = math.nan
+        assert torch.isnan(energy(y)).tolist() == [False, True, False]
+        assert_relative(energy(y)[[0, 2]], energy(x)[[0, 2]], 1e-5)
+
+
+class Lopsided(NetworkEnergy):
+    """An energy that sees where the ink is, with two unequal wells in the angle."""
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        ramp = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype)
+        mass = x.sum((-1, -2, -3))
+        horizontal = (x * ramp).sum((-1, -2, -3)) / mass
+        vertical = (x * ramp[:, None]).sum((-1, -2, -3)) / mass
+        return -8 * horizontal**2 - 1.5 * vertical
+
+
+class TestRotationPosterior:
+    def module(self, **changes: Any) -> RotationPosterior:
+        options: dict[str, Any] = {"angles": 72, "bins": 18, "times": [0.0, 0.4, 1.0], **changes}
+        return RotationPosterior(Lopsided(), GeometricSchedule(0.2, 3.0), **options)
+
+    def image(self) -> Tensor:
+        """A disc off the centre."""
+        ramp = torch.linspace(-1, 1, 24)
+        return (((ramp - 0.5) ** 2 + ramp[:, None] ** 2) < 0.09).float()[None, None]
+
+    def test_densities_are_those_of_the_noised_angle(self) -> None:
+        module = self.module()
+        density = module.exact(self.image())
+        start, width = density[0, 0].double(), 2 * math.pi / 72
+        assert float(start.sum() * width) == pytest.approx(1, abs=1e-5)
+        for t, found in zip(module.times[1:], density[1:, 0].double(), strict=True):
+            variance = module.inverter.kernel.schedule.variance(0.0, t)
+            shift = module.grid.double() - module.grid.double()[:, None]
+            turns = 2 * math.pi * torch.arange(-8, 9, dtype=torch.float64)
+            kernel = torch.exp(-((shift[..., None] + turns) ** 2) / (2 * variance)).sum(-1)
+            expected = (start @ kernel) * width / math.sqrt(2 * math.pi * variance)
+            assert_relative(found, expected, 2e-3)
+
+    @pytest.mark.parametrize(
+        ("samples", "steps", "num_mc", "bound"),
+        [(60, 15, 2, 0.45), pytest.param(1000, 100, 16, 0.12, marks=pytest.mark.slow)],
+    )
+    def test_samples_follow_the_exact_density(
+        self, tmp_path: Path, samples: int, steps: int, num_mc: int, bound: float
+    ) -> None:
+        arguments = override(
+            tmp_path,
+            "rotmnist/posterior.yaml",
+            data={"init_args": {"limit": 2, "batch_size": 2}},
+            model={"init_args": {"num_samples": samples, "steps": steps, "num_mc": num_mc, "bins": 12}},
+        )
+        main(arguments)
+        metrics = results(tmp_path)["metrics"]
+        assert metrics["total variation"]["worst"] < bound
+        assert 0 < metrics["total variation of an exact sample"]["mean"] < metrics["total variation"]["worst"] + 0.1
+        assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
