@@ -13,6 +13,7 @@ from trivgeo.sde.langevin import KineticLangevin, PhasePoint, SplittingOBABO, ov
 from trivgeo.sde.learned import ScoreNetwork, denoising_loss, implicit_loss, noised_with_target
 from trivgeo.sde.noise import NoiseKernel, NoisePaths, NoiseReplay, forward_noising
 from trivgeo.sde.process import ExponentialEuler, Process, Solution, Stepper, TrivializedSDE, solve
+from trivgeo.sde.resampling import Population, Resampling, noise_log_density, systematic_indices
 from trivgeo.sde.reverse import reverse_diffusion, reverse_solution
 from trivgeo.sde.schedule import ConstantSchedule, GeometricSchedule, Schedule
 from trivgeo.sde.score import EnergyScore, FunctionScore, Run, Score, ScoreEstimate
@@ -31,7 +32,9 @@ __all__ = [
     "NoisePaths",
     "NoiseReplay",
     "PhasePoint",
+    "Population",
     "Process",
+    "Resampling",
     "Run",
     "RungeKuttaMuntheKaas4",
     "Schedule",
@@ -48,6 +51,7 @@ __all__ = [
     "forward_noising",
     "implicit_loss",
     "maximum_mean_discrepancy",
+    "noise_log_density",
     "noised_with_target",
     "overdamped_langevin",
     "probability_flow",
@@ -56,6 +60,7 @@ __all__ = [
     "reverse_solution",
     "solve",
     "stein_z_scores",
+    "systematic_indices",
     "trivialized_grad",
     "trivialized_grad_and_value",
 ]

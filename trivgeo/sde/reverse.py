@@ -13,6 +13,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise import NoiseKernel
 from trivgeo.sde.process import Solution, Stepper, TrivializedSDE, solve, uniform_grid
+from trivgeo.sde.resampling import Resampling
 from trivgeo.sde.schedule import Schedule
 from trivgeo.sde.score import EnergyScore, Run, Score, as_score
 
@@ -36,6 +37,7 @@ def reverse_diffusion(
     on_step: Callable[[int, float], None] | None = None,
     observe: Callable[[int, float, Tensor], None] | None = None,
     checkpoint_every: int | None = None,
+    resampling: Resampling | None = None,
 ) -> Tensor:
     r"""Draw from p_0 by running the noise backwards from t = 1.
 
@@ -62,12 +64,16 @@ def reverse_diffusion(
         on_step: called with the index and the time after every step.
         observe: called with the index, the time and the elements at the start and after every step.
         checkpoint_every: see `solve`.
+        resampling: weigh and resample the chains of the last batch dimension; only with an `EnergyScore` and the
+            default stepper. The default start is then ``group.random`` with the standard deviation of the noise,
+            whose density is known, in place of k_1.
 
     Returns:
         ``[*batch, *element_shape]``.
 
     Raises:
-        ConfigurationError: counts below one, or both or neither of ``num_samples`` and ``initial``.
+        ConfigurationError: counts below one, both or neither of ``num_samples`` and ``initial``, or ``resampling``
+            with a score or options that it does not fit.
     """
     return reverse_solution(
         group,
@@ -85,6 +91,7 @@ def reverse_diffusion(
         on_step=on_step,
         observe=observe,
         checkpoint_every=checkpoint_every,
+        resampling=resampling,
     ).final
 
 
@@ -105,6 +112,7 @@ def reverse_solution(
     on_step: Callable[[int, float], None] | None = None,
     observe: Callable[[int, float, Tensor], None] | None = None,
     checkpoint_every: int | None = None,
+    resampling: Resampling | None = None,
     times: Sequence[float] | None = None,
 ) -> Solution[Tensor]:
     """`reverse_diffusion` with the count of masked steps of each chain, or only a part of it.
@@ -131,11 +139,20 @@ def reverse_solution(
         shape = num_samples if isinstance(num_samples, tuple) else (num_samples,)
         for size in shape:
             check_count("num_samples", size)
-        kernel = NoiseKernel(group, schedule, steps)
-        initial, _ = kernel.sample(*shape, t=1.0, generator=generator, dtype=dtype, device=device)
+        if resampling is None:
+            kernel = NoiseKernel(group, schedule, steps)
+            initial, _ = kernel.sample(*shape, t=1.0, generator=generator, dtype=dtype, device=device)
+        else:
+            std = math.sqrt(schedule.variance(0.0, 1.0))
+            initial = group.random(*shape, std=std, generator=generator, dtype=dtype, device=device)
     group.check_elements(initial, "initial")
     times = uniform_grid(steps, 1.0, 0.0) if times is None else times
-    run = Run(tuple(times[:-1]), tuple(group.batch_shape(initial)), initial.dtype, initial.device, generator)
+    if resampling is not None:
+        if stepper is not None or checkpoint_every is not None:
+            raise ConfigurationError("resampling: expected neither stepper nor checkpoint_every")
+        score, stepper = resampling.attach(score, group, schedule, times, tuple(group.batch_shape(initial)))
+    asked = tuple(times[:-1] if resampling is None else times)
+    run = Run(asked, tuple(group.batch_shape(initial)), initial.dtype, initial.device, generator)
     prepared = score.prepare(run)
     trace_ad = group.algebra.trace_ad_like(initial) if modular_drift and not group.algebra.is_unimodular else None
 

@@ -72,12 +72,14 @@ class ScoreEstimate:
         energy: of the samples, ``[*batch, N]``.
         finite: samples whose energy and gradient are finite, ``[*batch, N]``; the others are masked.
         elements: where the energy was evaluated, ``[*batch, N, *element_shape]``.
+        log_density: logarithm of the estimate of p_t, up to the same constant for all chains and times, ``[*batch]``.
     """
 
     weights: Float[Tensor, "*batch n"]
     energy: Float[Tensor, "*batch n"]
     finite: Bool[Tensor, "*batch n"]
     elements: Tensor
+    log_density: Float[Tensor, "*batch"]
 
 
 class EnergyScore(Score):
@@ -198,7 +200,8 @@ class EnergyScore(Score):
         # Without one finite sample softmax would be NaN; the gradients are zero there.
         weights = torch.softmax(torch.where(finite.any(-1, keepdim=True), logits, 0.0), -1)
         if self.on_estimate is not None:
-            self.on_estimate(ScoreEstimate(weights.detach(), energy.detach(), finite, elements.detach()))
+            log_density = logits.detach().logsumexp(-1) - math.log(number)
+            self.on_estimate(ScoreEstimate(weights.detach(), energy.detach(), finite, elements.detach(), log_density))
         gradient = torch.where(finite.reshape(*finite.shape, *[1] * rank), gradient, 0.0)
         mean = torch.einsum("...i,...ij->...j", weights, gradient.flatten(-rank)).unflatten(-1, group.element_shape)
         zero = g.new_zeros(*batch, group.dim)

@@ -1,0 +1,75 @@
+"""Frames of digits for training, and the seeds of a test."""
+
+from collections.abc import Iterator
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from tasks.frames.digits import FrameSplit, bundled_frames
+from trivgeo._checks import check_count
+from trivgeo.errors import ConfigurationError
+
+
+class RandomBatches(Sampler[list[int]]):
+    """Indices drawn with replacement, the same ones for the same seed and epoch.
+
+    Args:
+        number: of the rows to draw from.
+        size: of a batch.
+        batches: of an epoch.
+        seed: of the draws.
+    """
+
+    def __init__(self, number: int, size: int, batches: int, seed: int) -> None:
+        self.number, self.size, self.batches, self.seed = number, size, batches, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the trainer."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
+        for _ in range(self.batches):
+            yield torch.randint(self.number, (self.size,), generator=generator).tolist()
+
+
+class DigitFrames(pl.LightningDataModule):
+    """The bundled frames.
+
+    Args:
+        batch_size: of training.
+        steps_per_epoch: batches of an epoch.
+        seeds: of the test, one set of samples each.
+        seed: of the batches.
+
+    Raises:
+        ConfigurationError: counts below one, no seeds, or repeated ones.
+    """
+
+    def __init__(
+        self, batch_size: int = 1024, steps_per_epoch: int = 500, seeds: tuple[int, ...] = (0,), seed: int = 0
+    ) -> None:
+        super().__init__()
+        if not seeds or len(set(seeds)) != len(seeds):
+            raise ConfigurationError(f"seeds: expected distinct seeds, got {list(seeds)}")
+        self.batch_size = check_count("batch_size", batch_size)
+        self.steps_per_epoch = check_count("steps_per_epoch", steps_per_epoch)
+        self.seeds = list(seeds)
+        self.seed = seed
+        self.frames: FrameSplit = bundled_frames()
+
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        """Batches ``[batch_size, 5]``."""
+        rows = self.frames.train
+        batches = RandomBatches(len(rows), self.batch_size, self.steps_per_epoch, self.seed)
+        return DataLoader(rows, batch_sampler=batches)  # type: ignore[arg-type]
+
+    def test_dataloader(self) -> DataLoader[int]:
+        """The seeds, one at a time."""
+        return DataLoader(self.seeds, batch_size=None, collate_fn=int)  # type: ignore[arg-type]

@@ -1,0 +1,252 @@
+"""Training of a score of the frames, and the test of its samples against frames of digits it has not seen."""
+
+import copy
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from jaxtyping import Float
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tasks.frames.digits import FrameSplit
+from tasks.frames.figures import draw_frames
+from tasks.frames.group import COORDINATES, frame_group
+from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
+from tasks.results import ResultsWriter
+from trivgeo._checks import check_count, check_positive
+from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.sde import (
+    GeometricHeun,
+    Schedule,
+    ScoreNetwork,
+    forward_noising,
+    implicit_loss,
+    noised_with_target,
+    reverse_diffusion,
+)
+
+_FIRST_TIME = 0.003  # training draws no time below it
+_NOISE_STEPS = 6  # exponentials of one noise sample
+_IMPLICIT_TIMES = (0.1, 0.3, 0.6)
+
+
+class FrameDiffusion(pl.LightningModule):
+    """A generative model on `frame_group`: denoising score matching, then the reverse diffusion.
+
+    The target of the loss depends on the noise alone, so one set of noise serves several batches of frames. The score
+    that is kept is an average over the steps of training. Samples start from normal coordinates with the mean and
+    covariance of the training frames, noised up to t = 1.
+
+    Args:
+        schedule: the noise, in units of `scale`.
+        scale: the basis: about the spread of the data in each direction.
+        width: of the network.
+        depth: of the network.
+        learning_rate: at the start; a cosine takes it to zero.
+        levels: times of one step, one in each part of [0, 1].
+        reuse: steps served by one set of noise.
+        decay: of the average of the weights.
+        steps: of the reverse diffusion.
+        checkpoint: trained weights, for a test; `fit` writes them there.
+        seed: of the initial weights and the noise.
+        figure: file name of the figure in the results' directory; `None` for none.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        scale: list[float],
+        checkpoint: str,
+        width: int = 128,
+        depth: int = 3,
+        learning_rate: float = 2e-3,
+        levels: int = 4,
+        reuse: int = 8,
+        decay: float = 0.999,
+        steps: int = 100,
+        seed: int = 0,
+        figure: str | None = "figure.png",
+    ) -> None:
+        super().__init__()
+        self.schedule = schedule
+        self.group = frame_group(scale)
+        self.scale = torch.tensor(scale)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.network = ScoreNetwork(self.group, schedule, width, depth, data_std=1.0)
+        self.average = copy.deepcopy(self.network).requires_grad_(False)
+        self.register_buffer("mean", torch.zeros(self.group.dim))
+        self.register_buffer("factor", torch.eye(self.group.dim))
+        self.mean: Tensor
+        self.factor: Tensor
+        self.checkpoint = Path(checkpoint)
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.levels = check_count("levels", levels)
+        self.reuse = check_count("reuse", reuse)
+        if not 0.0 <= decay < 1.0:
+            raise ConfigurationError(f"decay: expected a number in [0, 1), got {decay}")
+        self.decay = decay
+        self.steps = check_count("steps", steps)
+        self.seed = seed
+        self.figure = figure
+        self._noise: list[tuple[float, Tensor, Tensor]] = []
+
+    # Training ------------------------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """AdamW with a cosine."""
+        optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate)
+        steps = int(self.trainer.estimated_stepping_batches)
+        rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def on_fit_start(self) -> None:
+        """Mean and covariance of the training frames."""
+        rows = self._frames().train
+        self.mean.copy_(rows.mean(0))
+        self.factor.copy_(torch.linalg.cholesky(torch.cov(rows.T)))
+
+    def training_step(self, batch: Tensor, index: int) -> Tensor:
+        """``V_t |s(g_t, t) - T|^2``, one part of the batch at each time."""
+        parts = batch.chunk(self.levels)
+        if not self._noise or self.global_step % self.reuse == 0:
+            self._draw_noise(parts)
+        losses = []
+        for part, (t, w, target) in zip(parts, self._noise, strict=True):
+            score = self.network(self.group.compose(part, w[: len(part)]), t)
+            losses.append(self.schedule.variance(0.0, t) * ((score - target[: len(part)]) ** 2).sum(-1).mean())
+        loss = torch.stack(losses).mean()
+        self.log("loss", loss.detach(), prog_bar=True)
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Tensor, batch_idx: int) -> None:
+        """Move the average of the weights."""
+        # the average forgets the start: a decay of at most (1 + k) / (10 + k) after k steps
+        decay = min(self.decay, (1 + self.global_step) / (10 + self.global_step))
+        with torch.no_grad():
+            for kept, new in zip(self.average.parameters(), self.network.parameters(), strict=True):
+                kept.lerp_(new, 1.0 - decay)
+
+    def on_fit_end(self) -> None:
+        """Write what a test needs."""
+        tensors = {name: value.contiguous() for name, value in self.average.state_dict().items()}
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        save_file({**tensors, "start.mean": self.mean, "start.factor": self.factor}, self.checkpoint)
+
+    def _draw_noise(self, parts: tuple[Tensor, ...]) -> None:
+        generator = torch.Generator().manual_seed(1_000_003 * (self.seed + 1) + self.global_step)
+        shifts = torch.rand(self.levels, generator=generator).tolist()
+        self._noise = []
+        for level, (part, shift) in enumerate(zip(parts, shifts, strict=True)):
+            t = max(_FIRST_TIME, (level + shift) / self.levels)
+            one = self.group.identity(len(part), dtype=part.dtype)
+            w, target = noised_with_target(self.group, self.schedule, one, t=t, steps=_NOISE_STEPS, generator=generator)
+            self._noise.append((t, w.to(part.device), target.to(part.device)))
+
+    # Test ----------------------------------------------------------------------------------------------------
+
+    def on_test_start(self) -> None:
+        """Read the trained weights.
+
+        Raises:
+            CheckpointError: there are none, or they are of another network.
+        """
+        if not self.checkpoint.is_file():
+            raise CheckpointError(f"{self.checkpoint}: expected trained weights; make them by `python -m tasks fit`")
+        tensors = load_file(self.checkpoint)
+        self.mean.copy_(tensors.pop("start.mean"))
+        self.factor.copy_(tensors.pop("start.factor"))
+        try:
+            self.average.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise CheckpointError(f"{self.checkpoint}: expected weights of this network: {error}") from error
+
+    def test_step(self, seed: int, index: int) -> None:
+        """Compare as many samples as there are test frames with these, and training frames likewise."""
+        writer = self._writer()
+        if writer is not None and writer.done(seed):
+            return
+        frames = self._frames()
+        generator = torch.Generator().manual_seed(1_000_003 * (self.seed + 2) + seed)
+        test, number = frames.test, len(frames.test)
+        real = frames.train[torch.randperm(len(frames.train), generator=generator)[:number]]
+        start = time.perf_counter()
+        with torch.no_grad():
+            samples = self.sample(number, generator)
+            seconds = time.perf_counter() - start
+            uncorrected = self.sample(number, generator, modular_drift=False)
+            fitted = self._fitted(number, generator)
+        bandwidth = float(torch.cdist(test[: number // 2] / self.scale, test[number // 2 :] / self.scale).median())
+        y = test.double() / self.scale
+        metrics = {}
+        for name, rows in (
+            ("generated", samples),
+            ("training digits", real),
+            ("without the modular drift", uncorrected),
+            ("normal coordinates", fitted),
+        ):
+            metrics[f"MMD of {name}"] = mean_embedding_distance(rows.double() / self.scale, y, bandwidth)
+        for name, rows in (("generated", samples), ("training digits", real)):
+            x = rows.double() / self.scale
+            metrics[f"energy distance of {name}"] = energy_distance(x, y)
+            for i, coordinate in enumerate(COORDINATES):
+                metrics[f"KS of {coordinate}, {name}"] = kolmogorov_smirnov(x[:, i], y[:, i])
+        metrics["MMD, generated / training digits"] = metrics["MMD of generated"] / metrics["MMD of training digits"]
+        metrics["implicit against denoising loss, standard errors"] = self._loss_agreement(frames.test, generator)
+        self.log("mmd_ratio", metrics["MMD, generated / training digits"], batch_size=1)
+        if writer is not None:
+            writer.write([{"seed": seed, "case": 0, "metrics": metrics, "samples": number, "seconds": seconds}])
+            if self.figure is not None and index == 0:
+                draw_frames(writer.directory / self.figure, samples, test)
+
+    def sample(self, number: int, generator: torch.Generator, modular_drift: bool = True) -> Float[Tensor, "n 5"]:
+        """Generated elements."""
+        start = forward_noising(
+            self.group, self.schedule, self._fitted(number, generator), steps=20, generator=generator
+        )
+        return reverse_diffusion(
+            self.group,
+            self.schedule,
+            self.average,
+            initial=start,
+            steps=self.steps,
+            stepper=GeometricHeun(skip_zero=True),
+            generator=generator,
+            modular_drift=modular_drift,
+        )
+
+    def _fitted(self, number: int, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(number, self.group.dim, generator=generator)
+        return self.mean + noise @ self.factor.mT
+
+    def _loss_agreement(self, clean: Tensor, generator: torch.Generator) -> float:
+        """Both losses equal |s|^2 plus a term of mean -2 E[s . grad log p_t]: by how many standard errors they differ.
+
+        The largest of three times. The difference is taken in ten parts of the same noised frames.
+        """
+        worst = 0.0
+        for t in _IMPLICIT_TIMES:
+            g, target = noised_with_target(
+                self.group, self.schedule, clean, t=t, steps=_NOISE_STEPS, generator=generator
+            )
+            differences = []
+            with torch.no_grad():
+                for part, goal in zip(g.chunk(10), target.chunk(10), strict=True):
+                    s = self.average(part, t)
+                    denoising = (s**2).sum(-1).mean() - 2.0 * (s * goal).sum(-1).mean()
+                    differences.append(implicit_loss(self.average, self.group, part, t) - denoising)
+            d = torch.stack(differences)
+            worst = max(worst, abs(float(d.mean())) / (float(d.std()) / math.sqrt(len(d))))
+        return worst
+
+    def _frames(self) -> FrameSplit:
+        return self.trainer.datamodule.frames  # type: ignore[attr-defined]
+
+    def _writer(self) -> ResultsWriter | None:
+        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return next((c for c in callbacks if isinstance(c, ResultsWriter)), None)

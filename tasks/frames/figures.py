@@ -1,0 +1,52 @@
+"""Real and generated frames side by side."""
+
+from pathlib import Path
+
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from tasks.frames.group import COORDINATES
+
+_PAIRS = ((0, 1), (0, 3), (2, 4))
+_QUANTILES = (0.002, 0.998)
+_POINTS = 2500
+
+
+def draw_frames(path: str | Path, generated: Float[Tensor, "n 5"], real: Float[Tensor, "m 5"]) -> None:
+    """Scatter plots of three pairs of coordinates, real above generated, and the marginals below.
+
+    Args:
+        path: the PNG file.
+        generated: elements.
+        real: elements.
+    """
+    figure = Figure(figsize=(9.6, 8.4), layout="constrained")
+    axes = figure.subplots(3, 3)
+    for column, (i, j) in enumerate(_PAIRS):
+        for row, (name, points) in enumerate((("test digits", real), ("generated", generated))):
+            axis: Axes = axes[row][column]
+            axis.plot(points[:_POINTS, i], points[:_POINTS, j], ".", ms=2, alpha=0.35, color=f"C{row}")
+            axis.set(title=name, xlabel=COORDINATES[i], ylabel=COORDINATES[j])
+            axis.set(xlim=_limits(real[:, i]), ylim=_limits(real[:, j]))
+    for axis, i in zip(axes[2], (0, 2, 3), strict=True):
+        for row, (name, points) in enumerate((("test digits", real), ("generated", generated))):
+            axis.hist(
+                points[:, i].numpy(),
+                60,
+                range=_limits(real[:, i]),
+                density=True,
+                histtype="step",
+                color=f"C{row}",
+                label=name,
+            )
+        axis.set(xlabel=COORDINATES[i])
+    axes[2][0].legend()
+    figure.savefig(path, dpi=100)
+
+
+def _limits(x: Tensor) -> tuple[float, float]:
+    low, high = (float(x.quantile(q)) for q in _QUANTILES)
+    margin = 0.1 * (high - low)
+    return low - margin, high + margin

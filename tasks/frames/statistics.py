@@ -1,0 +1,28 @@
+"""Distances between two samples that are never negative, so that ratios of them make sense."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def mean_embedding_distance(x: Float[Tensor, "m d"], y: Float[Tensor, "k d"], bandwidth: float) -> float:
+    """The MMD of the empirical laws with a Gaussian kernel (Gretton et al. 2012, the biased estimate, not squared)."""
+
+    def kernel(a: Tensor, b: Tensor) -> float:
+        return float(torch.exp(-0.5 * (torch.cdist(a, b) / bandwidth) ** 2).mean())
+
+    return math.sqrt(max(0.0, kernel(x, x) + kernel(y, y) - 2.0 * kernel(x, y)))
+
+
+def energy_distance(x: Float[Tensor, "m d"], y: Float[Tensor, "k d"]) -> float:
+    """Székely's energy distance of the empirical laws: 2 E|x - y| - E|x - x'| - E|y - y'|."""
+    return float(2.0 * torch.cdist(x, y).mean() - torch.cdist(x, x).mean() - torch.cdist(y, y).mean())
+
+
+def kolmogorov_smirnov(x: Float[Tensor, " m"], y: Float[Tensor, " k"]) -> float:
+    """The largest distance between the distribution functions of two samples of numbers."""
+    both = torch.cat([x, y]).sort().values
+    one, other = (torch.searchsorted(z.sort().values, both, right=True) / len(z) for z in (x, y))
+    return float((one - other).abs().max())

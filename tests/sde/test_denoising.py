@@ -1,0 +1,125 @@
+"""Noise of a level of its own in every row with its target, and reverse steps that reach far."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import affine_line, assert_relative, rand, randn, seeded
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
+from trivgeo.sde import GeometricSchedule, TrivializedSDE, probability_flow, reverse_diffusion, solve
+from trivgeo.sde import trivialized_grad_and_value as grad_and_value
+from trivgeo.sde.denoising import (
+    AncestralStep,
+    DenoisingStep,
+    FlowStep,
+    RefiningStep,
+    RenoisingStep,
+    noise_with_target,
+)
+
+SCHEDULE = GeometricSchedule(0.2, 1.5)
+STEPS = [AncestralStep(), FlowStep(), RenoisingStep(), RefiningStep()]
+SAMPLERS = STEPS[:3]
+
+
+class TestNoise:
+    def test_vector_groups(self) -> None:
+        variance = rand(3, 5, low=0.1, high=2.0)
+        sample = noise_with_target(Translation(2), variance, generator=seeded(0))
+        assert_relative(sample.target, -sample.elements / variance.unsqueeze(-1), 1e-12)
+
+    def test_every_row_has_its_level(self) -> None:
+        variance = torch.tensor([0.01, 4.0], dtype=torch.float64).repeat(4000, 1)
+        sample = noise_with_target(Translation(1), variance, steps=3, generator=seeded(0))
+        assert_relative(sample.elements.squeeze(-1).var(0), variance[0], 0.1, floor=0.0)
+
+    @pytest.mark.parametrize("group", [SO(3), affine_line(), SE(2), Affine(2, scale=0.5)], ids=repr)
+    def test_integration_by_parts(self, group: LieGroup) -> None:
+        """E[f T] = E[a f - grad f], which singles out the conditional mean; here with levels that differ."""
+        number = 30_000 if group.dim <= 3 else 2_500
+        variance = rand(number, low=0.1, high=0.5)
+        sample = noise_with_target(group, variance, steps=3, generator=seeded(1))
+        a = group.algebra.trace_ad_like(sample.elements)
+        weights = randn(math.prod(group.element_shape), seed=5)
+        slope, value = grad_and_value(
+            group, lambda x: (x.flatten(-len(group.element_shape)) @ weights).sin(), sample.elements
+        )
+        terms = value.unsqueeze(-1) * (sample.target - a) + slope
+        z = terms.mean(0) / (terms.std(0) / math.sqrt(number))
+        assert float(z.abs().max()) < 4.5, z
+
+    def test_modular_function(self) -> None:
+        group = Affine(2, scale=0.5)
+        sample = noise_with_target(group, torch.full((9,), 0.5, dtype=torch.float64), generator=seeded(0))
+        assert_relative(sample.log_modular, group.log_modular(sample.elements), 1e-10)
+
+
+def point_score(clean: Tensor) -> object:
+    """The score of noise around one element of a vector space."""
+    return lambda g, t: (clean - g) / SCHEDULE.variance(0.0, t)
+
+
+class TestSteps:
+    @pytest.mark.parametrize("step", STEPS, ids=lambda s: type(s).__name__)
+    def test_a_point_is_found_in_one_step(self, step: DenoisingStep) -> None:
+        clean = randn(4, 3)
+        g = reverse_diffusion(
+            Translation(3), SCHEDULE, point_score(clean), initial=5.0 * randn(4, 3, seed=1), steps=1, stepper=step
+        )
+        assert_relative(g, clean, 1e-12)
+
+    @pytest.mark.parametrize("step", SAMPLERS, ids=lambda s: type(s).__name__)
+    def test_noise_of_a_point_is_exact_at_every_level(self, step: DenoisingStep) -> None:
+        """From k_1 in one step to k_t, whatever t: mean and variance."""
+        number, t = 40_000, 0.4
+        clean = torch.full((number, 1), 0.7, dtype=torch.float64)
+        start = clean + math.sqrt(SCHEDULE.variance(0.0, 1.0)) * randn(number, 1)
+        score = point_score(clean)
+        sde = TrivializedSDE(Translation(1), SCHEDULE, score_drift=lambda g, t: -score(g, t))
+        g = solve(sde, start, [1.0, t], stepper=step, generator=seeded(1)).final
+        assert_relative(g.mean(), clean[0, 0], 0.02)
+        assert_relative(g.var(), torch.tensor(SCHEDULE.variance(0.0, t)).double(), 0.03, floor=0.0)
+
+    @pytest.mark.parametrize("step", [AncestralStep(), FlowStep()], ids=lambda s: type(s).__name__)
+    def test_a_normal_law_on_a_non_unimodular_group(self, step: DenoisingStep) -> None:
+        """Aff(1): the log-scale is normal at every time, and only the drift's -a gives its mean."""
+        group, number, mean, std = affine_line(), 20_000, 0.4, 0.3
+
+        def score(g: Tensor, t: float) -> Tensor:
+            total = std**2 + SCHEDULE.variance(0.0, t)
+            # the density of left Haar measure e^-a da db
+            return torch.stack([1 - (g[..., 0] - mean) / total, torch.zeros_like(g[..., 0])], -1)
+
+        wide = math.sqrt(std**2 + SCHEDULE.variance(0.0, 1.0))
+        start = torch.stack([mean + wide * randn(number), torch.zeros(number).double()], -1)
+        g = reverse_diffusion(group, SCHEDULE, score, initial=start, steps=80, stepper=step, generator=seeded(2))
+        assert_relative(g[..., 0].mean(), torch.tensor(mean).double(), 0.02)
+        assert_relative(g[..., 0].std(), torch.tensor(std).double(), 0.05, floor=0.0)
+
+    def test_the_flow_has_order_one(self) -> None:
+        """Towards the exact flow of a normal law: half the step, half the error."""
+        std, start = 0.5, randn(6, 1)
+        score = lambda g, t: -g / (std**2 + SCHEDULE.variance(0.0, t))  # noqa: E731
+        exact = start * std / math.sqrt(std**2 + SCHEDULE.variance(0.0, 1.0))
+        errors = []
+        for steps in (20, 40, 80):
+            g = reverse_diffusion(
+                Translation(1), SCHEDULE, score, initial=start, steps=steps, stepper=FlowStep(), generator=seeded(0)
+            )
+            errors.append(float((g - exact).abs().max()))
+        slopes = [math.log2(a / b) for a, b in pairwise(errors)]
+        assert all(0.85 < slope < 1.2 for slope in slopes), (errors, slopes)
+
+    def test_what_is_no_reverse_diffusion(self) -> None:
+        group = Translation(1)
+        flow = probability_flow(group, SCHEDULE, point_score(randn(1)))
+        forward = TrivializedSDE(group, SCHEDULE, score_drift=lambda g, t: g)
+        for sde, times in ((flow, [1.0, 0.5]), (forward, [0.5, 1.0]), (TrivializedSDE(group, SCHEDULE), [1.0, 0.5])):
+            with pytest.raises(ConfigurationError, match="reverse diffusion"):
+                solve(sde, randn(2, 1), times, stepper=FlowStep())

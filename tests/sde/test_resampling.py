@@ -1,0 +1,391 @@
+"""Sequential Monte Carlo on the reverse diffusion: what it corrects, what it leaves alone, and its bookkeeping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy.special import ive
+from torch import Tensor
+
+from tests.helpers import affine_line, assert_relative, randn, seeded
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import SL, SO, LieGroup, Translation
+from trivgeo.sde import (
+    EnergyScore,
+    FunctionScore,
+    GeometricHeun,
+    GeometricSchedule,
+    NoiseKernel,
+    Population,
+    Resampling,
+    Run,
+    Schedule,
+    ScoreEstimate,
+    noise_log_density,
+    reverse_diffusion,
+    reverse_solution,
+    systematic_indices,
+)
+
+SCHEDULE = GeometricSchedule(0.1, 1.5)
+LINE = Translation(1)
+
+
+def sample(
+    group: LieGroup,
+    energy: Callable[[Tensor], Tensor],
+    num_mc: int,
+    steps: int,
+    schedule: Schedule = SCHEDULE,
+    pool: int | None = None,
+    **options: object,
+) -> Tensor:
+    score = EnergyScore(energy, NoiseKernel(group, schedule, steps), num_mc, pool=pool)
+    return reverse_diffusion(
+        group, schedule, score, steps=steps, generator=seeded(0), **({"dtype": torch.float64} | options)
+    )
+
+
+class TestTwoModes:
+    """Modes at -1 and 1 with weights 0.8 and 0.2, few steps and noise samples, scores cut at 5."""
+
+    CENTRES = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    WEIGHTS = torch.tensor([0.8, 0.2], dtype=torch.float64)
+    STD = torch.tensor([0.15, 0.3], dtype=torch.float64)
+    POPULATIONS = 24
+
+    def energy(self, g: Tensor) -> Tensor:
+        logits = (self.WEIGHTS / self.STD).log() - 0.5 * ((g - self.CENTRES) / self.STD) ** 2
+        return -logits.logsumexp(-1)
+
+    def shares(self, resampling: Resampling | None) -> tuple[Tensor, Tensor]:
+        """Share of the first mode and mean distance to its centre: a mean over the populations, its standard error."""
+        g = sample(
+            LINE,
+            self.energy,
+            8,
+            10,
+            num_samples=(self.POPULATIONS, 1024),
+            max_score_norm=5.0,
+            resampling=resampling,
+        ).squeeze(-1)
+        left = (g < 0).double()
+        spread = (left * (g + 1.0) ** 2).sum(-1) / left.sum(-1)
+        values = torch.stack([left.mean(-1), spread.sqrt()], -1)
+        return values.mean(0), values.std(0) / math.sqrt(self.POPULATIONS)
+
+    @pytest.mark.parametrize("power", [1.0, 0.5])
+    def test_weights_of_the_modes(self, power: float) -> None:
+        plain, _ = self.shares(None)
+        corrected, error = self.shares(Resampling(power=power))
+        assert float(plain[0]) < 0.6, "the plain sampler misses the weight by far"
+        assert abs(float(corrected[0]) - 0.8) < 3.5 * float(error[0])
+        assert float(error[0]) < 0.02
+        assert abs(float(corrected[1]) - 0.15) < 3.5 * float(error[1]) + 0.002
+
+
+class Chosen(EnergyScore):
+    """Reports given densities in place of estimates, and any drift as its score."""
+
+    def __init__(self, group: LieGroup, densities: dict[float, Callable], drift: Callable) -> None:
+        super().__init__(lambda g: g[..., 0], NoiseKernel(group, SCHEDULE, 1), 1)
+        self.densities, self.drift = densities, drift
+
+    def prepare(self, run: Run) -> Callable[[Tensor, float], Tensor]:
+        def score(g: Tensor, t: float) -> Tensor:
+            none = torch.ones(*g.shape[:-1], 1, dtype=g.dtype)
+            assert self.on_estimate is not None
+            self.on_estimate(ScoreEstimate(none, none, none > 0, g.unsqueeze(-2), self.densities[t](g)))
+            return self.drift(g)
+
+        return score
+
+
+class Normals:
+    """On Aff(1), independent normal coordinates for da db; left Haar measure is e^-a da db."""
+
+    def __init__(self, mean: list[float], std: list[float]) -> None:
+        self.mean, self.std = torch.tensor(mean).double(), torch.tensor(std).double()
+
+    def log_density(self, g: Tensor) -> Tensor:
+        return -0.5 * (((g - self.mean) / self.std) ** 2).sum(-1) + g[..., 0]
+
+    def sample(self, *batch: int, seed: int) -> Tensor:
+        return self.mean + self.std * randn(*batch, 2, seed=seed)
+
+    def z_scores(self, g: Tensor) -> Tensor:
+        """Of mean and mean square of both coordinates, each chain an independent sample."""
+        z = (g - self.mean) / self.std
+        moments = torch.cat([z, z**2 - 1], -1)
+        return moments.mean(0) / (moments.std(0) / math.sqrt(len(g)))
+
+
+class TestWeights:
+    """One step from an exact sample of one law to another law: the weights make up for any drift."""
+
+    @pytest.mark.parametrize("modular_drift", [True, False])
+    def test_one_step(self, modular_drift: bool) -> None:
+        group, number = affine_line(), 400_000
+        before, after = Normals([0.0, 0.0], [0.6, 0.8]), Normals([0.2, 0.1], [0.3, 0.4])
+        drift = lambda g: torch.stack([0.5 - g[..., 0].sin(), 0.7 * g[..., 1].cos()], -1)  # noqa: E731
+        score = Chosen(group, {0.6: before.log_density, 0.0: after.log_density}, drift)
+        seen: list[Population] = []
+        options = {
+            "initial": before.sample(number, seed=1),
+            "times": [0.6, 0.0],
+            "modular_drift": modular_drift,
+            "generator": seeded(0),
+        }
+        resampling = Resampling(start_log_density=before.log_density, observe=seen.append)
+        g = reverse_solution(group, SCHEDULE, score, resampling=resampling, **options).final
+        assert float(seen[0].effective_size) == pytest.approx(number), "an exact start has even weights"
+        share = float(seen[1].effective_size) / number
+        assert 0.05 < share < 0.7
+        # ancestors repeat: the sample is worth its effective size
+        assert float(after.z_scores(g).abs().max()) * math.sqrt(share) < 3.5, after.z_scores(g)
+        plain = reverse_solution(group, SCHEDULE, FunctionScore(lambda g, t: drift(g)), **options).final
+        assert float(after.z_scores(plain).abs().max()) > 50.0
+
+    def test_start_density(self) -> None:
+        """A start from another law than the first target's."""
+        group, number = affine_line(), 100_000
+        start, first, last = (
+            Normals([0.3, 0.5], [0.7, 0.9]),
+            Normals([0.0, 0.0], [0.6, 0.8]),
+            Normals([0.2, 0.1], [0.4, 0.6]),
+        )
+        score = Chosen(group, {0.3: first.log_density, 0.0: last.log_density}, lambda g: torch.zeros_like(g))
+        for power in (1.0, 0.3):
+            seen: list[Population] = []
+            resampling = Resampling(0.0, power, start.log_density, seen.append)
+            g = reverse_solution(
+                group,
+                SCHEDULE,
+                score,
+                initial=start.sample(number, seed=1),
+                times=[0.3, 0.0],
+                generator=seeded(0),
+                resampling=resampling,
+            ).final
+            share = float(seen[1].effective_size) / number
+            assert float(last.z_scores(g).abs().max()) * math.sqrt(share) < 3.5
+
+
+class TestAffineLine:
+    """The published drift from a broad start, few noise samples: biased, and mended as far as K = 1024 goes."""
+
+    TARGET = Normals([0.3, 0.5], [0.4, 0.5])
+    START = Normals([0.3, 0.5], [0.65, 0.8])
+
+    def test_published_drift(self) -> None:
+        means = [
+            sample(
+                affine_line(),
+                lambda g: -self.TARGET.log_density(g),
+                16,
+                20,
+                GeometricSchedule(0.1, 1.0),
+                pool=8192,
+                initial=self.START.sample(12, 1024, seed=1),
+                dtype=None,
+                modular_drift=False,
+                max_score_norm=8.0,
+                resampling=resampling,
+            )[..., 0].mean(-1)
+            for resampling in (None, Resampling(start_log_density=self.START.log_density))
+        ]
+        plain, corrected = (float(m.mean()) - 0.3 for m in means)
+        assert plain > 0.1
+        assert abs(corrected) < 0.03
+        assert float(means[1].std()) / math.sqrt(12) < 0.015
+
+    def test_noise_log_density(self) -> None:
+        """Integrates to (2 pi V)^(n/2), and has the moments of the noise."""
+        variance, group = 0.1, affine_line()
+        a, b = torch.meshgrid(*[torch.linspace(-3, 3, 601, dtype=torch.float64)] * 2, indexing="ij")
+        g = torch.stack([a + 1e-9, b], -1)
+        # left Haar measure e^-a da db
+        mass = (noise_log_density(group, variance)(g) - a).exp() * 0.01**2 / (2 * math.pi * variance)
+        assert float(mass.sum()) == pytest.approx(1.0, abs=1e-4)
+        w = group.exp(math.sqrt(variance) * randn(200_000, 2))
+        for f in (lambda x: x[..., 0].exp(), lambda x: x[..., 1] ** 2):
+            assert float((mass * f(g)).sum()) == pytest.approx(float(f(w).mean()), abs=0.005)
+        flat = noise_log_density(Translation(2), 0.5)(randn(3, 2))
+        assert_relative(flat, -(randn(3, 2) ** 2).sum(-1), 1e-12)
+
+
+class TestRotations:
+    def test_uniform_start(self) -> None:
+        """Density exp(2 tr R): mean of tr R from the angle's law (1 - cos x) exp(4 cos x) dx, three steps only."""
+        group = SO(3)
+        exact = 1 + 2 * (ive(1, 4.0) - 0.5 * (ive(0, 4.0) + ive(2, 4.0))) / (ive(0, 4.0) - ive(1, 4.0))
+        start = group.uniform(40, 512, generator=seeded(1), dtype=torch.float64)
+        trace = lambda g: g.diagonal(dim1=-2, dim2=-1).sum(-1)  # noqa: E731
+        means = [
+            trace(
+                sample(group, lambda g: -2.0 * trace(g), 8, 3, initial=start, dtype=None, resampling=resampling)
+            ).mean(-1)
+            for resampling in (None, Resampling(start_log_density=lambda g: torch.zeros_like(g[..., 0, 0])))
+        ]
+        errors = [float(m.std()) / math.sqrt(40) for m in means]
+        assert abs(float(means[0].mean()) - exact) > 10 * errors[0]
+        assert abs(float(means[1].mean()) - exact) < 3.5 * errors[1]
+
+
+class TestNothingToCorrect:
+    def test_law_and_weights(self) -> None:
+        """A start from p_1, small steps and good scores: the weights stay even and the law is what it was."""
+        schedule, std, centre = GeometricSchedule(0.1, 1.0), 0.4, 0.7
+        seen: list[Population] = []
+        end = std**2 + schedule.variance(0.0, 1.0)
+        start = centre + math.sqrt(end) * randn(20, 150, 1, seed=1)
+        options = {"schedule": schedule, "initial": start, "dtype": None}
+        energy = lambda g: ((g - centre) ** 2).sum(-1) / (2 * std**2)  # noqa: E731
+        resampling = Resampling(
+            start_log_density=lambda g: -((g - centre) ** 2).sum(-1) / (2 * end), observe=seen.append
+        )
+        plain = sample(LINE, energy, 64, 25, **options)
+        weighted = sample(LINE, energy, 64, 25, resampling=resampling, **options)
+        assert [p.t for p in seen] == pytest.approx([1 - m / 25 for m in range(26)])
+        assert all(float(p.effective_size.min()) > 0.8 * 150 for p in seen)
+        assert not any(bool(p.resampled.any()) for p in seen[:-1])
+        assert bool(seen[-1].resampled.all())
+        for g in (plain, weighted):
+            assert abs(float(g.mean()) - centre) < 4 * std / math.sqrt(3000) + 0.005
+            assert float(g.std()) == pytest.approx(std, rel=4 / math.sqrt(6000) + 0.015)
+
+
+class TestSystematic:
+    def test_counts(self) -> None:
+        """K times the weight, rounded up or down, and right in the mean; never a chain of weight zero."""
+        weights = torch.tensor([[0.0, 0.5, 0.13, 0.37, 0.0], [0.2, 0.2, 0.2, 0.2, 0.2]], dtype=torch.float64)
+        generator, total = seeded(0), torch.zeros(2, 5)
+        for _ in range(2000):
+            index = systematic_indices(weights.log(), generator)
+            counts = torch.stack([(index == i).sum(-1) for i in range(5)], -1)
+            assert bool(((counts - 5 * weights).abs() < 1.0).all())
+            total += counts
+        assert_relative((total / 2000).double(), 5 * weights, 0.05)
+        assert systematic_indices(weights[1].log(), generator).tolist() == [0, 1, 2, 3, 4]
+
+    def test_extremes(self) -> None:
+        one = torch.full((3, 100), -torch.inf)
+        one[:, 42] = -1e4
+        assert bool((systematic_indices(one, seeded(0)) == 42).all())
+
+
+class TestBookkeeping:
+    @staticmethod
+    def energy(g: Tensor) -> Tensor:
+        return ((g - 0.4) ** 2).sum(-1) / 0.1
+
+    def test_evaluations(self) -> None:
+        """Those of the scores, and one a chain at the end."""
+        count = 0
+
+        def energy(g: Tensor) -> Tensor:
+            nonlocal count
+            count += g.shape[:-1].numel()
+            return self.energy(g)
+
+        sample(LINE, energy, 3, 5, num_samples=(2, 7), resampling=Resampling())
+        assert count == 2 * 7 * (3 * 5 + 1)
+
+    def test_populations_are_apart(self) -> None:
+        """What happens in one leaves the other as it is."""
+
+        def shifted(amount: float) -> Tensor:
+            offset = torch.tensor([0.0, amount], dtype=torch.float64).reshape(2, 1, 1)
+            energy = lambda g: 3 * self.energy(g - (offset if g.ndim == 3 else offset.unsqueeze(-1)))  # noqa: E731
+            return sample(LINE, energy, 4, 5, num_samples=(2, 50), resampling=Resampling(threshold=1.0))
+
+        first, second = shifted(0.0), shifted(1.0)
+        assert torch.equal(first[0], second[0])
+        assert not torch.equal(first[1], second[1])
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_masks(self, bad: float) -> None:
+        """Chains without a finite energy die out; a population of such chains stays where it is, without NaN."""
+        side = torch.tensor([1.0, -1.0], dtype=torch.float64).reshape(2, 1)
+        start = (side + randn(2, 100)).unsqueeze(-1)
+
+        def energy(g: Tensor) -> Tensor:
+            x = g[..., 0]
+            dead = torch.arange(2).reshape(2, *[1] * (x.ndim - 1)) == 1
+            return torch.where((x < 0) | dead, bad, self.energy(g))
+
+        for threshold in (0.0, 0.5, 1.0):
+            solution = reverse_solution(
+                LINE,
+                SCHEDULE,
+                EnergyScore(energy, NoiseKernel(LINE, SCHEDULE, 6), 4),
+                initial=start,
+                steps=6,
+                generator=seeded(0),
+                max_score_norm=5.0,
+                resampling=Resampling(threshold=threshold),
+            )
+            assert torch.isfinite(solution.final).all()
+            assert bool((solution.final[0] >= 0).all())
+            assert len(solution.final[1].unique()) == 100
+
+    def test_a_dead_population_is_weighed_anew(self) -> None:
+        """No chain has a density at first; from then on only those above zero, and one that becomes NaN is replaced."""
+        group, grid = affine_line(), [0.9, 0.6, 0.3, 0.0]
+
+        def positive(g: Tensor) -> Tensor:
+            return torch.where(g[..., 1] > 0, 0.0, -torch.inf)
+
+        def drift(g: Tensor) -> Tensor:
+            return torch.where((g[..., :1] > 0.2) & (g[..., :1] < 0.3), torch.nan, torch.zeros_like(g))
+
+        dead = lambda g: torch.full_like(g[..., 0], -torch.inf)  # noqa: E731
+        score = Chosen(group, {0.9: dead, 0.6: dead, 0.3: positive, 0.0: positive}, drift)
+        seen: list[Population] = []
+        options = {"initial": 0.5 * randn(3, 200, 2, seed=1), "times": grid, "generator": seeded(0)}
+        resampling = Resampling(start_log_density=lambda g: 0.0 * g[..., 0], observe=seen.append)
+        g = reverse_solution(group, SCHEDULE, score, resampling=resampling, **options).final
+        assert [bool(p.resampled.any()) for p in seen[:2]] == [False, False]
+        assert bool(seen[-1].resampled.all())
+        assert torch.isfinite(g).all()
+        assert bool((g[..., 1] > 0).all())
+
+    def test_repeatable_and_float32(self) -> None:
+        runs = [
+            sample(LINE, self.energy, 4, 5, num_samples=(2, 50), dtype=torch.float32, resampling=Resampling())
+            for _ in range(2)
+        ]
+        assert torch.equal(*runs)
+        assert runs[0].dtype == torch.float32
+
+    def test_default_start(self) -> None:
+        """exp(sqrt(V) z) for the noise up to the first time, whose density the weights know."""
+        group, schedule, seen = SL(2), GeometricSchedule(0.5, 0.5), []
+        score = EnergyScore(lambda g: 0.0 * g[..., 0, 0], NoiseKernel(group, schedule, 2), 2)
+        resampling = Resampling(observe=seen.append)
+        options = {"generator": seeded(0), "dtype": torch.float64, "resampling": resampling}
+        reverse_diffusion(group, schedule, score, num_samples=50, steps=2, **options)
+        start = group.random(50, std=0.5, generator=seeded(0), dtype=torch.float64)
+        assert_relative(seen[0].log_weights, (-noise_log_density(group, 0.25)(start)).log_softmax(-1), 1e-12)
+
+    @pytest.mark.parametrize("setting", [{"threshold": -0.1}, {"threshold": 1.1}, {"power": 2.0}, {"power": math.nan}])
+    def test_bad_settings(self, setting: dict) -> None:
+        with pytest.raises(ConfigurationError, match=next(iter(setting))):
+            Resampling(**setting)
+
+    def test_bad_combinations(self) -> None:
+        call = {"num_mc": 2, "steps": 3, "resampling": Resampling()}
+        with pytest.raises(ConfigurationError, match="stepper"):
+            sample(LINE, self.energy, num_samples=4, stepper=GeometricHeun(), **call)
+        with pytest.raises(ConfigurationError, match="checkpoint_every"):
+            sample(LINE, self.energy, num_samples=4, checkpoint_every=2, **call)
+        with pytest.raises(ConfigurationError, match="batch of chains"):
+            sample(LINE, self.energy, initial=torch.zeros(1), **call)
+        shared = EnergyScore(self.energy, NoiseKernel(LINE, SCHEDULE, 3), 2, shared_noise=True)
+        with pytest.raises(ConfigurationError, match="share its noise"):
+            reverse_diffusion(LINE, SCHEDULE, shared, num_samples=4, steps=3, resampling=Resampling())
+        with pytest.raises(ConfigurationError, match="estimates densities"):
+            reverse_diffusion(LINE, SCHEDULE, lambda g, t: -g, num_samples=4, steps=3, resampling=Resampling())

@@ -1,0 +1,167 @@
+"""Learning to denoise on a group at many noise levels at once, and reverse steps that reach far."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._checks import check_count
+from trivgeo._numerics import log_abs_det
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.process import Stepper, TrivializedSDE, normal
+
+__all__ = [
+    "AncestralStep",
+    "DenoisingStep",
+    "FlowStep",
+    "NoiseSample",
+    "RefiningStep",
+    "RenoisingStep",
+    "noise_with_target",
+]
+
+
+class NoiseSample(NamedTuple):
+    r"""Noise on a group and what a network is to learn from it.
+
+    Attributes:
+        elements: w, ``[*batch, *element_shape]``.
+        target: T with :math:`E[T \mid g_0 w] = \nabla \log p(g_0 w)`, ``[*batch, dim]``.
+        log_modular: log lambda(w), ``[*batch]``.
+    """
+
+    elements: Tensor
+    target: Float[Tensor, "*batch n"]
+    log_modular: Float[Tensor, "*batch"]
+
+
+def noise_with_target(
+    group: LieGroup,
+    variance: Float[Tensor, "*batch"],
+    *,
+    steps: int = 4,
+    generator: torch.Generator | None = None,
+) -> NoiseSample:
+    r"""Noise :math:`w = x_1 \cdots x_m` of a level of its own in every row, with its denoising target.
+
+    .. math:: T = \frac1{\sigma^2} \sum_k \frac{\sigma^2}{m}\,\mathrm{Ad}_{x_{k+1} \cdots x_m}^T s_k(x_k), \quad
+        s_k(\exp v) = J_r(v)^{-T} \big(-m v / \sigma^2 - \nabla_v \log |\det J_r(v)|\big),
+
+    see `noised_with_target`. The law of the noise depends on the schedule only through the total variance
+    :math:`\sigma^2`, which is divided equally among the m factors.
+
+    Args:
+        group: the group.
+        variance: :math:`\sigma^2 > 0`, whose shape is the batch; dtype and device are those of the result.
+        steps: the number m of factors.
+        generator: the source of noise.
+
+    Raises:
+        ConfigurationError: ``steps`` is less than one.
+    """
+    check_count("steps", steps)
+    each = (variance / steps).unsqueeze(-1)
+    v = each.sqrt() * normal((steps, *variance.shape, group.dim), variance, generator)
+    x, scores = group.exp(v), _weighted_score(group, v, each)
+    w, total = x[0], scores[0]
+    for factor, score in zip(x[1:], scores[1:], strict=True):
+        w = group.compose(w, factor)
+        total = (group.Ad(factor).mT @ total.unsqueeze(-1)).squeeze(-1) + score
+    log_modular = -v.sum(0) @ group.algebra.trace_ad_like(v)
+    return NoiseSample(w, total / variance.unsqueeze(-1), log_modular)
+
+
+def _weighted_score(group: LieGroup, v: Tensor, variance: Tensor) -> Tensor:
+    """``sigma^2 s(exp v)`` of `noise_with_target`; the variance broadcasts against v."""
+    if group.algebra.is_abelian:
+        return -v
+    jacobian = group.right_jacobian(v)
+    slope = torch.func.grad(lambda u: log_abs_det(group.right_jacobian(u)).sum())(v)
+    # J^-T y by inv_ex: `solve` of torch 2.13 is wrong under some transforms
+    inverse = torch.linalg.inv_ex(jacobian)[0]
+    return -(inverse.mT @ (v + variance * slope).unsqueeze(-1)).squeeze(-1)
+
+
+class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
+    r"""A step of a reverse diffusion that is right for a point however far it reaches.
+
+    With :math:`\sigma^2 = \int_0^t \gamma^2`, the element denoised at once is :math:`g \exp(\sigma^2 (s - a))`
+    (Tweedie's formula on a vector space): :math:`\sigma (s - a)` is minus the noise in units of its size. A step to a
+    lower level :math:`\sigma'` keeps a part r of that noise and adds fresh noise of size q:
+
+    .. math:: g \leftarrow g \exp\big((\sigma - r)\,\sigma\,(s - a) + q z\big).
+
+    Exact for every r and q with :math:`r^2 + q^2 = \sigma'^2` if the clean law is a point of a vector space;
+    exponential Euler is so only in small steps. The drift is asked for at the start of a step, never at t = 0.
+
+    Raises:
+        ConfigurationError: the process is no reverse diffusion, or does not run backwards.
+    """
+
+    @abstractmethod
+    def parts(self, level: float, lower: float) -> tuple[float, float]:
+        """r and q for a step from the level sigma to a lower one."""
+
+    def step(
+        self, sde: TrivializedSDE, g: Tensor, start: float, end: float, generator: torch.Generator | None
+    ) -> Tensor:
+        """One drift and one exponential."""
+        if sde.score_drift is None or sde.drift is not None or not sde.noisy or end > start:
+            raise ConfigurationError(f"sde: expected a reverse diffusion for {type(self).__name__}")
+        level, lower = (math.sqrt(sde.schedule.variance(0.0, t)) for t in (start, end))
+        kept, fresh = self.parts(level, lower)
+        v = sde.score_drift(g, start) * (level * (kept - level))
+        if fresh:
+            v = v + fresh * normal(v.shape, v, generator)
+        return sde.group.retract(g, v)
+
+
+class FlowStep(DenoisingStep):
+    """All of the lower level is kept, none is fresh: the probability flow, as a function of the level.
+
+    Song, Meng and Ermon 2021 (DDIM); of order 1 as a scheme for `probability_flow`.
+    """
+
+    def parts(self, level: float, lower: float) -> tuple[float, float]:
+        """sigma', 0."""
+        return lower, 0.0
+
+
+class AncestralStep(DenoisingStep):
+    r"""The noise given the clean element: :math:`r = \sigma'^2 / \sigma`; the reverse diffusion in the limit.
+
+    Ho, Jain and Abbeel 2020, for noise of growing variance.
+    """
+
+    def parts(self, level: float, lower: float) -> tuple[float, float]:
+        """sigma'^2 / sigma, sigma' (1 - sigma'^2 / sigma^2)^(1/2)."""
+        ratio = lower / level
+        return lower * ratio, lower * math.sqrt(1.0 - ratio**2)
+
+
+class RenoisingStep(DenoisingStep):
+    """Denoised at once, then noise anew: how a `trivgeo.inversion` network that was distilled is sampled.
+
+    Song et al. 2023, algorithm 1.
+    """
+
+    def parts(self, level: float, lower: float) -> tuple[float, float]:
+        """0, sigma'."""
+        return 0.0, lower
+
+
+class RefiningStep(DenoisingStep):
+    """Denoised at once, and looked at again as if at a lower level: for posteriors with one mode.
+
+    No sampler: every step goes to where the mean of the posterior is thought to be.
+    """
+
+    def parts(self, level: float, lower: float) -> tuple[float, float]:
+        """0, 0."""
+        return 0.0, 0.0
