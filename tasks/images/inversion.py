@@ -30,7 +30,7 @@ class ImageInversion(ShardedTest):
     Args:
         classifier: the network that is tested.
         action: how the transformations act.
-        energy: an energy of images; low for clean ones.
+        energy: an energy of images, low for clean ones; ``None`` for an inverter that needs none.
         inverter: makes the inverter from an action and an energy.
         frame_weight: weight of the frame term, see `trivgeo.inversion.FramedEnergy`; ``None`` for none.
         seeds: of the inverter, a run over all images for each.
@@ -47,8 +47,8 @@ class ImageInversion(ShardedTest):
         self,
         classifier: ClassifierSource,
         action: ImageWarp,
-        energy: NetworkEnergy,
-        inverter: Callable[[ImageWarp, DataEnergy], Inverter],
+        energy: NetworkEnergy | None,
+        inverter: Callable[[ImageWarp, DataEnergy | None], Inverter],
         frame_weight: float | None = 1.0,
         seeds: list[int] | None = None,
         features: str | None = None,
@@ -61,7 +61,7 @@ class ImageInversion(ShardedTest):
         self.classifier = classifier.load()
         self.action = action
         self.energy = energy
-        framed = energy if frame_weight is None else FramedEnergy(energy, frame_weight)
+        framed = energy if energy is None or frame_weight is None else FramedEnergy(energy, frame_weight)
         self.equivariant = TestTimeEquivariant(self.classifier, inverter(action, framed))
         self.features = None if features is None else load_checkpoint(ConvNet, features).network
         self.figure = figure
@@ -121,6 +121,7 @@ class ImageInversion(ShardedTest):
                 "masked_steps": masked,
                 "energy_evaluations": result.energy_evaluations,
                 "gradient_evaluations": result.gradient_evaluations,
+                "network_evaluations": result.network_evaluations,
                 "seconds": seconds,
                 "element": element,
             }

@@ -88,6 +88,103 @@ class TanhMLP(nn.Module):
         return jet
 
 
+class GatedMLP(nn.Module):
+    r"""Fully connected tanh network whose hidden layers mix two encodings of the input.
+
+    With U = tanh(A x), V = tanh(B x) and Z = tanh(W h) in each of the `depth - 1` hidden layers,
+    h <- Z * U + (1 - Z) * V; the last layer is linear. Sifan Wang et al., "Improved architectures and training
+    algorithms for deep operator networks", 2022.
+
+    Args:
+        in_features: number of inputs.
+        width: number of outputs of every layer.
+        depth: number of layers on the main path, at least 1.
+        last_gain: factor of the last layer's initial weights.
+        generator: source of the Glorot-normal initial weights; the global one when None. Biases start at zero.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        width: int,
+        depth: int,
+        *,
+        last_gain: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.main = TanhMLP(in_features, width, depth, last_gain=last_gain, generator=generator)
+        self.encoders = TanhMLP(in_features, 2 * width, 1, generator=generator)
+
+    def forward(self, inputs: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch width"]:
+        """Evaluate the network."""
+        first, second = torch.tanh(self.encoders(inputs)).chunk(2, -1)
+        difference, hidden = first - second, inputs
+        *layers, last = self.main.layers
+        for layer in layers:
+            hidden = torch.addcmul(second, torch.tanh(layer(hidden)), difference)
+        return last(hidden)
+
+    def forward_jet(self, inputs: Jet) -> Jet:
+        """Evaluate the network and carry derivatives along, as `TanhMLP.forward_jet`."""
+        encoded = _tanh_jet(self.encoders.forward_jet(inputs))
+        first, second = (Jet(*parts) for parts in zip(*(e.chunk(2, -1) for e in encoded), strict=True))
+        difference = Jet(*(a - b for a, b in zip(first, second, strict=True)))
+        hidden = inputs
+        *layers, last = self.main.layers
+        for layer in layers:
+            hidden = _multiply_add_jet(_tanh_jet(_linear_jet(layer, hidden)), difference, second)
+        return _linear_jet(last, hidden)
+
+
+class PeriodicFeatures(nn.Module):
+    """(x, t) scaled to [-1, 1] to (t, cos(pi k x), sin(pi k x)), k = 1, ..., harmonics: functions of period 2 in x.
+
+    Args:
+        harmonics: number of wave numbers, at least 1.
+    """
+
+    wave: Tensor
+
+    def __init__(self, harmonics: int) -> None:
+        super().__init__()
+        self.out_features = 1 + 2 * harmonics
+        self.register_buffer("wave", torch.arange(1.0, harmonics + 1), persistent=False)
+
+    def forward(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch n"]:
+        """The features."""
+        phase = points[..., :1] * (math.pi * self.wave)
+        return torch.cat([points[..., 1:], torch.cos(phase), torch.sin(phase)], -1)
+
+    def forward_jet(self, points: Jet) -> Jet:
+        """The features of points that are linear in x and t, with their derivatives."""
+        wave = math.pi * self.wave
+        phase, speed = points.value[..., :1] * wave, points.x[..., :1] * wave
+        cos, sin = torch.cos(phase), torch.sin(phase)
+        time, zero = points.value[..., 1:], torch.zeros_like(points.value[..., 1:])
+        still = torch.zeros_like(phase)
+        return Jet(
+            torch.cat([time, cos, sin], -1),
+            torch.cat([zero, -speed * sin, speed * cos], -1),
+            torch.cat([points.t[..., 1:], still, still], -1),
+            torch.cat([zero, -(speed**2) * cos, -(speed**2) * sin], -1),
+        )
+
+
+class PlainFeatures(nn.Module):
+    """(x, t) as they are."""
+
+    out_features = 2
+
+    def forward(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        """The points."""
+        return points
+
+    def forward_jet(self, points: Jet) -> Jet:
+        """The points."""
+        return points
+
+
 class DeepONet(nn.Module):
     r"""Operator network u(u_0)(x, t) = u_scale (sum_k b_k(u_0 / u_scale) tau_k(x, t) + b_0).
 
@@ -102,6 +199,8 @@ class DeepONet(nn.Module):
         x_range: interval of x that is scaled to [-1, 1].
         t_range: interval of t that is scaled to [-1, 1].
         u_scale: amplitude by which the initial condition is divided and the output multiplied.
+        gated: `GatedMLP`s for branch and trunk instead of `TanhMLP`s.
+        harmonics: the trunk sees this many harmonics of x, of period `x_range`, instead of x; 0 for x itself.
         generator: source of the initial weights; the global one when None.
 
     Raises:
@@ -120,6 +219,8 @@ class DeepONet(nn.Module):
         x_range: tuple[float, float] = (0.0, 2.0 * math.pi),
         t_range: tuple[float, float] = (0.0, 16.0),
         u_scale: float = 1.0,
+        gated: bool = False,
+        harmonics: int = 0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -131,15 +232,21 @@ class DeepONet(nn.Module):
                 raise ConfigurationError(f"{name} must be an interval low < high, got ({low}, {high})")
         if not u_scale > 0:
             raise ConfigurationError(f"u_scale must be positive, got {u_scale}")
+        if harmonics < 0:
+            raise ConfigurationError(f"harmonics must be at least 0, got {harmonics}")
         self.num_sensors = num_sensors
         self.width = width
         self.depth = depth
         self.x_range = (float(x_range[0]), float(x_range[1]))
         self.t_range = (float(t_range[0]), float(t_range[1]))
         self.u_scale = float(u_scale)
-        self.branch = TanhMLP(num_sensors, width, depth, generator=generator)
+        self.gated = gated
+        self.harmonics = harmonics
+        network = GatedMLP if gated else TanhMLP
+        self.features = PeriodicFeatures(harmonics) if harmonics else PlainFeatures()
+        self.branch = network(num_sensors, width, depth, generator=generator)
         # the gain brings the sum of `width` terms to order one at the start
-        self.trunk = TanhMLP(2, width, depth, last_gain=width**-0.5, generator=generator)
+        self.trunk = network(self.features.out_features, width, depth, last_gain=width**-0.5, generator=generator)
         self.bias = nn.Parameter(torch.zeros(()))
         # derived from the architecture, so not part of the state that is saved
         ranges = torch.tensor([self.x_range, self.t_range])
@@ -156,6 +263,8 @@ class DeepONet(nn.Module):
             "x_range": list(self.x_range),
             "t_range": list(self.t_range),
             "u_scale": self.u_scale,
+            "gated": self.gated,
+            "harmonics": self.harmonics,
         }
 
     def forward(
@@ -175,7 +284,7 @@ class DeepONet(nn.Module):
             ShapeError: the last dimensions are not as above or the batches do not broadcast.
         """
         self._check(sensors, points)
-        trunk = self.trunk((points - self.point_center) * self.point_scale)
+        trunk = self.trunk(self.features((points - self.point_center) * self.point_scale))
         return self._combine(self._branch(sensors), trunk) + self.u_scale * self.bias
 
     def forward_jet(self, sensors: Float[Tensor, "*#batch m"], points: Float[Tensor, "*#batch q 2"]) -> Jet:
@@ -196,7 +305,9 @@ class DeepONet(nn.Module):
         scale_x, scale_t = torch.diag(self.point_scale)
         inputs = Jet(scaled, scale_x.expand_as(scaled), scale_t.expand_as(scaled), torch.zeros_like(scaled))
         branch = self._branch(sensors)
-        value, *derivatives = (self._combine(branch, tau) for tau in self.trunk.forward_jet(inputs))
+        value, *derivatives = (
+            self._combine(branch, tau) for tau in self.trunk.forward_jet(self.features.forward_jet(inputs))
+        )
         return Jet(value + self.u_scale * self.bias, *derivatives)
 
     def _branch(self, sensors: Tensor) -> Tensor:
@@ -308,3 +419,13 @@ def _tanh_jet(jet: Jet) -> Jet:
     slope = 1.0 - h * h
     h_x = slope * jet.x
     return Jet(h, h_x, slope * jet.t, slope * jet.xx - 2.0 * h * (h_x * jet.x))
+
+
+def _multiply_add_jet(a: Jet, b: Jet, c: Jet) -> Jet:
+    """Jet of a b + c."""
+    return Jet(
+        torch.addcmul(c.value, a.value, b.value),
+        c.x + a.x * b.value + a.value * b.x,
+        c.t + a.t * b.value + a.value * b.t,
+        c.xx + a.xx * b.value + 2.0 * (a.x * b.x) + a.value * b.xx,
+    )

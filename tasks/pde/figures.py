@@ -1,7 +1,8 @@
 """Pictures of solutions on space-time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -58,3 +59,48 @@ def _draw_regions(axes: Axes, regions: Mapping[str, Tensor]) -> None:
     axes.set(title="where the problem lies", xlabel="t", ylabel="x")
     axes.margins(y=0.3)
     axes.legend(loc="upper center", fontsize=8, ncols=len(regions))
+
+
+class ErrorSeries(NamedTuple):
+    """Errors of one method on cases of different sizes.
+
+    Attributes:
+        label: the name in the legend.
+        size: how far each case was moved.
+        error: its relative error.
+    """
+
+    label: str
+    size: Sequence[float]
+    error: Sequence[float]
+
+
+def draw_errors(path: str | Path, series: Sequence[ErrorSeries], floor: float, title: str) -> None:
+    """Draw errors against the size of the transformation: a dot a case, and the running median of each method.
+
+    Args:
+        path: the PNG file.
+        series: the methods.
+        floor: mean error inside the training domain, drawn as a line.
+        title: of the figure.
+    """
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.subplots()
+    for index, (label, size, error) in enumerate(series):
+        x, y = torch.tensor(size), torch.tensor(error)
+        order = x.argsort()
+        x, y = x[order], y[order]
+        window = max(1, len(x) // 8)
+        axes.plot(x, y, ".", color=f"C{index}", alpha=0.35, markersize=5)
+        middle = [(x[i : i + window].median(), y[i : i + window].median()) for i in range(len(x) - window + 1)]
+        axes.plot(*zip(*middle, strict=True), color=f"C{index}", label=label)
+    axes.axhline(floor, color="0.4", linestyle="--", linewidth=1, label="inside the training domain")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        title=title,
+        xlabel="root mean square displacement, in sides of the training domain",
+        ylabel="relative L2 error",
+    )
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=110)

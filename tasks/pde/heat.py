@@ -1,58 +1,26 @@
-r"""The heat equation u_t = nu u_xx on [0, 2 pi] x [0, 16]: domain, initial conditions and the exact solution.
+r"""The heat equation u_t = nu u_xx on [0, 2 pi] x [0, 16]: initial conditions and the exact solution.
 
 Initial conditions are u_0(x) = A sin(2 x), with solution A exp(-4 nu t) sin(2 x).
 """
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo.errors import DomainError
+from tasks.pde.deeponet import Jet
+from tasks.pde.domain import Domain
+from tasks.pde.equation import ResidualEquation, Solutions
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import HeatSymmetry
 
 HEAT_NU = 0.1
 """Diffusivity."""
 
 _WAVE_NUMBER = 2.0
-
-
-@dataclass(frozen=True)
-class HeatDomain:
-    """Box of (x, t, u) on which a network was trained.
-
-    The defaults are the "fixed" case A = 1; `augmented()` is the box of A ~ U(0.5, 5).
-
-    Raises:
-        DomainError: a minimum is not below its maximum.
-    """
-
-    x_min: float = 0.0
-    x_max: float = 2.0 * math.pi
-    t_min: float = 0.0
-    t_max: float = 16.0
-    u_min: float = -1.0
-    u_max: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the intervals."""
-        for name in ("x", "t", "u"):
-            low, high = getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
-            if not low < high:
-                raise DomainError(f"expected {name}_min < {name}_max, got {low} and {high}")
-
-    @classmethod
-    def augmented(cls) -> "HeatDomain":
-        """Box of the augmented training set, u in [-5, 5]."""
-        return cls(u_min=-5.0, u_max=5.0)
-
-
-def sensor_locations(
-    n: int = 200, *, dtype: torch.dtype | None = None, device: torch.device | None = None
-) -> Float[Tensor, " n"]:
-    """Positions x of the branch's sensors: `n` equidistant points of [0, 2 pi], both ends included."""
-    return torch.linspace(0.0, 2.0 * math.pi, n, dtype=dtype, device=device)
 
 
 def initial_condition(amplitude: Float[Tensor, "*#batch"], x: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
@@ -67,32 +35,65 @@ def exact_solution(
     return initial_condition(amplitude, x) * torch.exp(-HEAT_NU * _WAVE_NUMBER**2 * t)
 
 
-def query_grid(
-    nx: int = 256,
-    nt: int = 101,
-    *,
-    domain: HeatDomain | None = None,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-) -> Float[Tensor, "q 2"]:
-    """Equidistant grid of (x, t) over the domain, ends included, x-major: point `i * nt + j` is (x_i, t_j).
+@dataclass(frozen=True)
+class HeatSolutions(Solutions):
+    """Solutions of amplitudes A, `[b, 1]`, on a domain."""
+
+    amplitude: Tensor
+    domain: Domain
+
+    def initial(self, x: Float[Tensor, " p"]) -> Float[Tensor, "b p"]:
+        """A sin(2 x)."""
+        return initial_condition(self.amplitude, x)
+
+    def on_grid(self, nx: int, nt: int) -> Float[Tensor, "b q"]:
+        """The exact solutions."""
+        x, t = self.domain.grid(nx, nt, dtype=self.amplitude.dtype).unbind(-1)
+        return exact_solution(self.amplitude, x, t)
+
+
+class HeatEquation(ResidualEquation):
+    """u_t = 0.1 u_xx with u_0 = A sin(2 x), A ~ U(amplitude_min, amplitude_max).
+
+    The published networks know A = 1 ("fixed") or A ~ U(0.5, 5) ("augmented").
 
     Args:
-        nx: number of positions.
-        nt: number of times.
-        domain: the box, `HeatDomain()` when None.
-        dtype: of the result.
-        device: of the result.
+        amplitude_min: smallest amplitude A.
+        amplitude_max: largest amplitude; equal to the smallest for a single function.
 
-    Returns:
-        Points `[nx * nt, 2]`.
+    Raises:
+        ConfigurationError: the amplitudes are not 0 < min <= max.
     """
-    box = HeatDomain() if domain is None else domain
-    x = torch.linspace(box.x_min, box.x_max, nx, dtype=dtype, device=device)
-    t = torch.linspace(box.t_min, box.t_max, nt, dtype=dtype, device=device)
-    return torch.cartesian_prod(x, t)
 
+    def __init__(self, amplitude_min: float = 1.0, amplitude_max: float = 1.0) -> None:
+        if not 0.0 < amplitude_min <= amplitude_max:
+            raise ConfigurationError(
+                f"expected 0 < amplitude_min <= amplitude_max, got {amplitude_min} and {amplitude_max}"
+            )
+        self.amplitudes = (amplitude_min, amplitude_max)
+        self.domain = Domain(0.0, 2.0 * math.pi, 0.0, 16.0, -amplitude_max, amplitude_max)
 
-def relative_l2(prediction: Float[Tensor, "*batch q"], target: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch"]:
-    """Relative error |prediction - target| / |target| in the Euclidean norm of the last dimension."""
-    return torch.linalg.vector_norm(prediction - target, dim=-1) / torch.linalg.vector_norm(target, dim=-1)
+    @property
+    def description(self) -> dict[str, Any]:
+        """The equation and nu."""
+        return {"equation": "u_t = nu u_xx", "nu": HEAT_NU}
+
+    def group(self) -> HeatSymmetry:
+        """The heat group of dimension 6."""
+        return HeatSymmetry(HEAT_NU)
+
+    def residual(self, jet: Jet) -> Tensor:
+        """u_t - nu u_xx."""
+        return jet.t - HEAT_NU * jet.xx
+
+    def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> HeatSolutions:
+        """Uniform amplitudes."""
+        low, high = self.amplitudes
+        return HeatSolutions(low + (high - low) * torch.rand(count, 1, generator=generator, dtype=dtype), self.domain)
+
+    def held_out(self, count: int) -> HeatSolutions:
+        """Equidistant amplitudes, the mean one if alone."""
+        low, high = self.amplitudes
+        if count == 1:
+            low = high = (low + high) / 2
+        return HeatSolutions(torch.linspace(low, high, count, dtype=torch.float64)[:, None], self.domain)

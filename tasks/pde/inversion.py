@@ -3,25 +3,28 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
 from tasks.pde.deeponet import load_deeponet
+from tasks.pde.domain import relative_l2
+from tasks.pde.equation import Equation
+from tasks.pde.equivariance import equivariance_error
 from tasks.pde.figures import draw_solutions
-from tasks.pde.heat import relative_l2, sensor_locations
 from tasks.pde.predictor import OperatorPredictor
-from tasks.pde.problems import HeatProblems, OperatorProblems
-from tasks.results import ResultsWriter
+from tasks.pde.problems import OperatorProblems, SymmetryProblems
+from tasks.results import ShardedTest, writer_of
+from trivgeo._checks import check_count, check_positive
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import LieGroup
-from trivgeo.inversion import DataEnergy, DomainDistance, Inverter, TestTimeEquivariant, calibrated_scale
+from trivgeo.groups import LieGroup, PointAction
+from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, TestTimeEquivariant, calibrated_scale
+
+_CALIBRATION_GRID = (9, 9)
 
 
-class OperatorInversion(pl.LightningModule):
+class OperatorInversion(ShardedTest):
     """Relative L2 errors of a network on transformed problems: alone, with inversion, with the true transformation.
 
     The error on the problems before the transformation is the floor; the error with the true transformation is what
@@ -29,26 +32,34 @@ class OperatorInversion(pl.LightningModule):
 
     Args:
         checkpoint: a DeepONet in safetensors.
+        equation: the equation and the law on which the network was trained.
         group: the symmetry group; its scale is the unit of ``calibrate``, or the sampler's basis without it.
         energy: the distance to the training domain.
         inverter: makes the inverter from an action and an energy.
         calibrate: step of `trivgeo.inversion.calibrated_scale`, which replaces the group's basis by one in which the
-            energy of the network's own training problem is round; ``None`` keeps the basis.
+            energy of the network's own training problems is round; ``None`` keeps the basis.
+        calibration_unit: unit of `trivgeo.inversion.calibrated_scale`.
+        calibration_functions: training problems of the calibration; more than one if the energy depends on u_0.
+        equivariance: measure how far the predictor is from commuting with the group, too; takes two more inversions.
         seed: of the inverter; each batch of problems adds its own.
         figure: file name of the figure in the results' directory; ``None`` for none.
 
     Raises:
         CheckpointError: the checkpoint cannot be read or does not fit.
-        ConfigurationError: the checkpoint was trained for another equation than the group's.
+        ConfigurationError: the checkpoint was trained for another equation than the group's or the given one.
     """
 
     def __init__(
         self,
         checkpoint: str,
+        equation: Equation,
         group: LieGroup,
-        energy: DomainDistance,
+        energy: DataEnergy,
         inverter: Callable[[OperatorAction, DataEnergy], Inverter],
         calibrate: float | None = None,
+        calibration_unit: float = 1.0,
+        calibration_functions: int = 1,
+        equivariance: bool = False,
         seed: int = 0,
         figure: str | None = "figure.png",
     ) -> None:
@@ -57,70 +68,90 @@ class OperatorInversion(pl.LightningModule):
         nu = getattr(group, "nu", None)
         if nu is not None and metadata.get("nu") != nu:
             raise ConfigurationError(f"checkpoint: expected a network for nu = {nu}, got nu = {metadata.get('nu')}")
-        self.predictor = OperatorPredictor(network, sensor_locations(network.num_sensors))
+        trained_for = {name: metadata.get(name) for name in equation.description}
+        if trained_for != equation.description:
+            raise ConfigurationError(f"checkpoint: expected a network for {equation.description}, got {trained_for}")
+        self.predictor = OperatorPredictor(network, equation.domain.sensors(network.num_sensors, dtype=torch.float64))
+        self.num_sensors = network.num_sensors
+        self.equation = equation
         self.group = group
         self.energy = energy
         self.make_inverter = inverter
         self.calibrate = calibrate
+        self.calibration_unit = check_positive("calibration_unit", calibration_unit)
+        self.calibration_functions = check_count("calibration_functions", calibration_functions)
+        self.equivariance = equivariance
         self.seed = seed
         self.figure = figure
         self.equivariant: TestTimeEquivariant | None = None
 
     def on_test_start(self) -> None:
-        """Build the inverter, in a basis calibrated on a clean problem if asked for."""
-        group = self.group
+        """Build the inverter, in a basis calibrated on clean problems if asked for."""
+        super().on_test_start()
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, HeatProblems):
-            raise ConfigurationError(f"data: expected HeatProblems, got {type(data).__name__}")
+        if not isinstance(data, SymmetryProblems):
+            raise ConfigurationError(f"data: expected SymmetryProblems, got {type(data).__name__}")
+        if data.equation.description != self.equation.description:
+            raise ConfigurationError(
+                f"data.equation: expected {self.equation.description}, got {data.equation.description}"
+            )
+        group = self.group
         if self.calibrate is not None:
-            clean = self._in_domain(data.clean())
-            generator = torch.Generator(self.device).manual_seed(self.seed)
+            held_out = self.equation.held_out(self.calibration_functions)
+            clean = self.equation.inputs(held_out, self.num_sensors, _CALIBRATION_GRID)
+            clean = OperatorInput(*(part.to(self.device) for part in clean))
+            generator = self._generator(self.seed)
             action = OperatorAction(group.action())
-            scale = calibrated_scale(action, self.energy, clean, step=self.calibrate, generator=generator)
+            scale = calibrated_scale(
+                action, self.energy, clean, step=self.calibrate, unit=self.calibration_unit, generator=generator
+            )
             group = group.with_scale(scale)
         action = OperatorAction(group.action())
         inverter = self.make_inverter(action, self.energy)
         self.equivariant = TestTimeEquivariant(self.predictor, inverter, output_action=action.point_action)
 
-    def _in_domain(self, clean: OperatorInput) -> OperatorInput:
-        """A clean problem scaled to the range of u that the energy asks for."""
-        u = clean.initial[..., 2:]
-        factor = self.energy.u[1] / u.amax(-2, keepdim=True)
-        initial = torch.cat([clean.initial[..., :2], factor * u], -1)
-        return OperatorInput(initial.to(self.device), clean.query.to(self.device))
-
     def test_step(self, batch: OperatorProblems, index: int) -> None:
         """Invert and predict all problems of one seed."""
-        writer = self._writer()
-        if writer is not None and writer.done(batch.seed):
+        writer = writer_of(self.trainer)
+        if not self.mine(index) or (writer is not None and writer.done(batch.seed)):
             return
         equivariant = self.equivariant
         assert equivariant is not None
-        generator = torch.Generator(self.device).manual_seed(1_000_003 * (self.seed + 1) + batch.seed)
+        action = equivariant.inverter.action
+        assert isinstance(action, OperatorAction)
+        noise = 1_000_003 * (self.seed + 1) + batch.seed
         start = time.perf_counter()
-        result = equivariant.inverter(batch.x, generator=generator)
+        result = equivariant.inverter(batch.x, generator=self._generator(noise))
         with torch.no_grad():
-            inverted = equivariant.predict(batch.x, result)[..., 2]
+            inverted = equivariant.predict(batch.x, result)
             seconds = (time.perf_counter() - start) / len(inverted)
-            alone = self.predictor(batch.x)[..., 2]
-            floor = self.predictor(batch.canonical)[..., 2]
-            action = equivariant.inverter.action
-            assert isinstance(action, OperatorAction)
-            restored = action(action.group.inverse(batch.elements), batch.x)
-            exact = action.point_action(batch.elements, self.predictor(restored))[..., 2]
-        errors = {
-            "with inversion": relative_l2(inverted, batch.solution),
-            "without inversion": relative_l2(alone, batch.solution),
-            "with the true transformation": relative_l2(exact, batch.solution),
-            "inside the training domain": relative_l2(floor, batch.canonical_solution),
-        }
-        self.log_dict({name.replace(" ", "_"): e.mean() for name, e in errors.items()}, batch_size=len(inverted))
+            alone, floor = self.predictor(batch.x), self.predictor(batch.canonical)
+            unit = action.group.identity(len(alone), dtype=batch.solution.dtype, device=self.device)
+            before = PosteriorEnergy(action, self.energy, batch.x)(unit)
+            true = OperatorAction(self.equation.group().action())
+            restored = true(true.group.inverse(batch.elements), batch.x)
+            exact = true.point_action(batch.elements, self.predictor(restored))
+            domain = self.equation.domain
+            sides = batch.solution.new_tensor([domain.x_max - domain.x_min, domain.t_max - domain.t_min])
+            displacement = ((batch.x.query - batch.canonical.query) / sides).square().sum(-1).mean(-1).sqrt()
+            metrics = {
+                "with inversion": relative_l2(inverted[..., 2], batch.solution),
+                "without inversion": relative_l2(alone[..., 2], batch.solution),
+                "with the true transformation": relative_l2(exact[..., 2], batch.solution),
+                "inside the training domain": relative_l2(floor[..., 2], batch.canonical_solution),
+            }
+        if self.equivariance:
+            metrics.update(self._equivariance(batch, true.point_action, noise, inverted, alone, floor))
+        names = {name: name.replace(",", "").replace(" ", "_") for name in metrics}
+        self.log_dict({names[name]: metric.mean() for name, metric in metrics.items()}, batch_size=len(alone))
         rows = [
             {
                 "seed": batch.seed,
                 "case": case,
-                "metrics": {name: float(e[case]) for name, e in errors.items()},
+                "metrics": {name: float(metric[case]) for name, metric in metrics.items()},
                 "energy": float(result.best_energy()[case]),
+                "energy_before": float(before[case]),
+                "displacement": float(displacement[case]),
                 "masked_steps": int(result.failures[case].sum()),
                 "energy_evaluations": result.energy_evaluations,
                 "gradient_evaluations": result.gradient_evaluations,
@@ -134,7 +165,22 @@ class OperatorInversion(pl.LightningModule):
             writer.write(rows)
             if self.figure is not None and index == 0:
                 best = action(action.group.inverse(result.best()), batch.x)
-                self._draw(writer.directory / self.figure, batch, alone, inverted, best, errors)
+                self._draw(writer.directory / self.figure, batch, alone[..., 2], inverted[..., 2], best, metrics)
+
+    def _equivariance(
+        self, batch: OperatorProblems, action: PointAction, noise: int, inverted: Tensor, alone: Tensor, floor: Tensor
+    ) -> dict[str, Tensor]:
+        """Errors of the predictor, once with noise of its own at each input and once with the same, and the network."""
+        assert self.equivariant is not None
+        predictions = {"equivariance error without inversion": (floor, alone)}
+        for name, seed in (("equivariance error", noise + 1), ("equivariance error, same noise", noise)):
+            result = self.equivariant.inverter(batch.canonical, generator=self._generator(seed))
+            with torch.no_grad():
+                predictions[name] = (self.equivariant.predict(batch.canonical, result), inverted)
+        return {name: equivariance_error(action, batch.elements, *pair) for name, pair in predictions.items()}
+
+    def _generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(seed)
 
     def _draw(
         self,
@@ -164,7 +210,3 @@ class OperatorInversion(pl.LightningModule):
             {title: field[case].reshape(batch.grid) for title, field in fields.items()},
             {label: region[case].reshape(*batch.grid, 2) for label, region in regions.items()},
         )
-
-    def _writer(self) -> ResultsWriter | None:
-        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
-        return next((c for c in callbacks if isinstance(c, ResultsWriter)), None)

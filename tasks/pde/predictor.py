@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tasks.pde.deeponet import DeepONet
-from trivgeo.actions import OperatorInput
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.actions import OperatorInput, interpolate
+from trivgeo.errors import ConfigurationError
 
 
 class OperatorPredictor(nn.Module):
@@ -49,44 +49,3 @@ class OperatorPredictor(nn.Module):
         parts = points.to(dtype).split(self.chunk, -2)
         u = torch.cat([self.network(values.to(dtype), part) for part in parts], -1)
         return torch.cat([x.query, u.unsqueeze(-1).to(x.query.dtype)], -1)
-
-
-def interpolate(
-    x: Float[Tensor, "*batch p"], y: Float[Tensor, "*batch p"], at: Float[Tensor, " m"]
-) -> Float[Tensor, "*batch m"]:
-    """Cubic Lagrange interpolation from the four nearest nodes, linear beyond the ends.
-
-    The error is O(h^4) for nodes a distance h apart, O(d^2) at a distance d beyond the ends.
-
-    Args:
-        x: nodes, distinct, in any order.
-        y: values at the nodes.
-        at: where to interpolate.
-
-    Raises:
-        ShapeError: fewer than four nodes.
-    """
-    count = x.shape[-1]
-    if count < 4:
-        raise ShapeError(f"x: expected at least 4 nodes, got {count}")
-    x, order = x.sort(-1)
-    y = y.gather(-1, order)
-    target = at.expand(*x.shape[:-1], -1).contiguous()
-    inside = target.clamp(x[..., :1], x[..., -1:])
-    first = (torch.searchsorted(x.contiguous(), inside) - 2).clamp(0, count - 4)
-    index = first.unsqueeze(-1) + torch.arange(4, device=x.device)
-    flat = index.flatten(-2)
-    nodes, values = (z.gather(-1, flat).reshape(index.shape) for z in (x, y))
-    distance = inside.unsqueeze(-1) - nodes
-    value = torch.zeros_like(inside)
-    for i in range(4):
-        weight = torch.ones_like(inside)
-        for j in range(4):
-            if j != i:
-                weight = weight * distance[..., j] / (nodes[..., i] - nodes[..., j])
-        value = value + weight * values[..., i]
-    low_slope = (y[..., 1] - y[..., 0]) / (x[..., 1] - x[..., 0])
-    high_slope = (y[..., -1] - y[..., -2]) / (x[..., -1] - x[..., -2])
-    beyond = target - inside
-    slope = torch.where(beyond < 0, low_slope.unsqueeze(-1), high_slope.unsqueeze(-1))
-    return value + beyond * slope

@@ -1,19 +1,21 @@
-"""Transformed heat problems whose exact solutions are known: the test sets."""
+"""Solutions moved by random symmetries of their equation: test sets whose exact answers are known."""
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import lightning.pytorch as pl
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tasks.pde.heat import HEAT_NU, exact_solution, initial_condition, query_grid, sensor_locations
-from trivgeo.actions import OperatorAction, OperatorInput
-from trivgeo.errors import ConfigurationError
-from trivgeo.groups import HeatSymmetry
+from tasks.pde.equation import Equation
+from trivgeo._checks import check_count
+from trivgeo.actions import OperatorInput
+from trivgeo.errors import ConfigurationError, DomainError
+
+_DRAWS = 1000
 
 
 class OperatorProblems(NamedTuple):
@@ -22,11 +24,11 @@ class OperatorProblems(NamedTuple):
     Attributes:
         seed: the seed that drew them.
         x: the transformed problems, what an inverter sees.
-        solution: the exact solutions at the query points, `[b, q]`.
+        solution: the solutions at the query points, `[b, q]`.
         elements: the transformations g, `[b, *element_shape]`.
         canonical: the problems before the transformation, inside the training domain.
-        canonical_solution: their exact solutions, `[b, q]`.
-        grid: the numbers (nx, nt) of query points, q = nx nt, x-major.
+        canonical_solution: their solutions, `[b, q]`.
+        grid: the numbers (nx, nt) of query points of one problem, q = nx nt, x-major.
     """
 
     seed: int
@@ -41,7 +43,7 @@ class OperatorProblems(NamedTuple):
 class ProblemSet(Dataset[OperatorProblems]):
     """One batch of problems for each seed."""
 
-    def __init__(self, owner: "HeatProblems") -> None:
+    def __init__(self, owner: "SymmetryProblems") -> None:
         self._owner = owner
 
     def __len__(self) -> int:
@@ -53,48 +55,49 @@ class ProblemSet(Dataset[OperatorProblems]):
         return self._owner.problems(self._owner.seeds[index])
 
 
-class HeatProblems(pl.LightningDataModule):
-    """Solutions A exp(-0.4 t) sin(2x) of u_t = 0.1 u_xx, moved by elements of the symmetry group of the equation.
+class SymmetryProblems(pl.LightningDataModule):
+    """Solutions inside the training domain, moved with their grid by elements of the symmetry group of the equation.
+
+    The transformed solution at a transformed grid point is the transformed value: no error is added to that of the
+    solution inside the domain.
 
     Args:
+        equation: the equation and the law of its solutions.
         seeds: one batch of problems for each.
         cases: problems a seed.
-        amplitude_min: smallest amplitude A before the transformation.
-        amplitude_max: largest amplitude.
         num_sensors: points of the initial condition.
-        nx: query points in x.
+        nx: query points in x, over the whole domain.
         nt: query points in t.
+        part: share of each side of the domain in which the solution is asked for, at a random place for each case.
 
     Raises:
-        ConfigurationError: no seeds, or a count below one.
+        ConfigurationError: no seeds, one twice, a count below two, or a part outside (0, 1].
     """
 
     def __init__(
         self,
+        equation: Equation,
         seeds: list[int],
         cases: int = 10,
-        amplitude_min: float = 1.0,
-        amplitude_max: float = 1.0,
         num_sensors: int = 200,
         nx: int = 256,
         nt: int = 101,
+        part: float = 1.0,
     ) -> None:
         super().__init__()
         if not seeds or len(set(seeds)) != len(seeds):
             raise ConfigurationError(f"seeds: expected distinct seeds, got {seeds}")
-        for name, value in (("cases", cases), ("num_sensors", num_sensors), ("nx", nx), ("nt", nt)):
-            if value < 1:
-                raise ConfigurationError(f"{name}: expected at least 1, got {value}")
-        if not 0 < amplitude_min <= amplitude_max:
-            raise ConfigurationError(
-                f"expected 0 < amplitude_min <= amplitude_max, got {amplitude_min} and {amplitude_max}"
-            )
+        self.equation = equation
         self.seeds = list(seeds)
-        self.cases = cases
-        self.amplitudes = (amplitude_min, amplitude_max)
-        self.num_sensors = num_sensors
-        self.grid = (nx, nt)
-        self.group = HeatSymmetry(HEAT_NU)
+        self.cases = check_count("cases", cases)
+        self.num_sensors = check_count("num_sensors", num_sensors)
+        self.grid = (check_count("nx", nx), check_count("nt", nt))
+        if min(self.grid) < 2:
+            raise ConfigurationError(f"nx, nt: expected at least 2, got {nx} and {nt}")
+        if not 0 < part <= 1:
+            raise ConfigurationError(f"part: expected a number in (0, 1], got {part}")
+        self.part = part
+        self.group = equation.group()
 
     @abstractmethod
     def draw(self, generator: torch.Generator, canonical: OperatorInput) -> Tensor:
@@ -103,51 +106,69 @@ class HeatProblems(pl.LightningDataModule):
     def problems(self, seed: int) -> OperatorProblems:
         """The problems of one seed, in float64."""
         generator = torch.Generator().manual_seed(seed)
-        low, high = self.amplitudes
-        amplitude = low + (high - low) * torch.rand(self.cases, 1, generator=generator, dtype=torch.float64)
-        canonical = self.clean(amplitude)
-        query = canonical.query
-        u = exact_solution(amplitude, query[..., 0], query[..., 1])
+        solutions = self.equation.sample(self.cases, generator)
+        canonical = self.equation.inputs(solutions, self.num_sensors, self.grid)
+        u = solutions.on_grid(*self.grid)
         g = self.draw(generator, canonical)
-        moved = self.group.action()(g, torch.cat([query, u.unsqueeze(-1)], -1))
-        x = OperatorInput(self.group.action()(g, canonical.initial), moved[..., :2])
-        return OperatorProblems(seed, x, moved[..., 2], g, canonical, u, self.grid)
+        query, u, grid = self._window(generator, canonical.query, u)
+        canonical = OperatorInput(canonical.initial, query)
+        x, moved = self.move(g, canonical, u)
+        return OperatorProblems(seed, x, moved, g, canonical, u, grid)
 
-    def clean(self, amplitude: Float[Tensor, "b 1"] | None = None) -> OperatorInput:
-        """Problems inside the training domain; the mean amplitude when `None`."""
-        if amplitude is None:
-            amplitude = torch.tensor([[sum(self.amplitudes) / 2]], dtype=torch.float64)
-        place = sensor_locations(self.num_sensors, dtype=torch.float64).expand(len(amplitude), -1)
-        initial = torch.stack([place, torch.zeros_like(place), initial_condition(amplitude, place)], -1)
-        return OperatorInput(initial, query_grid(*self.grid, dtype=torch.float64).expand(len(amplitude), -1, -1))
+    def _window(self, generator: torch.Generator, query: Tensor, u: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """The grid points of each case inside a random window, the values there, and their numbers."""
+        if self.part == 1.0:
+            return query, u, self.grid
+        inside = [max(2, round(self.part * n)) for n in self.grid]
+        row, column = (
+            torch.randint(n - m + 1, (self.cases, 1), generator=generator) + torch.arange(m)
+            for n, m in zip(self.grid, inside, strict=True)
+        )
+        index = (row.unsqueeze(2) * self.grid[1] + column.unsqueeze(1)).flatten(1)
+        return query.gather(1, index.unsqueeze(-1).expand(-1, -1, 2)), u.gather(1, index), (inside[0], inside[1])
+
+    def move(self, g: Tensor, x: OperatorInput, solution: Tensor) -> tuple[OperatorInput, Tensor]:
+        """Problems and their solutions at the query points, transformed by g."""
+        action = self.group.action()
+        jets = action(g, torch.cat([x.query, solution.unsqueeze(-1)], -1))
+        return OperatorInput(action(g, x.initial), jets[..., :2]), jets[..., 2]
 
     def test_dataloader(self) -> DataLoader[OperatorProblems]:
         """One batch a seed."""
         return DataLoader(ProblemSet(self), batch_size=None)
 
 
-class AmplitudeProblems(HeatProblems):
-    """The published test: the network of A = 1 meets amplitudes A ~ U(factor_min, factor_max).
+class FactorProblems(SymmetryProblems):
+    """The published test on the heat equation: u is multiplied by a factor ~ U(factor_min, factor_max).
+
+    The last generator of the group must be the multiplication of u by a constant.
 
     Args:
+        equation: see `SymmetryProblems`.
+        seeds: see `SymmetryProblems`.
+        cases: see `SymmetryProblems`.
         factor_min: smallest factor of u.
         factor_max: largest factor of u.
-        options: see `HeatProblems`.
+        num_sensors: see `SymmetryProblems`.
+        nx: see `SymmetryProblems`.
+        nt: see `SymmetryProblems`.
+
+    Raises:
+        ConfigurationError: the factors are not 0 < min <= max, or as `SymmetryProblems`.
     """
 
     def __init__(
         self,
+        equation: Equation,
         seeds: list[int],
         cases: int = 10,
         factor_min: float = 0.5,
         factor_max: float = 5.0,
-        amplitude_min: float = 1.0,
-        amplitude_max: float = 1.0,
         num_sensors: int = 200,
         nx: int = 256,
         nt: int = 101,
     ) -> None:
-        super().__init__(seeds, cases, amplitude_min, amplitude_max, num_sensors, nx, nt)
+        super().__init__(equation, seeds, cases, num_sensors, nx, nt)
         if not 0 < factor_min <= factor_max:
             raise ConfigurationError(f"expected 0 < factor_min <= factor_max, got {factor_min} and {factor_max}")
         self.factors = (factor_min, factor_max)
@@ -160,47 +181,63 @@ class AmplitudeProblems(HeatProblems):
         return self.group.exp(v)
 
 
-class MixedProblems(HeatProblems):
-    r"""Solutions moved by elements exp(v) that mix all six directions of the group, v ~ N(0, diag(spread^2)).
+class MixedProblems(SymmetryProblems):
+    r"""Solutions moved by elements exp(v) that mix all directions of the group, v ~ N(0, diag(spread^2)).
 
-    In the natural basis of `HeatSymmetry`: scaling, time translation, projective, space translation, boost, factor
-    of u. Draws whose denominator gamma t + delta leaves [1 / limit, limit] on the box are drawn again: the local
-    action must stay inside its domain, with room.
+    Draws whose denominator leaves [1 / limit, limit] on the box are drawn again: a local action must stay inside its
+    domain, with room.
 
     Args:
-        spread: standard deviations of the six coordinates.
+        equation: see `SymmetryProblems`.
+        spread: standard deviations of the coordinates of v in the natural basis of the equation's group.
+        seeds: see `SymmetryProblems`.
+        cases: see `SymmetryProblems`.
         limit: bound of the denominator.
-        options: see `HeatProblems`.
+        num_sensors: see `SymmetryProblems`.
+        nx: see `SymmetryProblems`.
+        nt: see `SymmetryProblems`.
+        part: see `SymmetryProblems`.
+
+    Raises:
+        ConfigurationError: the spread does not fit the group, the limit is not above one, or as `SymmetryProblems`.
+        DomainError: (on drawing) hardly any element stays within the limit.
     """
 
     def __init__(
         self,
+        equation: Equation,
+        spread: Sequence[float],
         seeds: list[int],
         cases: int = 10,
-        spread: tuple[float, float, float, float, float, float] = (0.1, 1.0, 0.01, 0.5, 0.03, 0.5),
         limit: float = 2.0,
-        amplitude_min: float = 1.0,
-        amplitude_max: float = 1.0,
         num_sensors: int = 200,
         nx: int = 256,
         nt: int = 101,
+        part: float = 1.0,
     ) -> None:
-        super().__init__(seeds, cases, amplitude_min, amplitude_max, num_sensors, nx, nt)
-        if not all(math.isfinite(s) and s >= 0 for s in spread):
-            raise ConfigurationError(f"spread: expected finite numbers of at least 0, got {list(spread)}")
+        super().__init__(equation, seeds, cases, num_sensors, nx, nt, part)
+        if len(spread) != self.group.dim or not all(math.isfinite(s) and s >= 0 for s in spread):
+            raise ConfigurationError(
+                f"spread: expected {self.group.dim} finite numbers of at least 0, got {list(spread)}"
+            )
         if not limit > 1:
             raise ConfigurationError(f"limit: expected a number above 1, got {limit}")
-        self.spread = spread
+        self.spread = torch.tensor(list(spread), dtype=torch.float64)
         self.limit = limit
 
     def draw(self, generator: torch.Generator, canonical: OperatorInput) -> Tensor:
         """Elements that mix all directions, by rejection."""
-        action = OperatorAction(self.group.action())
+        action = self.group.action()
         kept: list[Tensor] = []
-        while sum(len(k) for k in kept) < self.cases:
+        for _ in range(_DRAWS):
             v = torch.randn(self.cases, self.group.dim, generator=generator, dtype=torch.float64)
-            g = self.group.exp(v * torch.tensor(self.spread, dtype=torch.float64))
-            d = action.point_action.denominator(g, canonical.query)
+            g = self.group.exp(v * self.spread)
+            d = action.denominator(g, canonical.query)
             inside = (d.amin(-1) > 1 / self.limit) & (d.amax(-1) < self.limit)
             kept.append(g[inside])
-        return torch.cat(kept)[: self.cases]
+            if sum(map(len, kept)) >= self.cases:
+                return torch.cat(kept)[: self.cases]
+        raise DomainError(
+            f"spread, limit: expected elements whose denominator stays in [1/{self.limit}, {self.limit}], got "
+            f"{sum(map(len, kept))} in {_DRAWS * self.cases} draws"
+        )

@@ -1,7 +1,10 @@
-"""Physics-informed training of a DeepONet for the heat equation: module, collocation data, export."""
+"""Training of a DeepONet: the data, the optimiser, physics-informed and supervised losses, export."""
 
+import hashlib
+import json
 import math
 import platform
+from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,20 +15,15 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tasks.pde.deeponet import DeepONet, save_deeponet
-from tasks.pde.heat import (
-    HEAT_NU,
-    HeatDomain,
-    exact_solution,
-    initial_condition,
-    query_grid,
-    relative_l2,
-    sensor_locations,
-)
+from tasks.pde.domain import Domain, relative_l2
+from tasks.pde.equation import Equation, ResidualEquation
 from tasks.pde.soap import SOAP
+from trivgeo._checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 
 
@@ -49,13 +47,13 @@ class CollocationBatch(NamedTuple):
     right: Tensor
 
 
-class ValidationBatch(NamedTuple):
-    """Functions with known solutions on a grid.
+class SolutionBatch(NamedTuple):
+    """Functions with known solutions.
 
     Attributes:
         sensors: initial conditions at the sensors, `[f, num_sensors]`.
-        points: the grid, `[q, 2]`.
-        solution: the exact solutions, `[f, q]`.
+        points: points (x, t), `[q, 2]`.
+        solution: the solutions there, `[f, q]`.
     """
 
     sensors: Tensor
@@ -63,17 +61,24 @@ class ValidationBatch(NamedTuple):
     solution: Tensor
 
 
-class CollocationDataset(Dataset[CollocationBatch]):
-    """Random collocation batches; batch `i` is a function of `(seed, i)` alone, so that training resumes exactly.
+def batch_generator(seed: int, index: int) -> torch.Generator:
+    """The source of batch `index`: a function of both numbers alone, so that training resumes exactly."""
+    # the CPU generator takes 32 bits; SeedSequence mixes seed and index into them
+    state = int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
+    return torch.Generator().manual_seed(state)
 
-    Times are drawn as t = t_max r^time_power with r ~ U(0, 1): above 1, more points at early times, where the solution
-    is large. Positions and amplitudes are uniform.
+
+class CollocationDataset(Dataset[CollocationBatch]):
+    """Random collocation batches; batch `i` is a function of `(seed, i)` alone.
+
+    Times are drawn as t = t_max r^time_power with r ~ U(0, 1): above 1, more points at early times. Positions are
+    uniform, initial conditions from the law of the equation.
     """
 
     def __init__(
         self,
+        equation: Equation,
         *,
-        amplitudes: tuple[float, float],
         num_sensors: int,
         functions: int,
         interior_points: int,
@@ -82,42 +87,62 @@ class CollocationDataset(Dataset[CollocationBatch]):
         time_power: float,
         seed: int,
     ) -> None:
-        self.amplitudes = amplitudes
-        self.sensor_x = sensor_locations(num_sensors)
+        self.equation = equation
+        self.sensor_x = equation.domain.sensors(num_sensors)
         self.functions = functions
         self.interior_points = interior_points
         self.initial_points = initial_points
         self.boundary_points = boundary_points
         self.time_power = time_power
         self.seed = seed
-        self.domain = HeatDomain()
 
     def __getitem__(self, index: int) -> CollocationBatch:
         """Draw batch `index`."""
-        # the CPU generator takes 32 bits; SeedSequence mixes seed and index into them
-        state = int(np.random.SeedSequence((self.seed, index)).generate_state(1)[0])
-        generator = torch.Generator().manual_seed(state)
+        generator = batch_generator(self.seed, index)
+        box = self.equation.domain
 
-        def uniform(n: int, low: float, high: float) -> Tensor:
-            return low + (high - low) * torch.rand(n, generator=generator)
+        def positions(n: int) -> Tensor:
+            return box.x_min + (box.x_max - box.x_min) * torch.rand(n, generator=generator)
 
         def times(n: int) -> Tensor:
-            return box.t_min + (box.t_max - box.t_min) * uniform(n, 0.0, 1.0) ** self.time_power
+            return box.t_min + (box.t_max - box.t_min) * torch.rand(n, generator=generator) ** self.time_power
 
-        box = self.domain
-        amplitude = uniform(self.functions, *self.amplitudes)[:, None]
-        interior_x = uniform(self.interior_points, box.x_min, box.x_max)
-        interior = torch.stack((interior_x, times(self.interior_points)), dim=-1)
-        initial_x = uniform(self.initial_points, box.x_min, box.x_max)
+        solutions = self.equation.sample(self.functions, generator, torch.float32)
+        interior = torch.stack((positions(self.interior_points), times(self.interior_points)), dim=-1)
+        initial_x = positions(self.initial_points)
         boundary_t = times(self.boundary_points)
         return CollocationBatch(
-            sensors=initial_condition(amplitude, self.sensor_x),
+            sensors=solutions.initial(self.sensor_x),
             interior=interior,
             initial=torch.stack((initial_x, torch.full_like(initial_x, box.t_min)), dim=-1),
-            initial_values=initial_condition(amplitude, initial_x),
+            initial_values=solutions.initial(initial_x),
             left=torch.stack((torch.full_like(boundary_t, box.x_min), boundary_t), dim=-1),
             right=torch.stack((torch.full_like(boundary_t, box.x_max), boundary_t), dim=-1),
         )
+
+
+class SolutionDataset(Dataset[SolutionBatch]):
+    """Random batches of known solutions at random points of their grid; batch `i` is a function of `(seed, i)`.
+
+    Args:
+        data: the whole training set on a grid.
+        functions: functions a batch.
+        points: points a batch, the same for all functions.
+        seed: of the choices.
+    """
+
+    def __init__(self, data: SolutionBatch, *, functions: int, points: int, seed: int) -> None:
+        self.data = data
+        self.functions = functions
+        self.points = points
+        self.seed = seed
+
+    def __getitem__(self, index: int) -> SolutionBatch:
+        """Draw batch `index`."""
+        generator = batch_generator(self.seed, index)
+        f = torch.randint(len(self.data.sensors), (self.functions,), generator=generator)
+        q = torch.randint(len(self.data.points), (self.points,), generator=generator)
+        return SolutionBatch(self.data.sensors[f], self.data.points[q], self.data.solution[f[:, None], q])
 
 
 class EpochSampler(Sampler[int]):
@@ -140,32 +165,83 @@ class EpochSampler(Sampler[int]):
         return self.steps
 
 
-class HeatCollocation(pl.LightningDataModule):
-    """Collocation points and initial conditions u_0 = A sin(2 x), A ~ U(amplitude_min, amplitude_max).
-
-    Training never sees the solution; validation compares with it on the full 256 x 101 grid.
+class OperatorData(pl.LightningDataModule):
+    """Training batches of an equation; validation is the error on a grid of solutions that are held out.
 
     Args:
-        amplitude_min: smallest amplitude A.
-        amplitude_max: largest amplitude A; equal to the smallest for a single function.
+        equation: the equation and the law of its initial conditions.
         num_sensors: sensors of the initial condition.
-        functions: initial conditions a step (all that is needed for a single function is 1).
-        interior_points: points a step for the equation.
-        initial_points: points a step for the initial condition.
-        boundary_points: times a step for periodicity.
-        time_power: exponent of the density of times, see `CollocationDataset`.
         steps_per_epoch: training steps between validations.
-        validation_functions: equidistant amplitudes of the validation.
-        seed: seed of all random points.
+        validation_functions: number of solutions held out.
+        grid: numbers (nx, nt) of grid points of the validation.
 
     Raises:
-        ConfigurationError: a number is not positive, or the amplitudes are not 0 < min <= max.
+        ConfigurationError: a count is not positive.
     """
 
     def __init__(
         self,
-        amplitude_min: float = 1.0,
-        amplitude_max: float = 1.0,
+        equation: Equation,
+        num_sensors: int,
+        steps_per_epoch: int,
+        validation_functions: int,
+        grid: tuple[int, int],
+    ) -> None:
+        super().__init__()
+        self.equation = equation
+        self.num_sensors = check_count("num_sensors", num_sensors)
+        self.steps_per_epoch = check_count("steps_per_epoch", steps_per_epoch)
+        self.validation_functions = check_count("validation_functions", validation_functions)
+        self.grid = (check_count("grid[0]", grid[0]), check_count("grid[1]", grid[1]))
+
+    @property
+    @abstractmethod
+    def dataset(self) -> Dataset:
+        """Training batches by their index."""
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Training batches."""
+        return DataLoader(self.dataset, batch_size=None, sampler=EpochSampler(self.steps_per_epoch))
+
+    def val_dataloader(self) -> DataLoader[SolutionBatch]:
+        """All validation functions on the grid, as one batch."""
+        held_out = self.equation.held_out(self.validation_functions)
+        domain, dtype = self.equation.domain, torch.float64
+        batch = SolutionBatch(
+            sensors=held_out.initial(domain.sensors(self.num_sensors, dtype=dtype)).float(),
+            points=domain.grid(*self.grid),
+            solution=held_out.on_grid(*self.grid).float(),
+        )
+        return DataLoader([batch], batch_size=None)  # type: ignore[arg-type]
+
+    def test_dataloader(self) -> DataLoader[SolutionBatch]:
+        """Same as validation."""
+        return self.val_dataloader()
+
+
+class Collocation(OperatorData):
+    """Random collocation points and initial conditions: training never sees a solution.
+
+    Args:
+        equation: see `OperatorData`.
+        num_sensors: see `OperatorData`.
+        functions: initial conditions a step.
+        interior_points: points a step for the equation.
+        initial_points: points a step for the initial condition.
+        boundary_points: times a step for periodicity; 0 for a network that is periodic by itself.
+        time_power: exponent of the density of times, see `CollocationDataset`.
+        steps_per_epoch: see `OperatorData`.
+        validation_functions: see `OperatorData`.
+        grid: see `OperatorData`.
+        seed: seed of all random points and functions.
+
+    Raises:
+        ConfigurationError: a number is not positive.
+    """
+
+    def __init__(
+        self,
+        equation: Equation,
         num_sensors: int = 200,
         functions: int = 1,
         interior_points: int = 512,
@@ -174,158 +250,183 @@ class HeatCollocation(pl.LightningDataModule):
         time_power: float = 1.5,
         steps_per_epoch: int = 500,
         validation_functions: int = 1,
+        grid: tuple[int, int] = (256, 101),
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        counts = {
-            "num_sensors": num_sensors,
-            "functions": functions,
-            "interior_points": interior_points,
-            "initial_points": initial_points,
-            "boundary_points": boundary_points,
-            "steps_per_epoch": steps_per_epoch,
-            "validation_functions": validation_functions,
-        }
-        for name, count in counts.items():
-            if count < 1:
-                raise ConfigurationError(f"{name} must be at least 1, got {count}")
-        if not 0.0 < amplitude_min <= amplitude_max:
-            raise ConfigurationError(
-                f"expected 0 < amplitude_min <= amplitude_max, got {amplitude_min}, {amplitude_max}"
-            )
-        if not time_power > 0.0:
-            raise ConfigurationError(f"time_power must be positive, got {time_power}")
-        self.num_sensors = num_sensors
-        self.amplitudes = (amplitude_min, amplitude_max)
-        self.steps_per_epoch = steps_per_epoch
-        self.validation_functions = validation_functions
-        self.dataset = CollocationDataset(
-            amplitudes=self.amplitudes,
+        super().__init__(equation, num_sensors, steps_per_epoch, validation_functions, grid)
+        if boundary_points < 0:
+            raise ConfigurationError(f"boundary_points: expected at least 0, got {boundary_points}")
+        self._dataset = CollocationDataset(
+            equation,
             num_sensors=num_sensors,
-            functions=functions,
-            interior_points=interior_points,
-            initial_points=initial_points,
+            functions=check_count("functions", functions),
+            interior_points=check_count("interior_points", interior_points),
+            initial_points=check_count("initial_points", initial_points),
             boundary_points=boundary_points,
-            time_power=time_power,
+            time_power=check_positive("time_power", time_power),
             seed=seed,
         )
 
-    def train_dataloader(self) -> DataLoader[CollocationBatch]:
-        """Random collocation batches."""
-        return DataLoader(self.dataset, batch_size=None, sampler=EpochSampler(self.steps_per_epoch))
-
-    def val_dataloader(self) -> DataLoader[ValidationBatch]:
-        """All validation functions on the grid, as one batch."""
-        amplitude = torch.linspace(*self.amplitudes, self.validation_functions)[:, None]
-        points = query_grid()
-        batch = ValidationBatch(
-            sensors=initial_condition(amplitude, sensor_locations(self.num_sensors)),
-            points=points,
-            solution=exact_solution(amplitude, points[:, 0], points[:, 1]),
-        )
-        return DataLoader([batch], batch_size=None)  # type: ignore[arg-type]
-
-    def test_dataloader(self) -> DataLoader[ValidationBatch]:
-        """Same as validation."""
-        return self.val_dataloader()
+    @property
+    def dataset(self) -> CollocationDataset:
+        """Random batches."""
+        return self._dataset
 
 
-class HeatDeepONetTraining(pl.LightningModule):
-    r"""Physics-informed training of a DeepONet for u_t = nu u_xx, periodic in x.
-
-    With all terms relative to the root mean square of each initial condition,
-    loss = initial_weight |u(x, 0) - u_0|^2 + boundary_weight (|u|^2 + |u_x|^2 of the jump across the period)
-    + residual_weight |u_t - nu u_xx|^2, each a mean over random points. Sifan Wang et al., "Learning the solution
-    operator of parametric partial differential equations with physics-informed DeepONets", 2021.
+class SolvedData(OperatorData):
+    """A training set of solutions by the equation's solver, made once and kept in a file.
 
     Args:
+        equation: see `OperatorData`.
+        num_sensors: see `OperatorData`.
+        training_functions: size of the training set.
+        functions: functions a step.
+        points: points of the grid a step.
+        steps_per_epoch: see `OperatorData`.
+        validation_functions: see `OperatorData`.
+        grid: see `OperatorData`; also that of the training set.
+        seed: of the training set and of the batches.
+        cache: folder of the file; its name holds a hash of all that the set depends on. `None` for no file.
+
+    Raises:
+        ConfigurationError: a number is not positive.
+    """
+
+    def __init__(
+        self,
+        equation: Equation,
+        num_sensors: int = 101,
+        training_functions: int = 2000,
+        functions: int = 64,
+        points: int = 512,
+        steps_per_epoch: int = 500,
+        validation_functions: int = 100,
+        grid: tuple[int, int] = (101, 101),
+        seed: int = 0,
+        cache: str | None = "runs/cache",
+    ) -> None:
+        super().__init__(equation, num_sensors, steps_per_epoch, validation_functions, grid)
+        self.training_functions = check_count("training_functions", training_functions)
+        self.functions = check_count("functions", functions)
+        self.points = check_count("points", points)
+        self.seed = seed
+        self.cache = None if cache is None else Path(cache)
+        self._dataset: SolutionDataset | None = None
+
+    @property
+    def dataset(self) -> SolutionDataset:
+        """Random parts of the training set."""
+        if self._dataset is None:
+            data = self._solutions()
+            self._dataset = SolutionDataset(data, functions=self.functions, points=self.points, seed=self.seed)
+        return self._dataset
+
+    def _solutions(self) -> SolutionBatch:
+        domain = self.equation.domain
+        made_from = [
+            self.equation.description, vars(domain), self.num_sensors, self.training_functions, self.grid, self.seed
+        ]  # fmt: skip
+        key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+        path = None if self.cache is None else self.cache / f"solutions-{key}.safetensors"
+        if path is not None and path.exists():
+            tensors = load_file(path)
+        else:
+            solutions = self.equation.sample(self.training_functions, torch.Generator().manual_seed(self.seed))
+            sensors = solutions.initial(domain.sensors(self.num_sensors, dtype=torch.float64))
+            tensors = {"sensors": sensors.float(), "solution": solutions.on_grid(*self.grid).float()}
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = path.with_suffix(".tmp")
+                save_file(tensors, temporary)
+                temporary.replace(path)
+        return SolutionBatch(tensors["sensors"], domain.grid(*self.grid), tensors["solution"])
+
+
+class OperatorTraining(pl.LightningModule):
+    """Training of a DeepONet by SOAP with warm-up and cosine decay; the loss is the subclass's.
+
+    Args:
+        equation: the equation; its domain gives the network's ranges.
         num_sensors: sensors of the initial condition.
         width: width of branch and trunk.
         depth: layers of branch and trunk.
-        u_max: largest |u| of the training functions; scales the network and bounds its domain.
+        gated: see `DeepONet`.
+        harmonics: see `DeepONet`.
         learning_rate: peak step size of SOAP.
         warmup_steps: steps over which it rises linearly; then it falls to zero along a cosine.
         precondition_frequency: steps between refreshes of SOAP's eigenvectors.
-        initial_weight: weight of the initial condition.
-        boundary_weight: weight of the periodicity.
-        residual_weight: weight of the equation.
         seed: seed of the initial weights.
         export_path: where the trained network goes as safetensors; nowhere when None.
     """
 
     def __init__(
         self,
-        num_sensors: int = 200,
-        width: int = 100,
-        depth: int = 7,
-        u_max: float = 1.0,
-        learning_rate: float = 3e-3,
-        warmup_steps: int = 100,
-        precondition_frequency: int = 10,
-        initial_weight: float = 1.0,
-        boundary_weight: float = 1.0,
-        residual_weight: float = 1.0,
-        seed: int = 0,
-        export_path: str | None = None,
+        equation: Equation,
+        num_sensors: int,
+        width: int,
+        depth: int,
+        gated: bool,
+        harmonics: int,
+        learning_rate: float,
+        warmup_steps: int,
+        precondition_frequency: int,
+        seed: int,
+        export_path: str | None,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore="export_path")  # where a resumed run exports is its own choice
-        self.domain = HeatDomain(u_min=-u_max, u_max=u_max)
+        self.equation = equation
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
         self.precondition_frequency = precondition_frequency
-        self.initial_weight = initial_weight
-        self.boundary_weight = boundary_weight
-        self.residual_weight = residual_weight
         self.seed = seed
         self.export_path = export_path
+        domain = equation.domain
         self.network = DeepONet(
             num_sensors,
             width,
             depth,
-            x_range=(self.domain.x_min, self.domain.x_max),
-            t_range=(self.domain.t_min, self.domain.t_max),
-            u_scale=u_max,
+            x_range=(domain.x_min, domain.x_max),
+            t_range=(domain.t_min, domain.t_max),
+            u_scale=domain.u_max,
+            gated=gated,
+            harmonics=harmonics,
             generator=torch.Generator().manual_seed(seed),
         )
 
-    def training_step(self, batch: CollocationBatch, batch_idx: int) -> Tensor:
-        """Physics-informed loss of one batch."""
+    @abstractmethod
+    def losses(self, batch: Any) -> dict[str, tuple[float, Float[Tensor, ""]]]:
+        """Terms of the loss by name: weight, and value without it."""
+
+    def setup(self, stage: str) -> None:
+        """Check that the data are for the same equation.
+
+        Raises:
+            ConfigurationError: they are not.
+        """
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if data.equation.description != self.equation.description:
+            raise ConfigurationError(
+                f"data.equation: expected that of the model {self.equation.description}, got "
+                f"{data.equation.description}"
+            )
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The weighted loss of one batch."""
         losses = self.losses(batch)
-        loss = (
-            self.initial_weight * losses["initial"]
-            + self.boundary_weight * losses["boundary"]
-            + self.residual_weight * losses["residual"]
-        )
-        self.log_dict({f"train/{name}": value for name, value in losses.items()})
+        loss = torch.stack([weight * value for weight, value in losses.values()]).sum()
+        self.log_dict({f"train/{name}": value for name, (_, value) in losses.items()})
         self.log("train/loss", loss, prog_bar=True)
         return loss
 
-    def losses(self, batch: CollocationBatch) -> dict[str, Float[Tensor, ""]]:
-        """Terms of the loss without weights: "initial", "boundary" and "residual"."""
-        scale = batch.sensors.square().mean(dim=-1, keepdim=True).sqrt()
-        initial = (self.network(batch.sensors, batch.initial) - batch.initial_values) / scale
-        sizes = (len(batch.interior), len(batch.left), len(batch.right))
-        jet = self.network.forward_jet(batch.sensors, torch.cat((batch.interior, batch.left, batch.right)))
-        residual = (jet.t - HEAT_NU * jet.xx)[:, : sizes[0]] / scale
-        _, value_left, value_right = jet.value.split(sizes, dim=-1)
-        _, slope_left, slope_right = jet.x.split(sizes, dim=-1)
-        boundary = torch.cat((value_left - value_right, slope_left - slope_right), dim=-1) / scale
-        return {
-            "initial": initial.square().mean(),
-            "boundary": boundary.square().mean(),
-            "residual": residual.square().mean(),
-        }
-
-    def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: SolutionBatch, batch_idx: int) -> None:
         """Log the relative L2 error over the grid: its mean and its largest value over the functions."""
         self._log_error("val", batch)
 
-    def test_step(self, batch: ValidationBatch, batch_idx: int) -> None:
+    def test_step(self, batch: SolutionBatch, batch_idx: int) -> None:
         """As validation."""
         self._log_error("test", batch)
 
-    def _log_error(self, stage: str, batch: ValidationBatch) -> None:
+    def _log_error(self, stage: str, batch: SolutionBatch) -> None:
         error = relative_l2(self.network(batch.sensors, batch.points), batch.solution)
         self.log(f"{stage}/relative_l2", error.mean(), prog_bar=True, batch_size=len(error))
         self.log(f"{stage}/relative_l2_worst", error.max(), batch_size=len(error))
@@ -350,16 +451,14 @@ class HeatDeepONetTraining(pl.LightningModule):
 
     def export_metadata(self) -> dict[str, Any]:
         """What goes into the header of the exported file: equation, domain, seed, measured errors, versions."""
-        domain = {name: getattr(self.domain, name) for name in HeatDomain.__dataclass_fields__}
         measured = {
             name.removeprefix("val/"): float(value)
             for name, value in self.trainer.callback_metrics.items()
             if name.startswith("val/")
         }
         return {
-            "equation": "u_t = nu u_xx",
-            "nu": HEAT_NU,
-            "domain": domain,
+            **self.equation.description,
+            "domain": {name: getattr(self.equation.domain, name) for name in Domain.__dataclass_fields__},
             "seed": self.seed,
             "steps": self.trainer.global_step,
             "validation": measured,
@@ -369,3 +468,137 @@ class HeatDeepONetTraining(pl.LightningModule):
                 "lightning": lightning.__version__,
             },
         }
+
+
+class PhysicsInformedTraining(OperatorTraining):
+    r"""Physics-informed training: the network is held to its equation, and never sees a solution.
+
+    With all terms relative to the root mean square of each initial condition,
+    loss = initial_weight |u(x, 0) - u_0|^2 + boundary_weight (|u|^2 + |u_x|^2 of the jump across the period)
+    + residual_weight |residual|^2, each a mean over random points. Sifan Wang et al., "Learning the solution
+    operator of parametric partial differential equations with physics-informed DeepONets", 2021.
+
+    Args:
+        equation: see `OperatorTraining`.
+        num_sensors: see `OperatorTraining`.
+        width: see `OperatorTraining`.
+        depth: see `OperatorTraining`.
+        gated: see `OperatorTraining`.
+        harmonics: see `OperatorTraining`.
+        learning_rate: see `OperatorTraining`.
+        warmup_steps: see `OperatorTraining`.
+        precondition_frequency: see `OperatorTraining`.
+        initial_weight: weight of the initial condition.
+        boundary_weight: weight of the periodicity.
+        residual_weight: weight of the equation.
+        seed: see `OperatorTraining`.
+        export_path: see `OperatorTraining`.
+    """
+
+    def __init__(
+        self,
+        equation: ResidualEquation,
+        num_sensors: int = 200,
+        width: int = 100,
+        depth: int = 7,
+        gated: bool = False,
+        harmonics: int = 0,
+        learning_rate: float = 3e-3,
+        warmup_steps: int = 100,
+        precondition_frequency: int = 10,
+        initial_weight: float = 1.0,
+        boundary_weight: float = 1.0,
+        residual_weight: float = 1.0,
+        seed: int = 0,
+        export_path: str | None = None,
+    ) -> None:
+        super().__init__(
+            equation,
+            num_sensors,
+            width,
+            depth,
+            gated,
+            harmonics,
+            learning_rate,
+            warmup_steps,
+            precondition_frequency,
+            seed,
+            export_path,
+        )
+        # where a resumed run exports is its own choice; the equation is no plain type
+        self.save_hyperparameters(ignore=["equation", "export_path"])
+        self._residual = equation.residual
+        self.initial_weight = initial_weight
+        self.boundary_weight = boundary_weight
+        self.residual_weight = residual_weight
+
+    def losses(self, batch: CollocationBatch) -> dict[str, tuple[float, Float[Tensor, ""]]]:
+        """Terms "initial", "residual", and "boundary" if the batch has such points."""
+        scale = batch.sensors.square().mean(dim=-1, keepdim=True).sqrt()
+        initial = (self.network(batch.sensors, batch.initial) - batch.initial_values) / scale
+        sizes = (len(batch.interior), len(batch.left), len(batch.right))
+        jet = self.network.forward_jet(batch.sensors, torch.cat((batch.interior, batch.left, batch.right)))
+        residual = self._residual(jet)[:, : sizes[0]] / scale
+        terms = {
+            "initial": (self.initial_weight, initial.square().mean()),
+            "residual": (self.residual_weight, residual.square().mean()),
+        }
+        if sizes[1]:
+            _, value_left, value_right = jet.value.split(sizes, dim=-1)
+            _, slope_left, slope_right = jet.x.split(sizes, dim=-1)
+            boundary = torch.cat((value_left - value_right, slope_left - slope_right), dim=-1) / scale
+            terms["boundary"] = (self.boundary_weight, boundary.square().mean())
+        return terms
+
+
+class SupervisedTraining(OperatorTraining):
+    """Training on solutions: the mean squared error at random points, relative to that of each initial condition.
+
+    Args:
+        equation: see `OperatorTraining`.
+        num_sensors: see `OperatorTraining`.
+        width: see `OperatorTraining`.
+        depth: see `OperatorTraining`.
+        gated: see `OperatorTraining`.
+        harmonics: see `OperatorTraining`.
+        learning_rate: see `OperatorTraining`.
+        warmup_steps: see `OperatorTraining`.
+        precondition_frequency: see `OperatorTraining`.
+        seed: see `OperatorTraining`.
+        export_path: see `OperatorTraining`.
+    """
+
+    def __init__(
+        self,
+        equation: Equation,
+        num_sensors: int = 101,
+        width: int = 100,
+        depth: int = 5,
+        gated: bool = True,
+        harmonics: int = 4,
+        learning_rate: float = 3e-3,
+        warmup_steps: int = 100,
+        precondition_frequency: int = 10,
+        seed: int = 0,
+        export_path: str | None = None,
+    ) -> None:
+        super().__init__(
+            equation,
+            num_sensors,
+            width,
+            depth,
+            gated,
+            harmonics,
+            learning_rate,
+            warmup_steps,
+            precondition_frequency,
+            seed,
+            export_path,
+        )
+        self.save_hyperparameters(ignore=["equation", "export_path"])
+
+    def losses(self, batch: SolutionBatch) -> dict[str, tuple[float, Float[Tensor, ""]]]:
+        """One term, "data"."""
+        scale = batch.sensors.square().mean(dim=-1, keepdim=True).sqrt()
+        error = (self.network(batch.sensors, batch.points) - batch.solution) / scale
+        return {"data": (1.0, error.square().mean())}

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,18 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tasks.cli import main
-from tasks.pde.deeponet import DeepONet, load_deeponet, save_deeponet
-from tasks.pde.heat import (
-    HEAT_NU,
-    HeatDomain,
-    exact_solution,
-    initial_condition,
-    query_grid,
-    relative_l2,
-    sensor_locations,
-)
+from tasks.pde.deeponet import DeepONet, GatedMLP, load_deeponet, save_deeponet
+from tasks.pde.domain import Domain, relative_l2
+from tasks.pde.heat import HEAT_NU, HeatEquation, exact_solution, initial_condition
 from tasks.pde.soap import SOAP
-from tasks.pde.training import CollocationBatch, HeatCollocation, HeatDeepONetTraining
+from tasks.pde.training import Collocation, CollocationBatch, PhysicsInformedTraining
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, ShapeError
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +29,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def small(dtype: torch.dtype = torch.float64, **kwargs: float) -> DeepONet:
+def small(dtype: torch.dtype = torch.float64, **kwargs: Any) -> DeepONet:
     return DeepONet(6, 8, 3, u_scale=2.0, generator=generator(), **kwargs).to(dtype)
 
 
@@ -66,14 +60,32 @@ class TestNetwork:
         assert u.shape == (3, 4, 7)
         torch.testing.assert_close(u[2, 1], net(sensors[2, 0], points[1]))
 
+    def test_harmonics_make_a_periodic_network(self) -> None:
+        net = small(gated=True, harmonics=2, x_range=(1.0, 5.0))
+        sensors, points = sample(3, 6), 5.0 * sample(7, 2, seed=2)
+        shifted = points + torch.tensor([4.0, 0.0])
+        torch.testing.assert_close(net(sensors, shifted), net(sensors, points))
+        assert (net(sensors, points + torch.tensor([1.7, 0.0])) - net(sensors, points)).abs().max() > 1e-3
+
+    def test_gates_mix_two_encodings(self) -> None:
+        net = GatedMLP(3, 4, 3, generator=generator()).double()
+        x = sample(5, 3)
+        first, second = torch.tanh(net.encoders(x)).split(4, -1)
+        h = x
+        for layer in net.main.layers[:-1]:
+            z = torch.tanh(layer(h))
+            h = z * first + (1 - z) * second
+        torch.testing.assert_close(net(x), net.main.layers[-1](h))
+
     def test_vmap(self) -> None:
         net = small()
         sensors, points = sample(3, 6), sample(3, 7, 2, seed=2)
         torch.testing.assert_close(torch.func.vmap(net)(sensors, points), net(sensors, points))
 
     @pytest.mark.parametrize("shared", [True, False])
-    def test_jet_agrees_with_nested_autodiff(self, shared: bool) -> None:
-        net = small()
+    @pytest.mark.parametrize("kind", [{}, {"gated": True, "harmonics": 3}])
+    def test_jet_agrees_with_nested_autodiff(self, shared: bool, kind: dict) -> None:
+        net = small(**kind)
         sensors = sample(3, 6)
         points = torch.tensor([6.0, 16.0]) * sample(*(() if shared else (3,)), 5, 2, seed=2)
         jet = net.forward_jet(sensors, points)
@@ -114,7 +126,8 @@ class TestNetwork:
                 method(torch.zeros(sensors, dtype=torch.float64), torch.zeros(points, dtype=torch.float64))
 
     @pytest.mark.parametrize(
-        "kwargs", [{"num_sensors": 0}, {"width": 0}, {"depth": 0}, {"x_range": (1.0, 1.0)}, {"u_scale": 0.0}]
+        "kwargs",
+        [{"num_sensors": 0}, {"width": 0}, {"depth": 0}, {"x_range": (1.0, 1.0)}, {"u_scale": 0.0}, {"harmonics": -1}],
     )
     def test_wrong_configuration(self, kwargs: dict) -> None:
         with pytest.raises(ConfigurationError):
@@ -139,15 +152,16 @@ class TestHeat:
         torch.testing.assert_close(exact_solution(amplitude, x, torch.zeros_like(t)), initial_condition(amplitude, x))
 
     def test_grid(self) -> None:
-        grid = query_grid(3, 2, dtype=torch.float64)
+        domain = HeatEquation().domain
+        grid = domain.grid(3, 2, dtype=torch.float64)
         expected = [[0, 0], [0, 16], [math.pi, 0], [math.pi, 16], [2 * math.pi, 0], [2 * math.pi, 16]]
         torch.testing.assert_close(grid, torch.tensor(expected, dtype=torch.float64))
-        assert query_grid().shape == (256 * 101, 2)
-        assert sensor_locations(dtype=torch.float64)[-1] == 2 * math.pi
+        assert domain.grid(256, 101).shape == (256 * 101, 2)
+        assert domain.sensors(200, dtype=torch.float64)[-1] == 2 * math.pi
 
     def test_empty_domain(self) -> None:
         with pytest.raises(DomainError, match="t_min < t_max"):
-            HeatDomain(t_min=1.0, t_max=1.0)
+            Domain(0.0, 1.0, 1.0, 1.0, -1.0, 1.0)
 
 
 class TestFiles:
@@ -271,26 +285,28 @@ class _Exact(torch.nn.Module):
 
 class TestTraining:
     def test_losses_vanish_at_the_solution(self) -> None:
-        module = HeatDeepONetTraining(u_max=5.0)
-        data = HeatCollocation(amplitude_min=0.5, amplitude_max=5.0, functions=4)
-        batch = CollocationBatch(*(tensor.double() for tensor in data.dataset[0]))
-        assert all(loss > 1e-6 for loss in module.double().losses(batch).values())
+        equation = HeatEquation(0.5, 5.0)
+        module = PhysicsInformedTraining(equation)
+        batch = CollocationBatch(*(tensor.double() for tensor in Collocation(equation, functions=4).dataset[0]))
+        losses = module.double().losses(batch)
+        assert losses.keys() == {"initial", "residual", "boundary"}
+        assert all(loss > 1e-6 for _, loss in losses.values())
         module.network = _Exact()
-        assert all(loss < 1e-10 for loss in module.losses(batch).values())
+        assert all(loss < 1e-10 for _, loss in module.losses(batch).values())
 
     def test_batches_depend_on_seed_and_index_alone(self) -> None:
-        first, second = HeatCollocation(seed=1).dataset, HeatCollocation(seed=1).dataset
+        first, second = (Collocation(HeatEquation(), seed=1).dataset for _ in range(2))
         first[0]
         assert all(map(torch.equal, first[3], second[3]))
         assert not torch.equal(first[3].interior, first[4].interior)
-        assert not torch.equal(first[3].interior, HeatCollocation(seed=2).dataset[3].interior)
+        assert not torch.equal(first[3].interior, Collocation(HeatEquation(), seed=2).dataset[3].interior)
 
     @pytest.mark.parametrize(
-        "kwargs", [{"functions": 0}, {"amplitude_min": 2.0, "amplitude_max": 1.0}, {"time_power": 0.0}]
+        "kwargs", [{"functions": 0}, {"grid": (0, 5)}, {"boundary_points": -1}, {"time_power": 0.0}]
     )
     def test_wrong_configuration(self, kwargs: dict) -> None:
         with pytest.raises(ConfigurationError):
-            HeatCollocation(**kwargs)
+            Collocation(HeatEquation(), **kwargs)
 
     def test_fit_exports_and_resumes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "argv", ["tasks"])
@@ -320,7 +336,7 @@ class TestTraining:
         assert straight.width == 10
         assert metadata["steps"] == 6
         assert metadata["nu"] == HEAT_NU
-        assert HeatDomain(**metadata["domain"]) == HeatDomain()
+        assert Domain(**metadata["domain"]) == HeatEquation().domain
         assert metadata["validation"]["relative_l2"] == pytest.approx(tested["test/relative_l2"].item())
         for name, tensor in straight.state_dict().items():
             assert torch.equal(tensor, resumed.state_dict()[name]), name
@@ -329,17 +345,17 @@ class TestTraining:
 @pytest.mark.parametrize(
     ("name", "amplitudes", "domain", "bar"),
     [
-        ("heat_deeponet", [1.0], HeatDomain(), 0.012),
-        ("heat_deeponet_augmented", torch.linspace(0.5, 5.0, 10).tolist(), HeatDomain.augmented(), 0.031),
+        ("heat_deeponet", [1.0], HeatEquation().domain, 0.012),
+        ("heat_deeponet_augmented", torch.linspace(0.5, 5.0, 10).tolist(), HeatEquation(0.5, 5.0).domain, 0.031),
     ],
 )
-def test_committed_checkpoint(name: str, amplitudes: list[float], domain: HeatDomain, bar: float) -> None:
+def test_committed_checkpoint(name: str, amplitudes: list[float], domain: Domain, bar: float) -> None:
     net, metadata = load_deeponet(CHECKPOINTS / f"{name}.safetensors")
     assert net.architecture["num_sensors"] == 200
-    assert HeatDomain(**metadata["domain"]) == domain
+    assert Domain(**metadata["domain"]) == domain
     amplitude = torch.tensor(amplitudes, dtype=torch.float64)[:, None]
-    points = query_grid(dtype=torch.float64)
-    u = net.double()(initial_condition(amplitude, sensor_locations(dtype=torch.float64)), points)
+    points = domain.grid(256, 101, dtype=torch.float64)
+    u = net.double()(initial_condition(amplitude, domain.sensors(200, dtype=torch.float64)), points)
     error = relative_l2(u, exact_solution(amplitude, points[:, 0], points[:, 1]))
     assert error.mean() < bar
     assert error.mean().item() == pytest.approx(metadata["validation"]["relative_l2"], rel=0.2)

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from tasks.cli import main
+from tasks.pde.heat import HeatEquation
 from tasks.pde.inversion import OperatorInversion
 from tasks.results import ResultsWriter, format_summary, summarise
 from trivgeo.errors import CheckpointError, ConfigurationError
@@ -90,6 +91,7 @@ def test_summary_is_over_seeds() -> None:
 def _module(**changes: Any) -> OperatorInversion:
     options: dict[str, Any] = {
         "checkpoint": "tasks/checkpoints/heat_deeponet.safetensors",
+        "equation": HeatEquation(),
         "group": HeatSymmetry(0.1),
         "energy": DomainDistance((0.0, 6.0), (0.0, 16.0), (-1.0, 1.0)),
         "inverter": TIED,

@@ -37,14 +37,12 @@ def override(folder: Path, name: str, **changes: Any) -> list[str]:
     return ["test", f"--config={CONFIGS / name}", f"--config={path}"]
 
 
-def small(
-    folder: Path, limit: int = 10, batch_size: int = 4, steps: int = 6, seeds: list[int] | None = None
-) -> list[str]:
+def small(folder: Path, limit: int = 10, batch_size: int = 4, seeds: list[int] | None = None) -> list[str]:
     return override(
         folder,
         "affnist/small.yaml",
         data={"init_args": {"limit": limit, "batch_size": batch_size}},
-        model={"init_args": {"seeds": seeds or [0], "inverter": {"init_args": {"steps": steps}}}},
+        model={"init_args": {"seeds": seeds or [0]}},
     )
 
 
@@ -54,13 +52,13 @@ def results(folder: Path) -> dict[str, Any]:
 
 class TestSmallRun:
     def test_inversion_helps_and_everything_is_written(self, tmp_path: Path) -> None:
-        main(small(tmp_path, limit=32, batch_size=32, steps=12))
+        main(small(tmp_path, limit=256, batch_size=128))
         document = results(tmp_path)
         metrics = document["metrics"]
         assert metrics["accuracy on clean images"]["mean"] > 0.9
-        assert metrics["accuracy with inversion"]["mean"] > metrics["accuracy without inversion"]["mean"]
-        assert len(document["rows"]) == 32
-        assert len({row["case"] for row in document["rows"]}) == 32
+        assert metrics["accuracy with inversion"]["mean"] > metrics["accuracy without inversion"]["mean"] + 0.03
+        assert len(document["rows"]) == 256
+        assert len({row["case"] for row in document["rows"]}) == 256
         assert {"label", "predicted", "predicted_alone", "energy", "element", "gradient_evaluations"} <= document[
             "rows"
         ][0].keys()
@@ -99,6 +97,37 @@ class TestSmallRun:
         assert [r["case"] for r in two["rows"]] == [r["case"] for r in one["rows"]]
         for a, b in zip(one["rows"], two["rows"], strict=True):
             assert_relative(torch.tensor(b["element"]), torch.tensor(a["element"]), 1e-3)
+
+
+@pytest.mark.parametrize("name", ["affnist/tied_classifier.yaml", "homnist/tied_classifier.yaml"])
+def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_path: Path, name: str) -> None:
+    classifier = {"class_path": "tasks.images.energies.TrainedConvNet", "init_args": {"checkpoint": "small_cnn"}}
+    arguments = override(
+        tmp_path,
+        name,
+        model={
+            "init_args": {
+                "classifier": classifier,
+                "energy": {"init_args": {"classifier": classifier}},
+                "inverter": {"init_args": {"num_hypotheses": 4, "steps": 5, "pruning": [[0.4, 2]]}},
+                "features": None,
+                "seeds": [3],
+            }
+        },
+        data={
+            "init_args": {
+                "source": {"class_path": "tasks.images.mnist.BundledSample", "init_args": {}},
+                "limit": 4,
+                "batch_size": 4,
+            }
+        },
+    )
+    main(arguments)
+    rows = results(tmp_path)["rows"]
+    assert [row["seed"] for row in rows] == [3] * 4
+    assert all(row["gradient_evaluations"] == 2 * (3 * 4 + 2 * 2) for row in rows)
+    assert all(row["energy_evaluations"] == 2 for row in rows)
+    assert all(math.isfinite(row["energy"]) for row in rows)
 
 
 class TestEnergies:

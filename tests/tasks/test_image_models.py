@@ -215,7 +215,9 @@ class TestCheckpoints:
             f"resnet18: {tmp_path}/resnet18.safetensors is missing; "
             "train it with: python -m tasks fit --config tasks/configs/mnist/resnet18.yaml"
         )
-        with pytest.raises(CheckpointError, match=r"expected one of features, .*, vae, or the path .* got 'resnet19'"):
+        with pytest.raises(
+            CheckpointError, match=r"expected one of .*features, .*, vae, or the path .* got 'resnet19'"
+        ):
             load_checkpoint(ResNet18, "resnet19")
 
     def test_a_network_trained_again_is_welcome(

@@ -2,20 +2,24 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 from scipy.interpolate import CubicSpline
 
 from tasks.pde.deeponet import DeepONet, load_deeponet
-from tasks.pde.heat import HEAT_NU, exact_solution, query_grid, relative_l2, sensor_locations
-from tasks.pde.predictor import OperatorPredictor, interpolate
-from tasks.pde.problems import AmplitudeProblems, MixedProblems
-from trivgeo.actions import OperatorInput
-from trivgeo.errors import ConfigurationError, ShapeError
+from tasks.pde.domain import relative_l2
+from tasks.pde.heat import HEAT_NU, HeatEquation, exact_solution
+from tasks.pde.predictor import OperatorPredictor
+from tasks.pde.problems import FactorProblems, MixedProblems
+from trivgeo.actions import OperatorInput, interpolate
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import HeatSymmetry
 
 CHECKPOINT = "tasks/checkpoints/heat_deeponet.safetensors"
+HEAT = HeatEquation()
+SPREAD = [0.1, 1.0, 0.01, 0.5, 0.03, 0.5]
 
 
 def _smooth(x: torch.Tensor) -> torch.Tensor:
@@ -58,10 +62,10 @@ def test_interpolation_continues_linearly() -> None:
 def test_predictor_reaches_the_floor_and_does_not_care_when_the_problem_starts() -> None:
     """A line at t = 3 is the same problem three units later: the time translation is composed in (DESIGN 3.5)."""
     network, _ = load_deeponet(CHECKPOINT)
-    predictor = OperatorPredictor(network, sensor_locations(200))
-    place = sensor_locations(300, dtype=torch.float64)[None]
+    predictor = OperatorPredictor(network, HEAT.domain.sensors(200))
+    place = HEAT.domain.sensors(300, dtype=torch.float64)[None]
     initial = torch.stack([place, torch.zeros_like(place), torch.sin(2 * place)], -1)
-    query = query_grid(64, 33, dtype=torch.float64)[None]
+    query = HEAT.domain.grid(64, 33, dtype=torch.float64)[None]
     with torch.no_grad():
         jets = predictor(OperatorInput(initial, query))
         shift = torch.tensor([0.0, 3.0, 0.0], dtype=torch.float64)
@@ -75,11 +79,19 @@ def test_predictor_reaches_the_floor_and_does_not_care_when_the_problem_starts()
 
 def test_predictor_wants_as_many_sensors_as_the_network() -> None:
     with pytest.raises(ConfigurationError, match=r"expected \[20\], got \[21\]"):
-        OperatorPredictor(DeepONet(num_sensors=20, width=8, depth=2), sensor_locations(21))
+        OperatorPredictor(DeepONet(num_sensors=20, width=8, depth=2), HEAT.domain.sensors(21))
 
 
-@pytest.mark.parametrize("kind", [AmplitudeProblems, MixedProblems])
-def test_problems_solve_the_heat_equation_and_are_reproducible(kind: type) -> None:
+def mixed(seeds: list[int] = [0], **options: Any) -> MixedProblems:  # noqa: B006
+    return MixedProblems(HEAT, **{"spread": SPREAD, "seeds": seeds, **options})
+
+
+def factors(seeds: list[int], **options: Any) -> FactorProblems:
+    return FactorProblems(HEAT, seeds, **options)
+
+
+@pytest.mark.parametrize("kind", [factors, mixed])
+def test_problems_solve_the_heat_equation_and_are_reproducible(kind: Any) -> None:
     """Truth by finite differences along the transformed grid's own points: pull back, differentiate, compare."""
     problems = kind([3], cases=4, nx=9, nt=7)
     batch = problems.problems(3)
@@ -106,7 +118,7 @@ def test_problems_solve_the_heat_equation_and_are_reproducible(kind: type) -> No
 
 
 def test_mixed_problems_use_every_direction_and_stay_in_the_domain_of_the_action() -> None:
-    batch = MixedProblems([0], cases=50, nx=5, nt=5, limit=1.5).problems(0)
+    batch = mixed(cases=50, nx=5, nt=5, limit=1.5).problems(0)
     group = HeatSymmetry(HEAT_NU)
     assert (group.log(batch.elements).std(0) > 0.005).all()
     d = group.action().denominator(batch.elements, batch.canonical.query)
@@ -120,12 +132,21 @@ def test_mixed_problems_use_every_direction_and_stay_in_the_domain_of_the_action
     [
         ({"seeds": []}, "expected distinct seeds"),
         ({"seeds": [1, 1]}, "expected distinct seeds"),
-        ({"seeds": [0], "cases": 0}, "cases: expected at least 1"),
-        ({"seeds": [0], "limit": 1.0}, "limit: expected a number above 1"),
-        ({"seeds": [0], "spread": (0.1, float("nan"), 0, 0, 0, 0)}, "spread: expected finite"),
-        ({"seeds": [0], "amplitude_min": 2.0}, "amplitude_min <= amplitude_max"),
+        ({"cases": 0}, "cases: expected an integer of at least 1"),
+        ({"limit": 1.0}, "limit: expected a number above 1"),
+        ({"spread": (0.1, float("nan"), 0, 0, 0, 0)}, "spread: expected 6 finite"),
+        ({"spread": (0.1, 0.2)}, "spread: expected 6 finite"),
     ],
 )
 def test_bad_problem_sets_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        MixedProblems(**options)
+        mixed(**options)
+
+
+def test_bad_amplitudes_and_hopeless_limits_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="amplitude_min <= amplitude_max"):
+        HeatEquation(amplitude_min=2.0)
+    with pytest.raises(ConfigurationError, match="factor_min <= factor_max"):
+        factors([0], factor_min=2.0, factor_max=1.0)
+    with pytest.raises(DomainError, match="spread, limit: expected elements"):
+        mixed(cases=1, nx=3, nt=3, limit=1.0001, spread=[3.0, 0, 1.0, 0, 0, 0]).problems(0)

@@ -1,6 +1,6 @@
 """Actions on data that are more than points."""
 
 from trivgeo.actions.image import ImageWarp
-from trivgeo.actions.operator import OperatorAction, OperatorInput
+from trivgeo.actions.operator import OperatorAction, OperatorInput, interpolate
 
-__all__ = ["ImageWarp", "OperatorAction", "OperatorInput"]
+__all__ = ["ImageWarp", "OperatorAction", "OperatorInput", "interpolate"]

@@ -27,6 +27,7 @@ class InversionResult:
         failures: masked steps of each chain, ``[b, K]``.
         energy_evaluations: energies evaluated without a gradient, for each datum.
         gradient_evaluations: energies evaluated with their gradient, for each datum.
+        network_evaluations: evaluations of a learned score, for each datum.
     """
 
     group: LieGroup
@@ -35,6 +36,7 @@ class InversionResult:
     failures: Int[Tensor, "b k"]
     energy_evaluations: int
     gradient_evaluations: int
+    network_evaluations: int = 0
 
     @classmethod
     def cat(cls, parts: Sequence[InversionResult]) -> InversionResult:
@@ -47,6 +49,7 @@ class InversionResult:
             torch.cat([p.failures for p in parts]),
             first.energy_evaluations,
             first.gradient_evaluations,
+            first.network_evaluations,
         )
 
     @property

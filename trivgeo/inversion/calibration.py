@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from trivgeo._checks import check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, check_action
@@ -25,6 +26,7 @@ def calibrated_scale(
     *,
     step: float = 0.05,
     num_samples: int = 4096,
+    unit: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n n"]:
     r"""A basis, for the ``scale`` of the action's group, in which the energy of clean data is round.
@@ -32,8 +34,8 @@ def calibrated_scale(
     Since :math:`E(g \exp v) = E_x(\exp(-v) g^{-1} \tilde x)`, the energy looks the same around the solution g of every
     problem with the same clean datum: one left-invariant metric, measured at the identity, suits them all. With
     small :math:`v \sim N(0, h^2)` and Hessian H the gradients are Hv, with second moment :math:`h^2 H^2`; the basis is
-    :math:`H^{-1/2}`, in which :math:`E \approx |v|^2 / 2`. Measuring by gradients at a finite distance also serves
-    energies that have kinks at their minimum.
+    :math:`(H / \text{unit})^{-1/2}`, in which :math:`E \approx \text{unit} \cdot |v|^2 / 2`. Measuring by gradients at
+    a finite distance also serves energies that have kinks at their minimum.
 
     Args:
         action: the action on data; its group's scale is the unit of ``step``.
@@ -41,15 +43,18 @@ def calibrated_scale(
         clean: data with one batch dimension, near minima of the energy.
         step: h, in units of the group's basis: choose a scale for which such a step changes the data a little.
         num_samples: number of elements, dealt to the data in turn.
+        unit: twice the energy of a step of length one. Noise schedules count in such steps: a unit that is small
+            against the energies of the data to be inverted makes noise small against the way to the solution.
         generator: the source of noise.
 
     Returns:
         The matrix ``[n, n]`` for the ``scale`` of a new group of the same kind; rows are basis elements.
 
     Raises:
-        ConfigurationError: ``num_samples`` is less than the number of data.
+        ConfigurationError: ``num_samples`` is less than the number of data, or the unit is not positive.
         DomainError: the energy does not depend on some direction of the group, or is not finite.
     """
+    check_positive("unit", unit)
     group = check_action(action).group
     posterior = PosteriorEnergy(action, energy, clean)
     per_datum = num_samples // posterior.batch
@@ -69,6 +74,6 @@ def calibrated_scale(
             f"energy: expected one that sees every direction of the group, got a flat one {vectors[:, 0].tolist()}"
         )
     # The Hessian is the square root of the second moment; the basis is its inverse square root.
-    whitening = vectors @ torch.diag(values**-0.25) @ vectors.mT
+    whitening = unit**0.5 * (vectors @ torch.diag(values**-0.25) @ vectors.mT)
     scale = group.scale
     return whitening * scale if scale.ndim == 1 else whitening @ scale

@@ -24,7 +24,8 @@ class DomainDistance(DataEnergy):
     .. math:: E = \sum_{c \in (x, t, u)} (\min c_0 - c^-_0)^2 + (\max c_0 - c^+_0)^2
         + \sum_{c \in (x, t)} (\min c_q - c^-)^2 + (\max c_q - c^+)^2
 
-    with :math:`c_0` the jets of the initial condition and :math:`c_q` the query points.
+    with :math:`c_0` the jets of the initial condition and :math:`c_q` the query points. The query points are so taken
+    to fill the domain; without ``fill`` they must only lie in it, and the second line counts what sticks out.
 
     The action moves (x, t) projectively, so while its denominator keeps its sign (`OperatorAction` makes the result
     NaN otherwise) the extremes of the query points are reached on their convex hull: four points for a box of any
@@ -33,26 +34,32 @@ class DomainDistance(DataEnergy):
     Args:
         x: the range of x.
         t: the range of t of the query points; the initial condition is at its lower end.
-        u: the range of u of initial conditions.
+        u: the range of u of initial conditions; ``None`` where they have none in common, such as random fields: the
+            energy then leaves u out.
+        fill: whether the query points fill the domain.
 
     Raises:
         DomainError: a range is empty or not finite.
     """
 
-    def __init__(self, x: Interval, t: Interval, u: Interval) -> None:
-        for name, (low, high) in (("x", x), ("t", t), ("u", u)):
+    def __init__(self, x: Interval, t: Interval, u: Interval | None = None, *, fill: bool = True) -> None:
+        for name, (low, high) in (("x", x), ("t", t), ("u", (0.0, 1.0) if u is None else u)):
             if not (abs(low) < float("inf") and abs(high) < float("inf") and low < high):
                 raise DomainError(f"{name}: expected a finite range (low, high), got {(low, high)}")
         self.x = (float(x[0]), float(x[1]))
         self.t = (float(t[0]), float(t[1]))
-        self.u = (float(u[0]), float(u[1]))
-        start = (self.t[0], self.t[0])
-        self._initial_box = Constant(torch.tensor([self.x, start, self.u], dtype=torch.float64))
+        self.fill = fill
+        self.u = None if u is None else (float(u[0]), float(u[1]))
+        line = [self.x, (self.t[0], self.t[0])]
+        self._initial_box = Constant(torch.tensor(line if self.u is None else [*line, self.u], dtype=torch.float64))
         self._query_box = Constant(torch.tensor([self.x, self.t], dtype=torch.float64))
 
     def __call__(self, x: OperatorInput) -> Float[Tensor, " batch"]:
         """One energy for each problem."""
-        return _box_distance(x.initial, self._initial_box) + _box_distance(x.query, self._query_box)
+        initial = x.initial[..., :2] if self.u is None else x.initial
+        return _box_distance(initial, self._initial_box) + _box_distance(
+            x.query, self._query_box, outside_only=not self.fill
+        )
 
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
         """Keep the convex hull of the query points, and put the ends of the initial line first.
@@ -66,13 +73,15 @@ class DomainDistance(DataEnergy):
             return x
         place = x.initial[..., :1]
         ends = torch.cat([place.argmin(-2), place.argmax(-2)], -1)
-        initial = torch.cat([_gather_points(x.initial, ends), x.initial], -2)
+        initial = _gather_points(x.initial, ends)
+        if self.u is not None:
+            initial = torch.cat([initial, x.initial], -2)
         return OperatorInput(initial, hull_points(x.query))
 
     def select(self, action: Action, g: Tensor, x: OperatorInput) -> OperatorInput:
         """Keep the ends of the initial line and its points of extreme u after g has acted."""
         assert isinstance(action, OperatorAction)
-        if not action.point_action.base_is_projective:
+        if not action.point_action.base_is_projective or self.u is None:
             return x
         order = action.point_action.fibre_order(g, x.initial)
         extreme = torch.stack([order.argmin(-1), order.argmax(-1)], -1)
@@ -85,10 +94,13 @@ def _gather_points(points: Tensor, index: Tensor) -> Tensor:
     return points.gather(-2, index.unsqueeze(-1).expand(*index.shape, points.shape[-1]))
 
 
-def _box_distance(points: Tensor, box: Constant) -> Tensor:
-    """Squared distance of the extremes of points ``[*batch, p, n]`` to a box ``[n, 2]``."""
+def _box_distance(points: Tensor, box: Constant, *, outside_only: bool = False) -> Tensor:
+    """Squared distance of the extremes of points ``[*batch, p, n]`` to a box ``[n, 2]``, or of those outside it."""
     low, high = box.like(points).unbind(-1)
-    return ((points.amin(-2) - low) ** 2 + (points.amax(-2) - high) ** 2).sum(-1)
+    below, above = low - points.amin(-2), points.amax(-2) - high
+    if outside_only:
+        below, above = below.clamp(min=0.0), above.clamp(min=0.0)
+    return (below**2 + above**2).sum(-1)
 
 
 def hull_points(points: Float[Tensor, "b q 2"]) -> Float[Tensor, "b h 2"]:

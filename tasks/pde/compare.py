@@ -1,0 +1,65 @@
+"""Errors against the size of the transformation, from the results of several runs.
+
+python -m tasks.pde.compare figure.png runs/burgers/tied_small runs/burgers/tied runs/burgers/tied_large
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.pde.figures import ErrorSeries, draw_errors
+from trivgeo.errors import ConfigurationError
+
+_ALONE, _INSIDE = "without inversion", "inside the training domain"
+
+
+def compare(path: str | Path, folders: Sequence[str | Path]) -> list[ErrorSeries]:
+    """Draw the errors of all cases of all runs, those of one inverter as one series, and the network alone.
+
+    Args:
+        path: the PNG file.
+        folders: folders with a `results.json` of `tasks.pde.inversion.OperatorInversion`, of one equation.
+
+    Returns:
+        What was drawn.
+
+    Raises:
+        ConfigurationError: no runs, runs of different equations or networks, or results of another task.
+    """
+    runs = [json.loads((Path(folder) / "results.json").read_text()) for folder in folders]
+    networks = {_settings(run)["checkpoint"] for run in runs}
+    if len(networks) != 1:
+        raise ConfigurationError(f"folders: expected runs of one network, got {sorted(networks)}")
+    rows: dict[str, list[dict[str, Any]]] = {"network alone": []}
+    for run in runs:
+        rows["network alone"] += run["rows"]
+        rows.setdefault(_settings(run)["inverter"]["class_path"].rsplit(".", 1)[-1], []).extend(run["rows"])
+    series = [
+        ErrorSeries(
+            label,
+            [row["displacement"] for row in cases],
+            [row["metrics"][_ALONE if label == "network alone" else "with inversion"] for row in cases],
+        )
+        for label, cases in rows.items()
+    ]
+    inside = [row["metrics"][_INSIDE] for row in rows["network alone"]]
+    equation = _settings(runs[0])["equation"]["class_path"].rsplit(".", 1)[-1]
+    draw_errors(path, series, sum(inside) / len(inside), equation)
+    return series
+
+
+def _settings(run: dict[str, Any]) -> dict[str, Any]:
+    model = run["config"].get("model", {})
+    if model.get("class_path") != "tasks.pde.inversion.OperatorInversion":
+        raise ConfigurationError(f"folders: expected results of OperatorInversion, got {model.get('class_path')}")
+    return model["init_args"]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("figure", help="PNG file to write")
+    parser.add_argument("folders", nargs="+", help="folders of results")
+    arguments = parser.parse_args()
+    compare(arguments.figure, arguments.folders)

@@ -1,0 +1,69 @@
+"""The contract of an equation with random solutions in a training domain: what training and test sets are made of."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks.pde.deeponet import Jet
+from tasks.pde.domain import Domain
+from trivgeo.actions import OperatorInput
+from trivgeo.groups import LieGroup
+
+
+class Solutions(ABC):
+    """A batch of solutions of one equation on its domain, known by their initial conditions."""
+
+    @abstractmethod
+    def initial(self, x: Float[Tensor, " p"]) -> Float[Tensor, "b p"]:
+        """The initial conditions at positions shared by the batch."""
+
+    @abstractmethod
+    def on_grid(self, nx: int, nt: int) -> Float[Tensor, "b q"]:
+        """The solutions at the points of `Domain.grid`, q = nx nt; exact, or by a solver of known error."""
+
+
+class Equation(ABC):
+    """An evolution equation with its symmetry group, and a law of solutions on which a network is trained.
+
+    Attributes:
+        domain: the box of the training set.
+    """
+
+    domain: Domain
+
+    @property
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """The equation and its constants in plain types: what a checkpoint records and is checked by."""
+
+    @abstractmethod
+    def group(self) -> LieGroup:
+        """The group of point symmetries, in its natural basis."""
+
+    @abstractmethod
+    def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Solutions:
+        """Draw solutions from the training law."""
+
+    @abstractmethod
+    def held_out(self, count: int) -> Solutions:
+        """A fixed set of solutions for validation, in float64."""
+
+    def inputs(self, solutions: Solutions, num_sensors: int, grid: tuple[int, int]) -> OperatorInput:
+        """What a network is given of solutions in its training domain: initial line and query grid, in float64."""
+        domain, dtype = self.domain, torch.float64
+        place = domain.sensors(num_sensors, dtype=dtype)
+        u = solutions.initial(place)
+        start = torch.full_like(place, domain.t_min)
+        initial = torch.stack([place.expand_as(u), start.expand_as(u), u], -1)
+        return OperatorInput(initial, domain.grid(*grid, dtype=dtype).expand(len(u), -1, -1))
+
+
+class ResidualEquation(Equation):
+    """An equation of first order in t and second in x, which networks can be held to."""
+
+    @abstractmethod
+    def residual(self, jet: Jet) -> Tensor:
+        """What vanishes on solutions."""

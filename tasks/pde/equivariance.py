@@ -1,0 +1,24 @@
+"""How far a predictor is from commuting with a group."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks.pde.domain import relative_l2
+from trivgeo.groups import PointAction
+
+
+def equivariance_error(
+    action: PointAction, g: Tensor, at_x: Float[Tensor, "b q 3"], at_gx: Float[Tensor, "b q 3"]
+) -> Float[Tensor, " b"]:
+    """|f(g.x) - g.f(x)| / |f(g.x)| of a predictor f, for each datum, in the Euclidean norm over the query points.
+
+    Zero for an equivariant f. Where f is random, such as a sampler's, f(x) and f(g.x) are two draws; the error then
+    holds their spread as well.
+
+    Args:
+        action: the action on jets (x, t, u).
+        g: elements, `[b, *element_shape]`.
+        at_x: f(x), jets at the query points of x.
+        at_gx: f(g.x), jets at the images of those points.
+    """
+    return relative_l2(action(g, at_x)[..., 2], at_gx[..., 2])

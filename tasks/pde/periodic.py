@@ -1,0 +1,80 @@
+"""Periodic equations u_t + (u^2 / 2)_x = L u with Gaussian random initial conditions, solved numerically."""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks.pde.domain import Domain
+from tasks.pde.equation import Equation, Solutions
+from tasks.pde.spectral import FourierSeries, GaussianField, solve_periodic
+from trivgeo._checks import check_count, check_positive
+
+_HELD_OUT_SEED = 2_147_483_647  # of validation fields; test sets and training batches have smaller ones
+
+
+class PeriodicEquation(Equation):
+    """u_t + (u^2 / 2)_x = L u on [0, length] x [0, duration], u_0 a Gaussian random field of mean zero.
+
+    Args:
+        law: the field; its length is the period.
+        duration: the last time.
+        amplitude: most initial conditions stay in [-amplitude, amplitude].
+        points: points in x of the solver, at least.
+        steps: its steps in t, at least.
+
+    Raises:
+        ConfigurationError: a number is not positive.
+    """
+
+    def __init__(self, law: GaussianField, duration: float, amplitude: float, points: int, steps: int) -> None:
+        check_positive("duration", duration)
+        check_positive("amplitude", amplitude)
+        self.law = law
+        self.domain = Domain(0.0, law.length, 0.0, duration, -amplitude, amplitude)
+        self.points = check_count("points", points)
+        self.steps = check_count("steps", steps)
+
+    @abstractmethod
+    def symbol(self, wave: Float[Tensor, " k"]) -> Tensor:
+        """The Fourier multiplier L."""
+
+    def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> "PeriodicSolutions":
+        """Random fields."""
+        field = self.law.sample(count, generator)
+        return PeriodicSolutions(FourierSeries(field.coefficients.to(dtype), field.length), self)
+
+    def held_out(self, count: int) -> "PeriodicSolutions":
+        """Fields of a seed of their own."""
+        return self.sample(count, torch.Generator().manual_seed(_HELD_OUT_SEED))
+
+
+@dataclass(frozen=True)
+class PeriodicSolutions(Solutions):
+    """Solutions from periodic initial conditions, by `solve_periodic`."""
+
+    field: FourierSeries
+    equation: PeriodicEquation
+
+    def initial(self, x: Float[Tensor, " p"]) -> Float[Tensor, "b p"]:
+        """The fields."""
+        return self.field(x)
+
+    def on_grid(self, nx: int, nt: int) -> Float[Tensor, "b q"]:
+        """Solutions at the resolution of the equation, or a finer one that the grid is part of."""
+        domain = self.equation.domain
+        finer = math.ceil(self.equation.points / (nx - 1))
+        x = torch.arange(finer * (nx - 1), dtype=self.field.coefficients.dtype) / (finer * (nx - 1)) * domain.x_max
+        solution = solve_periodic(
+            self.field(x),
+            self.equation.symbol,
+            length=domain.x_max,
+            duration=domain.t_max,
+            outputs=nt,
+            substeps=math.ceil(self.equation.steps / (nt - 1)),
+        )
+        kept = solution[..., ::finer, :]
+        return torch.cat([kept, kept[..., :1, :]], -2).flatten(-2)

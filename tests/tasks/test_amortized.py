@@ -1,0 +1,222 @@
+"""Learned inversion of images: the network, training from the command line, and the inverters made of it."""
+
+import functools
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.cli import LightningCLI
+
+from tasks.cli import main
+from tasks.images.amortized import (
+    DenoisingTraining,
+    PoseNetwork,
+    TrainedInverter,
+    WeighedInverter,
+    describe,
+    load_score,
+)
+from tasks.images.checkpoints import load_checkpoint, save_checkpoint
+from tasks.images.convnet import ConvNet
+from tasks.images.data import framed
+from tasks.images.laws import AffineRecipe
+from tasks.images.mnist import BundledSample
+from tasks.images.testsets import DrawnProblems
+from tests.helpers import seeded
+from trivgeo.actions import ImageWarp
+from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
+from trivgeo.groups import Affine, Projective
+from trivgeo.inversion import FunctionEnergy, LearnedScore
+from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.denoising import AncestralStep
+
+CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"
+SCALE = [0.25, 0.25, 0.25, 0.25, 0.45, 0.45]
+SMALL = ("--model.network.init_args.channels=[8,8]", "--model.network.init_args.width=16")
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tasks"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRIVGEO_CHECKPOINTS", str(tmp_path / "checkpoints"))
+
+
+def run(subcommand: str, config: str, *extra: str, epochs: int = 1) -> LightningCLI:
+    return main(
+        [
+            subcommand,
+            f"--config={CONFIGS / config}.yaml",
+            f"--trainer.max_epochs={epochs}",
+            "--trainer.accelerator=cpu",
+            "--trainer.log_every_n_steps=1",
+            "--trainer.enable_progress_bar=false",
+            "--trainer.enable_model_summary=false",
+            "--data.source=tasks.images.mnist.BundledSample",
+            *extra,
+        ]
+    )
+
+
+def saved(name: str, dim: int = 6) -> Path:
+    """A score that was not trained, in a file."""
+    network = PoseNetwork(dim, channels=[4], width=8, precision="float32")
+    group = Affine(2, scale=SCALE) if dim == 6 else Projective(2)
+    schedule = GeometricSchedule(0.1, 2.4)
+    path = Path("checkpoints") / f"{name}.safetensors"
+    save_checkpoint(network, path, {"score": describe(LearnedScore(ImageWarp(group), schedule, network), schedule)})
+    return path
+
+
+class TestNetwork:
+    def test_rows_are_independent(self) -> None:
+        """What it says of one image depends on that image and its level."""
+        network = PoseNetwork(6, channels=[4, 8], width=16, precision="float32")
+        x = torch.rand(3, 1, 40, 40, generator=seeded(0))
+        level = torch.tensor([0.1, 0.5, 0.9])
+        each = torch.cat([network(x[i : i + 1], level[i : i + 1]) for i in range(3)])
+        torch.testing.assert_close(network(x, level), each, atol=1e-5, rtol=1e-4)
+        assert not torch.allclose(network(x, level.flip(0)), each, atol=1e-3)
+        assert not torch.allclose(network(x.roll(4, -1), level), each, atol=1e-3)
+
+    def test_precision(self) -> None:
+        """bfloat16 changes the answer by its rounding, in the type of the image."""
+        network = PoseNetwork(6, channels=[4, 8], width=16, precision="float32")
+        coarse = PoseNetwork(**(network.architecture | {"precision": "bfloat16"}))
+        coarse.load_state_dict(network.state_dict())
+        x, level = torch.rand(5, 1, 40, 40, generator=seeded(0)), torch.full((5,), 0.3)
+        with torch.no_grad():
+            fine, rough = network(x, level), coarse(x, level)
+        assert rough.dtype == torch.float32
+        assert 0 < float((rough - fine).norm() / fine.norm()) < 0.05
+
+    def test_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="channels"):
+            PoseNetwork(6, side=8, channels=[4] * 4)
+        with pytest.raises(ConfigurationError, match="dim"):
+            PoseNetwork(0)
+        with pytest.raises(ShapeError, match="40"):
+            PoseNetwork(6, channels=[4])(torch.zeros(2, 1, 28, 28), torch.ones(2))
+        with pytest.raises(ConfigurationError, match="expected dim 8"):
+            DenoisingTraining(PoseNetwork(6), ImageWarp(Projective(2)), GeometricSchedule(0.1, 1.0))
+
+
+class TestTraining:
+    def test_learns_exports_and_restores(self) -> None:
+        """A few seconds of training already undo most of the translation of test images."""
+        settings = (*SMALL, "--data.validation=200", "--data.batch_size=100", "--model.learning_rate=0.008")
+        metrics = run("fit", "affnist/amortized_fit", *settings, epochs=6).trainer.callback_metrics
+        assert metrics["val/noise"] < 0.92  # one without knowledge
+        loaded = load_checkpoint(PoseNetwork, "checkpoints/amortized_affine.safetensors")
+        assert loaded.metadata["score"]["scale"] == SCALE
+        action = ImageWarp(Affine(2))
+        problems = DrawnProblems(BundledSample().test(), AffineRecipe(), seed=0)[list(range(200))]
+        inverter = TrainedInverter(action, None, "amortized_affine")
+        result = inverter(problems.image)
+        assert result.network_evaluations == 2
+        left = action.group.compose(action.group.inverse(result.best()), problems.element)
+        assert float(left[..., 2].std()) < 0.5 * float(problems.element[..., 2].std())
+
+    def test_distils(self) -> None:
+        """Configured like the training; starts from the teacher, which stays, and changes its own network."""
+        saved("amortized_affine")
+        before = load_checkpoint(PoseNetwork, "amortized_affine").network.state_dict()
+        run(
+            "fit",
+            "affnist/distilled_fit",
+            "--data.validation=200",
+            "--data.batch_size=300",
+            "--model.learning_rate=1e-3",
+        )
+        after = load_checkpoint(PoseNetwork, "distilled_affine")
+        assert after.metadata["score"]["schedule"] == [0.1, 2.4]
+        assert after.metadata["metrics"]["consistency"] >= 0
+        changes = [float((after.network.state_dict()[name] - tensor).abs().max()) for name, tensor in before.items()]
+        assert 0 < max(changes) < 0.1
+        assert load_checkpoint(PoseNetwork, "amortized_affine").network.state_dict().keys() == before.keys()
+
+
+class TestScores:
+    def test_the_scale_comes_from_the_file(self) -> None:
+        saved("one")
+        score, schedule = load_score("checkpoints/one.safetensors", ImageWarp(Affine(2, scale=3.0)))
+        assert score.group.scale.tolist() == SCALE
+        assert (schedule.minimum, schedule.maximum) == (0.1, 2.4)
+        assert not any(p.requires_grad for p in score.parameters())
+
+    def test_of_another_group(self) -> None:
+        saved("one")
+        with pytest.raises(CheckpointError, match="Projective"):
+            load_score("checkpoints/one.safetensors", ImageWarp(Projective(2)))
+
+    def test_without_a_score(self) -> None:
+        network = PoseNetwork(6, channels=[4], width=8)
+        save_checkpoint(network, "checkpoints/two.safetensors", {})
+        with pytest.raises(CheckpointError, match="noise of a score"):
+            load_score("checkpoints/two.safetensors", ImageWarp(Affine(2)))
+
+
+class TestInverters:
+    IMAGES = framed(BundledSample().test().images[:3])
+
+    def test_ranked_or_not(self) -> None:
+        saved("one")
+        action, energy = ImageWarp(Affine(2)), FunctionEnergy(lambda x: x.sum((1, 2, 3)))
+        options = {"checkpoint": "checkpoints/one.safetensors", "num_hypotheses": 4, "stepper": AncestralStep()}
+        r = TrainedInverter(action, energy, ranked=True, **options)(self.IMAGES, generator=seeded(0))
+        restored = action(Affine(2).inverse(r.elements), self.IMAGES.unsqueeze(1))
+        torch.testing.assert_close(r.energies, restored.sum((-3, -2, -1)))
+        assert (r.energy_evaluations, r.network_evaluations) == (4, 8)
+        assert TrainedInverter(action, energy, **options)(self.IMAGES).energy_evaluations == 0
+
+    def test_weighed(self) -> None:
+        saved("one")
+        energy = FunctionEnergy(lambda x: x.square().sum((1, 2, 3)))
+        proposals = functools.partial(
+            TrainedInverter, checkpoint="checkpoints/one.safetensors", num_hypotheses=5, stepper=AncestralStep()
+        )
+        inverter = WeighedInverter(ImageWarp(Affine(2)), energy, proposals, num_hypotheses=2, steps=2, temperature=0.1)
+        r = inverter(self.IMAGES, generator=seeded(0))
+        assert r.elements.shape == (3, 2, 2, 3)
+        assert (r.energy_evaluations, r.gradient_evaluations, r.network_evaluations) == (7, 8, 10)
+        assert math.isfinite(float(r.energies.sum()))
+        assert inverter.action.group.scale.tolist() == SCALE
+
+
+class TestTask:
+    @pytest.mark.parametrize("config", ["amortized", "hybrid"])
+    def test_runs_from_the_command_line(self, tmp_path: Path, config: str) -> None:
+        """The shipped tests on a few digits, with a score and a classifier that were not trained."""
+        saved("amortized_affine")
+        save_checkpoint(ConvNet([4, 4]), "checkpoints/tiny.safetensors", {})
+        classifier = {
+            "class_path": "tasks.images.energies.TrainedConvNet",
+            "init_args": {"checkpoint": "checkpoints/tiny.safetensors"},
+        }
+        writer = {"class_path": "tasks.results.ResultsWriter", "init_args": {"directory": str(tmp_path / "out")}}
+        changes: dict[str, Any] = {
+            "trainer": {"callbacks": [writer], "enable_progress_bar": False},
+            "model": {
+                "init_args": {
+                    "classifier": classifier,
+                    "energy": {"init_args": {"classifier": classifier}} if config == "hybrid" else None,
+                    "seeds": [0],
+                    "features": None,
+                    "figure": None,
+                }
+            },
+            "data": {
+                "init_args": {"source": {"class_path": "tasks.images.mnist.BundledSample"}, "limit": 6, "batch_size": 4}
+            },
+        }
+        Path("override.yaml").write_text(yaml.safe_dump(changes))
+        main(["test", f"--config={CONFIGS / 'affnist' / config}.yaml", "--config=override.yaml"])
+        rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+        assert len(rows) == 6
+        assert all(row["gradient_evaluations"] == 0 for row in rows)
+        assert all((row["energy_evaluations"] > 0) == (config == "hybrid") for row in rows)
