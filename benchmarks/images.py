@@ -129,11 +129,9 @@ def main() -> None:
         return loop.invert(images)[:, :2], loop.evaluations
 
     pruning = ((0.8, 4), (0.6, 2), (0.4, 1))
-    methods = {
+    methods: dict[str, Callable[[Tensor, torch.Generator], tuple[Tensor, int]]] = {
         "published loop": published,
-        "trivgeo, float32": ours("float32"),
         "trivgeo": ours("bfloat16"),
-        "trivgeo, best seen": ours("bfloat16", keep_seen=True),
         "trivgeo, best seen, pruned": ours("bfloat16", keep_seen=True, pruning=pruning),
     }
     rows: list[dict[str, Any]] = []
