@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, jvp, vmap
 
 from tests.helpers import assert_relative, randn
-from trivgeo._numerics import Constant, jvp_columns, log_abs_det, log_ratio, phi1, polynomial, stumpff
+from trivgeo._numerics import Constant, dense_exp, jvp_columns, log_abs_det, log_ratio, phi1, polynomial, stumpff
 
 mpmath.mp.dps = 40
 
@@ -149,6 +149,29 @@ class TestPhi1:
         assert_relative(second, a @ (a @ b) / 3, 1e-12, event=1)
 
 
+class TestDenseExponential:
+    """pytorch#196592: one matrix alone is off by 1e-10 (1e-5 in float32) at norms near 0.04 (0.5)."""
+
+    @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-15), (torch.float32, 1e-6)], ids=str)
+    @pytest.mark.parametrize("batch", [(), (1,), (1, 1), (2,), (3, 2)], ids=str)
+    @pytest.mark.parametrize("angle", [1e-9, 1e-4, 0.03, 0.045, 0.1, 0.3, 0.5, 1.0])
+    def test_rotations(self, batch: tuple[int, ...], angle: float, dtype: torch.dtype, bound: float) -> None:
+        generator = torch.tensor([[0.0, -angle], [angle, 0.0]], dtype=dtype).expand(*batch, 2, 2)
+        theta = float(generator.flatten()[2])
+        expected = torch.tensor(
+            [[math.cos(theta), -math.sin(theta)], [math.sin(theta), math.cos(theta)]], dtype=dtype
+        ).expand(*batch, 2, 2)
+        assert_relative(dense_exp(generator), expected, bound)
+        derivative = jvp(dense_exp, (generator.contiguous(),), (generator.contiguous() / theta,))[1]
+        assert_relative(derivative, expected @ generator / theta, 4 * bound)
+        leaf = generator.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad((dense_exp(leaf) * expected).sum(), leaf)
+        # d/ds of <exp(s A), R> = 2 cos(angle (s - 1)) vanishes at s = 1
+        assert float((gradient * generator / theta).sum((-1, -2)).abs().max()) < 10 * bound
+        mapped = vmap(dense_exp)(generator.unsqueeze(0))
+        assert_relative(mapped[0], expected, bound)
+
+
 def test_polynomial() -> None:
     x = randn(5)
     assert_relative(polynomial(x, [1.0, -2.0, 0.5]), 1 - 2 * x + 0.5 * x**2, 1e-14)
@@ -163,6 +186,9 @@ def test_jvp_columns() -> None:
     expected = vmap(vmap(jacrev(f)))(x)
     assert_relative(jvp_columns(f, x), expected, 1e-13)
     assert_relative(jvp_columns(f, x[:1, :1].expand(4, 5, 2)), expected[:1, :1].expand(4, 5, 3, 2), 1e-13)
+    factor = randn(4, 1, 1, seed=1).expand(4, 5, 3)
+    scaled = jvp_columns(lambda x, factor: factor * f(x), x, factor)
+    assert_relative(scaled, factor.unsqueeze(-1) * expected, 1e-13)
 
 
 class TestConstant:

@@ -30,8 +30,9 @@ from trivgeo.symmetry import find_symmetries, verify
 # ## 1. From the equation to its symmetries
 #
 # `find_symmetries` solves the determining equations exactly, with coefficients that are polynomials up to a degree.
-# The last line of its report says what it knows: nothing more at degree 3. (Potential Burgers also has symmetries that
-# are not polynomial, `exp(-u) phi(x, t) ∂_u`, being a heat equation in disguise. `verify` checks any field.)
+# The last line of its report says what it knows: nothing more at degree 3. Potential Burgers also has symmetries that
+# are not polynomial, `exp(-u) phi(x, t) ∂_u` with phi a solution of the heat equation, since it is one in disguise.
+# `ansatz=[exp(-u)]` would find those with polynomial phi; `verify` checks any field.
 
 # %%
 x, t = sp.symbols("x t")
@@ -48,14 +49,15 @@ report.append(f"brackets:\n{symmetries.algebra}")
 # ## 2. From the symmetries to a group
 #
 # `group()` derives everything else: the split into SL(2) and a Heisenberg ideal, the product, the exponential, the
-# logarithm, and the action on jets (x, t, u). On (x, t) the action is in closed form, on u by numerical flows.
-# `scale` is part of the group's definition: it says how far unit noise goes along each generator.
+# logarithm, and the action on jets (x, t, u). `action.flows` says how the action finds each coordinate: (x, t) in
+# closed form, u by one quadrature along it; `action.flow_error` estimates what that costs. `scale` is part of the
+# group's definition: it says how far unit noise goes along each generator.
 
 # %%
 SCALE = [0.3, 0.3, 0.15, 0.05, 0.3, 0.5]
-group = symmetries.group(scale=SCALE, steps=6)
+group = symmetries.group(scale=SCALE)
 action = group.action()
-report.append(f"{group}\nunimodular: {group.algebra.is_unimodular}")
+report.append(f"{group}\nunimodular: {group.algebra.is_unimodular}\nflows: {dict(action.flows)}")
 
 # %% [markdown]
 # The same group from generators written by hand, as torch functions of a point, with any names you like:

@@ -11,7 +11,7 @@ import pytest
 import scipy.linalg
 import torch
 from torch import Tensor
-from torch.func import hessian, jacfwd, jacrev, vmap
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from tests.helpers import BOUNDS, assert_relative, numeric_jacobian, rand, randn, random_elements, random_vectors
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -104,6 +104,17 @@ def scipy_of(f: Callable[[np.ndarray], np.ndarray], x: Tensor) -> Tensor:
     return torch.as_tensor(np.stack([np.real(f(m)) for m in x.double().numpy()]))
 
 
+def many(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """f of rows, or of one, in a batch as large as takes closed forms where small ones take a dense kernel."""
+
+    def repeated(v: Tensor) -> Tensor:
+        rows = v.unsqueeze(0) if v.ndim == 1 else v
+        result = f(rows.repeat(1 + 200 // len(rows), 1))[: len(rows)]
+        return result[0] if v.ndim == 1 else result
+
+    return repeated
+
+
 class TestDenseOracle:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
     def test_exponential_and_logarithm(self, entry: tuple[LieGroup, float], dtype: torch.dtype) -> None:
@@ -114,6 +125,7 @@ class TestDenseOracle:
         matrix = scipy_of(scipy.linalg.expm, dense_algebra(group, v.double()))
         bound = 1e-12 if dtype == torch.float64 else 1e-5
         assert_relative(dense(group, g), matrix.to(dtype), bound, event=2)
+        assert_relative(dense(group, many(group.exp)(v)), matrix.to(dtype), bound, event=2)
         log = dense_algebra(group, group.log(g).double())
         assert_relative(
             log, scipy_of(scipy.linalg.logm, dense(group, g)), 1e-9 if dtype == torch.float64 else 1e-4, event=2
@@ -232,36 +244,57 @@ class TestExponentialAtTheEdges:
         m[:2, :2] = torch.tensor(matrix)
         v = torch.cat([m.flatten(), torch.linspace(-1.0, 1.0, n, dtype=torch.float64)])
         expected = torch.as_tensor(scipy.linalg.expm(dense_algebra(group, v).numpy()))
-        assert_relative(dense(group, group.exp(v)), expected, 1e-12, event=2)
-        assert_relative(group.exp(v.float()), expected[:-1].float(), 2e-5, event=2)
+        for exp in (group.exp, many(group.exp)):
+            assert_relative(dense(group, exp(v)), expected, 1e-12, event=2)
+            assert_relative(exp(v.float()), expected[:-1].float(), 2e-5, event=2)
 
         def oracle(v: Tensor) -> Tensor:
             return torch.linalg.matrix_exp(dense_algebra(group, v))[:-1]
 
-        assert_relative(jacrev(group.exp)(v), jacrev(oracle)(v), 1e-11, event=3)
+        # jacrev and hessian map over directions, which takes the closed forms backwards and forwards
+        assert_relative(jacrev(many(group.exp))(v), jacrev(oracle)(v), 1e-11, event=3)
         if n < 4:
             weights = torch.linspace(1.0, 2.0, n * (n + 1), dtype=torch.float64).reshape(n, n + 1)
-            second = hessian(lambda v: (group.exp(v) * weights).sum())(v)
             expected = hessian(lambda v: (oracle(v) * weights).sum())(v)
-            assert_relative(second, expected, 1e-9, event=2)
+            for exp in (group.exp, many(group.exp)):
+                second = hessian(lambda v, exp=exp: (exp(v) * weights).sum())(v)
+                assert_relative(second, expected, 1e-9, event=2)
 
     @pytest.mark.parametrize("k", [2, 3, 4, 6])
     @pytest.mark.parametrize("size", [1e-8, 0.1, 1.0, 8.0])
     def test_general_matrices(self, k: int, size: float) -> None:
         m = size * randn(30, k, k)
-        expected = torch.linalg.matrix_exp(m)
+        expected = scipy_of(scipy.linalg.expm, m)
         assert_relative(GLPlus(k).exp(m.flatten(1)), expected, 1e-11, event=2, floor=0.0)
+        assert_relative(many(GLPlus(k).exp)(m.flatten(1)), expected, 1e-11, event=2, floor=0.0)
         # the fixed number of doublings under transforms
         assert_relative(vmap(GLPlus(k).exp)(m.flatten(1)), expected, 1e-11, event=2, floor=0.0)
+
+    @pytest.mark.parametrize("size", [0.1, 8.0])
+    def test_transforms_of_a_batch(self, size: float) -> None:
+        """Under jvp and grad the batch is seen, and doubled as often as it needs; under vmap it is not."""
+        group = GLPlus(3)
+        v, tangent = size * randn(210, 9), randn(210, 9, seed=1)
+        seen = jvp(group.exp, (v,), (tangent,))[1]
+        hidden = vmap(lambda v, t: jvp(group.exp, (v,), (t,))[1])(v, tangent)
+        assert_relative(seen, hidden, 1e-11, event=2)
+        seen = grad(lambda v: group.exp(v).sum())(v)
+        hidden = vmap(grad(lambda v: group.exp(v).sum()))(v)
+        assert_relative(seen, hidden, 1e-11, event=1)
+        leaf = v.clone().requires_grad_()
+        assert_relative(seen, torch.autograd.grad(group.exp(leaf).sum(), leaf)[0], 1e-13, event=1)
 
     def test_bad_rows_do_not_spread(self) -> None:
         for group in (GLPlus(2), SL(3), Projective(2), Affine(3), SO(3), SE(3), KdVSymmetry(), SO(5)):
             v = random_vectors(group, 3, std=0.3)
             expected = group.exp(v)[[0, 2]]
-            for bad in (math.nan, math.inf, 1e8):
+            for bad, exp in itertools.product((math.nan, math.inf, 1e8), (group.exp, many(group.exp))):
                 v[1] = bad
-                assert torch.equal(torch.isnan(group.exp(v))[[0, 2]], torch.zeros_like(expected, dtype=torch.bool))
-                assert_relative(group.exp(v)[[0, 2]], expected, 1e-12, event=len(group.element_shape))
+                leaf = v.clone().requires_grad_()
+                g = exp(leaf)[[0, 2]]
+                assert_relative(g, expected, 1e-12, event=len(group.element_shape))
+                (gradient,) = torch.autograd.grad(g.sum(), leaf)
+                assert torch.isfinite(gradient[[0, 2]]).all()
 
     def test_empty_and_unbatched(self) -> None:
         for group in (GLPlus(3), Affine(2), SE(3), SO(5)):

@@ -371,6 +371,13 @@ class TestBadInput:
             with pytest.raises(ShapeError, match="expected algebra vectors"):
                 group.exp(torch.zeros(shape))
 
+    @pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.complex64])
+    def test_numbers_that_are_not_floating_point(self, group: LieGroup, dtype: torch.dtype) -> None:
+        v, g = torch.zeros(group.dim, dtype=dtype), torch.zeros(group.element_shape, dtype=dtype)
+        for operation in (lambda: group.exp(v), lambda: group.log(g), lambda: group.compose(g, g), lambda: group.Ad(g)):
+            with pytest.raises(ConfigurationError, match="expected floating-point numbers"):
+                operation()
+
     @pytest.mark.parametrize("nu", [0.0, -1.0, math.nan, math.inf])
     def test_diffusivity(self, nu: float) -> None:
         with pytest.raises(ConfigurationError, match="nu"):
@@ -395,6 +402,26 @@ class TestBadInput:
     def test_representation_must_act_by_automorphisms(self) -> None:
         with pytest.raises(trivgeo.errors.AlgebraError, match="Jacobi"):
             SemidirectProduct(Translation(1), Heisenberg(1), lambda h, n: h.exp() * n)
+
+    @pytest.mark.parametrize(
+        ("representation", "error", "message"),
+        [
+            (lambda h, n: 2 * n, trivgeo.errors.AlgebraError, r"rho\(g h\)"),
+            (lambda h, n: n + h, trivgeo.errors.AlgebraError, r"\(n \+ m\)"),
+            (lambda h, n: n[..., :1], ShapeError, "representation"),
+            (lambda h, n: n.square() * h, trivgeo.errors.AlgebraError, r"\(n \+ m\)"),
+        ],
+    )
+    def test_no_representation(self, representation: object, error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            SemidirectProduct(Translation(1), Heisenberg(1), representation)
+
+    def test_batches_that_do_not_broadcast(self, group: LieGroup) -> None:
+        two, three = group.identity(2), group.identity(3)
+        for operation in (group.compose, lambda g, h: group.retract(g, group.log(h)), lambda g, h: group.perturb(
+            g, group.log(h))):  # fmt: skip
+            with pytest.raises(ShapeError, match="broadcast"):
+                operation(two, three)
 
     def test_join_of_the_wrong_shape(self) -> None:
         group = BurgersSymmetry()

@@ -15,4 +15,6 @@ def test_new_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     errors = runpy.run_path(str(script), run_name="__main__")["errors"]
     assert errors["polished"] < 1e-6 < errors["TIED"] < 0.5 * errors["transformed"]
     assert figure.stat().st_size > 0
-    assert "degree 3 has no more" in capsys.readouterr().out
+    report = capsys.readouterr().out
+    assert "degree 3 has no more" in report
+    assert "flows: {'x': 'closed form', 't': 'closed form', 'u': 'quadrature'}" in report

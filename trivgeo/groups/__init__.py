@@ -3,7 +3,7 @@
 from trivgeo.groups.action import Action, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
-from trivgeo.groups.generators import GeneratedGroup, from_generators
+from trivgeo.groups.generators import GeneratedAction, GeneratedGroup, from_generators
 from trivgeo.groups.inhomogeneous import SE, Affine, InhomogeneousGroup
 from trivgeo.groups.kdv import KdVSymmetry
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
@@ -25,6 +25,7 @@ __all__ = [
     "BurgersSymmetry",
     "DirectProduct",
     "GLPlus",
+    "GeneratedAction",
     "GeneratedGroup",
     "HeatSymmetry",
     "Heisenberg",

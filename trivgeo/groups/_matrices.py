@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import log_ratio, polynomial, stumpff
+from trivgeo._numerics import dense_exp, log_ratio, polynomial, stumpff
 
 if TYPE_CHECKING:
     from trivgeo.groups.algebra import LieAlgebra
@@ -39,6 +39,7 @@ __all__ = [
 
 _UNROLLED_ACTION = 4  # up to this size, sums over columns beat batched matrix products
 _POLYNOMIAL = 4  # up to this size, exponentials are polynomials with scalar coefficients
+_FEW = 200  # up to this many matrices, one fused kernel beats closed forms, whose cost is their number of operators
 _MAX_DOUBLINGS = 10
 _POLYNOMIAL_RADIUS, _SINGLE_TERMS, _DOUBLE_TERMS = 2.0, 14, 24  # 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18
 _PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(20))  # for norms up to one
@@ -160,17 +161,17 @@ def matrix_exp(matrix: Tensor) -> Tensor:
     k = matrix.shape[-1]
     if k == 1:
         return matrix.exp()
+    if k > _POLYNOMIAL or _is_few(matrix):
+        return dense_exp(matrix)
     if k == 2:
         half_trace, x, b, c = _split2(matrix)
         c0, c1, _, _ = stumpff(x * x + b * c)
         grow = half_trace.exp()
         c0, c1 = grow * c0, grow * c1
         return _stack([[c0 + c1 * x, c1 * b], [c1 * c, c0 - c1 * x]])
-    if k <= _POLYNOMIAL:
-        mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-        shifted = matrix - mean[..., None, None] * identity_like(matrix)
-        return mean.exp()[..., None, None] * _polynomial_exp(shifted, with_phi1=False)[0]
-    return torch.linalg.matrix_exp(matrix)
+    mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    shifted = matrix - mean[..., None, None] * identity_like(matrix)
+    return mean.exp()[..., None, None] * _polynomial_exp(shifted, with_phi1=False)[0]
 
 
 def exp_phi1(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,12 +221,12 @@ def affine_exp(matrix: Tensor, vector: Tensor) -> Tensor:
         vector: b, ``[*batch, k]``.
     """
     k = matrix.shape[-1]
-    if k <= _POLYNOMIAL:
+    if k <= _POLYNOMIAL and not _is_few(matrix):
         e, phi = exp_phi1(matrix)
         return torch.cat([e, matvec(phi, vector).unsqueeze(-1)], -1)
     top = torch.cat([matrix, vector.unsqueeze(-1)], -1)
     augmented = torch.cat([top, torch.zeros_like(top[..., :1, :])], -2)
-    return torch.linalg.matrix_exp(augmented)[..., :k, :]
+    return dense_exp(augmented)[..., :k, :]
 
 
 def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -371,6 +372,22 @@ def _series_exp_phi1(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return e, doubled
 
 
+def _is_few(matrix: Tensor) -> bool:
+    """Whether these are so few matrices on the CPU that ``torch.linalg.matrix_exp`` is faster than closed forms."""
+    k = matrix.shape[-1]
+    return (
+        not torch.compiler.is_compiling()
+        and matrix.device.type == "cpu"
+        and matrix.numel() <= _FEW * k * k
+        and not _under_vmap()
+    )
+
+
+def _under_vmap() -> bool:
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+
+
 def _doublings(matrix: Tensor, radius: float) -> Tensor:
     """How often each matrix must be halved to bring its norm to at most ``radius``."""
     norm = matrix.detach().square().sum((-2, -1)).sqrt() / radius
@@ -379,8 +396,8 @@ def _doublings(matrix: Tensor, radius: float) -> Tensor:
 
 def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
     r""":math:`e^{2Z} = (e^Z)^2` and :math:`\varphi_1(2Z) = \tfrac12 (e^Z + I) \varphi_1(Z)`, each matrix its count."""
-    # In plain eager mode as many rounds as some matrix of the batch needs; else all of them, masked.
-    fixed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or count.is_meta
+    # As many rounds as some matrix of the batch needs; all of them, masked, where the batch cannot be seen.
+    fixed = torch.compiler.is_compiling() or _under_vmap() or count.is_meta
     rounds = _MAX_DOUBLINGS if fixed else (int(count.max()) if count.numel() else 0)
     for j in range(rounds):
         more = (count > j)[..., None, None]
@@ -458,7 +475,7 @@ def _log_correction(log: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     log = torch.where(finite[..., None, None], log, 0.0)
 
     def remainder(value: Tensor) -> tuple[Tensor, Tensor]:
-        half = torch.linalg.matrix_exp(-0.5 * value)
+        half = dense_exp(-0.5 * value)
         ratio = half @ target @ half
         return ratio, (ratio - eye).square().sum((-2, -1)).sqrt()
 

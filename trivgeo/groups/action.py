@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -64,6 +64,9 @@ class PointAction(Action):
         group: the group that acts.
         point_dims: the numbers of coordinates n that a point may have.
     """
+
+    dual_elements: ClassVar[bool] = True
+    """Whether `jacobian` gives elements tangents of zero (see `jvp_columns`): slower where much is computed from g."""
 
     def __init__(self, group: LieGroup, point_dims: Sequence[int]) -> None:
         self.group = group
@@ -124,6 +127,8 @@ class PointAction(Action):
         """``d(g.x)/dx`` at each point, by forward-mode differentiation."""
         lifted = self._lift(g, x)
         x = x.expand(*self._out_shape(lifted, x), x.shape[-1])
+        if self.dual_elements:
+            return jvp_columns(lambda point, element: self(element, point), x, g)
         return jvp_columns(lambda point: self(g, point), x)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:

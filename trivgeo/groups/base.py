@@ -130,6 +130,7 @@ class LieGroup(ABC):
         """The product ``g h``; batches broadcast."""
         self.check_elements(g)
         self.check_elements(h)
+        _check_broadcast(self.batch_shape(g), self.batch_shape(h))
         return self._with_batch(self._compose, g, h)
 
     def inverse(self, g: Tensor) -> Tensor:
@@ -202,6 +203,7 @@ class LieGroup(ABC):
         """
         self.check_elements(g)
         self.check_vectors(v)
+        _check_broadcast(self.batch_shape(g), v.shape[:-1])
         v = self._to_natural(v)
         tangent = _with_batch(self._tangent, 1, v)
         return self._with_batch(self._compose, g, self.identity(dtype=g.dtype, device=g.device) + tangent)
@@ -264,15 +266,31 @@ class LieGroup(ABC):
         return g.shape[: g.ndim - len(self._element_shape)]
 
     def check_elements(self, g: Tensor, name: str = "g") -> None:
-        """Raise `ShapeError` unless ``g`` is ``[*batch, *element_shape]``."""
+        """Raise `ShapeError` unless ``g`` is ``[*batch, *element_shape]``, `ConfigurationError` for integers."""
         shape = self._element_shape
         if g.ndim < len(shape) or tuple(g.shape[g.ndim - len(shape) :]) != shape:
             raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
+        _check_floating(g, name)
 
     def check_vectors(self, v: Tensor, name: str = "v") -> None:
-        """Raise `ShapeError` unless ``v`` is ``[*batch, dim]``."""
+        """Raise `ShapeError` unless ``v`` is ``[*batch, dim]``, `ConfigurationError` for integers."""
         if v.ndim < 1 or v.shape[-1] != self.dim:
             raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
+        _check_floating(v, name)
+
+
+def _check_broadcast(*batches: torch.Size) -> None:
+    try:
+        torch.broadcast_shapes(*batches)
+    except RuntimeError as error:
+        raise ShapeError(
+            f"expected batches that broadcast, got {' and '.join(str(list(b)) for b in batches)}"
+        ) from error
+
+
+def _check_floating(x: Tensor, name: str) -> None:
+    if not x.is_floating_point():
+        raise ConfigurationError(f"{name}: expected floating-point numbers, got {x.dtype}")
 
 
 def _with_batch(f: Callable[..., Tensor], rank: int, *arguments: Tensor) -> Tensor:

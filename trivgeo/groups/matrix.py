@@ -174,8 +174,9 @@ def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
     k = g.shape[-1]
     places = [(i, j) for i in range(k) for j in range(k)]
     if k <= _UNROLLED_CONJUGATION:
-        # entry by entry into one tensor: broadcast products over dimensions this short are three times slower
-        left, right = ([row.unbind(-1) for row in m.unbind(-2)] for m in (g, h))
+        # entry by entry into one tensor, since broadcasting over dimensions this short is three times slower; with the
+        # batch last until the end, since reading and writing with strides costs as much again
+        left, right = ([row.unbind(0) for row in m.movedim((-2, -1), (0, 1)).contiguous().unbind(0)] for m in (g, h))
         rows = [[left[i][p] * right[q][j] for p, q in places] for i, j in places]
         if traceless:
             rows = [
@@ -183,7 +184,8 @@ def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
                 for row, (i, j) in zip(rows, places, strict=True)
             ]
             rows = [row[:-1] for row in rows[:-1]]
-        return torch.stack([entry for row in rows for entry in row], -1).unflatten(-1, (len(rows), len(rows)))
+        flat = torch.stack([entry for row in rows for entry in row])
+        return flat.movedim(0, -1).contiguous().unflatten(-1, (len(rows), len(rows)))
     full = (g[..., :, None, :, None] * h.mT[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
     if not traceless:
         return full
@@ -226,7 +228,7 @@ def restore_determinant(matrix: Tensor) -> Tensor:
 def check_size(n: int, least: int) -> None:
     """Raise `ConfigurationError` unless n is an integer of at least ``least``."""
     if isinstance(n, bool) or not isinstance(n, int) or n < least:
-        raise ConfigurationError(f"n: expected an integer of at least {least}, got {n}")
+        raise ConfigurationError(f"n: expected an integer of at least {least}, got {n!r}")
 
 
 __all__ += ["check_size", "conjugation", "matrix_units", "restore_determinant", "unit_determinant"]

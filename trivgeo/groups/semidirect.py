@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant, log_abs_det, phi1, stumpff
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.nilpotent import NilpotentGroup
@@ -48,6 +48,8 @@ class LinearAutomorphism(Automorphism):
 
     Raises:
         ConfigurationError: the ideal has more than two steps.
+        ShapeError: the representation changes the number of coordinates.
+        AlgebraError: it is no representation: not linear, or not multiplicative.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class LinearAutomorphism(Automorphism):
     ) -> None:
         if ideal.step > 2:
             raise ConfigurationError(f"ideal: expected at most two nilpotency steps, got {ideal.step}")
+        _check_representation(complement, ideal, representation)
         self._representation = representation
         self._algebra = ideal.algebra
         self._two_step = ideal.step == 2
@@ -148,7 +151,8 @@ class SemidirectProduct(LieGroup):
 
     Raises:
         ConfigurationError: a factor carries a scale of its own, or the ideal has too many steps.
-        AlgebraError: the representation does not act by automorphisms (its derivative breaks the Jacobi identity).
+        AlgebraError: it is no representation, or does not act by automorphisms (its derivative breaks the Jacobi
+            identity).
     """
 
     def __init__(
@@ -248,6 +252,30 @@ class SemidirectProduct(LieGroup):
             lower = lower + term
         upper = torch.cat([ad_h, ad_h.new_zeros(*ad_h.shape[:-1], self.ideal.dim)], -1)
         return torch.cat([upper, torch.cat([lower @ ad_h, self.ideal.Ad(n) @ rho], -1)], -2)
+
+
+def _check_representation(
+    complement: LieGroup, ideal: NilpotentGroup, representation: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """At random elements near the identity."""
+    generator = torch.Generator().manual_seed(0)
+    count = 3
+    g, h = (complement.random(count, std=0.1, generator=generator, dtype=torch.float64) for _ in range(2))
+    n, m = torch.randn(2, count, ideal.dim, generator=generator, dtype=torch.float64)
+    image = representation(g, n)
+    if image.shape != n.shape:
+        raise ShapeError(f"representation: expected {[ideal.dim]} coordinates, got {list(image.shape[1:])}")
+    for what, left, right in (
+        ("rho(g) (n + m) = rho(g) n + rho(g) m", representation(g, n + m), image + representation(g, m)),
+        (
+            "rho(g h) = rho(g) rho(h)",
+            representation(complement.compose(g, h), n),
+            representation(g, representation(h, n)),
+        ),
+    ):
+        defect = float((left - right).abs().max() / left.abs().max().clamp(min=1e-300))
+        if not defect < 1e-8:
+            raise AlgebraError(f"representation: expected {what}, got a relative defect of {defect:.2g}")
 
 
 def derivations_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trivgeo.errors import ConfigurationError
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["find_symmetries", "verify"]
 
 
-def find_symmetries(pde: Any, degree: int = 2, *, time: Any = None) -> Symmetries:
+def find_symmetries(pde: Any, degree: int = 2, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
     r"""All point symmetries whose coefficients are polynomials of at most the given degree.
 
     A vector field :math:`X = \xi^i \partial_{x_i} + \eta^a \partial_{u_a}` is an infinitesimal symmetry of
@@ -23,10 +24,17 @@ def find_symmetries(pde: Any, degree: int = 2, *, time: Any = None) -> Symmetrie
     rational functions of the parameters, which is solved exactly; so the result holds for generic parameters, and
     special values may have more symmetries.
 
+    Fields that move no solution (their Q vanishes) are kept apart as `Symmetries.trivial`. One quasilinear equation of
+    first order has a whole module of them, and infinitely many other symmetries, of which some are found.
+
     Args:
         pde: an equation ``Eq(left, right)``, an expression that is to vanish, or a list of them, in functions such as
             ``u(x, t)`` of the same independent variables. Other symbols are parameters.
         degree: the largest total degree of the coefficients in all variables.
+        ansatz: functions of the variables, such as ``[exp(t), exp(-t)]``: coefficients may then be sums of a polynomial
+            and polynomials times these. Sums of products of powers, exponentials of polynomials, and logarithms of
+            single variables can be told apart exactly, and no others are accepted. Unknowns may be written ``u`` or
+            ``u(x, t)``.
         time: the independent variable in whose highest derivatives the equations are solved; default: ``t`` if there
             is one, else the last that works.
 
@@ -35,15 +43,15 @@ def find_symmetries(pde: Any, degree: int = 2, *, time: Any = None) -> Symmetrie
 
     Raises:
         ConfigurationError: the degree is less than one, the equations cannot be solved for the highest derivatives in
-            any variable, or are not polynomial in derivatives (and powers or exponentials of single variables), or
-            SymPy is missing.
+            any variable, or are not polynomial in derivatives, or their coefficients or the functions of the ansatz
+            are not of the kind just described, or SymPy is missing.
     """
     require_sympy()
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
         raise ConfigurationError(f"degree: expected an integer of at least 1, got {degree!r}")
     from trivgeo.symmetry.finder import search
 
-    return search(pde, degree, time)
+    return search(pde, degree, time, ansatz)
 
 
 def verify(pde: Any, field: Any, *, time: Any = None) -> Any:

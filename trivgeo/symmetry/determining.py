@@ -10,7 +10,7 @@ import sympy as sp
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.equation import EvolutionSystem, Index
 
-__all__ = ["LinearForm", "collect", "symmetry_condition"]
+__all__ = ["LinearForm", "characteristics", "collect", "symmetry_condition"]
 
 # (coefficient c of the field, multi-index K of a derivative of it in all variables) -> expression
 LinearForm = dict[tuple[int, Index], sp.Expr]
@@ -30,6 +30,12 @@ def symmetry_condition(system: EvolutionSystem) -> list[LinearForm]:
         expanded = {key: sp.expand(value) for key, value in condition.items()}
         conditions.append({key: value for key, value in expanded.items() if value != 0})
     return conditions
+
+
+def characteristics(system: EvolutionSystem) -> list[LinearForm]:
+    """The characteristics Q^a on solutions: fields for which all vanish move no solution."""
+    derivatives = _Characteristics(system)
+    return [derivatives.of(a, system.zero) for a in range(len(system.unknowns))]
 
 
 class _Characteristics:

@@ -66,9 +66,10 @@ class EvolutionSystem:
             self._jets[symbol] = key
         return self._symbols[key]
 
-    def jets_in(self, expression: sp.Expr) -> list[tuple[sp.Symbol, int, Index]]:
-        """The symbols of u and its derivatives that occur."""
+    def jets_in(self, expression: sp.Expr, derivatives: bool = False) -> list[tuple[sp.Symbol, int, Index]]:
+        """The symbols of u and its derivatives that occur, or those of derivatives alone."""
         found = [(s, *self._jets[s]) for s in expression.free_symbols if s in self._jets]
+        found = [entry for entry in found if not derivatives or self.is_derivative(entry[0])]
         return sorted(found, key=lambda entry: (entry[1], entry[2]))
 
     def is_derivative(self, symbol: sp.Symbol) -> bool:
@@ -88,6 +89,20 @@ class EvolutionSystem:
     def plain(self, expression: Any) -> sp.Expr:
         """An expression with ``u(x, t)`` written as the symbol u."""
         return sp.sympify(expression).xreplace(dict(zip(self.functions, self.unknowns, strict=True)))
+
+    def characteristic_field(self) -> tuple[sp.Expr, ...] | None:
+        """The field along the characteristics of one quasilinear equation of first order; ``None`` for others."""
+        if len(self.unknowns) > 1:
+            return None
+        (right,) = self.right
+        slopes = [self.jet(0, _shift(self.zero, i, 1)) for i in range(len(self.variables))]
+        jets = {symbol for symbol, _, _ in self.jets_in(right, derivatives=True)}
+        speeds = [-sp.diff(right, slope) for slope in slopes]
+        if self.orders != (1,) or not jets <= set(slopes) or any(self.jets_in(s, derivatives=True) for s in speeds):
+            return None
+        speeds[self.time] = sp.S.One
+        rest = right.subs(dict.fromkeys(slopes, 0))
+        return (*map(sp.expand, speeds), sp.expand(rest))
 
     # The solved form -----------------------------------------------------------------------------------------
 

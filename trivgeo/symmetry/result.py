@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.determining import LinearForm
     from trivgeo.symmetry.equation import EvolutionSystem
 
-__all__ = ["SuperpositionIdeal", "Symmetries", "Symmetry", "SymmetryAlgebra"]
+__all__ = ["SuperpositionIdeal", "Symmetries", "Symmetry", "SymmetryAlgebra", "TrivialSymmetries"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,33 @@ class SuperpositionIdeal:
         return self.text
 
 
+@dataclass(frozen=True)
+class TrivialSymmetries:
+    """Fields that move every point along the graphs of solutions, and so no solution: their characteristics vanish.
+
+    A quasilinear equation of first order has one field along its characteristics, and every function times it is
+    trivial. Symmetries are generators up to these.
+
+    Attributes:
+        along: that field, ``None`` for other equations.
+        members: the trivial fields found within the ansatz.
+    """
+
+    along: Symmetry | None
+    members: tuple[Symmetry, ...]
+
+    @property
+    def text(self) -> str:
+        """The fields in words."""
+        if self.along is None:
+            return f"{', '.join(member.text for member in self.members)}, which move no solution"
+        arguments = ", ".join(map(str, self.along.variables))
+        return f"f({arguments})*({self.along.text}), for every function f, which moves no solution"
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class SymmetryAlgebra:
     """The exact algebra of symmetries, with the sign of the group: minus the bracket of the fields.
 
@@ -135,14 +162,16 @@ class SymmetryAlgebra:
 
 
 class Symmetries:
-    """Point symmetries of equations, found by a polynomial ansatz.
+    """Point symmetries of equations, found by an ansatz.
 
     Attributes:
-        generators: a basis of the symmetries of at most the degree asked for, apart from the infinite ideal.
+        generators: a basis of the symmetries within the ansatz, up to the infinite ideal and trivial ones.
         infinite_ideal: the superposition ideal if the equations are linear, else ``None``.
-        complete_up_to: the degree: every symmetry with polynomial coefficients of at most this total degree is a
-            combination of the generators (and members of the infinite ideal), for generic parameters. Symmetries whose
-            coefficients are no polynomials are not found.
+        trivial: fields that move no solution, such as equations of first order have, else ``None``.
+        complete_up_to: the degree: every symmetry whose coefficients are polynomials of at most this total degree, or
+            sums of such times functions of the ansatz, is a combination of the generators (and members of the infinite
+            ideal and trivial fields), for generic parameters. Symmetries with other coefficients are not found.
+        functions: the functions of the ansatz beside 1.
         dimensions: the number of generators by degree, for this degree and the next one or two.
     """
 
@@ -151,14 +180,18 @@ class Symmetries:
         system: EvolutionSystem,
         equations: Sequence[LinearForm],
         degree: int,
+        functions: tuple[sp.Expr, ...],
         generators: tuple[Symmetry, ...],
         infinite_ideal: SuperpositionIdeal | None,
+        trivial: TrivialSymmetries | None,
         dimensions: Mapping[int, int],
     ) -> None:
         self._system = system
         self._equations = equations
+        self.functions = functions
         self.generators = generators
         self.infinite_ideal = infinite_ideal
+        self.trivial = trivial
         self.complete_up_to = degree
         self.dimensions = dict(dimensions)
         self._algebra: SymmetryAlgebra | None = None
@@ -182,18 +215,35 @@ class Symmetries:
         return self.dimensions[self.complete_up_to + 1] > self.dimensions[self.complete_up_to]
 
     @property
+    def is_first_order(self) -> bool:
+        """Whether this is one quasilinear equation of first order.
+
+        Those have infinitely many symmetries also up to trivial ones: with coefficients that depend in any way on the
+        invariants of the characteristics.
+        """
+        return self.trivial is not None and self.trivial.along is not None
+
+    @property
     def looks_infinite(self) -> bool:
-        """Whether the number of generators grows with each of two more degrees, beside the superposition ideal."""
+        """Whether the number of generators grows with each of two more degrees, beside superposition.
+
+        For one quasilinear equation of first order it is known to be infinite.
+        """
         d = self.complete_up_to
-        return self.grows and self.dimensions[d + 2] > self.dimensions[d + 1]
+        return self.is_first_order or (self.grows and self.dimensions[d + 2] > self.dimensions[d + 1])
 
     @property
     def statement(self) -> str:
         """What is known about completeness, in words."""
         d = self.complete_up_to
-        text = f"complete for polynomial coefficients up to degree {d}, generic parameters"
+        kind = "polynomial coefficients"
+        if self.functions:
+            kind = f"coefficients that are sums of polynomials times 1, {', '.join(map(str, self.functions))},"
+        text = f"complete for {kind} up to degree {d}, generic parameters"
+        sizes = ", ".join(f"{n} at degree {k}" for k, n in self.dimensions.items())
+        if self.is_first_order:
+            return f"{text}; infinite-dimensional, as the equation is quasilinear of first order ({sizes})"
         if self.looks_infinite:
-            sizes = ", ".join(f"{n} at degree {k}" for k, n in self.dimensions.items())
             return f"{text}; the number grows with the degree ({sizes}): infinite-dimensional, or the degree is too low"
         if self.grows:
             return f"{text}; degree {d + 1} has {self.dimensions[d + 1]}, degree {d + 2} no more: use degree={d + 1}"
@@ -254,4 +304,6 @@ class Symmetries:
         lines = [str(g) for g in self.generators]
         if self.infinite_ideal is not None:
             lines.append(f"infinite ideal: {self.infinite_ideal}")
+        if self.trivial is not None:
+            lines.append(f"trivial: {self.trivial}")
         return "\n".join([*lines, self.statement])

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.groups._matrices import matrix_exp, transform_points
 from trivgeo.groups.action import PointAction
+from trivgeo.groups.generators.chart import Chart
 from trivgeo.groups.generators.fields import VectorFields
 from trivgeo.groups.generators.flow import dormand_prince
 from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generators.tower import ProjectiveBase, Tower
 
-__all__ = ["FlowAction", "GeneratedAction", "ProjectiveAction", "fit_projective"]
+__all__ = ["ChartAction", "FlowAction", "GeneratedAction", "ProjectiveAction"]
 
 Flow = Callable[[Tensor, Tensor], Tensor]
 
@@ -27,12 +32,36 @@ class GeneratedAction(PointAction):
         group: the group.
         prefixes: numbers of leading coordinates that points may have, apart from all.
         fill: values for the coordinates left out, ``[m]``.
+        names: names of the coordinates.
     """
 
-    def __init__(self, group: GeneratedGroup, prefixes: tuple[int, ...], fill: Tensor) -> None:
+    dual_elements: ClassVar[bool] = False
+
+    def __init__(self, group: GeneratedGroup, prefixes: tuple[int, ...], fill: Tensor, names: Sequence[str]) -> None:
         super().__init__(group, (*prefixes, len(fill)))
         self._generated = group
         self._fill = Constant(fill)
+        self._names = tuple(names)
+
+    @property
+    @abstractmethod
+    def flows(self) -> Mapping[str, str]:
+        """How each coordinate of a flow is found, by name.
+
+        ``"closed form"``: exact. ``"quadrature"``: from one integral along closed forms, exact to rounding but near
+        the edge of the domain. ``"integrated"``: in a fixed number of Runge-Kutta steps. ``"given"``: by the user.
+        """
+
+    @abstractmethod
+    def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """The estimated error of each image point, relative to one plus its size, NaN where there is no image.
+
+        It adds up the errors that the flows of the factors of g make. Zero (up to rounding) for closed forms. Points
+        where the error of a quadrature or of one Runge-Kutta step exceeds ``tolerance`` have no image.
+        """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._generated.action, ()
 
     def _whole(self, x: Tensor) -> Tensor:
         """Points with all coordinates."""
@@ -47,21 +76,31 @@ class ProjectiveAction(GeneratedAction):
         group: the group.
         prefixes: numbers of leading coordinates that points may have, apart from all.
         fill: values for the coordinates left out, ``[m]``.
-        matrices: the trace-free matrices of the fields on (x, 1), ``[dim, m + 1, m + 1]``.
-        affine: whether the last row of every matrix of the group is constant.
+        names: names of the coordinates.
+        base: all coordinates.
     """
 
     def __init__(
-        self, group: GeneratedGroup, prefixes: tuple[int, ...], fill: Tensor, matrices: Tensor, affine: bool
+        self, group: GeneratedGroup, prefixes: tuple[int, ...], fill: Tensor, names: Sequence[str], base: ProjectiveBase
     ) -> None:
-        super().__init__(group, prefixes, fill)
-        self._matrices = ProjectiveMatrices(group, matrices)
-        self._affine = affine
+        super().__init__(group, prefixes, fill, names)
+        self._matrices = ProjectiveMatrices(group, base.matrices)
+        self._affine = base.affine
 
     @property
     def base_is_projective(self) -> bool:
         """Whether points are jets (x, t, u) whose (x, t) move independently of u."""
         return {2, 3} <= set(self.point_dims)
+
+    @property
+    def flows(self) -> Mapping[str, str]:
+        """Closed forms."""
+        return dict.fromkeys(self._names, "closed form")
+
+    def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """Zero."""
+        y = self(g, x)
+        return torch.where(torch.isfinite(y).all(-1), 0.0, math.nan).to(y.dtype)
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
         return None if self._affine else _last_row(self._matrices(g), self._whole(x))
@@ -71,7 +110,7 @@ class ProjectiveAction(GeneratedAction):
 
 
 class FlowAction(GeneratedAction):
-    r"""The action by numerical flows, factor by factor, with the closed form on a projective base where there is one.
+    r"""The action by flows, factor by factor: closed forms and quadratures as far as they go, numerical flows beyond.
 
     Points are ``[*batch, p, m]``, or the leading coordinates of points if the fields on these depend on them alone
     (such as (x, t) of jets (x, t, u)). A point is NaN where a flow runs off to infinity, or where its error estimate
@@ -82,10 +121,10 @@ class FlowAction(GeneratedAction):
         prefixes: numbers of leading coordinates that points may have, apart from all.
         fill: values for the coordinates left out, ``[m]``.
         fields: the fields of the generators.
-        base: number of leading coordinates that move projectively, and the matrices of the fields on them.
+        tower: the coordinates that need no integrator.
         flow: the flow in closed form if there is one, ``(v [*batch, dim], x [*batch, m]) -> [*batch, m]``.
         steps: Runge-Kutta steps for each factor.
-        tolerance: bound on the error estimate of a step.
+        tolerance: bound on the error estimate of a step or a quadrature.
     """
 
     def __init__(
@@ -94,15 +133,16 @@ class FlowAction(GeneratedAction):
         prefixes: tuple[int, ...],
         fill: Tensor,
         fields: VectorFields,
-        base: tuple[int, Tensor] | None,
+        tower: Tower,
         flow: Flow | None,
         steps: int,
         tolerance: float,
     ) -> None:
-        super().__init__(group, prefixes, fill)
+        super().__init__(group, prefixes, fill, fields.coordinates)
         self._fields = fields
-        self._base_dim = 0 if base is None else base[0]
-        self._base = None if base is None else ProjectiveMatrices(group, base[1])
+        self._tower = tower
+        self._bases = [(list(base.coordinates), ProjectiveMatrices(group, base.matrices)) for base in tower.bases]
+        self._local = [not base.affine for base in tower.bases]
         self._flow = flow
         self._steps = steps
         self._tolerance = tolerance
@@ -110,41 +150,135 @@ class FlowAction(GeneratedAction):
     @property
     def base_is_projective(self) -> bool:
         """Whether (x, t) was found to move projectively, independently of the rest."""
-        return self._base_dim == 2 and self._fields.dim == 3
+        return self._fields.dim == 3 and any(index == [0, 1] for index, _ in self._bases)
+
+    @property
+    def flows(self) -> Mapping[str, str]:
+        """Those of the tower; the rest is integrated, or given."""
+        kinds = self._tower.kinds()
+        if self._flow is not None:
+            kinds = [kind if kind == "closed form" else "given" for kind in kinds]
+        return dict(zip(self._names, kinds, strict=True))
+
+    def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """The sum over the factors."""
+        y, error = self._move(self._lift(g, x), x)
+        valid = self.is_valid(g, x) & torch.isfinite(y).all(-1)
+        return torch.where(valid, error, math.nan)
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        return None if self._base is None else _last_row(self._base(g), x[..., : self._base_dim])
+        whole = self._whole(x)
+        total: Tensor | None = None
+        for (index, matrices), local in zip(self._bases, self._local, strict=True):
+            if local and index[0] < x.shape[-1]:
+                d = _last_row(matrices(g), whole[..., index])
+                total = d if total is None else total * d
+        return total
 
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
-        base = None if self._base is None else _apply(self._base(g), x[..., : self._base_dim])
+        return self._move(g, x)[0]
+
+    def _move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The images, and the error estimate of each."""
         given = x.shape[-1]
-        if base is not None and given == self._base_dim:
-            return base
         x = self._whole(x)
+        # a closed form of the whole element does not care where the flow of a factor passes through infinity
+        closed: dict[int, Tensor] = {}
+        for index, matrices in self._bases:
+            if index[0] < given:
+                image = _apply(matrices(g), x[..., index])
+                closed |= {c: image[..., position] for position, c in enumerate(index)}
+        if len(closed) >= given:
+            y = torch.stack([closed[c] for c in range(given)], -1)
+            return y, torch.zeros_like(y[..., 0])
         vectors, _ = self._generated.factors(g)
         batch = torch.broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
-        valid = torch.ones(batch, dtype=torch.bool, device=x.device)
+        valid = torch.isfinite(x).all(-1)
+        x = torch.where(valid.unsqueeze(-1), x, 0.0)
+        error = x.new_zeros(batch)
         for v in vectors:
             known = torch.isfinite(v).all(-1, keepdim=True)
-            x, alive = self._follow(torch.where(known, v, 0.0), x)
+            x, alive, missed = self._follow(torch.where(known, v, 0.0), x, given)
             valid = valid & alive & known.squeeze(-1)
-        if base is not None:
-            x = torch.cat([base, x[..., self._base_dim :]], -1)
-        return torch.where(valid.unsqueeze(-1), x, math.nan)[..., :given]
+            error = error + missed
+        y = torch.where(valid.unsqueeze(-1), x[..., :given], math.nan)
+        if closed:
+            y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(given)], -1)
+            y = torch.where(valid.unsqueeze(-1), y, math.nan)
+        return y, error
 
-    def _follow(self, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The flow of one vector for unit time, and where it is valid."""
+    def _follow(self, v: Tensor, x: Tensor, given: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The flow of one vector for unit time, where it is valid, and its error."""
         if self._flow is not None:
             y = self._flow(v, x)
             alive = torch.isfinite(y).all(-1)
-            return torch.where(alive.unsqueeze(-1), y, 0.0), alive
-
-        def field(y: Tensor) -> Tensor:
-            return self._fields.combination(v, y)
-
+            return torch.where(alive.unsqueeze(-1), y, 0.0), alive, torch.zeros_like(x[..., 0])
         tolerance = max(self._tolerance, 100.0 * torch.finfo(x.dtype).eps)
-        return dormand_prince(field, x, self._steps, tolerance)
+        solved = set(self._tower.solved())
+        trace = self._tower.flow(v.squeeze(-2), x, given)
+        alive = trace.alive & (trace.error <= tolerance)
+        end, error = trace.end, trace.error
+        if not solved >= set(range(given)):
+
+            def field(y: Tensor) -> Tensor:
+                return self._fields.combination(v, y)
+
+            y, inside, missed = dormand_prince(field, x, self._steps, tolerance)
+            alive, error = alive & inside, error + missed
+            end = torch.stack([(end if c in solved else y)[..., c] for c in range(x.shape[-1])], -1)
+        # a point that has left must not make the gradients of others NaN in the next flow
+        return torch.where(alive.unsqueeze(-1), end, x.detach()), alive, error
+
+
+class ChartAction(GeneratedAction):
+    """An action that is computed in other coordinates.
+
+    Args:
+        inner: the action in the coordinates of the chart.
+        chart: the coordinates.
+        fill: values for the coordinates left out, ``[m]``.
+    """
+
+    def __init__(self, inner: GeneratedAction, chart: Chart, fill: Tensor) -> None:
+        super().__init__(inner._generated, inner.point_dims[:-1], fill, inner._names)
+        self._inner = inner
+        self._chart = chart
+
+    @property
+    def base_is_projective(self) -> bool:
+        """Whether (x, t) are coordinates of the chart, and projective there."""
+        return self._inner.base_is_projective and not {0, 1} & set(self._chart.pairs)
+
+    @property
+    def flows(self) -> Mapping[str, str]:
+        """Those in the chart."""
+        return self._inner.flows
+
+    def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """The one in the chart."""
+        y, inside = self._charted(x)
+        return torch.where(inside.squeeze(-1), self._inner.flow_error(g, y), math.nan)
+
+    def _charted(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Points in the chart, those outside replaced by one inside, and which are inside, ``[*batch, p, 1]``."""
+        some = self._fill.like(x)[: x.shape[-1]]
+        probe = x.detach()
+        y = self._chart.forward(probe)
+        # outside also where another branch of the chart would come back
+        missed = (self._chart.backward(y) - probe).abs() / (1.0 + probe.abs())
+        inside = (torch.isfinite(y) & (missed <= torch.finfo(x.dtype).eps ** 0.5)).all(-1, keepdim=True)
+        return self._chart.forward(torch.where(inside, x, some)), inside
+
+    def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        return self._inner._denominator(g, self._charted(x)[0])
+
+    def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+        y, inside = self._charted(x)
+        moved = self._inner(g.squeeze(-2), y)
+        inside = inside & torch.isfinite(self._chart.backward(moved.detach())).all(-1, keepdim=True)
+        some = self._chart.forward(self._fill.like(x)[: x.shape[-1]])
+        return torch.where(inside, self._chart.backward(torch.where(inside, moved, some)), math.nan)
 
 
 class ProjectiveMatrices:
@@ -186,37 +320,3 @@ def _apply(matrix: Tensor, x: Tensor) -> Tensor:
 
 def _last_row(matrix: Tensor, x: Tensor) -> Tensor:
     return (matrix[..., -1, :-1] * x).sum(-1) + matrix[..., -1, -1]
-
-
-def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool] | None:
-    r"""Matrices of fields of the form :math:`a + B x + (c \cdot x) x`, by least squares; ``None`` if they are not.
-
-    Args:
-        points: ``[p, m]``.
-        values: the fields there, ``[p, n, m]``.
-
-    Returns:
-        Trace-free matrices ``[n, m + 1, m + 1]`` that act on (x, 1), and whether all c vanish.
-    """
-    count, m = points.shape
-    eye = torch.eye(m, dtype=points.dtype)
-    constant = eye.expand(count, m, m)
-    linear = torch.einsum("pb,ac->pacb", points, eye).reshape(count, m, m * m)  # B[c, b]
-    quadratic = points.unsqueeze(-1) * points.unsqueeze(-2)
-    design = torch.cat([constant, linear, quadratic], -1).reshape(count * m, -1)
-    if len(design) < 2 * design.shape[-1]:
-        return None
-    target = values.permute(0, 2, 1).reshape(count * m, -1)
-    solution = torch.linalg.lstsq(design, target).solution
-    size = target.abs().amax(0).clamp(min=1e-300)
-    if bool(((design @ solution - target).abs().amax(0) > 1e-9 * size).any()):
-        return None
-    solution = torch.where(solution.abs() < 1e-11 * size, 0.0, solution)
-    solution = torch.where((solution - solution.round()).abs() < 1e-11 * size, solution.round(), solution).T
-    a, b, c = solution.split([m, m * m, m], -1)
-    matrices = torch.zeros(len(solution), m + 1, m + 1, dtype=points.dtype)
-    matrices[:, :m, :m] = b.unflatten(-1, (m, m))
-    matrices[:, :m, m] = a
-    matrices[:, m, :m] = -c
-    trace = matrices.diagonal(dim1=-2, dim2=-1).mean(-1)
-    return matrices - trace[:, None, None] * torch.eye(m + 1, dtype=points.dtype), not bool((c != 0).any())

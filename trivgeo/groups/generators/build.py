@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trivgeo._checks import check_count
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
-from trivgeo.groups.generators.action import FlowAction, ProjectiveAction, fit_projective
+from trivgeo.groups.generators.action import ChartAction, FlowAction, GeneratedAction, ProjectiveAction
 from trivgeo.groups.generators.assemble import assemble
+from trivgeo.groups.generators.chart import Chart, straighten
 from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.reductive import check_homomorphism
@@ -23,6 +26,7 @@ from trivgeo.groups.generators.symbolic import (
     require_sympy,
     substitute,
 )
+from trivgeo.groups.generators.tower import Tower, find_tower
 from trivgeo.groups.structure import Split, check_split, find_split
 
 __all__ = ["from_generators"]
@@ -42,6 +46,7 @@ def from_generators(
     sampler: Callable[[int], Tensor] | None = None,
     flow: Callable[[Tensor, Tensor], Tensor] | None = None,
     steps: int = 16,
+    nodes: int = 16,
     tolerance: float = 1e-5,
 ) -> GeneratedGroup:
     r"""Build a Lie group, and its local action, from vector fields that span its algebra.
@@ -54,9 +59,18 @@ def from_generators(
     Levi factor and t a torus, and an element is :math:`g = \exp(n)\,h`; see `GeneratedGroup`. The group is the one with
     a simply connected ideal and torus: rotations of t keep their winding.
 
-    The action is in closed form if all fields are linear, affine or projective (:math:`a + B x + (c \cdot x) x`); the
-    leading coordinates use closed forms if those alone are. Otherwise flows are integrated in a fixed number of steps,
-    factor by factor, and points that cannot be trusted are NaN.
+    How the action is computed, coordinate by coordinate (``group.action().flows`` says which way each went, and
+    ``group.action().flow_error(g, x)`` how far it can be off):
+
+    - In closed form: all coordinates if all fields are linear, affine or projective
+      (:math:`a + B x + (c \cdot x) x`); else those coordinates that move so by themselves, such as (x, t) of heat.
+    - By one quadrature: coordinates u whose fields are affine in them, :math:`A(x) u + b(x)` with commuting A, over
+      coordinates x that are solved already: the fibre of every linear equation, Burgers, Schroedinger.
+    - Integrated in a fixed number of steps: what is left.
+
+    The latter two go factor by factor through the element, and points that cannot be trusted are NaN. For SymPy
+    expressions, coordinates that would have to be integrated are first straightened where that is possible: S log S of
+    Black-Scholes moves log S affinely.
 
     Args:
         fields: one vector field a generator, as a sequence, or by name. Each is a torch function from a point ``[m]``
@@ -73,6 +87,7 @@ def from_generators(
         flow: the flow for unit time of :math:`\sum v_i X_i` in closed form, ``(v [*batch, dim], x [*batch, m]) ->
             [*batch, m]``, NaN or infinite where undefined.
         steps: Runge-Kutta steps for each factor of an element.
+        nodes: Gauss-Legendre nodes for each factor of an element.
         tolerance: largest error estimate of one step, relative to 1 + |x|, of a point that counts as valid.
 
     Returns:
@@ -85,21 +100,24 @@ def from_generators(
         ShapeError: a field returns the wrong shape.
     """
     entries, labels = _labelled(fields, names)
-    vector_fields, exact = _vector_fields(entries, labels, variables, parameters)
+    vector_fields, symbolic = _vector_fields(entries, labels, variables, parameters)
+    exact = None if symbolic is None else _exact_constants(symbolic, labels)
     field_constants = fit_brackets(vector_fields, sampler)
     constants = -(field_constants if exact is None else exact)
     algebra = LieAlgebra(constants, labels)
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ConfigurationError(f"steps: expected an integer of at least 1, got {steps!r}")
+    check_count("steps", steps)
+    check_count("nodes", nodes)
     if not 0 < tolerance < 1:
         raise ConfigurationError(f"tolerance: expected a number in (0, 1), got {tolerance}")
 
     found = find_split(algebra) if split is None else _given_split(algebra, split)
     dim = vector_fields.dim
     points = sample_points(vector_fields, 4 * (dim + 1) ** 2 + 8, sampler)
-    values = vector_fields(points)
-    whole = fit_projective(points, values)
-    faithful = None if whole is None else whole[0]
+    motion = _motion(vector_fields, symbolic if flow is None else None, points, nodes)
+    whole = next((base for base in motion.tower.bases if len(base.coordinates) == dim), None)
+    faithful = None if whole is None else whole.matrices
+    if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
+        motion = _Motion(vector_fields, Tower(vector_fields, [], [], nodes), None)
     if representation is not None:
         faithful = representation.detach().to(device="cpu", dtype=torch.float64)
         if faithful.ndim != 3 or len(faithful) != algebra.dim or faithful.shape[1] != faithful.shape[2]:
@@ -113,20 +131,61 @@ def from_generators(
 
     prefixes = _closed_prefixes(vector_fields, points)
     fill = points[0]
-    if whole is not None and flow is None:
-        matrices, affine = whole
-        return group.with_action(lambda g: ProjectiveAction(g, prefixes, fill, matrices, affine))
-    base: tuple[int, Tensor] | None = None
-    for count in sorted(prefixes, reverse=True):
-        fit = fit_projective(points[:, :count], values[..., :count])
-        if fit is not None:
-            base = (count, fit[0])
-            break
+    inner = fill if motion.chart is None else motion.chart.forward(fill)
 
-    def make(g: GeneratedGroup) -> PointAction:
-        return FlowAction(g, prefixes, fill, vector_fields, base, flow, steps, tolerance)
+    def make(g: GeneratedGroup) -> GeneratedAction:
+        action: GeneratedAction
+        if whole is not None and flow is None:
+            action = ProjectiveAction(g, prefixes, inner, vector_fields.coordinates, whole)
+        else:
+            action = FlowAction(g, prefixes, inner, motion.fields, motion.tower, flow, steps, tolerance)
+        return action if motion.chart is None else ChartAction(action, motion.chart, fill)
 
-    return group.with_action(make)
+    recipe = partial(
+        from_generators,
+        fields,
+        variables=variables,
+        parameters=parameters,
+        names=names,
+        split=split,
+        representation=representation,
+        sampler=sampler,
+        flow=flow,
+        steps=steps,
+        nodes=nodes,
+        tolerance=tolerance,
+    )
+    return group.with_action(make, recipe)
+
+
+@dataclass(frozen=True)
+class _Symbolic:
+    """Fields as SymPy expressions of the coordinates alone."""
+
+    vectors: list[tuple[Any, ...]]
+    symbols: list[Any]
+
+
+@dataclass(frozen=True)
+class _Motion:
+    """What the action integrates: the fields, perhaps in other coordinates, and how far that is solved."""
+
+    fields: VectorFields
+    tower: Tower
+    chart: Chart | None
+
+
+def _motion(fields: VectorFields, symbolic: _Symbolic | None, points: Tensor, nodes: int) -> _Motion:
+    """The fields as they are, or in a chart in which more coordinates are solved."""
+    plain = _Motion(fields, find_tower(fields, points, nodes), None)
+    if symbolic is None or len(plain.tower.solved()) == fields.dim:
+        return plain
+    chart = straighten(symbolic.vectors, symbolic.symbols, points)
+    if chart is None:
+        return plain
+    moved = _compiled(_Symbolic(chart.vectors, chart.symbols), fields.coordinates, fields.names)
+    charted = _Motion(moved, find_tower(moved, chart.forward(points), nodes), chart)
+    return charted if len(charted.tower.solved()) > len(plain.tower.solved()) else plain
 
 
 def _labelled(
@@ -152,8 +211,8 @@ def _vector_fields(
     labels: Sequence[str],
     variables: Sequence[Any] | int,
     parameters: Mapping[Any, Any] | None,
-) -> tuple[VectorFields, Tensor | None]:
-    """The fields as torch functions, and exact structure constants where they are polynomials."""
+) -> tuple[VectorFields, _Symbolic | None]:
+    """The fields as torch functions, and as expressions if they were given so."""
     if all(callable(entry) for entry in entries):
         if parameters is not None:
             raise ConfigurationError("parameters: expected none for torch functions; close over the values")
@@ -165,31 +224,39 @@ def _vector_fields(
     symbols = list(variables)
     if not all(isinstance(s, sp.Symbol) for s in symbols):
         raise ConfigurationError(f"variables: expected SymPy symbols, got {symbols}")
-    vectors = substitute(entries, symbols, parameters or {})
+    symbolic = _Symbolic(substitute(entries, symbols, parameters or {}), symbols)
+    return _compiled(symbolic, [s.name for s in symbols], labels), symbolic
+
+
+def _compiled(symbolic: _Symbolic, coordinates: Sequence[str], labels: Sequence[str]) -> VectorFields:
+    """Expressions as torch functions."""
+    sp = require_sympy()
+    vectors, symbols = symbolic.vectors, symbolic.symbols
     coefficients = sp.symbols(f"v0:{len(vectors)}", cls=sp.Dummy)
     sums = [
         sp.Add(*(c * vector[a] for c, vector in zip(coefficients, vectors, strict=True))) for a in range(len(symbols))
     ]
-    combined = compile_expressions(sums, [*coefficients, *symbols])
-    fields = VectorFields(
+    return VectorFields(
         [_of_point(compile_expressions(vector, symbols)) for vector in vectors],
-        [s.name for s in symbols],
+        coordinates,
         labels,
-        lambda v, x: combined(*v.unbind(-1), *x.unbind(-1)),
+        [compile_expressions([entry], [*coefficients, *symbols]) for entry in sums],
     )
-    if not all(entry.is_polynomial(*symbols) for vector in vectors for entry in vector):
-        return fields, None
-    return fields, _exact_constants(vectors, symbols, labels)
 
 
 def _of_point(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda x: function(*x.unbind(-1))
 
 
-def _exact_constants(vectors: Sequence[Any], symbols: Sequence[Any], labels: Sequence[str]) -> Tensor | None:
-    """Structure constants by exact arithmetic; ``None`` if there are none, and the numerical test says why."""
+def _exact_constants(symbolic: _Symbolic, labels: Sequence[str]) -> Tensor | None:
+    """Structure constants by exact arithmetic, for polynomials.
+
+    ``None`` for others, and if there are none: then the numerical test says why.
+    """
+    if not all(entry.is_polynomial(*symbolic.symbols) for vector in symbolic.vectors for entry in vector):
+        return None
     try:
-        constants = exact_structure_constants(vectors, symbols, labels)
+        constants = exact_structure_constants(symbolic.vectors, symbolic.symbols, labels)
     except AlgebraError:
         return None
     return torch.tensor([[[float(x) for x in row] for row in block] for block in constants], dtype=torch.float64)

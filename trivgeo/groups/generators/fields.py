@@ -23,8 +23,8 @@ class VectorFields:
         functions: torch functions from points to tangents; each may take ``[*batch, m]`` or single points ``[m]``.
         coordinates: names of the coordinates.
         names: names of the fields.
-        combine: the combination ``(v [*batch, n], x [*batch, m]) -> sum_i v_i X_i(x)`` where it is cheaper than the
-            fields one by one.
+        combine: for each coordinate the function ``(v_1, ..., v_n, x_1, ..., x_m) -> sum_i v_i X_i(x)`` of tensors that
+            broadcast, ``[*batch, 1]``, where that is cheaper than the fields one by one.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class VectorFields:
         functions: Sequence[Field],
         coordinates: Sequence[str],
         names: Sequence[str],
-        combine: Callable[[Tensor, Tensor], Tensor] | None = None,
+        combine: Sequence[Callable[..., Tensor]] | None = None,
     ) -> None:
         self.coordinates = tuple(coordinates)
         self.names = tuple(names)
@@ -49,9 +49,18 @@ class VectorFields:
 
     def combination(self, v: Tensor, x: Tensor) -> Tensor:
         """The field of an algebra vector: v ``[*batch, n]``, x ``[*batch, m]``."""
+        if self._combine is None:
+            return (v.unsqueeze(-1) * self(x)).sum(-2)
+        return torch.stack(self.components(v.unbind(-1), x.unbind(-1), range(self.dim)), -1)
+
+    def components(self, v: Sequence[Tensor], x: Sequence[Tensor], index: Sequence[int]) -> list[Tensor]:
+        """Some coordinates of the field of an algebra vector, from coordinates of both that broadcast."""
         if self._combine is not None:
-            return self._combine(v, x)
-        return (v.unsqueeze(-1) * self(x)).sum(-2)
+            values = [self._combine[c](*v, *x).squeeze(-1) for c in index]
+            return list(torch.broadcast_tensors(*values))
+        whole = self(torch.stack(torch.broadcast_tensors(*x), -1))
+        terms = [[w * whole[..., i, c] for i, w in enumerate(v)] for c in index]
+        return [sum(term[1:], start=term[0]) for term in terms]
 
 
 def _batched(function: Field, dim: int, name: str) -> Field:

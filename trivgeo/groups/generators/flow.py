@@ -22,7 +22,9 @@ _ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1
 _LARGEST_STEP = 4.0
 
 
-def dormand_prince(field: Callable[[Tensor], Tensor], x: Tensor, steps: int, tolerance: float) -> tuple[Tensor, Tensor]:
+def dormand_prince(
+    field: Callable[[Tensor], Tensor], x: Tensor, steps: int, tolerance: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """The flow of an autonomous field for unit time, of order 5.
 
     A point whose embedded error estimate in one step is above ``tolerance`` times (1 + |x|), or which would move by
@@ -36,10 +38,12 @@ def dormand_prince(field: Callable[[Tensor], Tensor], x: Tensor, steps: int, tol
         tolerance: the bound on the error estimate of one step.
 
     Returns:
-        The points ``[*batch, m]``, and where they are valid, ``[*batch]``.
+        The points ``[*batch, m]``, where they are valid, and the sum of the error estimates of the steps relative to
+        1 + |x|, ``[*batch]``.
     """
     alive = torch.isfinite(x).all(-1)
     x = torch.where(alive.unsqueeze(-1), x, 0.0)
+    total = torch.zeros_like(x[..., 0])
     for _ in range(steps):
         h = torch.where(alive, 1.0 / steps, 0.0).to(x.dtype).unsqueeze(-1)
         size = 1.0 + x.detach().abs().amax(-1, keepdim=True)
@@ -54,9 +58,11 @@ def dormand_prince(field: Callable[[Tensor], Tensor], x: Tensor, steps: int, tol
         with torch.no_grad():
             pairs = zip(_ERROR[1:], slopes[1:], strict=True)
             error = h * sum((c * k for c, k in pairs if c), start=_ERROR[0] * slopes[0])
-            alive = alive & (error.abs() <= tolerance * size).all(-1)
+            relative = (error.abs() / size).amax(-1)
+            alive = alive & (relative <= tolerance)
+            total = total + relative
         x = torch.where(alive.unsqueeze(-1), y, x)
-    return x, alive
+    return x, alive, total
 
 
 def _finite(k: Tensor) -> Tensor:

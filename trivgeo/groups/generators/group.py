@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
-from trivgeo.groups.action import PointAction
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.generators.ideal import MatrixAdjoint
@@ -16,6 +17,9 @@ from trivgeo.groups.generators.reductive import ReductiveGroup
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.structure import Split
+
+if TYPE_CHECKING:
+    from trivgeo.groups.generators.action import GeneratedAction
 
 __all__ = ["GeneratedGroup"]
 
@@ -26,6 +30,12 @@ class GeneratedGroup(LieGroup):
     An element is ``[*batch, m * m + k + d]``: the matrix of the semisimple part (empty if there is none), the additive
     coordinates of the torus, the exponential coordinates of the nilpotent ideal, with :math:`g = \exp(n)\, h`. It is
     made by `from_generators`.
+
+    The logarithm is NaN where the principal logarithm of the matrix does not exist (an eigenvalue is zero or negative)
+    or is not in the algebra (a representation by Ad may wind further than the group), and where the derivation of the
+    torus and semisimple part has an eigenvalue :math:`2 \pi i k \ne 0` on the ideal.
+
+    Groups from SymPy expressions, or from named functions, can be pickled: they are built again.
 
     Args:
         algebra: the algebra in the basis of the generators, with the sign of the group.
@@ -52,7 +62,8 @@ class GeneratedGroup(LieGroup):
         self._basis = Constant(basis)
         self._inverse_basis = Constant(torch.linalg.inv(basis))
         self._reductive = core if isinstance(core, ReductiveGroup) else getattr(core, "complement", None)
-        self._make_action: Callable[[GeneratedGroup], PointAction] | None = None
+        self._make_action: Callable[[GeneratedGroup], GeneratedAction] | None = None
+        self._recipe: Callable[..., GeneratedGroup] | None = None
         start = 0 if self._reductive is None else self._reductive.semisimple_dim
         count = 0 if self._reductive is None else self._reductive.torus_dim
         # tr ad of the torus, which alone is not zero
@@ -151,11 +162,33 @@ class GeneratedGroup(LieGroup):
         _, sigma, _ = self.parts(g)
         return -(sigma * self._characters.like(g)).sum(-1)
 
-    def with_action(self, make: Callable[[GeneratedGroup], PointAction]) -> GeneratedGroup:
-        """Set how the group acts; returns the group."""
+    def with_action(
+        self, make: Callable[[GeneratedGroup], GeneratedAction], recipe: Callable[..., GeneratedGroup]
+    ) -> GeneratedGroup:
+        """Set how the group acts, and how it is built again with a keyword ``scale``; returns the group."""
         self._make_action = make
+        self._recipe = recipe
         return self
 
-    def action(self) -> PointAction:
+    def __copy__(self) -> GeneratedGroup:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GeneratedGroup:
+        return self.__copy__()  # nothing in a group changes
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        if self._recipe is None:
+            return super().__reduce_ex__(protocol)
+        return _build, (self._recipe, self._scale)
+
+    def action(self) -> GeneratedAction:
         """The local action whose one-parameter groups are the flows of the generators."""
-        return super().action() if self._make_action is None else self._make_action(self)
+        if self._make_action is None:
+            raise ConfigurationError(f"{self!r} was not given an action")
+        return self._make_action(self)
+
+
+def _build(recipe: Callable[..., GeneratedGroup], scale: Tensor | None) -> GeneratedGroup:
+    return recipe(scale=scale)

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 
-__all__ = ["compile_expressions", "exact_number", "exact_structure_constants", "require_sympy", "substitute"]
+__all__ = [
+    "compile_expressions",
+    "exact_number",
+    "exact_structure_constants",
+    "require_sympy",
+    "substitute",
+    "unknown_functions",
+]
 
 
 def require_sympy() -> ModuleType:
@@ -76,12 +83,10 @@ def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) ->
     """
     sp = require_sympy()
     table = {name: getattr(torch, name) for name in _TORCH_FUNCTIONS} | {"Abs": torch.abs}
-    used = {f.func.__name__ for e in expressions for f in e.atoms(sp.Function)}
-    if used - set(table):
-        raise ConfigurationError(f"fields: expected functions of {sorted(table)}, got {sorted(used - set(table))}")
-    numbers = {r: sp.Float(r, 20) for e in expressions for r in e.atoms(sp.Rational) if not r.is_Integer}
-    powers = {p: p for e in expressions for p in e.atoms(sp.Pow) if p.exp in numbers}
-    numeric = [e.xreplace(powers).xreplace(numbers) for e in expressions]
+    unknown = unknown_functions(expressions)
+    if unknown:
+        raise ConfigurationError(f"fields: expected functions of {sorted(table)}, got {sorted(unknown)}")
+    numeric = [_with_floats(sp.sympify(e)) for e in expressions]
     function = sp.lambdify(list(variables), numeric, modules=[table, "math"], cse=True)
 
     def evaluate(*arguments: Tensor) -> Tensor:
@@ -94,6 +99,23 @@ def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) ->
     return evaluate
 
 
+def _with_floats(expression: Any) -> Any:
+    """Constants other than integers as floating-point numbers, but for rational exponents (torch has a sqrt)."""
+    sp = require_sympy()
+    if not expression.free_symbols:
+        return expression if expression.is_Integer else expression.evalf(20)
+    if expression.is_Pow and expression.exp.is_Rational:
+        return sp.Pow(_with_floats(expression.base), expression.exp)
+    return expression.func(*map(_with_floats, expression.args)) if expression.args else expression
+
+
+def unknown_functions(expressions: Sequence[Any]) -> set[str]:
+    """The functions in expressions that torch lacks."""
+    sp = require_sympy()
+    used = {f.func.__name__ for e in expressions for f in e.atoms(sp.Function)}
+    return used - set(_TORCH_FUNCTIONS) - {"Abs"}
+
+
 _TORCH_FUNCTIONS = (
     "exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "atan2", "sqrt", "erf", "sign",
 )  # fmt: skip
@@ -102,28 +124,28 @@ _TORCH_FUNCTIONS = (
 def exact_structure_constants(fields: Sequence[Sequence[Any]], variables: Sequence[Any], names: Sequence[str]) -> Any:
     """The constants of ``[X_i, X_j]`` as vector fields, ``DX_j X_i - DX_i X_j``, exact; nested lists ``[n][n][n]``.
 
-    Fields must be polynomial in the variables, with coefficients rational in any other symbols.
+    Fields are sums of products that are taken to be independent if they are different: exact for polynomials, and for
+    powers times exponentials of polynomials and logarithms of the variables. Coefficients are rational in any other
+    symbols.
 
     Raises:
         AlgebraError: a bracket leaves the span (named), or the fields are dependent.
-        PolynomialError: of SymPy, where a field is not polynomial.
     """
     sp = require_sympy()
     n = len(fields)
-    polys = [[sp.Poly(entry, *variables) for entry in field] for field in fields]
-    monomials: dict[tuple[int, tuple[int, ...]], int] = {}
+    monomials: dict[tuple[int, Any], int] = {}
 
     def column(vector: Sequence[Any]) -> dict[int, Any]:
         entries: dict[int, Any] = {}
-        for component, poly in enumerate(vector):
-            for monomial, coefficient in poly.terms():
-                if coefficient != 0:
-                    entries[monomials.setdefault((component, monomial), len(monomials))] = coefficient
+        for component, entry in enumerate(vector):
+            for function, coefficient in _independent_parts(entry, variables):
+                row = monomials.setdefault((component, function), len(monomials))
+                entries[row] = entries.get(row, sp.S.Zero) + coefficient
         return entries
 
-    columns = [column(vector) for vector in polys]
+    columns = [column(vector) for vector in fields]
     pairs = list(itertools.combinations(range(n), 2))
-    brackets = [column(_bracket(polys[i], polys[j], variables)) for i, j in pairs]
+    brackets = [column(_bracket(fields[i], fields[j], variables)) for i, j in pairs]
     matrix = sp.zeros(len(monomials), n + len(pairs))
     for c, entries in enumerate([*columns, *brackets]):
         for r, value in entries.items():
@@ -142,6 +164,20 @@ def exact_structure_constants(fields: Sequence[Sequence[Any]], variables: Sequen
             constants[i][j][k] = sp.simplify(solved[k, n + index])
             constants[j][i][k] = -constants[i][j][k]
     return constants
+
+
+def _independent_parts(expression: Any, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The terms of a sum: the factor that depends on the variables, and its coefficient."""
+    sp = require_sympy()
+    if expression.is_polynomial(*variables):
+        return list(sp.Poly(expression, *variables).terms())
+    parts = []
+    for term in sp.Add.make_args(sp.expand(sp.powsimp(sp.expand(expression), force=True))):
+        number, function = term.as_independent(*variables, as_Add=False)
+        if function.is_polynomial(*variables):
+            function = sp.Poly(function, *variables).monoms()[0]
+        parts.append((function, number))
+    return parts
 
 
 def _bracket(x: Sequence[Any], y: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
