@@ -102,13 +102,11 @@ def _functions_along(entries: Sequence[Any], z: Any) -> set[Any] | None:
 def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] | None:
     """A new symbol, the new coordinate as a function of z, and the inverse."""
     sp = require_sympy()
-    from sympy.integrals.manualintegrate import manualintegrate
-
     real = sp.Dummy(z.name, **_sign(values))
     for function in sorted(functions, key=lambda f: (sp.count_ops(f), str(f))):
         if sp.count_ops(function) > _LARGEST:
             continue
-        y = manualintegrate(1 / function.subs(z, real), real)
+        y = sp.integrate(1 / function.subs(z, real), real, manual=True)  # by rules only, which always ends
         if y.has(sp.Integral) or sp.count_ops(y) > _LARGEST or unknown_functions([y]):
             continue
         images = compile_expressions([y], [real])(values).squeeze(-1)
