@@ -152,7 +152,7 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
     """A table as Markdown, ours and in brackets the published figure; and the same as plain data."""
     lines = [f"## {table.title}", "", "| method | " + " | ".join(table.columns) + " |"]
     lines.append("|---" * (len(table.columns) + 1) + "|")
-    cost = ["", "| run | cases | evaluations a case | ms a case | device |", "|---|---|---|---|---|"]
+    cost: dict[str, str] = {}
     data: list[dict[str, Any]] = []
     missing: list[str] = []
     for label, cells in table.rows.items():
@@ -177,13 +177,14 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
                 }
             )
             if result is not None:
-                cost.append(
+                cost[cell.run] = (
                     f"| {cell.run} | {result.cases} | {result.evaluations:.0f} | {1e3 * result.seconds:.3g} | "
                     f"{result.device} |"
                 )
         lines.append(f"| {label} | " + " | ".join(texts) + " |")
-    if len(cost) > 3:
-        lines += cost
+    if cost:
+        heading = ["", "| run | cases | evaluations a case | ms a case | device |", "|---|---|---|---|---|"]
+        lines += heading + list(cost.values())
     if missing:
         lines += ["", "Not run yet: " + ", ".join(dict.fromkeys(missing))]
     return "\n".join(lines), data
