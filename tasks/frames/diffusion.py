@@ -17,7 +17,7 @@ from tasks.frames.digits import FrameSplit
 from tasks.frames.figures import draw_frames
 from tasks.frames.group import COORDINATES, frame_group
 from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
-from tasks.results import ResultsWriter
+from tasks.results import writer_of
 from trivgeo._checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.sde import (
@@ -168,7 +168,7 @@ class FrameDiffusion(pl.LightningModule):
 
     def test_step(self, seed: int, index: int) -> None:
         """Compare as many samples as there are test frames with these, and training frames likewise."""
-        writer = self._writer()
+        writer = writer_of(self.trainer)
         if writer is not None and writer.done(seed):
             return
         frames = self._frames()
@@ -246,7 +246,3 @@ class FrameDiffusion(pl.LightningModule):
 
     def _frames(self) -> FrameSplit:
         return self.trainer.datamodule.frames  # type: ignore[attr-defined]
-
-    def _writer(self) -> ResultsWriter | None:
-        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
-        return next((c for c in callbacks if isinstance(c, ResultsWriter)), None)

@@ -1,13 +1,12 @@
 """Test of a sampler on SO(10) against the exact law of the top-left entry."""
 
 import time
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from tasks.results import ResultsWriter
+from tasks.results import writer_of
 from tasks.so10.figures import draw_sampling
 from tasks.so10.law import CornerLaw
 from tasks.so10.samplers import Sampler
@@ -44,7 +43,7 @@ class CornerSampling(pl.LightningModule):
     def test_step(self, batch: tuple[int, int], index: int) -> None:
         """Draw and compare the samples of one seed."""
         seed, count = batch
-        writer = self._writer()
+        writer = writer_of(self.trainer)
         if writer is not None and writer.done(seed):
             return
         generator = torch.Generator(self.device).manual_seed(1_000_003 * (self.seed + 1) + seed)
@@ -77,10 +76,6 @@ class CornerSampling(pl.LightningModule):
             writer.write([row])
             if self.figure is not None and index == 0:
                 draw_sampling(writer.directory / self.figure, self.law, x, _means(trace))
-
-    def _writer(self) -> ResultsWriter | None:
-        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
-        return next((c for c in callbacks if isinstance(c, ResultsWriter)), None)
 
 
 def _means(trace: dict[int, Tensor]) -> dict[int, float]:

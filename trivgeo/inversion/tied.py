@@ -12,7 +12,7 @@ from trivgeo._checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.base import InversionResult
-from trivgeo.inversion.counting import CountedPosterior, CountingInverter, where_rows
+from trivgeo.inversion.counting import CountedPosterior, CountingInverter, rows_like, where_rows
 from trivgeo.inversion.energy import DataEnergy
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, ScoreEstimate, reverse_solution
 from trivgeo.sde.process import uniform_grid
@@ -151,7 +151,7 @@ class _Seen:
     def update(self, estimate: ScoreEstimate) -> None:
         """Take in the energies of one estimate."""
         energy, index = torch.where(estimate.finite, estimate.energy, torch.inf).min(-1, keepdim=True)
-        elements = torch.take_along_dim(estimate.elements, self._wide(index), -self._rank - 1)
+        elements = torch.take_along_dim(estimate.elements, rows_like(index, estimate.elements), -self._rank - 1)
         energy, elements = energy.squeeze(-1), elements.squeeze(-self._rank - 1)
         lower = energy < self.energies
         self.energies = torch.where(lower, energy, self.energies)
@@ -160,13 +160,10 @@ class _Seen:
     def survivors(self, number: int, g: Tensor, failures: Tensor) -> tuple[Tensor, Tensor]:
         """Drop all but the ``number`` chains of each datum that have met the lowest energies."""
         index = self.energies.topk(number, dim=1, largest=False).indices
-        wide = self._wide(index)
+        wide = rows_like(index, g)
         self.energies = self.energies.gather(1, index)
         self.elements = torch.take_along_dim(self.elements, wide, 1)
         return torch.take_along_dim(g, wide, 1), failures.gather(1, index)
-
-    def _wide(self, index: Tensor) -> Tensor:
-        return index.reshape(*index.shape, *[1] * self._rank)
 
 
 def _stages(times: list[float], number: int, pruning: Sequence[tuple[float, int]]) -> list[tuple[int, list[float]]]:
