@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import PointAction, Translation
-from trivgeo.inversion import TIED, PosteriorEnergy
+from trivgeo.inversion import TIED, Descent, PosteriorEnergy
 from trivgeo.sde import GeometricSchedule
 
 SCHEDULE = GeometricSchedule(0.05, 2.0)
@@ -77,6 +77,37 @@ class TestKeepSeen:
         finite = torch.isfinite(result.energies)
         assert bool(finite.any(1).all())
         assert bool((result.energies[finite] >= 0).all())
+
+
+class TestDescent:
+    DESCENT = Descent(steps=40, learning_rate=0.01, momentum=0.3, max_gradient_norm=None)
+
+    def test_ends_in_the_minimum_of_the_well_of_every_chain(self) -> None:
+        x = 0.3 * randn(4, 3, 2)
+        plain = inverter(Recorder())(x, generator=seeded(1))
+        result = inverter(Recorder(), descent=self.DESCENT)(x, generator=seeded(1))
+        assert bool((result.energies < plain.energies).all())
+        g = result.elements.clone().requires_grad_()
+        energy = PosteriorEnergy(Translation(2).action(), Recorder(), x)(g)
+        assert_relative(energy, result.energies, 1e-12)
+        (gradient,) = torch.autograd.grad(energy.sum(), g)
+        assert float(gradient.abs().max()) < 1e-5
+        assert float((result.elements - plain.elements).norm(dim=-1).max()) < 2 * math.pi / 5  # apart of two wells
+
+    def test_evaluations_are_counted(self) -> None:
+        result = inverter(Recorder(), descent=self.DESCENT)(randn(2, 3, 2), generator=seeded(1))
+        assert result.gradient_evaluations == 8 * (3 * 20 + 40)
+        assert result.energy_evaluations == 8 * 2
+
+    def test_no_energy_rises_where_steps_are_too_long(self) -> None:
+        x = randn(4, 3, 2)
+        plain = inverter(Recorder())(x, generator=seeded(1))
+        wild = inverter(Recorder(), descent=Descent(steps=5, learning_rate=10.0))(x, generator=seeded(1))
+        assert bool((wild.energies <= plain.energies).all())
+
+    def test_refuses_what_is_no_descent(self) -> None:
+        with pytest.raises(ConfigurationError, match="Descent"):
+            inverter(Recorder(), descent=10)
 
 
 class TestPruning:

@@ -27,7 +27,6 @@ __all__ = [
     "exp_phi1",
     "identity_like",
     "inverse",
-    "matmul",
     "matrix_exp",
     "matrix_log",
     "matvec",
@@ -75,20 +74,9 @@ def identity_like(matrix: Tensor) -> Tensor:
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The product of square matrices; written out for 2 x 2, where batched routines are slower."""
-    if a.shape[-1] != 2:
-        return a @ b
-    (p, q), (r, s) = _rows(a)
-    (t, u), (v, w) = _rows(b)
-    return _stack([[p * t + q * v, p * u + q * w], [r * t + s * v, r * u + s * w]])
-
-
 def matvec(a: Tensor, x: Tensor) -> Tensor:
     """``a x`` for a ``[*batch, m, n]`` and x ``[*batch, n]``; batches broadcast."""
-    if a.shape[-1] > _UNROLLED_ACTION:
-        return (a @ x.unsqueeze(-1)).squeeze(-1)
-    return _sum_columns(a, x)
+    return (a @ x.unsqueeze(-1)).squeeze(-1)
 
 
 def _sum_columns(a: Tensor, x: Tensor) -> Tensor:
@@ -317,7 +305,7 @@ def _polynomial_exp(matrix: Tensor, with_phi1: bool) -> tuple[Tensor, Tensor | N
     count = _doublings(matrix, _POLYNOMIAL_RADIUS)
     powers = [matrix * torch.exp2(-count)[..., None, None]]
     for _ in range(k - 2):
-        powers.append(matmul(powers[-1], powers[0]))
+        powers.append(powers[-1] @ powers[0])
     relation = _characteristic(powers)
     terms = _SINGLE_TERMS if torch.finfo(matrix.dtype).eps > 1e-10 else _DOUBLE_TERMS
 

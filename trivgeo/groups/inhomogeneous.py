@@ -14,7 +14,6 @@ from trivgeo.groups._matrices import (
     circular_slopes,
     identity_like,
     inverse,
-    matmul,
     matvec,
     phi1_ad,
     phi1_matrix,
@@ -97,11 +96,9 @@ class InhomogeneousGroup(LieGroup):
         return self.join(self.linear.project(a), b)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        (a, b), (c, d) = self.split(g), self.split(h)
-        if self.size != 2:
-            whole = a @ h
-            return torch.cat([whole[..., :-1], whole[..., -1:] + b.unsqueeze(-1)], -1)
-        return self.join(matmul(a, c), matvec(a, d) + b)
+        a, b = self.split(g)
+        whole = a @ h
+        return torch.cat([whole[..., :-1], whole[..., -1:] + b.unsqueeze(-1)], -1)
 
     def _inverse(self, g: Tensor) -> Tensor:
         a, b = self.split(g)

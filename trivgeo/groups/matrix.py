@@ -13,7 +13,6 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups._matrices import (
     determinant,
     inverse,
-    matmul,
     matrix_exp,
     matrix_log,
     transform_points,
@@ -87,7 +86,7 @@ class MatrixGroup(LieGroup):
         return (v @ self._units.like(v)).unflatten(-1, self._element_shape)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        return matmul(g, h)
+        return g @ h
 
     def _inverse(self, g: Tensor) -> Tensor:
         return inverse(g)

@@ -3,7 +3,7 @@
 from trivgeo.inversion.amortized import AmortizedInverter
 from trivgeo.inversion.base import InversionResult, Inverter
 from trivgeo.inversion.calibration import calibrated_scale
-from trivgeo.inversion.descent import AlgebraCoordinates, GroupElements, Parametrization
+from trivgeo.inversion.descent import AlgebraCoordinates, Descent, GroupElements, Parametrization
 from trivgeo.inversion.distillation import consistency_loss
 from trivgeo.inversion.domain import DomainDistance
 from trivgeo.inversion.energy import DataEnergy, FunctionEnergy, PosteriorEnergy
@@ -33,6 +33,7 @@ __all__ = [
     "AlgebraCoordinates",
     "AmortizedInverter",
     "DataEnergy",
+    "Descent",
     "DomainDistance",
     "FoCal",
     "FramedEnergy",

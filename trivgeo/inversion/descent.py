@@ -9,13 +9,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trivgeo._checks import check_positive
+from trivgeo._checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.base import InversionResult
 from trivgeo.inversion.counting import CountedPosterior, where_rows
 
-__all__ = ["Adam", "AlgebraCoordinates", "GroupElements", "HeavyBall", "Parametrization", "UpdateRule", "descend"]
+__all__ = [
+    "Adam",
+    "AlgebraCoordinates",
+    "Descent",
+    "GroupElements",
+    "HeavyBall",
+    "Parametrization",
+    "UpdateRule",
+    "descend",
+]
 
 
 class Parametrization(ABC):
@@ -185,7 +194,7 @@ class HeavyBall(UpdateRule):
 
 def descend(
     posterior: CountedPosterior,
-    start: Tensor,
+    point: Tensor,
     space: Parametrization,
     rule: UpdateRule,
     steps: int,
@@ -193,27 +202,27 @@ def descend(
     keep_seen: bool,
     on_step: Callable[[int, float], None] | None,
 ) -> InversionResult:
-    """Descend from ``exp(start)``, each chain by itself.
+    """Descend from a point for each chain, each by itself.
 
     A chain whose energy or gradient is not finite goes back to its last point where both were, its moments as they
     were there, and the step counts as a failure. The end is that point, too, if the energy there is not finite.
 
     Args:
         posterior: the energy.
-        start: algebra vectors ``[b, k, dim]``.
-        space: where the point lives.
+        point: where, ``[b, k, ...]``.
+        space: where it lives.
         rule: how it moves.
         steps: gradient evaluations of each chain; one energy comes after.
         keep_seen: return the element of lowest energy that each chain has met in place of its end.
         on_step: called with the index of every step and the share of the run that is done.
     """
     group = posterior.group
-    point = last = space.start(group, start)
-    zero = torch.zeros_like(start)
+    last = best = point
+    shape = point.shape[:2]
+    zero = point.new_zeros(*shape, group.dim)
     state = rule.start(zero, space)
-    failures = torch.zeros(start.shape[:-1], dtype=torch.long, device=start.device)
-    last_energy = best_energy = start.new_full(start.shape[:-1], torch.inf)
-    best = last
+    failures = torch.zeros(shape, dtype=torch.long, device=point.device)
+    last_energy = best_energy = point.new_full(shape, torch.inf)
     for index in range(1, steps + 1):
         gradient, energy = posterior.gradient(partial(space.displaced, group, point), zero)
         finite = torch.isfinite(energy) & torch.isfinite(gradient).all(-1)
@@ -236,6 +245,38 @@ def descend(
         lower = best_energy < end_energy
         end, end_energy = where_rows(lower, best, end), torch.where(lower, best_energy, end_energy)
     return posterior.result(space.elements(group, end), end_energy, failures)
+
+
+class Descent:
+    r"""A descent on the group that ends a search: from a sample of finite temperature to the minimum of its well.
+
+    Steps of `HeavyBall` on `GroupElements`; each chain returns the lowest energy that it has met, so that none ends
+    higher than it began.
+
+    Args:
+        steps: number of gradient steps.
+        learning_rate: eta, in units of the group's basis.
+        momentum: mu, in [0, 1).
+        max_gradient_norm: longer gradients are shortened to this length; ``None`` for no bound.
+
+    Raises:
+        ConfigurationError: a number out of its range.
+    """
+
+    def __init__(
+        self,
+        steps: int = 30,
+        learning_rate: float = 0.01,
+        momentum: float = 0.0,
+        max_gradient_norm: float | None = 1.0,
+    ) -> None:
+        self.steps = check_count("steps", steps)
+        self.rule = HeavyBall(learning_rate, momentum, max_gradient_norm)
+
+    def __call__(self, posterior: CountedPosterior, result: InversionResult) -> InversionResult:
+        """Descend from every hypothesis of a result; their failures are added to its own."""
+        end = descend(posterior, result.elements, GroupElements(), self.rule, self.steps, keep_seen=True, on_step=None)
+        return posterior.result(end.elements, end.energies, result.failures + end.failures)
 
 
 def check_decay(name: str, value: float) -> float:

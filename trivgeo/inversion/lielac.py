@@ -78,9 +78,10 @@ class LieLAC(CountingInverter):
     def search(self, posterior: CountedPosterior, generator: torch.Generator | None) -> InversionResult:
         """Descend from K random starts."""
         shape = (posterior.batch, self.num_hypotheses, posterior.group.dim)
+        start = self.start_std * posterior.normal(*shape, generator=generator)
         return descend(
             posterior,
-            self.start_std * posterior.normal(*shape, generator=generator),
+            self.parametrization.start(posterior.group, start),
             self.parametrization,
             self.rule,
             self.steps,

@@ -132,9 +132,10 @@ class GradientDescent(CountingInverter):
     def search(self, posterior: CountedPosterior, generator: torch.Generator | None) -> InversionResult:
         """Descend from K random starts."""
         shape = (posterior.batch, self.num_hypotheses, posterior.group.dim)
+        start = self.start_std * posterior.normal(*shape, generator=generator)
         return descend(
             posterior,
-            self.start_std * posterior.normal(*shape, generator=generator),
+            posterior.group.exp(start),
             GroupElements(),
             self.rule,
             self.steps,

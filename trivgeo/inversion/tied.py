@@ -13,6 +13,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.base import InversionResult
 from trivgeo.inversion.counting import CountedPosterior, CountingInverter, rows_like, where_rows
+from trivgeo.inversion.descent import Descent
 from trivgeo.inversion.energy import DataEnergy
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, ScoreEstimate, reverse_solution
 from trivgeo.sde.process import uniform_grid
@@ -29,8 +30,8 @@ class TIED(CountingInverter):
     :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`, E the `PosteriorEnergy`. The whole sample is returned;
     `InversionResult.best` keeps the lowest energy, which is equivariant too.
 
-    Where only the best is wanted, ``keep_seen`` and ``pruning`` get more from every evaluation: a search, no longer a
-    sample of the posterior.
+    Where only the best is wanted, ``keep_seen`` and ``pruning`` get more from every evaluation, and a ``descent`` goes
+    from the width of the posterior to its minimum: a search, no longer a sample of the posterior.
 
     Args:
         action: the action on data.
@@ -48,6 +49,7 @@ class TIED(CountingInverter):
             place of its end.
         pruning: pairs (t, k): when the noise has fallen to time t, go on with those k chains of each datum that have
             met the lowest energies.
+        descent: ends every chain, at no temperature; ``None`` for none.
         max_evaluations: the largest number of energies evaluated at once, to bound memory: the data are inverted in
             parts; ``None`` for all at once.
         on_step: called with the index and the time after every step, for progress bars.
@@ -73,6 +75,7 @@ class TIED(CountingInverter):
         shared_noise: bool = False,
         keep_seen: bool = False,
         pruning: Sequence[tuple[float, int]] = (),
+        descent: Descent | None = None,
         max_evaluations: int | None = None,
         on_step: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -85,11 +88,14 @@ class TIED(CountingInverter):
         check_positive("temperature", temperature)
         if max_score_norm is not None:
             check_positive("max_score_norm", max_score_norm)
+        if descent is not None and not isinstance(descent, Descent):
+            raise ConfigurationError(f"descent: expected a Descent, got {type(descent).__name__}")
         self.temperature = temperature
         self.max_score_norm = max_score_norm
         self.modular_drift = modular_drift
         self.shared_noise = shared_noise
         self.keep_seen = keep_seen
+        self.descent = descent
         self.on_step = on_step
         self._stages = _stages(uniform_grid(steps, 1.0, 0.0), num_hypotheses, pruning)
 
@@ -133,7 +139,8 @@ class TIED(CountingInverter):
             found = seen.energies * self.temperature
             lower = found < energies
             g, energies = where_rows(lower, seen.elements, g), torch.where(lower, found, energies)
-        return posterior.result(g, energies, failures)
+        result = posterior.result(g, energies, failures)
+        return result if self.descent is None else self.descent(posterior, result)
 
     def _on_step_from(self, done: int) -> Callable[[int, float], None] | None:
         on_step = self.on_step
