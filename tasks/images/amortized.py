@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,14 +22,13 @@ from trivgeo.groups import LieGroup
 from trivgeo.inversion import (
     AmortizedInverter,
     DataEnergy,
-    HybridInverter,
     InversionResult,
     Inverter,
     LearnedScore,
     LevelFeatures,
     consistency_loss,
 )
-from trivgeo.sde import GeometricSchedule, Schedule
+from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.denoising import DenoisingStep, RefiningStep
 
 _SCORE_KEY = "score"
@@ -337,55 +336,4 @@ class TrainedInverter(nn.Module, Inverter):
 
     def forward(self, x_tilde: Tensor, *, generator: torch.Generator | None = None) -> InversionResult:
         """Those of the `AmortizedInverter`."""
-        return self.inverter(x_tilde, generator=generator)
-
-
-class WeighedInverter(nn.Module, Inverter):
-    """A `HybridInverter` of proposals and the energy; see there.
-
-    Args:
-        action: on images.
-        energy: has the last word.
-        proposals: makes the inverter that proposes from an action and an energy.
-        num_hypotheses: how many the energy chooses.
-        choice: ``"lowest"`` or ``"resample"``.
-        temperature: of the energy.
-        steps: of TIED, 0 for none.
-        start_time: where they start.
-        schedule: their noise.
-        num_mc: noise samples of one score.
-        max_score_norm: longer scores are shortened to this length.
-    """
-
-    def __init__(
-        self,
-        action: ImageWarp,
-        energy: DataEnergy,
-        proposals: Callable[[ImageWarp, DataEnergy], Inverter],
-        num_hypotheses: int = 1,
-        choice: Literal["lowest", "resample"] = "lowest",
-        temperature: float = 1.0,
-        steps: int = 0,
-        start_time: float = 0.3,
-        schedule: Schedule | None = None,
-        num_mc: int = 2,
-        max_score_norm: float | None = 100.0,
-    ) -> None:
-        super().__init__()
-        self.inverter = HybridInverter(
-            proposals(action, energy),
-            energy,
-            num_hypotheses=num_hypotheses,
-            choice=choice,
-            temperature=temperature,
-            steps=steps,
-            start_time=start_time,
-            schedule=schedule,
-            num_mc=num_mc,
-            max_score_norm=max_score_norm,
-        )
-        self.action = self.inverter.action
-
-    def forward(self, x_tilde: Tensor, *, generator: torch.Generator | None = None) -> InversionResult:
-        """Those of the `HybridInverter`."""
         return self.inverter(x_tilde, generator=generator)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -59,6 +59,22 @@ class ClassifierEnergy(NetworkEnergy):
     def evaluate(self, x: Tensor) -> Tensor:
         """The classifier's energy."""
         return -torch.logsumexp(self.network(x).float(), -1)
+
+
+class PredictedClass:
+    """The class that a classifier predicts, for the diversity of the hypotheses of `trivgeo.inversion.ITS`.
+
+    Args:
+        classifier: a `ClassifierSource`.
+    """
+
+    def __init__(self, classifier: "ClassifierSource") -> None:
+        self.network = fused(classifier.load())
+
+    def __call__(self, x: Float[Tensor, "b 1 h w"]) -> Int[Tensor, " b"]:
+        """One class for each image; the network follows the images to their device."""
+        classes: Tensor = self.network.to(x.device)(x)
+        return classes.argmax(-1)
 
 
 class VAEEnergy(NetworkEnergy):

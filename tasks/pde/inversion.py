@@ -122,6 +122,7 @@ class OperatorInversion(ShardedTest):
         noise = 1_000_003 * (self.seed + 1) + batch.seed
         start = time.perf_counter()
         result = equivariant.inverter(batch.x, generator=self._generator(noise))
+        inversion_seconds = (time.perf_counter() - start) / len(batch.solution)
         with torch.no_grad():
             inverted = equivariant.predict(batch.x, result)
             seconds = (time.perf_counter() - start) / len(inverted)
@@ -155,6 +156,8 @@ class OperatorInversion(ShardedTest):
                 "masked_steps": int(result.failures[case].sum()),
                 "energy_evaluations": result.energy_evaluations,
                 "gradient_evaluations": result.gradient_evaluations,
+                "network_evaluations": result.network_evaluations,
+                "inversion_seconds": inversion_seconds,
                 "seconds": seconds,
                 "element": result.best()[case].tolist(),
                 "true_element": batch.elements[case].tolist(),

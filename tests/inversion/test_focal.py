@@ -99,6 +99,13 @@ class TestKnownOptimum:
         assert (result.best_energy() < 1e-2).all(), result.best_energy()
         assert float((result.best() - problem.elements).abs().max()) < 0.1
 
+    def test_where_gradients_are_off(self) -> None:
+        problem = Template(Translation(2), batch=2, std=0.4)
+        with torch.no_grad():
+            off = FoCal(problem.action, problem, 3, 2)(problem.x, generator=seeded(0))
+        on = FoCal(problem.action, problem, 3, 2)(problem.x, generator=seeded(0))
+        assert torch.equal(off.elements, on.elements)
+
     def test_beats_random_points_of_the_box(self) -> None:
         """On rigid motions, with the same number of evaluations, in float32."""
         problem = Template(**TEMPLATES["SE(2)"], batch=12, dtype=torch.float32)

@@ -164,6 +164,7 @@ class TestDiversity:
                 restored = problem.action(problem.action.group.inverse(result.elements[i]), problem.x[i])
                 assert len(set(halves(restored).tolist())) == distinct
         assert_relative(diverse.best_energy(), alike.best_energy(), 1e-12)
+        assert diverse.network_evaluations == diverse.energy_evaluations > 0 == alike.network_evaluations
 
     def test_classes_of_the_wrong_shape(self) -> None:
         problem = Template(SE(2))

@@ -3,21 +3,19 @@
 import functools
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from lightning.pytorch.cli import LightningCLI
 
 from tasks.cli import main
+from tasks.hybrid import WeighedInverter
 from tasks.images.amortized import (
     DenoisingTraining,
     PoseNetwork,
     TrainedInverter,
-    WeighedInverter,
     describe,
     load_score,
 )
@@ -28,6 +26,7 @@ from tasks.images.laws import AffineRecipe
 from tasks.images.mnist import BundledSample
 from tasks.images.testsets import DrawnProblems
 from tests.helpers import seeded
+from tests.tasks.helpers import CONFIGS, run_on_sample
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import Affine, Projective
@@ -35,32 +34,10 @@ from trivgeo.inversion import FunctionEnergy, LearnedScore
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.denoising import AncestralStep
 
-CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"
+pytestmark = pytest.mark.usefixtures("workplace")
+
 SCALE = [0.25, 0.25, 0.25, 0.25, 0.45, 0.45]
 SMALL = ("--model.network.init_args.channels=[8,8]", "--model.network.init_args.width=16")
-
-
-@pytest.fixture(autouse=True)
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["tasks"])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TRIVGEO_CHECKPOINTS", str(tmp_path / "checkpoints"))
-
-
-def run(subcommand: str, config: str, *extra: str, epochs: int = 1) -> LightningCLI:
-    return main(
-        [
-            subcommand,
-            f"--config={CONFIGS / config}.yaml",
-            f"--trainer.max_epochs={epochs}",
-            "--trainer.accelerator=cpu",
-            "--trainer.log_every_n_steps=1",
-            "--trainer.enable_progress_bar=false",
-            "--trainer.enable_model_summary=false",
-            "--data.source=tasks.images.mnist.BundledSample",
-            *extra,
-        ]
-    )
 
 
 def saved(name: str, dim: int = 6) -> Path:
@@ -109,8 +86,8 @@ class TestNetwork:
 class TestTraining:
     def test_learns_exports_and_restores(self) -> None:
         """A few seconds of training already undo most of the translation of test images."""
-        settings = (*SMALL, "--data.validation=200", "--data.batch_size=100", "--model.learning_rate=0.008")
-        metrics = run("fit", "affnist/amortized_fit", *settings, epochs=6).trainer.callback_metrics
+        settings = (*SMALL, "--data.batch_size=100", "--model.learning_rate=0.008")
+        metrics = run_on_sample("fit", "affnist/amortized_fit", *settings, epochs=6).trainer.callback_metrics
         assert metrics["val/noise"] < 0.92  # one without knowledge
         loaded = load_checkpoint(PoseNetwork, "checkpoints/amortized_affine.safetensors")
         assert loaded.metadata["score"]["scale"] == SCALE
@@ -126,13 +103,8 @@ class TestTraining:
         """Configured like the training; starts from the teacher, which stays, and changes its own network."""
         saved("amortized_affine")
         before = load_checkpoint(PoseNetwork, "amortized_affine").network.state_dict()
-        run(
-            "fit",
-            "affnist/distilled_fit",
-            "--data.validation=200",
-            "--data.batch_size=300",
-            "--model.learning_rate=1e-3",
-        )
+        settings = ("--data.batch_size=300", "--model.learning_rate=1e-3")
+        run_on_sample("fit", "affnist/distilled_fit", *settings, epochs=1)
         after = load_checkpoint(PoseNetwork, "distilled_affine")
         assert after.metadata["score"]["schedule"] == [0.1, 2.4]
         assert after.metadata["metrics"]["consistency"] >= 0

@@ -27,7 +27,7 @@ class InversionResult:
         failures: masked steps of each chain, ``[b, K]``.
         energy_evaluations: energies evaluated without a gradient, for each datum.
         gradient_evaluations: energies evaluated with their gradient, for each datum.
-        network_evaluations: evaluations of a learned score, for each datum.
+        network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
     """
 
     group: LieGroup

@@ -33,6 +33,7 @@ _ASCENT: dict[str, Any] = {
 }
 
 
+@torch.enable_grad()  # the fit needs gradients, also where whoever asks for an inversion does not
 def propose(
     x: Float[Tensor, "b n d"],
     y: Float[Tensor, "b n"],

@@ -31,6 +31,7 @@ class CountedPosterior:
         like: a tensor in the dtype and on the device of the data.
         energy_evaluations: energies evaluated without a gradient, for each datum.
         gradient_evaluations: energies evaluated with their gradient, for each datum.
+        network_evaluations: other functions of restored data, for each datum.
     """
 
     def __init__(self, posterior: PosteriorEnergy, x: Any) -> None:
@@ -40,6 +41,7 @@ class CountedPosterior:
         self.like: Tensor = pytree.tree_leaves(x)[0]
         self.energy_evaluations = 0
         self.gradient_evaluations = 0
+        self.network_evaluations = 0
         self._posterior = posterior
         self._x = x
 
@@ -79,6 +81,7 @@ class CountedPosterior:
         Raises:
             ShapeError: the function does not return one number per datum.
         """
+        self.network_evaluations += self._chains(g)
         shape = self.group.batch_shape(g)
         lifted = pytree.tree_map(
             lambda leaf: leaf.reshape(leaf.shape[0], *(1,) * (len(shape) - 1), *leaf.shape[1:]), self._x
@@ -101,7 +104,13 @@ class CountedPosterior:
         if failures is None:
             failures = torch.zeros(energies.shape, dtype=torch.long, device=energies.device)
         return InversionResult(
-            self.group, elements, energies, failures, self.energy_evaluations, self.gradient_evaluations
+            self.group,
+            elements,
+            energies,
+            failures,
+            self.energy_evaluations,
+            self.gradient_evaluations,
+            self.network_evaluations,
         )
 
     def _chains(self, g: Tensor) -> int:

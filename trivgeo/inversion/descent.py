@@ -279,6 +279,13 @@ class Descent:
         return posterior.result(end.elements, end.energies, result.failures + end.failures)
 
 
+def check_descent(descent: Descent | None) -> Descent | None:
+    """Return ``descent`` if it is a `Descent` or None, else raise `ConfigurationError`."""
+    if descent is not None and not isinstance(descent, Descent):
+        raise ConfigurationError(f"descent: expected a Descent, got {type(descent).__name__}")
+    return descent
+
+
 def check_decay(name: str, value: float) -> float:
     """Return ``value`` if it is a number in [0, 1), else raise `ConfigurationError`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:

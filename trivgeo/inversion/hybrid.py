@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from trivgeo._checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.base import InversionResult, Inverter
+from trivgeo.inversion.counting import CountedPosterior, rows_like, where_rows
+from trivgeo.inversion.descent import Descent, check_descent
 from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, as_energy, check_batch
 from trivgeo.sde.noise import NoiseKernel
 from trivgeo.sde.process import uniform_grid
@@ -32,6 +35,7 @@ class HybridInverter(nn.Module, Inverter):
     3. Noise of the level of ``start_time`` is put on them and taken away again by ``steps`` steps with the Monte Carlo
        score of :math:`e^{-E / T}`, as `TIED` does from t = 1. With ``"lowest"``, a chain that ends higher than it began
        goes back.
+    4. A ``descent`` may follow, to the minimum of the well of each.
 
     Args:
         proposals: the inverter that proposes.
@@ -44,6 +48,7 @@ class HybridInverter(nn.Module, Inverter):
         schedule: their noise; default as in `TIED`.
         num_mc: noise samples of one score.
         max_score_norm: longer scores are shortened to this length; ``None`` for no bound.
+        descent: ends every chain; ``None`` for none.
         log_det: keep the log-determinant of the action in the posterior energy.
 
     Raises:
@@ -63,6 +68,7 @@ class HybridInverter(nn.Module, Inverter):
         schedule: Schedule | None = None,
         num_mc: int = 2,
         max_score_norm: float | None = 100.0,
+        descent: Descent | None = None,
         log_det: bool = False,
     ) -> None:
         super().__init__()
@@ -85,6 +91,7 @@ class HybridInverter(nn.Module, Inverter):
         self.schedule = GeometricSchedule(0.1, 1.0) if schedule is None else schedule
         self.num_mc = check_count("num_mc", num_mc)
         self.max_score_norm = max_score_norm
+        self.descent = check_descent(descent)
         self.log_det = log_det
 
     def forward(self, x_tilde: Any, *, generator: torch.Generator | None = None) -> InversionResult:
@@ -102,24 +109,25 @@ class HybridInverter(nn.Module, Inverter):
             raise ConfigurationError(
                 f"num_hypotheses: expected at most the {number} proposals, got {self.num_hypotheses}"
             )
-        posterior = PosteriorEnergy(self.action, self.energy, x_tilde, log_det=self.log_det)
-        with torch.no_grad():
-            energies = posterior(proposed.elements)
+        posterior = CountedPosterior(PosteriorEnergy(self.action, self.energy, x_tilde, log_det=self.log_det), x_tilde)
+        energies = posterior.energies(proposed.elements)
         index = self._choose(energies, generator)
-        g = torch.take_along_dim(proposed.elements, self._like_elements(index), 1)
+        g = torch.take_along_dim(proposed.elements, rows_like(index, proposed.elements), 1)
         energies, failures = energies.gather(1, index), proposed.failures.gather(1, index)
-        evaluations, gradients = proposed.energy_evaluations + number, proposed.gradient_evaluations
         if self.steps:
             moved, masked = self._move(posterior, g, generator)
-            with torch.no_grad():
-                after = posterior(moved)
+            after = posterior.energies(moved)
             taken = after < energies if self.choice == "lowest" else torch.ones_like(failures, dtype=torch.bool)
-            g = torch.where(self._like_elements(taken), moved, g)
+            g = where_rows(taken, moved, g)
             energies, failures = torch.where(taken, after, energies), failures + masked
-            evaluations += self.num_hypotheses
-            gradients += self.num_hypotheses * self.num_mc * self.steps
-        return InversionResult(
-            self.action.group, g, energies, failures, evaluations, gradients, proposed.network_evaluations
+        result = posterior.result(g, energies, failures)
+        if self.descent is not None:
+            result = self.descent(posterior, result)
+        return replace(
+            result,
+            energy_evaluations=proposed.energy_evaluations + result.energy_evaluations,
+            gradient_evaluations=proposed.gradient_evaluations + result.gradient_evaluations,
+            network_evaluations=proposed.network_evaluations + result.network_evaluations,
         )
 
     def _choose(self, energies: Float[Tensor, "b n"], generator: torch.Generator | None) -> Int[Tensor, "b k"]:
@@ -131,7 +139,7 @@ class HybridInverter(nn.Module, Inverter):
         logits = torch.where(finite.any(1, keepdim=True), logits, 0.0)
         return torch.multinomial(logits.softmax(1), self.num_hypotheses, replacement=True, generator=generator)
 
-    def _move(self, posterior: PosteriorEnergy, g: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _move(self, posterior: CountedPosterior, g: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Elements after noise and its reversal, and their masked steps."""
         group = self.action.group
         kernel = NoiseKernel(group, self.schedule, self.steps)
@@ -139,13 +147,10 @@ class HybridInverter(nn.Module, Inverter):
         solution = reverse_solution(
             group,
             self.schedule,
-            EnergyScore(lambda h: posterior(h) / self.temperature, kernel, self.num_mc),
+            EnergyScore(lambda h: posterior.differentiable(h) / self.temperature, kernel, self.num_mc),
             times=uniform_grid(self.steps, self.start_time, 0.0),
             initial=group.compose(g, noise),
             generator=generator,
             max_score_norm=self.max_score_norm,
         )
         return solution.final, solution.failures
-
-    def _like_elements(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape, *[1] * len(self.action.group.element_shape))

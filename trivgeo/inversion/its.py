@@ -201,7 +201,7 @@ class ITS(CountingInverter):
         levels: int | Sequence[SearchLevel] | None = None,
         samples: int = 16,
         num_hypotheses: int = 3,
-        classes: Callable[[Any], Tensor] | None = None,
+        classes: Callable[[Any], Any] | None = None,
         criterion: OrbitCriterion | None = None,
         *,
         log_det: bool = False,

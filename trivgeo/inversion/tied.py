@@ -13,7 +13,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.base import InversionResult
 from trivgeo.inversion.counting import CountedPosterior, CountingInverter, rows_like, where_rows
-from trivgeo.inversion.descent import Descent
+from trivgeo.inversion.descent import Descent, check_descent
 from trivgeo.inversion.energy import DataEnergy
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, ScoreEstimate, reverse_solution
 from trivgeo.sde.process import uniform_grid
@@ -88,14 +88,12 @@ class TIED(CountingInverter):
         check_positive("temperature", temperature)
         if max_score_norm is not None:
             check_positive("max_score_norm", max_score_norm)
-        if descent is not None and not isinstance(descent, Descent):
-            raise ConfigurationError(f"descent: expected a Descent, got {type(descent).__name__}")
         self.temperature = temperature
         self.max_score_norm = max_score_norm
         self.modular_drift = modular_drift
         self.shared_noise = shared_noise
         self.keep_seen = keep_seen
-        self.descent = descent
+        self.descent = check_descent(descent)
         self.on_step = on_step
         self._stages = _stages(uniform_grid(steps, 1.0, 0.0), num_hypotheses, pruning)
 
