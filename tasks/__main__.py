@@ -1,15 +1,37 @@
 """`python -m tasks fit|validate|test|predict --config FILE`, `python -m tasks sweep --config FILE`, `... report`."""
 
+import os
 import sys
 
 from tasks import report, sweep
-from tasks.cli import main
+from tasks.cli import DEBUG, main
+from trivgeo.errors import TrivgeoError
+
+
+def run(arguments: list[str]) -> None:
+    """Run a subcommand; bad input is one line and status 2, or a traceback where `JSONARGPARSE_DEBUG` is true."""
+    try:
+        match arguments:
+            case ["sweep", *rest]:
+                sweep.main(rest, main)
+            case ["report", *rest]:
+                report.main(rest)
+            case _:
+                main(arguments)
+    except (TrivgeoError, ValueError) as error:
+        reason = _cause(error)
+        if reason is None or os.environ.get(DEBUG):
+            raise
+        sys.stderr.write(f"error: {type(reason).__name__}: {reason}\n")
+        sys.exit(2)
+
+
+def _cause(error: BaseException | None) -> TrivgeoError | None:
+    """The error of ours that another, such as the parser's, was raised from."""
+    while error is not None and not isinstance(error, TrivgeoError):
+        error = error.__cause__ or error.__context__
+    return error
+
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["sweep", *arguments]:
-            sweep.main(arguments, main)
-        case ["report", *arguments]:
-            report.main(arguments)
-        case _:
-            main()
+    run(sys.argv[1:])

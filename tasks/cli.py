@@ -1,15 +1,24 @@
 """Command line of the tasks: LightningCLI whose model and data are chosen by class path in a config file."""
 
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import yaml
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning.pytorch.cli import ArgsType, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from tasks.results import ResultsWriter
+
+DEBUG = "JSONARGPARSE_DEBUG"
+"""Environment variable that asks for tracebacks."""
+
+# lines of the parser's messages that repeat the configuration, or say what else it could have been
+_ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
 
 TRAINER_DEFAULTS = {
     "accelerator": "auto",
@@ -19,6 +28,19 @@ TRAINER_DEFAULTS = {
     "default_root_dir": "runs",
 }
 """Settings of the trainer that a config file may override."""
+
+
+class TasksParser(LightningArgumentParser):
+    """Says what is wrong with a configuration, without the usage of every option and without the configuration."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the reason and leave with status 2."""
+        if not self.exit_on_error or os.environ.get(DEBUG):
+            super().error(message, ex)
+        lines = [line.split(" Got value: ", 1)[0] for line in message.splitlines()]
+        kept = [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
+        sys.stderr.write("error: " + "\n".join(kept) + "\n")
+        sys.exit(2)
 
 
 class TasksCLI(LightningCLI):
@@ -43,6 +65,7 @@ def main(args: ArgsType = None) -> LightningCLI:
     """
     with _without_known_noise():
         return TasksCLI(
+            parser_class=TasksParser,
             save_config_kwargs={"overwrite": True},
             trainer_defaults=dict(TRAINER_DEFAULTS),
             seed_everything_default=0,

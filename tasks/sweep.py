@@ -4,10 +4,11 @@ python -m tasks sweep --config tasks/configs/affnist/sweep_steps.yaml
 """
 
 import argparse
+import copy
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ class Line:
     Attributes:
         label: what is printed.
         settings: dotted names of settings and their values.
+        series: of a line: dotted names of settings and their values in each column.
     """
 
     label: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Sweep:
         columns: the columns.
         published: the published figure of every cell, or nothing.
         scale: of the metric in the picture, "linear" or "log".
+        marks: labels and folders of other runs of the same test, which the picture shows, too.
     """
 
     title: str
@@ -58,13 +62,14 @@ class Sweep:
     columns: Sequence[Line]
     published: Sequence[Sequence[float]] = ()
     scale: str = "linear"
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str) -> "Sweep":
         """Read a table from a YAML file.
 
         Raises:
-            ConfigurationError: an entry is missing or unknown, or `published` has another shape.
+            ConfigurationError: an entry is missing or unknown, or `published` or a series has another shape.
         """
         try:
             document = yaml.safe_load(Path(path).read_text())
@@ -76,6 +81,9 @@ class Sweep:
         shape = (len(sweep.rows), len(sweep.columns))
         if sweep.published and [len(line) for line in sweep.published] != [shape[1]] * shape[0]:
             raise ConfigurationError(f"{path}: published: expected {shape[0]} lines of {shape[1]} numbers")
+        for line in sweep.rows:
+            if any(len(values) != shape[1] for values in line.series.values()):
+                raise ConfigurationError(f"{path}: {line.label}: series: expected {shape[1]} values each")
         return sweep
 
     def run(self, run_test: Callable[[list[str]], Any]) -> list[list[dict[str, float]]]:
@@ -87,11 +95,13 @@ class Sweep:
         table = []
         for row in self.rows:
             cells = []
-            for column in self.columns:
+            for place, column in enumerate(self.columns):
+                series = {name: values[place] for name, values in row.series.items()}
                 folder = Path(self.directory) / _slug(f"{row.label} {column.label}")
                 folder.mkdir(parents=True, exist_ok=True)
                 override = folder / "settings.yaml"
-                override.write_text(yaml.safe_dump(_nested({**self.settings, **row.settings, **column.settings})))
+                settings = {**self.settings, **row.settings, **column.settings, **series}
+                override.write_text(yaml.safe_dump(_nested(settings)))
                 writer = {"class_path": "tasks.results.ResultsWriter", "init_args": {"directory": str(folder)}}
                 arguments = [f"--config={file}" for file in [*self.base, str(override)]]
                 arguments += [f"--trainer.callbacks=[{json.dumps(writer)}]", f"--trainer.default_root_dir={folder}"]
@@ -130,6 +140,19 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
             markersize=4,
             capsize=2,
             label=row.label,
+        )
+    for label, folder in sweep.marks.items():
+        result = read_result(Path(folder) / "results.json")
+        cell = result.summary[sweep.metric]
+        axis.errorbar(
+            [result.evaluations],
+            [sweep.factor * cell["mean"]],
+            yerr=[sweep.factor * cell["std"]],
+            marker="*",
+            markersize=10,
+            capsize=2,
+            linestyle="none",
+            label=label,
         )
     axis.set_xscale("log")
     axis.set_yscale(sweep.scale)
@@ -176,7 +199,7 @@ def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any]) -> None
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with dotted names as a tree."""
     tree: dict[str, Any] = {}
-    for name, value in settings.items():
+    for name, value in copy.deepcopy(dict(settings)).items():
         *path, last = name.split(".")
         branch = tree
         for part in path:

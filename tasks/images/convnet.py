@@ -1,10 +1,9 @@
-"""A small convolutional classifier: for quick runs, and for the features of the Fréchet distance."""
+"""A small convolutional classifier for quick runs."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from tasks.images.models import ImageClassifier
@@ -41,16 +40,5 @@ class ConvNet(ImageClassifier):
         """Constructor arguments."""
         return {"channels": self.channels, "classes": self.classes}
 
-    def features(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch f"]:
-        """What the last layer sees: the means over the image of the last channels, `f = channels[-1]`.
-
-        Raises:
-            ShapeError: see `per_image`.
-        """
-        return self.per_image(self._features, x)
-
-    def _features(self, x: Tensor) -> Tensor:
-        return self.layers(x).mean((-2, -1))
-
     def _logits(self, x: Tensor) -> Tensor:
-        return self.head(self._features(x))
+        return self.head(self.layers(x).mean((-2, -1)))

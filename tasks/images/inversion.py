@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from tasks.images.checkpoints import load_checkpoint
-from tasks.images.convnet import ConvNet
 from tasks.images.energies import ClassifierSource, NetworkEnergy
 from tasks.images.fid import FrechetDistance
 from tasks.images.figures import draw_pairs
 from tasks.images.testsets import ImageProblems
+from tasks.images.vae import VAE
 from tasks.results import Row, ShardedTest, writer_of
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
@@ -34,8 +34,10 @@ class ImageInversion(ShardedTest):
         inverter: makes the inverter from an action and an energy.
         frame_weight: weight of the frame term, see `trivgeo.inversion.FramedEnergy`; ``None`` for none.
         seeds: of the inverter, a run over all images for each.
-        features: name or path of the `ConvNet` in whose features the Fréchet distance of the restored images to the
-            clean ones is measured; ``None`` for no distance.
+        features: name or path of the `VAE` in whose latent variables the Fréchet distance of the restored images to
+            the clean ones is measured; ``None`` for no distance.
+        equivariance: measure how far the predictions for transformed and clean images are from each other, too; takes
+            an inversion of the clean images.
         figure: file name of the picture in the results' directory; ``None`` for none.
 
     Raises:
@@ -52,6 +54,7 @@ class ImageInversion(ShardedTest):
         frame_weight: float | None = 1.0,
         seeds: list[int] | None = None,
         features: str | None = None,
+        equivariance: bool = False,
         figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
@@ -63,7 +66,8 @@ class ImageInversion(ShardedTest):
         self.energy = energy
         framed = energy if energy is None or frame_weight is None else FramedEnergy(energy, frame_weight)
         self.equivariant = TestTimeEquivariant(self.classifier, inverter(action, framed))
-        self.features = None if features is None else load_checkpoint(ConvNet, features).network
+        self.features = None if features is None else load_checkpoint(VAE, features).network
+        self.equivariance = equivariance
         self.figure = figure
 
     def test_step(self, batch: ImageProblems, index: int) -> None:
@@ -86,17 +90,22 @@ class ImageInversion(ShardedTest):
         start = time.perf_counter()
         result = self.equivariant.inverter(batch.image, generator=generator)
         with torch.no_grad():
-            inverted = self.equivariant.predict(batch.image, result).argmax(-1)
+            logits = self.equivariant.predict(batch.image, result)
+            inverted = logits.argmax(-1)
             seconds = (time.perf_counter() - start) / len(inverted)
-            alone = self.classifier(batch.image).argmax(-1)
+            logits_alone, logits_clean = self.classifier(batch.image), self.classifier(batch.clean.nan_to_num())
+            alone, clean = logits_alone.argmax(-1), logits_clean.argmax(-1)
             known = torch.isfinite(batch.clean).flatten(1).all(1)
-            clean = self.classifier(batch.clean.nan_to_num()).argmax(-1)
         columns = {
             "accuracy with inversion": inverted == batch.label,
             "accuracy without inversion": alone == batch.label,
         }
         if bool(known.all()):
             columns["accuracy on clean images"] = clean == batch.label
+            if self.equivariance:
+                unmoved = self.equivariant(batch.clean, generator=generator)
+                columns["equivariance error"] = _total_variation(logits, unmoved)
+                columns["equivariance error without inversion"] = _total_variation(logits_alone, logits_clean)
         correct = {name: column.tolist() for name, column in columns.items()}
         best, energy, failures = result.best(), result.best_energy(), result.failures.sum(1)
         listed = zip(
@@ -156,15 +165,30 @@ class ImageInversion(ShardedTest):
         for batch in batches:
             distance.add_reference(batch.clean.to(self.device))
             distance.add(batch.image.to(self.device))
-        given, restored = distance.compute(), {}
+        names = {"FID without inversion": distance.compute()}
+        if all(bool(torch.isfinite(batch.element).all()) for batch in batches):
+            distance.reset()
+            for batch in batches:
+                distance.add(self._undone(batch, batch.element))
+            names["FID with the true transformation"] = distance.compute()
+        restored = {}
         for seed in self.seeds:
             distance.reset()
             for batch in batches:
                 distance.add(self._restored(batch, [rows[seed, place] for place in batch.place.tolist()]))
             restored[seed] = distance.compute()
-        return {"FID with inversion": restored, "FID without inversion": dict.fromkeys(self.seeds, given)}
+        return {"FID with inversion": restored} | {name: dict.fromkeys(self.seeds, d) for name, d in names.items()}
 
     def _restored(self, batch: ImageProblems, rows: list[Row]) -> Tensor:
         """The images with the elements of the rows undone."""
-        element = torch.tensor([row["element"] for row in rows], dtype=batch.image.dtype, device=self.device)
-        return self.action(self.action.group.inverse(element), batch.image.to(self.device)).nan_to_num()
+        return self._undone(batch, torch.tensor([row["element"] for row in rows]))
+
+    def _undone(self, batch: ImageProblems, elements: Tensor) -> Tensor:
+        """The images with these elements undone."""
+        image = batch.image.to(self.device)
+        return self.action(self.action.group.inverse(elements.to(image)), image).nan_to_num()
+
+
+def _total_variation(logits: Tensor, other: Tensor) -> Tensor:
+    """Half the sum of the absolute differences of the class probabilities, `[b]`."""
+    return 0.5 * (logits.softmax(-1) - other.softmax(-1)).abs().sum(-1)

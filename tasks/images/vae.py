@@ -62,6 +62,14 @@ class VAE(ImageNetwork):
         divergence = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(-1)
         return error, divergence
 
+    def features(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch f"]:
+        """The mean of q(z | x), `f = latent`: shape and pose of the digit, and little of its sharpness.
+
+        Raises:
+            ShapeError: see `per_image`.
+        """
+        return self.per_image(self._features, x)
+
     def elbo_energy(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch"]:
         """E(x) = 0.1 (squared error + KL divergence), with the reconstruction from the mean of q(z | x).
 
@@ -71,6 +79,9 @@ class VAE(ImageNetwork):
             ShapeError: see `per_image`.
         """
         return self.per_image(self._energy, x)
+
+    def _features(self, x: Tensor) -> Tensor:
+        return self.encoder(x.flatten(1))[..., : self.latent]
 
     def _energy(self, x: Tensor) -> Tensor:
         error, divergence = self.bound(x)

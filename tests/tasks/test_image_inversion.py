@@ -64,6 +64,20 @@ class TestSmallRun:
         ][0].keys()
         assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
 
+    def test_distances_and_equivariance(self, tmp_path: Path) -> None:
+        """Undone by the true transformation images are nearest to clean ones; predictions move less with inversion."""
+        arguments = override(
+            tmp_path,
+            "affnist/small.yaml",
+            data={"init_args": {"limit": 256, "batch_size": 128}},
+            model={"init_args": {"features": "small_vae", "equivariance": True}},
+        )
+        main(arguments)
+        mean = {name: metric["mean"] for name, metric in results(tmp_path)["metrics"].items()}
+        assert 0 < mean["FID with the true transformation"] < 0.5 * mean["FID without inversion"]
+        assert mean["FID with the true transformation"] < mean["FID with inversion"]
+        assert 0 < mean["equivariance error"] < 0.7 * mean["equivariance error without inversion"] < 1
+
     def test_a_killed_run_loses_nothing(self, tmp_path: Path) -> None:
         main(small(tmp_path, seeds=[0, 1]))
         whole, path = results(tmp_path), tmp_path / "rows.jsonl"

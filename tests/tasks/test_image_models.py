@@ -45,10 +45,10 @@ def outputs() -> list:
     net, resnet, vae, regulariser = ConvNet((4, 8)), ResNet18(), VAE(hidden=(12,), latent=3), AdversarialRegulariser()
     return [
         pytest.param(net, net.__call__, (10,), id="ConvNet"),
-        pytest.param(net, net.features, (8,), id="ConvNet.features"),
         pytest.param(net, net.energy, (), id="ConvNet.energy"),
         pytest.param(resnet, resnet.__call__, (10,), id="ResNet18"),
         pytest.param(vae, vae.elbo_energy, (), id="VAE"),
+        pytest.param(vae, vae.features, (3,), id="VAE.features"),
         pytest.param(regulariser, regulariser.__call__, (), id="AdversarialRegulariser"),
     ]
 
@@ -254,7 +254,7 @@ class TestCheckpoints:
 
 class TestFrechetDistance:
     def test_closed_form(self) -> None:
-        network = drawn(ConvNet((4, 8))).float()
+        network = drawn(VAE(hidden=(12,), latent=3)).float()
         first, second = images(60, dtype=torch.float32), images(50, seed=2, dtype=torch.float32) ** 3
         distance = FrechetDistance(network)
         for batch in first.split(25):

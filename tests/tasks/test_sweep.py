@@ -67,16 +67,44 @@ def test_every_cell_is_run_with_its_settings(tmp_path: Path, capsys: pytest.Capt
     assert "| M = 2 | 52.7 (52) | 52.1 (53) |" in capsys.readouterr().out
 
 
+def test_a_line_may_have_its_own_series_and_the_picture_other_runs(tmp_path: Path) -> None:
+    path, runner = tmp_path / "sweep.yaml", Runner()
+    shared = {"model.inverter": {"steps": 5, "num_mc": 1}}
+    rows = [{"label": "series", "settings": shared, "series": {"model.inverter.steps": [10, 20]}}]
+    path.write_text(yaml.safe_dump(table(tmp_path, rows=[*rows, {"label": "plain", "settings": shared}], published=[])))
+    sweep.main(["--config", str(path)], runner)
+    written = json.loads((tmp_path / "out" / "table.json").read_text())
+    means = [[cell["mean"] for cell in line] for line in written["cells"]]
+    assert means == [pytest.approx([0.601, 0.701]), pytest.approx([0.551, 0.551])]
+    before = (tmp_path / "out" / "table.png").read_bytes()
+    marked = table(tmp_path, rows=rows, published=[], marks={"other": str(tmp_path / "out" / "plain_one")})
+    path.write_text(yaml.safe_dump(marked))
+    sweep.main(["--config", str(path)], runner)
+    assert (tmp_path / "out" / "table.png").read_bytes() != before
+
+
 def test_bad_tables_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump(table(tmp_path, published=[[1, 2]])))
     with pytest.raises(ConfigurationError, match="published: expected 2 lines of 2 numbers"):
+        Sweep.read(str(path))
+    rows = [{"label": "short", "settings": {}, "series": {"model.inverter.steps": [10]}}]
+    path.write_text(yaml.safe_dump(table(tmp_path, rows=rows, published=[])))
+    with pytest.raises(ConfigurationError, match="short: series: expected 2 values each"):
         Sweep.read(str(path))
     path.write_text(yaml.safe_dump(table(tmp_path, colour="red")))
     with pytest.raises(ConfigurationError, match="expected the description of a table"):
         Sweep.read(str(path))
     with pytest.raises(ConfigurationError, match="expected the description of a table"):
         Sweep.read(str(tmp_path / "missing.yaml"))
+
+
+@pytest.mark.parametrize("name", ["heat/budget", "affnist/budget"])
+def test_shipped_budgets_can_be_read(name: str) -> None:
+    read = Sweep.read(str(CONFIGS / f"{name}.yaml"))
+    assert all((CONFIGS.parents[1] / base).exists() for base in read.base)
+    assert all(line.series for line in read.rows)
+    assert {(CONFIGS / f"{mark.removeprefix('runs/')}.yaml").exists() for mark in read.marks.values()} == {True}
 
 
 @pytest.mark.parametrize("name", ["affnist/sweep_steps", "affnist/sweep_schedule"])
