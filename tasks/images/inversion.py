@@ -25,7 +25,7 @@ class ImageInversion(ShardedTest):
 
     The images themselves do not change with the seed; the noise of the inverter does. A row keeps the element that was
     found, and what needs all images at once, the Fréchet distance and the figure, is made from the rows at the end:
-    a run that was killed loses nothing.
+    a run that was killed loses nothing. An image for which the inverter finds no element is classified as it is.
 
     Args:
         classifier: the network that is tested.
@@ -91,10 +91,10 @@ class ImageInversion(ShardedTest):
         result = self.equivariant.inverter(batch.image, generator=generator)
         with torch.no_grad():
             logits = self.equivariant.predict(batch.image, result)
-            inverted = logits.argmax(-1)
-            seconds = (time.perf_counter() - start) / len(inverted)
+            seconds = (time.perf_counter() - start) / len(logits)
             logits_alone, logits_clean = self.classifier(batch.image), self.classifier(batch.clean.nan_to_num())
-            alone, clean = logits_alone.argmax(-1), logits_clean.argmax(-1)
+            logits = torch.where(result.found.unsqueeze(1), logits, logits_alone)
+            inverted, alone, clean = logits.argmax(-1), logits_alone.argmax(-1), logits_clean.argmax(-1)
             known = torch.isfinite(batch.clean).flatten(1).all(1)
         columns = {
             "accuracy with inversion": inverted == batch.label,

@@ -28,7 +28,8 @@ class OperatorInversion(ShardedTest):
     """Relative L2 errors of a network on transformed problems: alone, with inversion, with the true transformation.
 
     The error on the problems before the transformation is the floor; the error with the true transformation is what
-    a perfect inversion would reach.
+    a perfect inversion would reach. A problem for which the inverter finds no element at which the energy is defined
+    is predicted without inversion; its row says so.
 
     Args:
         checkpoint: a DeepONet in safetensors.
@@ -127,6 +128,8 @@ class OperatorInversion(ShardedTest):
             inverted = equivariant.predict(batch.x, result)
             seconds = (time.perf_counter() - start) / len(inverted)
             alone, floor = self.predictor(batch.x), self.predictor(batch.canonical)
+            found = result.found
+            inverted = torch.where(found[:, None, None], inverted, alone)
             unit = action.group.identity(len(alone), dtype=batch.solution.dtype, device=self.device)
             before = PosteriorEnergy(action, self.energy, batch.x)(unit)
             true = OperatorAction(self.equation.group().action())
@@ -153,6 +156,7 @@ class OperatorInversion(ShardedTest):
                 "energy": float(result.best_energy()[case]),
                 "energy_before": float(before[case]),
                 "displacement": float(displacement[case]),
+                "found": bool(found[case]),
                 "masked_steps": int(result.failures[case].sum()),
                 "energy_evaluations": result.energy_evaluations,
                 "gradient_evaluations": result.gradient_evaluations,
