@@ -1,11 +1,13 @@
 """Samplers that the task can be given: a sample, and |mean of X_11| on the way."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from tasks.so10.law import CornerLaw
 from trivgeo._checks import check_count
@@ -95,16 +97,17 @@ class ReverseDiffusion(Sampler):
             else kernel.sample(count, t=1.0, generator=generator, device=device)[0]
         )
         trace: dict[int, Tensor] = {}
-        elements = reverse_diffusion(
-            group,
-            self.schedule,
-            score,
-            initial=initial,
-            steps=self.steps,
-            stepper=self.stepper,
-            generator=generator,
-            observe=_recorder(trace, self.steps, lambda g: g[:, 0, 0]),
-        )
+        with _recorder(trace, self.steps, lambda g: g[:, 0, 0]) as observe:
+            elements = reverse_diffusion(
+                group,
+                self.schedule,
+                score,
+                initial=initial,
+                steps=self.steps,
+                stepper=self.stepper,
+                generator=generator,
+                observe=observe,
+            )
         return Draw(elements, evaluations // count, trace)
 
 
@@ -129,18 +132,21 @@ class Langevin(Sampler):
         start = process.start(group.identity(count, device=generator.device), generator=generator)
         times = [self.step_size * m for m in range(self.steps + 1)]
         trace: dict[int, Tensor] = {}
-        observe = _recorder(trace, self.steps, lambda state: state.elements[:, 0, 0])
-        final = solve(process, start, times, generator=generator, observe=observe).final
+        with _recorder(trace, self.steps, lambda state: state.elements[:, 0, 0]) as observe:
+            final = solve(process, start, times, generator=generator, observe=observe).final
         assert isinstance(final, PhasePoint)
         return Draw(group.project(final.elements), self.steps + 1, trace)
 
 
-def _recorder(trace: dict[int, Tensor], steps: int, corner: Callable) -> Callable:
-    """An observer that keeps X_11 at about two hundred of the steps."""
+@contextmanager
+def _recorder(trace: dict[int, Tensor], steps: int, corner: Callable) -> Iterator[Callable]:
+    """An observer that keeps X_11 at about two hundred of the steps, and shows on a terminal how far the run is."""
     every = max(1, steps // 200)
+    with tqdm(total=steps, desc="steps", leave=False, disable=None) as bar:
 
-    def observe(index: int, t: float, state: Tensor) -> None:
-        if index % every == 0 or index == steps:
-            trace[index] = corner(state).detach().clone()
+        def observe(index: int, t: float, state: Tensor) -> None:
+            if index % every == 0 or index == steps:
+                trace[index] = corner(state).detach().clone()
+                bar.update(index - bar.n)
 
-    return observe
+        yield observe
