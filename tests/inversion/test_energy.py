@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy.spatial import ConvexHull
 from torch import Tensor
 
 from tests.helpers import assert_relative, randn, random_elements, seeded
@@ -12,6 +13,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, Translation
 from trivgeo.inversion import DataEnergy, DomainDistance, FunctionEnergy, PosteriorEnergy
+from trivgeo.inversion.domain import hull_points
 from trivgeo.sde import trivialized_grad_and_value
 
 
@@ -66,6 +68,17 @@ class TestDomainDistance:
             problem = OperatorInput(x.initial, query)
             full = PosteriorEnergy(action, FunctionEnergy(brute_force_distance), problem)
             assert_relative(PosteriorEnergy(action, DOMAIN, problem)(g), full(g), 1e-10)
+
+    def test_hulls_are_those_of_all_points(self) -> None:
+        """Of grids moved by maps, of clouds, and of a quarter of a grid whose extreme points coincide."""
+        grid = torch.cartesian_prod(torch.linspace(0, 1, 21), torch.linspace(0, 3, 21)).double()
+        turned = grid @ torch.linalg.qr(randn(6, 2, 2)).Q * torch.tensor([1.0, 40.0])
+        corner = torch.where(grid.sum(-1, keepdim=True) < 1, grid, 0.0)
+        clouds = torch.cat([grid[None], turned, randn(5, 441, 2), 1e-7 * randn(1, 441, 2), corner[None]])
+        found = hull_points(clouds)
+        for cloud, hull in zip(clouds, found, strict=True):
+            expected = cloud[torch.as_tensor(ConvexHull(cloud.numpy()).vertices).long()]
+            assert torch.equal(hull.unique(dim=0), expected.unique(dim=0))
 
     def test_unequal_hulls_in_a_batch(self) -> None:
         x = clean_problems(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.spatial import ConvexHull, QhullError
 from torch import Tensor
 
@@ -106,11 +106,34 @@ def _box_distance(points: Tensor, box: Constant, *, outside_only: bool = False) 
 def hull_points(points: Float[Tensor, "b q 2"]) -> Float[Tensor, "b h 2"]:
     """The vertices of each convex hull, the first one repeated where a hull has fewer; all points if degenerate."""
     hulls = []
-    for cloud in points:
+    for cloud, kept in zip(points, _not_inside(points), strict=True):
+        outer = cloud[kept]
         try:
-            vertices = ConvexHull(cloud.detach().cpu().numpy()).vertices
+            vertices = ConvexHull(outer.detach().cpu().numpy()).vertices
         except QhullError:  # fewer than three points, or all on one line
             return points
-        hulls.append(cloud[torch.as_tensor(vertices, dtype=torch.long, device=cloud.device)])
+        hulls.append(outer[torch.as_tensor(vertices, dtype=torch.long, device=cloud.device)])
     most = max(len(h) for h in hulls)
     return torch.stack([torch.cat([h, h[:1].expand(most - len(h), -1)]) for h in hulls])
+
+
+def _not_inside(points: Float[Tensor, "b q 2"]) -> Bool[Tensor, "b q"]:
+    """False inside the quadrangle of the points that are extreme along the diagonals (Akl and Toussaint 1978).
+
+    Leaves a few hundred of the ten thousands of points of a grid, which makes a hull many times as fast.
+    """
+    if points.shape[-2] == 0:
+        return points.new_ones(points.shape[:-1], dtype=torch.bool)
+    x, y = points.detach().movedim(-1, 0).contiguous().unbind(0)
+    width, height = (v.amax(-1, keepdim=True) - v.amin(-1, keepdim=True) for v in (x, y))
+    along, across = x * height, y * width
+    rising, falling = along + across, across - along
+    place = torch.stack([rising.argmax(-1), falling.argmax(-1), rising.argmin(-1), falling.argmin(-1)], -1)
+    x0, y0 = x.gather(-1, place), y.gather(-1, place)  # counterclockwise
+    dx, dy = x0.roll(-1, -1) - x0, y0.roll(-1, -1) - y0
+    tolerance = 1e-9 * width * height
+    inside = torch.ones_like(x, dtype=torch.bool)
+    for edge in range(place.shape[-1]):
+        a, b, u, v = (corner[..., edge : edge + 1] for corner in (x0, y0, dx, dy))
+        inside &= torch.addcmul(u * y, v, x, value=-1.0) > tolerance + (u * b - v * a)
+    return ~inside
