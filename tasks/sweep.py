@@ -50,6 +50,7 @@ class Sweep:
         published: the published figure of every cell, or nothing.
         scale: of the metric in the picture, "linear" or "log".
         marks: labels and folders of other runs of the same test, which the picture shows, too.
+        quoted: labels of published figures, and the number of evaluations and the figure, which the picture shows, too.
     """
 
     title: str
@@ -63,6 +64,7 @@ class Sweep:
     published: Sequence[Sequence[float]] = ()
     scale: str = "linear"
     marks: Mapping[str, str] = field(default_factory=dict)
+    quoted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str) -> "Sweep":
@@ -154,6 +156,8 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
             linestyle="none",
             label=label,
         )
+    for label, (evaluations, value) in sweep.quoted.items():
+        axis.plot([evaluations], [value], marker="x", color="black", linestyle="none", label=label)
     axis.set_xscale("log")
     axis.set_yscale(sweep.scale)
     axis.set_xlabel("evaluations of the energy, with or without gradient, and of networks, for a case")

@@ -116,7 +116,7 @@ class PoseNetwork(ImageNetwork):
         return self.last(h.to(x.dtype))
 
 
-class DenoisingTraining(NetworkTraining):
+class DenoisingTraining(NetworkTraining[PoseNetwork]):
     """Denoising score matching on clean digits: `trivgeo.inversion.LearnedScore.loss`.
 
     The noise of a step is a function of the seed and the number of the step alone, so that a resumed run repeats it.
@@ -151,16 +151,10 @@ class DenoisingTraining(NetworkTraining):
         super().__init__(network, learning_rate, weight_decay, warmup, seed, export)
         if network.dim != action.group.dim:
             raise ConfigurationError(f"network: expected dim {action.group.dim} for {action!r}, got {network.dim}")
-        self.network = network
         self.schedule = schedule
         self.score = LearnedScore(
             action, schedule, network, noise_steps=noise_steps, lowest_time=lowest_time, carried=carried
         )
-
-    @property
-    def trained(self) -> PoseNetwork:
-        """The network."""
-        return self.network
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """The loss of one batch."""
@@ -180,7 +174,7 @@ class DenoisingTraining(NetworkTraining):
         return torch.Generator(self.device).manual_seed(1_000_003 * (self.seed + 1) + step)
 
 
-class DistillationTraining(NetworkTraining):
+class DistillationTraining(NetworkTraining[PoseNetwork]):
     """A trained score distilled into one that jumps to a posterior sample: `trivgeo.inversion.consistency_loss`.
 
     Args:
@@ -209,7 +203,7 @@ class DistillationTraining(NetworkTraining):
         assert isinstance(network, PoseNetwork)
         super().__init__(network, learning_rate, weight_decay, warmup, seed, export)
         network.load_state_dict(score.backbone.state_dict())
-        self.network = network.requires_grad_(True).train()
+        network.requires_grad_(True).train()
         self.schedule = schedule
         self.ratio = ratio
         self.teacher = score.train()  # nothing in it depends on the mode; Lightning warns of one in evaluation mode
@@ -221,11 +215,6 @@ class DistillationTraining(NetworkTraining):
             lowest_time=score.lowest_time,
             carried=score.carried,
         )
-
-    @property
-    def trained(self) -> PoseNetwork:
-        """The student's network."""
-        return self.network
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """The loss of one batch."""

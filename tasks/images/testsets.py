@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tasks.images.data import OrderedBatches, framed, grey
 from tasks.images.laws import TransformationLaw
-from tasks.images.mat import read_affnist, read_homnist
+from tasks.images.mat import MatImages, read_affnist, read_homnist
 from tasks.images.mnist import MNIST, Digits, DigitSource
 from tasks.images.seeds import generator_of
 from trivgeo._checks import check_count
@@ -188,31 +189,8 @@ class DrawnTest(ImageTest):
         return DrawnProblems(self.source.test(), self.law, self.seed)
 
 
-class AffNISTFiles(ImageTest):
-    """The published affNIST test images.
-
-    Args:
-        files: `.mat` files of `transformed/test_batches`, one or more of the 32.
-        limit: see `ImageTest`.
-        batch_size: see `ImageTest`.
-        seed: see `ImageTest`.
-
-    Raises:
-        ConfigurationError: no files.
-    """
-
-    def __init__(self, files: list[str], limit: int | None = 10_000, batch_size: int = 100, seed: int = 0) -> None:
-        super().__init__(limit, batch_size, seed)
-        self.files = _some(files)
-
-    def problems(self) -> ReadProblems:
-        """All images of the files."""
-        images, labels = zip(*map(read_affnist, self.files), strict=True)
-        return ReadProblems(torch.cat(images), torch.cat(labels), Affine(2))
-
-
-class HomNISTFiles(ImageTest):
-    """The published homNIST test images.
+class PublishedFiles(ImageTest):
+    """Published test images, one after the other from several files.
 
     Args:
         files: `.mat` files, one or more.
@@ -226,15 +204,32 @@ class HomNISTFiles(ImageTest):
 
     def __init__(self, files: list[str], limit: int | None = 10_000, batch_size: int = 100, seed: int = 0) -> None:
         super().__init__(limit, batch_size, seed)
-        self.files = _some(files)
+        if not files:
+            raise ConfigurationError("files: expected at least one .mat file, got none")
+        self.files = [Path(file) for file in files]
+
+    def read(self, reader: Callable[[Path], MatImages], group: LieGroup) -> ReadProblems:
+        """All images of the files.
+
+        Args:
+            reader: gives the images of one file and their digits.
+            group: the group whose elements moved them.
+        """
+        images, labels = zip(*map(reader, self.files), strict=True)
+        return ReadProblems(torch.cat(images), torch.cat(labels), group)
+
+
+class AffNISTFiles(PublishedFiles):
+    """The published affNIST test images: one or more of the 32 files of `transformed/test_batches`."""
 
     def problems(self) -> ReadProblems:
-        """All images of the files."""
-        images, labels = zip(*map(read_homnist, self.files), strict=True)
-        return ReadProblems(torch.cat(images), torch.cat(labels), Projective(2))
+        """All images of the files, moved by affine maps."""
+        return self.read(read_affnist, Affine(2))
 
 
-def _some(files: list[str]) -> list[Path]:
-    if not files:
-        raise ConfigurationError("files: expected at least one .mat file, got none")
-    return [Path(file) for file in files]
+class HomNISTFiles(PublishedFiles):
+    """The published homNIST test images."""
+
+    def problems(self) -> ReadProblems:
+        """All images of the files, moved by homographies."""
+        return self.read(read_homnist, Projective(2))

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Generic
 
 import lightning.pytorch as pl
 import torch
@@ -10,10 +10,10 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional as F
 
-from tasks.images.checkpoints import save_checkpoint, trained_path
+from tasks.images.checkpoints import NetworkT, save_checkpoint, trained_path
 from tasks.images.data import ImageBatch
 from tasks.images.laws import TransformationLaw
-from tasks.images.models import ImageClassifier, ImageNetwork, initialise
+from tasks.images.models import ImageClassifier, initialise
 from tasks.images.regulariser import AdversarialRegulariser
 from tasks.images.seeds import generator_of
 from tasks.images.vae import VAE
@@ -23,7 +23,7 @@ from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
 
 
-class NetworkTraining(pl.LightningModule, ABC):
+class NetworkTraining(pl.LightningModule, ABC, Generic[NetworkT]):
     """One network, AdamW with linear warm-up and cosine decay, export to safetensors with what was measured.
 
     Args:
@@ -40,7 +40,7 @@ class NetworkTraining(pl.LightningModule, ABC):
 
     def __init__(
         self,
-        network: ImageNetwork,
+        network: NetworkT,
         learning_rate: float,
         weight_decay: float,
         warmup: float,
@@ -52,17 +52,13 @@ class NetworkTraining(pl.LightningModule, ABC):
             raise ConfigurationError(f"warmup: expected a share of the steps from 0 to below 1, got {warmup}")
         if not weight_decay >= 0:
             raise ConfigurationError(f"weight_decay: expected at least 0, got {weight_decay}")
+        self.network = network
         self.learning_rate = check_positive("learning_rate", learning_rate)
         self.weight_decay = weight_decay
         self.warmup = warmup
         self.seed = seed
         self.export = export
         initialise(network, torch.Generator().manual_seed(seed))
-
-    @property
-    @abstractmethod
-    def trained(self) -> ImageNetwork:
-        """The network that is exported."""
 
     @abstractmethod
     def measure(self, batch: ImageBatch) -> dict[str, Tensor]:
@@ -84,7 +80,7 @@ class NetworkTraining(pl.LightningModule, ABC):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW; the step size changes step by step."""
-        optimizer = torch.optim.AdamW(self.trained.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.AdamW(self.network.parameters(), self.learning_rate, weight_decay=self.weight_decay)
         total = int(self.trainer.estimated_stepping_batches)
         rise = max(1, round(self.warmup * total))
 
@@ -99,7 +95,7 @@ class NetworkTraining(pl.LightningModule, ABC):
     def on_train_end(self) -> None:
         """Export the network."""
         if self.export is not None and self.trainer.is_global_zero:
-            save_checkpoint(self.trained, trained_path(self.export), self.export_metadata())
+            save_checkpoint(self.network, trained_path(self.export), self.export_metadata())
 
     def export_metadata(self) -> dict[str, Any]:
         """What goes into the header of the exported file: metrics on the test digits, training, seed, versions."""
@@ -129,7 +125,7 @@ class NetworkTraining(pl.LightningModule, ABC):
         return {name: total / count for name, total in sums.items()}
 
 
-class ClassifierTraining(NetworkTraining):
+class ClassifierTraining(NetworkTraining[ImageClassifier]):
     """Cross-entropy on clean digits: no augmentation, so that the network is not invariant to anything by training.
 
     Args:
@@ -147,12 +143,6 @@ class ClassifierTraining(NetworkTraining):
         export: str | None = None,
     ) -> None:
         super().__init__(network, learning_rate, weight_decay, warmup, seed, export)
-        self.network = network
-
-    @property
-    def trained(self) -> ImageClassifier:
-        """The classifier."""
-        return self.network
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """Cross-entropy of one batch."""
@@ -169,7 +159,7 @@ class ClassifierTraining(NetworkTraining):
         }
 
 
-class VAETraining(NetworkTraining):
+class VAETraining(NetworkTraining[VAE]):
     """The negative evidence lower bound, squared error plus KL divergence, on clean digits.
 
     Args:
@@ -187,12 +177,6 @@ class VAETraining(NetworkTraining):
         export: str | None = None,
     ) -> None:
         super().__init__(network, learning_rate, weight_decay, warmup, seed, export)
-        self.network = network
-
-    @property
-    def trained(self) -> VAE:
-        """The autoencoder."""
-        return self.network
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """The bound, with one sample of the latent variable for each image."""
@@ -212,7 +196,7 @@ class VAETraining(NetworkTraining):
         }
 
 
-class RegulariserTraining(NetworkTraining):
+class RegulariserTraining(NetworkTraining[AdversarialRegulariser]):
     r"""Mean of R over clean digits less its mean over transformed ones, and a penalty on steep gradients.
 
     The penalty is :math:`w \, (|\nabla R| - 1)_+^2` at random points between a clean image and a transformed one, so
@@ -238,15 +222,9 @@ class RegulariserTraining(NetworkTraining):
         export: str | None = None,
     ) -> None:
         super().__init__(network, learning_rate, weight_decay, warmup, seed, export)
-        self.network = network
         self.law = law
         self.action = ImageWarp(law.group)
         self.penalty = check_positive("penalty", penalty)
-
-    @property
-    def trained(self) -> AdversarialRegulariser:
-        """The regulariser."""
-        return self.network
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """The loss, clean and transformed images being the same digits."""

@@ -52,8 +52,7 @@ class BurgersEquation(PeriodicEquation, ResidualEquation):
     @property
     def description(self) -> dict[str, Any]:
         """The equation, nu and the law of the initial conditions."""
-        law = {name: getattr(self.law, name) for name in ("sigma", "tau", "gamma")}
-        return {"equation": "u_t + u u_x = nu u_xx", "nu": self.nu, **law}
+        return {"equation": "u_t + u u_x = nu u_xx", "nu": self.nu, **self.law_constants}
 
     def group(self) -> BurgersSymmetry:
         """The Burgers group of dimension 5."""

@@ -44,8 +44,7 @@ class KdVEquation(PeriodicEquation):
     @property
     def description(self) -> dict[str, Any]:
         """The equation and the law of the initial conditions."""
-        law = {name: getattr(self.law, name) for name in ("sigma", "tau", "gamma", "length")}
-        return {"equation": "u_t + u u_x + u_xxx = 0", **law}
+        return {"equation": "u_t + u u_x + u_xxx = 0", **self.law_constants, "length": self.law.length}
 
     def group(self) -> KdVSymmetry:
         """The KdV group of dimension 4, in closed form."""

@@ -38,6 +38,11 @@ class PeriodicEquation(Equation):
         self.points = check_count("points", points)
         self.steps = check_count("steps", steps)
 
+    @property
+    def law_constants(self) -> dict[str, float]:
+        """Numbers of the law of the initial conditions, for the description."""
+        return {"sigma": self.law.sigma, "tau": self.law.tau, "gamma": self.law.gamma}
+
     @abstractmethod
     def symbol(self, wave: Float[Tensor, " k"]) -> Tensor:
         """The Fourier multiplier L."""

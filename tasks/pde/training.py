@@ -6,6 +6,7 @@ import math
 import platform
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,11 @@ class SolutionBatch(NamedTuple):
     sensors: Tensor
     points: Tensor
     solution: Tensor
+
+
+def root_mean_square(sensors: Float[Tensor, "f m"]) -> Float[Tensor, "f 1"]:
+    """The size of each initial condition, which the losses are relative to."""
+    return sensors.square().mean(dim=-1, keepdim=True).sqrt()
 
 
 def batch_generator(seed: int, index: int) -> torch.Generator:
@@ -223,17 +229,13 @@ class Collocation(OperatorData):
     """Random collocation points and initial conditions: training never sees a solution.
 
     Args:
-        equation: see `OperatorData`.
-        num_sensors: see `OperatorData`.
         functions: initial conditions a step.
         interior_points: points a step for the equation.
         initial_points: points a step for the initial condition.
         boundary_points: times a step for periodicity; 0 for a network that is periodic by itself.
         time_power: exponent of the density of times, see `CollocationDataset`.
-        steps_per_epoch: see `OperatorData`.
-        validation_functions: see `OperatorData`.
-        grid: see `OperatorData`.
         seed: seed of all random points and functions.
+        options: see `OperatorData`.
 
     Raises:
         ConfigurationError: a number is not positive.
@@ -277,16 +279,13 @@ class SolvedData(OperatorData):
     """A training set of solutions by the equation's solver, made once and kept in a file.
 
     Args:
-        equation: see `OperatorData`.
-        num_sensors: see `OperatorData`.
         training_functions: size of the training set.
         functions: functions a step.
         points: points of the grid a step.
-        steps_per_epoch: see `OperatorData`.
-        validation_functions: see `OperatorData`.
-        grid: see `OperatorData`; also that of the training set.
+        grid: that of the validation and of the training set.
         seed: of the training set and of the batches.
         cache: folder of the file; its name holds a hash of all that the set depends on. `None` for no file.
+        options: see `OperatorData`.
 
     Raises:
         ConfigurationError: a number is not positive.
@@ -324,7 +323,7 @@ class SolvedData(OperatorData):
     def _solutions(self) -> SolutionBatch:
         domain = self.equation.domain
         made_from = [
-            self.equation.description, vars(domain), self.num_sensors, self.training_functions, self.grid, self.seed
+            self.equation.description, asdict(domain), self.num_sensors, self.training_functions, self.grid, self.seed
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
         path = None if self.cache is None else self.cache / f"solutions-{key}.safetensors"
@@ -342,31 +341,50 @@ class SolvedData(OperatorData):
         return SolutionBatch(tensors["sensors"], domain.grid(*self.grid), tensors["solution"])
 
 
-class OperatorTraining(pl.LightningModule):
-    """Training of a DeepONet by SOAP with warm-up and cosine decay; the loss is the subclass's.
+def network_for(
+    domain: Domain, num_sensors: int, width: int, depth: int, gated: bool, harmonics: int, seed: int
+) -> DeepONet:
+    """An untrained network with the ranges of a domain.
 
     Args:
-        equation: the equation; its domain gives the network's ranges.
+        domain: the box of the training set.
         num_sensors: sensors of the initial condition.
         width: width of branch and trunk.
         depth: layers of branch and trunk.
         gated: see `DeepONet`.
         harmonics: see `DeepONet`.
+        seed: seed of the weights.
+    """
+    return DeepONet(
+        num_sensors,
+        width,
+        depth,
+        x_range=(domain.x_min, domain.x_max),
+        t_range=(domain.t_min, domain.t_max),
+        u_scale=domain.u_max,
+        gated=gated,
+        harmonics=harmonics,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+class OperatorTraining(pl.LightningModule):
+    """Training of a DeepONet by SOAP with warm-up and cosine decay; the loss is the subclass's.
+
+    Args:
+        equation: the equation.
+        network: what is trained, see `network_for`.
         learning_rate: peak step size of SOAP.
         warmup_steps: steps over which it rises linearly; then it falls to zero along a cosine.
         precondition_frequency: steps between refreshes of SOAP's eigenvectors.
-        seed: seed of the initial weights.
+        seed: seed of the initial weights, for the record.
         export_path: where the trained network goes as safetensors; nowhere when None.
     """
 
     def __init__(
         self,
         equation: Equation,
-        num_sensors: int,
-        width: int,
-        depth: int,
-        gated: bool,
-        harmonics: int,
+        network: DeepONet,
         learning_rate: float,
         warmup_steps: int,
         precondition_frequency: int,
@@ -375,23 +393,12 @@ class OperatorTraining(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.equation = equation
+        self.network = network
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
         self.precondition_frequency = precondition_frequency
         self.seed = seed
         self.export_path = export_path
-        domain = equation.domain
-        self.network = DeepONet(
-            num_sensors,
-            width,
-            depth,
-            x_range=(domain.x_min, domain.x_max),
-            t_range=(domain.t_min, domain.t_max),
-            u_scale=domain.u_max,
-            gated=gated,
-            harmonics=harmonics,
-            generator=torch.Generator().manual_seed(seed),
-        )
 
     @abstractmethod
     def losses(self, batch: Any) -> dict[str, tuple[float, Float[Tensor, ""]]]:
@@ -458,7 +465,7 @@ class OperatorTraining(pl.LightningModule):
         }
         return {
             **self.equation.description,
-            "domain": {name: getattr(self.equation.domain, name) for name in Domain.__dataclass_fields__},
+            "domain": asdict(self.equation.domain),
             "seed": self.seed,
             "steps": self.trainer.global_step,
             "validation": measured,
@@ -479,20 +486,11 @@ class PhysicsInformedTraining(OperatorTraining):
     operator of parametric partial differential equations with physics-informed DeepONets", 2021.
 
     Args:
-        equation: see `OperatorTraining`.
-        num_sensors: see `OperatorTraining`.
-        width: see `OperatorTraining`.
-        depth: see `OperatorTraining`.
-        gated: see `OperatorTraining`.
-        harmonics: see `OperatorTraining`.
-        learning_rate: see `OperatorTraining`.
-        warmup_steps: see `OperatorTraining`.
-        precondition_frequency: see `OperatorTraining`.
+        equation: the equation that is imposed; its domain gives the network's ranges.
         initial_weight: weight of the initial condition.
         boundary_weight: weight of the periodicity.
         residual_weight: weight of the equation.
-        seed: see `OperatorTraining`.
-        export_path: see `OperatorTraining`.
+        options: see `network_for` and `OperatorTraining`.
     """
 
     def __init__(
@@ -512,19 +510,8 @@ class PhysicsInformedTraining(OperatorTraining):
         seed: int = 0,
         export_path: str | None = None,
     ) -> None:
-        super().__init__(
-            equation,
-            num_sensors,
-            width,
-            depth,
-            gated,
-            harmonics,
-            learning_rate,
-            warmup_steps,
-            precondition_frequency,
-            seed,
-            export_path,
-        )
+        network = network_for(equation.domain, num_sensors, width, depth, gated, harmonics, seed)
+        super().__init__(equation, network, learning_rate, warmup_steps, precondition_frequency, seed, export_path)
         # where a resumed run exports is its own choice; the equation is no plain type
         self.save_hyperparameters(ignore=["equation", "export_path"])
         self._residual = equation.residual
@@ -534,7 +521,7 @@ class PhysicsInformedTraining(OperatorTraining):
 
     def losses(self, batch: CollocationBatch) -> dict[str, tuple[float, Float[Tensor, ""]]]:
         """Terms "initial", "residual", and "boundary" if the batch has such points."""
-        scale = batch.sensors.square().mean(dim=-1, keepdim=True).sqrt()
+        scale = root_mean_square(batch.sensors)
         initial = (self.network(batch.sensors, batch.initial) - batch.initial_values) / scale
         sizes = (len(batch.interior), len(batch.left), len(batch.right))
         jet = self.network.forward_jet(batch.sensors, torch.cat((batch.interior, batch.left, batch.right)))
@@ -555,17 +542,8 @@ class SupervisedTraining(OperatorTraining):
     """Training on solutions: the mean squared error at random points, relative to that of each initial condition.
 
     Args:
-        equation: see `OperatorTraining`.
-        num_sensors: see `OperatorTraining`.
-        width: see `OperatorTraining`.
-        depth: see `OperatorTraining`.
-        gated: see `OperatorTraining`.
-        harmonics: see `OperatorTraining`.
-        learning_rate: see `OperatorTraining`.
-        warmup_steps: see `OperatorTraining`.
-        precondition_frequency: see `OperatorTraining`.
-        seed: see `OperatorTraining`.
-        export_path: see `OperatorTraining`.
+        equation: the equation; its domain gives the network's ranges.
+        options: see `network_for` and `OperatorTraining`.
     """
 
     def __init__(
@@ -582,23 +560,12 @@ class SupervisedTraining(OperatorTraining):
         seed: int = 0,
         export_path: str | None = None,
     ) -> None:
-        super().__init__(
-            equation,
-            num_sensors,
-            width,
-            depth,
-            gated,
-            harmonics,
-            learning_rate,
-            warmup_steps,
-            precondition_frequency,
-            seed,
-            export_path,
-        )
+        network = network_for(equation.domain, num_sensors, width, depth, gated, harmonics, seed)
+        super().__init__(equation, network, learning_rate, warmup_steps, precondition_frequency, seed, export_path)
         self.save_hyperparameters(ignore=["equation", "export_path"])
 
     def losses(self, batch: SolutionBatch) -> dict[str, tuple[float, Float[Tensor, ""]]]:
         """One term, "data"."""
-        scale = batch.sensors.square().mean(dim=-1, keepdim=True).sqrt()
+        scale = root_mean_square(batch.sensors)
         error = (self.network(batch.sensors, batch.points) - batch.solution) / scale
         return {"data": (1.0, error.square().mean())}

@@ -80,7 +80,11 @@ def test_a_line_may_have_its_own_series_and_the_picture_other_runs(tmp_path: Pat
     marked = table(tmp_path, rows=rows, published=[], marks={"other": str(tmp_path / "out" / "plain_one")})
     path.write_text(yaml.safe_dump(marked))
     sweep.main(["--config", str(path)], runner)
-    assert (tmp_path / "out" / "table.png").read_bytes() != before
+    after = (tmp_path / "out" / "table.png").read_bytes()
+    assert after != before
+    path.write_text(yaml.safe_dump(marked | {"quoted": {"published": [40, 55.0]}}))
+    sweep.main(["--config", str(path)], runner)
+    assert (tmp_path / "out" / "table.png").read_bytes() != after
 
 
 def test_bad_tables_are_refused(tmp_path: Path) -> None:

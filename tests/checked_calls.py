@@ -1,0 +1,248 @@
+"""Calls of the library and the tasks with jaxtyping and beartype checking every signature, as a program.
+
+It needs a process of its own, since what is checked must not have been imported before. `python -m tests.checked_calls`
+says "checked" in the end.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from jaxtyping import TypeCheckError, install_import_hook
+from scipy.io import savemat
+
+with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
+    import trivgeo.inversion
+    from tasks.hybrid import WeighedInverter
+    from tasks.images.amortized import DenoisingTraining, DistillationTraining, PoseNetwork, TrainedInverter, describe
+    from tasks.images.checkpoints import save_checkpoint
+    from tasks.images.convnet import ConvNet
+    from tasks.images.data import CleanTraining, ImageBatch, framed
+    from tasks.images.energies import ClassifierEnergy, PredictedClass, TrainedConvNet, TrainedResNet18, VAEEnergy
+    from tasks.images.fid import FrechetDistance
+    from tasks.images.laws import (
+        AffineRecipe,
+        HomographyRecipe,
+        NoTransformation,
+        TransformationLaw,
+        affine_noise,
+        homography_noise,
+    )
+    from tasks.images.mnist import BundledSample
+    from tasks.images.regulariser import AdversarialRegulariser
+    from tasks.images.resnet import ResNet18
+    from tasks.images.rotation import RotationPosterior, UniformRotation
+    from tasks.images.testsets import AffNISTFiles, DrawnTest, HomNISTFiles, ImageProblems
+    from tasks.images.training import ClassifierTraining, RegulariserTraining, VAETraining
+    from tasks.images.vae import VAE
+    from tasks.pde.burgers import BurgersEquation
+    from tasks.pde.heat import HeatEquation
+    from tasks.pde.kdv import KdVEquation
+    from tasks.pde.training import Collocation, PhysicsInformedTraining, SolvedData, SupervisedTraining
+    from tests.helpers import seeded
+    from tests.inversion.circle import shape, untrained
+    from tests.inversion.test_every_inverter import METHODS, images, operators
+    from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
+    from trivgeo.groups import SL, Affine, BurgersSymmetry, HeatSymmetry, Heisenberg, Translation
+    from trivgeo.inversion import (
+        ITS,
+        TIED,
+        AmortizedInverter,
+        Descent,
+        DomainDistance,
+        FunctionEnergy,
+        GaussianInitialEnergy,
+        GroupElements,
+        HybridInverter,
+        InversionResult,
+        Inverter,
+        LieLAC,
+        OrbitCurvature,
+        TestTimeEquivariant,
+        affine_levels,
+        calibrated_scale,
+        consistency_loss,
+    )
+    from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, forward_noising, reverse_diffusion
+
+
+def groups() -> None:
+    """Group laws of several shapes of element and batch, and the action of a symmetry on jets."""
+    generator = seeded(0)
+    for group in (SL(2), Heisenberg(2), Translation(3), HeatSymmetry(0.1, scale=0.1), BurgersSymmetry()):
+        for batch in ((), (3,), (2, 1, 3)):
+            v = 0.3 * torch.randn(*batch, group.dim, generator=generator)
+            g = group.exp(v)
+            group.log(g), group.has_log(g), group.Ad(g), group.log_modular(g), group.retract(g, v), group.perturb(g, v)
+            group.algebra.bracket(v, v), group.algebra.ad(v), group.left_jacobian(v)
+    heat = calibrated_heat()
+    action = heat.action()
+    g = heat.exp(torch.randn(2, 6, generator=generator, dtype=torch.float64))
+    jets = torch.rand(2, 7, 3, generator=generator, dtype=torch.float64)
+    action(g, jets), action.is_valid(g, jets), action.jacobian(g, jets), action.log_abs_det_jacobian(g, jets)
+
+
+def calibrated_heat() -> HeatSymmetry:
+    return HeatSymmetry(0.1, scale=[0.02, 0.35, 0.003, 0.35, 0.02, 0.5])
+
+
+def diffusion() -> None:
+    """Noise, a score of an energy, and the way back."""
+    heat, schedule = calibrated_heat(), GeometricSchedule(0.1, 1.0)
+    score = EnergyScore(lambda e: e.square().sum(-1), NoiseKernel(heat, schedule, 5), 3)
+    reverse_diffusion(heat, schedule, score, num_samples=4, steps=5, generator=seeded(0))
+    forward_noising(heat, schedule, heat.identity(3), generator=seeded(0))
+
+
+def inverters() -> None:
+    """Every exported inverter, on images and on operator inputs where it takes both."""
+    called: set[type[Inverter]] = set()
+
+    def run(inverter: Inverter, x: object) -> None:
+        called.add(type(inverter))
+        result = inverter(x, generator=seeded(0))
+        result.best(), result.best_energy(), result.found, InversionResult.cat([result, result])
+
+    for make in METHODS.values():
+        for action, energy, x in (images(), operators()):
+            run(make(action, energy), x)
+    action, energy, x = images()
+    warp = ImageWarp(Affine(2))
+    schedule = GeometricSchedule(0.1, 1.0)
+    run(TIED(action, energy, schedule, 4, 2, 6, pruning=[(0.5, 3)], descent=Descent(2, 0.05, 0.5), log_det=True), x)
+    run(LieLAC(action, energy, 2, 0.05, 3, parametrization=GroupElements()), x)
+    levels = affine_levels()
+    run(ITS(warp, energy, levels, 6, 2, classes=lambda y: y.sum((1, 2, 3)).long(), criterion=OrbitCurvature()), x)
+    score = untrained()
+    circles = shape(torch.rand(5, generator=seeded(0)), 2)
+    score.loss(circles, seeded(0)).backward()
+    consistency_loss(score, untrained(1), circles, generator=seeded(0)).backward()
+    turned = AmortizedInverter(score, lambda y: y.square().sum((1, 2)), num_hypotheses=6, steps=3)
+    run(turned, circles)
+    for choice in ("lowest", "resample"):
+        run(HybridInverter(turned, turned.energy, num_hypotheses=3, choice=choice, steps=2), circles)
+    exported = {c for c in vars(trivgeo.inversion).values() if isinstance(c, type) and issubclass(c, Inverter)}
+    assert called == exported - {Inverter}, exported - {Inverter} ^ called
+
+
+def equivariance() -> None:
+    """A calibrated basis, the energies of operator inputs, and predictions carried by what was found."""
+    action = OperatorAction(calibrated_heat().action())
+    x = torch.linspace(0, 6.28, 20, dtype=torch.float64)
+    data = OperatorInput(torch.stack([x, 0 * x, torch.sin(2 * x)], -1)[None], torch.cartesian_prod(x[::19], x)[None])
+    energy = DomainDistance((0.0, 6.28), (0.0, 6.28), (-1.0, 1.0))
+    calibrated_scale(action, energy, data, num_samples=64, generator=seeded(0))
+    waves = torch.sin(x + torch.rand(9, 1, generator=seeded(1), dtype=torch.float64))
+    learned = GaussianInitialEnergy(DomainDistance((0.0, 6.28), (0.0, 6.28), fill=False), x, waves)
+    for part in (energy, learned):
+        inverter = TIED(action, part, steps=3, num_hypotheses=4)
+        for ensemble in ("best", "mean"):
+            model = TestTimeEquivariant(predict, inverter, action.point_action, ensemble=ensemble)
+            model(data, generator=seeded(0))
+
+
+def predict(x: OperatorInput) -> torch.Tensor:
+    return torch.cat([x.query, x.query[..., :1]], -1)
+
+
+def operators_of_equations() -> None:
+    """Solutions of every equation, and the losses of networks on them."""
+    size = {"num_sensors": 9, "width": 4, "depth": 2}
+    for equation in (HeatEquation(), BurgersEquation(points=32, steps=20), KdVEquation(points=32, steps=40)):
+        equation.inputs(equation.held_out(2), 9, (5, 3))
+        data = SolvedData(equation, 9, training_functions=5, functions=3, points=4, grid=(9, 5), cache=None)
+        SupervisedTraining(equation, **size).losses(data.dataset[0])
+    for equation in (HeatEquation(), BurgersEquation()):
+        PhysicsInformedTraining(equation, **size).losses(Collocation(equation, 9, functions=2).dataset[0])
+
+
+def drawn(law: TransformationLaw, count: int) -> ImageProblems:
+    """Transformed digits of a test set, as one batch."""
+    data = DrawnTest(law, BundledSample(), limit=count, batch_size=count)
+    data.setup("test")
+    (batch,) = data.test_dataloader()
+    return batch
+
+
+def digits(folder: Path) -> None:
+    """Laws of transformations and sets of images, drawn or read."""
+    laws = (AffineRecipe(), HomographyRecipe(steps=3), NoTransformation(), UniformRotation())
+    for law in (*laws, affine_noise(0.05, 0.05), homography_noise(0.05, 0.05, 0.02)):
+        drawn(law, 3)
+    training = CleanTraining(BundledSample(), batch_size=4, validation=1996)
+    training.setup("fit")
+    for loader in (training.train_dataloader(), training.val_dataloader(), training.test_dataloader()):
+        next(iter(loader))
+    grey = np.random.default_rng(0).integers(0, 256, (5, 40, 40), dtype=np.uint8)
+    labels = np.arange(5)[None]
+    savemat(folder / "a.mat", {"affNISTdata": {"image": grey.reshape(5, -1).T, "label_int": labels}})
+    savemat(folder / "h.mat", {"img_data": grey, "labels": labels})
+    for data in (AffNISTFiles([str(folder / "a.mat")]), HomNISTFiles([str(folder / "h.mat")])):
+        data.setup("test")
+        next(iter(data.test_dataloader()))
+
+
+def networks_of_images(folder: Path) -> None:
+    """Networks, what is measured in their training, their files, and the energies that are made of them."""
+    convnet, vae = ConvNet([4, 4]), VAE(hidden=[8], latent=2)
+    regulariser = AdversarialRegulariser(channels=[4], width=8)
+    batch = drawn(AffineRecipe(), 4)
+    clean = ImageBatch(batch.clean, batch.label)
+    ClassifierTraining(convnet).measure(clean), VAETraining(vae).measure(clean)
+    RegulariserTraining(regulariser, affine_noise()).measure(clean)
+    networks = {"convnet": convnet, "resnet": ResNet18(), "vae": vae, "regulariser": regulariser}
+    files = {name: str(folder / f"{name}.safetensors") for name in networks}
+    for name, network in networks.items():
+        save_checkpoint(network.eval(), files[name], {})
+    for source in (TrainedConvNet(files["convnet"]), TrainedResNet18(files["resnet"])):
+        source.load().energy(batch.image.unsqueeze(0))
+        PredictedClass(source)(batch.image), ClassifierEnergy(source, "bfloat16")(batch.image)
+    VAEEnergy(files["vae"], files["regulariser"])(batch.image), vae.features(batch.image[0])
+    distance = FrechetDistance(vae)
+    distance.add_reference(batch.clean), distance.add(batch.image), distance.compute()
+    energy = ClassifierEnergy(TrainedConvNet(files["convnet"]))
+    rotation = RotationPosterior(energy, GeometricSchedule(0.1, 3.0), angles=12, bins=4)
+    rotation.binned(rotation.exact(batch.image)[0])
+
+
+def learned_poses(folder: Path) -> None:
+    """Training of a score of images and its distillation, and the inverters made of the files."""
+    batch = drawn(AffineRecipe(), 3)
+    clean = ImageBatch(batch.clean, batch.label)
+    action, schedule = ImageWarp(Affine(2)), GeometricSchedule(0.1, 2.4)
+    training = DenoisingTraining(PoseNetwork(6, channels=[4], width=8), action, schedule)
+    training.measure(clean)
+    file = str(folder / "score.safetensors")
+    save_checkpoint(training.network, file, {"score": describe(training.score, schedule)})
+    DistillationTraining(file, action).measure(clean)
+    energy = FunctionEnergy(lambda x: x.square().sum((1, 2, 3)))
+    proposals = partial(TrainedInverter, checkpoint=file, num_hypotheses=2, ranked=True)
+    for inverter in (proposals(action, energy), WeighedInverter(action, energy, proposals, steps=1)):
+        inverter(batch.image, generator=seeded(0))
+
+
+def main() -> None:
+    groups()
+    diffusion()
+    equivariance()
+    inverters()
+    operators_of_equations()
+    with TemporaryDirectory() as folder:
+        digits(Path(folder))
+        networks_of_images(Path(folder))
+        learned_poses(Path(folder))
+    # that all this says something: wrong types are refused
+    for wrong in (lambda: SL(2).algebra.ad(torch.zeros(3, dtype=torch.long)), lambda: framed(torch.zeros(1, 28, 28))):
+        try:
+            wrong()
+        except TypeCheckError:
+            continue
+        raise AssertionError("expected a TypeCheckError")
+    sys.stdout.write("checked\n")
+
+
+if __name__ == "__main__":
+    main()
