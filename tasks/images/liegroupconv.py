@@ -140,7 +140,7 @@ class Lifting(nn.Module):
 
     def forward(self, x: Float[Tensor, "b 1 h w"], g: Tensor) -> Float[Tensor, "b *elements outputs"]:
         """The functions of each image at the elements `[*elements, *element_shape]`."""
-        source = self.action(g, self.points).nan_to_num(_OUTSIDE)
+        source = self.action(g, self.points).nan_to_num(_OUTSIDE, _OUTSIDE, _OUTSIDE)
         # the images as channels of one, since all are read at the same places
         grid = source.reshape(1, -1, *self.points.shape)
         read = F.grid_sample(x.transpose(0, 1), grid, padding_mode="zeros", align_corners=False).squeeze(0)
