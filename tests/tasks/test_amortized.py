@@ -24,6 +24,7 @@ from tasks.images.convnet import ConvNet
 from tasks.images.data import framed
 from tasks.images.laws import AffineRecipe
 from tasks.images.mnist import BundledSample
+from tasks.images.models import initialise
 from tasks.images.testsets import DrawnProblems
 from tests.helpers import seeded
 from tests.tasks.helpers import CONFIGS, run_on_sample
@@ -40,6 +41,13 @@ SCALE = [0.25, 0.25, 0.25, 0.25, 0.45, 0.45]
 SMALL = ("--model.network.init_args.channels=[8,8]", "--model.network.init_args.width=16")
 
 
+def small() -> PoseNetwork:
+    """A network that was not trained."""
+    network = PoseNetwork(6, channels=[4, 8], width=16, precision="float32")
+    initialise(network, seeded(1))
+    return network
+
+
 def saved(name: str, dim: int = 6) -> Path:
     """A score that was not trained, in a file."""
     network = PoseNetwork(dim, channels=[4], width=8, precision="float32")
@@ -53,7 +61,7 @@ def saved(name: str, dim: int = 6) -> Path:
 class TestNetwork:
     def test_rows_are_independent(self) -> None:
         """What it says of one image depends on that image and its level."""
-        network = PoseNetwork(6, channels=[4, 8], width=16, precision="float32")
+        network = small()
         x = torch.rand(3, 1, 40, 40, generator=seeded(0))
         level = torch.tensor([0.1, 0.5, 0.9])
         each = torch.cat([network(x[i : i + 1], level[i : i + 1]) for i in range(3)])
@@ -63,7 +71,7 @@ class TestNetwork:
 
     def test_precision(self) -> None:
         """bfloat16 changes the answer by its rounding, in the type of the image."""
-        network = PoseNetwork(6, channels=[4, 8], width=16, precision="float32")
+        network = small()
         coarse = PoseNetwork(**(network.architecture | {"precision": "bfloat16"}))
         coarse.load_state_dict(network.state_dict())
         x, level = torch.rand(5, 1, 40, 40, generator=seeded(0)), torch.full((5,), 0.3)
