@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from tasks.frames.digits import FrameSplit, bundled_frames
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 
 

@@ -18,7 +18,7 @@ from tasks.frames.figures import draw_frames
 from tasks.frames.group import COORDINATES, frame_group
 from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
 from tasks.results import writer_of
-from trivgeo._checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.sde import (
     GeometricHeun,

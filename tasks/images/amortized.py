@@ -15,8 +15,8 @@ from tasks.images.data import ImageBatch
 from tasks.images.energies import Precision
 from tasks.images.models import ImageNetwork
 from tasks.images.training import NetworkTraining
-from trivgeo._checks import check_count
 from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_count
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion import (

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tasks.images.models import ImageClassifier
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._checks import check_count, check_positive
 from trivgeo.actions.image import pixel_centres
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Affine, LieGroup, Projective
 

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from tasks.images.energies import ClassifierSource
 from tasks.images.models import ImageClassifier
 from tasks.images.seeds import generator_of
-from trivgeo._checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Affine, LieGroup, PointAction, Projective
 

@@ -13,8 +13,8 @@ from tasks.images.energies import NetworkEnergy
 from tasks.images.laws import TransformationLaw
 from tasks.images.testsets import ImageProblems
 from tasks.results import ShardedTest, writer_of
-from trivgeo._checks import check_count, check_positive
 from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
 from trivgeo.inversion import TIED, PosteriorEnergy

@@ -17,8 +17,8 @@ from tasks.images.laws import TransformationLaw
 from tasks.images.mat import MatImages, read_affnist, read_homnist
 from tasks.images.mnist import MNIST, Digits, DigitSource
 from tasks.images.seeds import generator_of
-from trivgeo._checks import check_count
 from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Affine, LieGroup, Projective
 

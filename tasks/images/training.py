@@ -18,8 +18,8 @@ from tasks.images.regulariser import AdversarialRegulariser
 from tasks.images.seeds import generator_of
 from tasks.images.vae import VAE
 from tasks.results import versions
-from trivgeo._checks import check_positive
 from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tasks.images.models import ImageNetwork
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 
 ENERGY_SCALE = 0.1
 """Factor of the bound in the energy."""

@@ -19,8 +19,8 @@ from tasks.pde.domain import Domain
 from tasks.pde.equation import Equation
 from tasks.pde.training import EpochSampler, batch_generator
 from tasks.results import versions
-from trivgeo._checks import check_count, check_positive
 from trivgeo.actions import OperatorAction, OperatorInput
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion import AmortizedInverter, DataEnergy, InversionResult, Inverter, LearnedScore, LevelFeatures

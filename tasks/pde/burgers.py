@@ -9,7 +9,7 @@ from tasks.pde.deeponet import Jet
 from tasks.pde.equation import ResidualEquation
 from tasks.pde.periodic import PeriodicEquation
 from tasks.pde.spectral import GaussianField
-from trivgeo._checks import check_positive
+from trivgeo.checks import check_positive
 from trivgeo.groups import BurgersSymmetry
 
 

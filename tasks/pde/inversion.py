@@ -15,8 +15,8 @@ from tasks.pde.figures import draw_solutions
 from tasks.pde.predictor import OperatorPredictor
 from tasks.pde.problems import OperatorProblems, SymmetryProblems
 from tasks.results import ShardedTest, writer_of
-from trivgeo._checks import check_count, check_positive
 from trivgeo.actions import OperatorAction, OperatorInput
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
 from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, TestTimeEquivariant, calibrated_scale

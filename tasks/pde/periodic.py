@@ -11,7 +11,7 @@ from torch import Tensor
 from tasks.pde.domain import Domain
 from tasks.pde.equation import Equation, Solutions
 from tasks.pde.spectral import FourierSeries, GaussianField, solve_periodic
-from trivgeo._checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive
 
 _HELD_OUT_SEED = 2_147_483_647  # of validation fields; test sets and training batches have smaller ones
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tasks.pde.equation import Equation
-from trivgeo._checks import check_count
 from trivgeo.actions import OperatorInput
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 
 _DRAWS = 1000

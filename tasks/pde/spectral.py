@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from trivgeo._checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import DomainError, ShapeError
 
 

@@ -24,7 +24,7 @@ from tasks.pde.deeponet import DeepONet, save_deeponet
 from tasks.pde.domain import Domain, relative_l2
 from tasks.pde.equation import Equation, ResidualEquation
 from tasks.pde.soap import SOAP
-from trivgeo._checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 
 

@@ -3,7 +3,7 @@
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tasks.so10.law import CornerLaw
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.groups import SO
 from trivgeo.sde import (
     EnergyScore,

@@ -10,7 +10,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra

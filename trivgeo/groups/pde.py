@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trivgeo._checks import check_positive
+from trivgeo.checks import check_positive
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.nilpotent import Heisenberg, Translation

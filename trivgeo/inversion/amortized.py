@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.base import InversionResult, Inverter
 from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, as_energy, check_batch

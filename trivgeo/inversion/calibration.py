@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from trivgeo._checks import check_positive
+from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, check_action

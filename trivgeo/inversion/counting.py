@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.base import InversionResult, Inverter

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trivgeo._checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.base import InversionResult

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivgeo._checks import check_count, check_positive
 from trivgeo._numerics import Constant
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.base import InversionResult

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._checks import check_positive
 from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy, as_energy

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from trivgeo._checks import check_count, check_positive
 from trivgeo._numerics import Constant
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, Affine, LieGroup
 from trivgeo.inversion.base import InversionResult

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import check_action, check_batch

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._checks import check_positive
 from trivgeo._numerics import Constant
 from trivgeo.actions import OperatorAction, OperatorInput, interpolate
+from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.domain import DomainDistance

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivgeo._checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.base import InversionResult

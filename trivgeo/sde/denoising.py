@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._checks import check_count
 from trivgeo._numerics import log_abs_det
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.process import Stepper, TrivializedSDE, normal

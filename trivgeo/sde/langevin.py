@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._checks import check_positive
 from trivgeo._numerics import Constant
+from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.gradient import trivialized_grad

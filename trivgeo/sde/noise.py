@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.process import TrivializedSDE, normal, solve, uniform_grid

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.checkpoint import checkpointed

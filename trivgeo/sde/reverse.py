@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from trivgeo._checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise import NoiseKernel

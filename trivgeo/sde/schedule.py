@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-from trivgeo._checks import check_positive
+from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 
 __all__ = ["ConstantSchedule", "GeometricSchedule", "Schedule"]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise import NoiseKernel, NoiseReplay

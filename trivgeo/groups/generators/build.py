@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivgeo._checks import check_count
+from trivgeo.checks import check_count
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
