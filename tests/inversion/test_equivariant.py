@@ -19,11 +19,13 @@ class Known(Inverter):
     """An inverter that returns a given result."""
 
     def __init__(self, action: Action, elements: Tensor, energies: Tensor) -> None:
-        self.action = action
+        super().__init__(action, None, [])
         failures = torch.zeros(energies.shape, dtype=torch.long)
         self.result = InversionResult(action.group, elements, energies, failures, 0, 0)
 
-    def __call__(self, x_tilde: Any, *, generator: torch.Generator | None = None) -> InversionResult:
+    def forward(
+        self, x_tilde: Any, *, generator: torch.Generator | None = None, initial: Tensor | None = None
+    ) -> InversionResult:
         return self.result
 
 

@@ -38,7 +38,7 @@ METHODS: dict[str, Make] = {
     "KineticLangevin": lambda a, e: KineticLangevin(a, e, 40, 0.05, 3, temperature=0.01),
     "FoCal": lambda a, e: FoCal(a, e, 6, 3, box=0.7, num_hypotheses=2),
     "ITS": lambda a, e: ITS(a, e, 6, 8, 2),
-    "RandomSearch": lambda a, e: RandomSearch(a, e, 150, 4, 0.5, at_once=50),
+    "RandomSearch": lambda a, e: RandomSearch(a, e, 150, 4, 0.5),
     "GradientDescent": lambda a, e: GradientDescent(a, e, 20, 0.05, 6, momentum=0.5, keep_seen=True),
 }
 

@@ -17,14 +17,16 @@ from tests.helpers import assert_relative, rand, seeded
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, Affine, Translation
-from trivgeo.inversion import FoCal, PosteriorEnergy, RandomSearch, bayes
+from trivgeo.inversion import FoCal, Optimise, PosteriorEnergy, RandomSearch, bayes
 
 
 def test_published_settings() -> None:
     inverter = FoCal(Affine(2).action(), Template(Affine(2)))
-    assert (inverter.initial, inverter.evaluations, inverter.length_scale) == (5, 5, 0.01)
-    assert inverter.box == (1.0,) * 6
-    assert inverter.fit
+    (stage,) = inverter.stages
+    assert isinstance(stage, Optimise)
+    assert (stage.initial, stage.evaluations, stage.length_scale) == (5, 5, 0.01)
+    assert stage.box == (1.0,)
+    assert stage.fit
 
 
 def closed_form(x: Tensor, y: Tensor, length_scale: float, at: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
@@ -130,15 +132,16 @@ class TestKnownOptimum:
 class TestRun:
     def test_result(self) -> None:
         problem = Template(SE(2), batch=3)
-        seen: list[int] = []
-        inverter = FoCal(problem.action, problem, 4, 2, num_hypotheses=5, on_step=lambda i, t: seen.append(i))
+        seen: list[tuple[int, int]] = []
+        inverter = FoCal(problem.action, problem, 4, 2, num_hypotheses=5)
+        inverter = inverter.replace(progress=lambda done, total: seen.append((done, total)))
         result = inverter(problem.x, generator=seeded(0))
         assert result.elements.shape == (3, 5, 2, 3)
         assert (result.energy_evaluations, result.gradient_evaluations) == (6, 0)
         assert problem.evaluations == 3 * 6
         assert_relative(result.energies, problem.distance(result.elements), 1e-12)
         assert torch.equal(result.energies, result.energies.sort(1).values)
-        assert seen == [4, 5, 6]
+        assert seen == [(1, 3), (2, 3), (3, 3)]
         assert torch.equal(inverter(problem.x, generator=seeded(0)).elements, result.elements)
 
     def test_undefined_energies(self) -> None:
@@ -154,11 +157,9 @@ class TestRun:
 
     def test_in_parts(self) -> None:
         problem = Template(SE(2), batch=3)
-        generator, settings = seeded(0), {"initial": 4, "evaluations": 1}
-        whole = FoCal(problem.action, problem, **settings, max_evaluations=8)(problem.x, generator=seeded(0))
-        plain = FoCal(problem.action, problem, **settings)
-        parts = [plain(problem.x[:2], generator=generator), plain(problem.x[2:], generator=generator)]
-        assert torch.equal(whole.elements, torch.cat([p.elements for p in parts]))
+        plain = FoCal(problem.action, problem, initial=4, evaluations=1)
+        whole, parts = (i(problem.x, generator=seeded(0)) for i in (plain, plain.replace(max_evaluations=5)))
+        assert_relative(whole.elements, parts.elements, 1e-9)
 
 
 def test_without_botorch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +182,6 @@ def test_without_botorch(monkeypatch: pytest.MonkeyPatch) -> None:
         {"box": -1.0},
         {"box": (1.0, 1.0)},
         {"num_hypotheses": 11},
-        {"max_evaluations": 4},
     ],
     ids=str,
 )

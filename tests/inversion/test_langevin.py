@@ -13,13 +13,16 @@ from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo import sde
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, Affine, PointAction, Translation
-from trivgeo.inversion import InversionResult, KineticLangevin, PosteriorEnergy
+from trivgeo.inversion import InversionResult, KineticLangevin, Langevin, PosteriorEnergy, Start
 
 
 def test_published_settings() -> None:
     inverter = KineticLangevin(Affine(2).action(), Template(Affine(2)))
-    assert (inverter.steps, inverter.step_size, inverter.num_hypotheses) == (1600, 2e-4, 4)
-    assert (inverter.friction, inverter.temperature) == (1.0, 1.0)
+    start, langevin = inverter.stages
+    assert isinstance(start, Start)
+    assert isinstance(langevin, Langevin)
+    assert (langevin.steps, langevin.step_size, start.num_hypotheses) == (1600, 2e-4, 4)
+    assert (langevin.friction, langevin.temperature) == (1.0, 1.0)
 
 
 def spring(points: Tensor) -> Tensor:
@@ -75,12 +78,12 @@ def test_non_unimodular_posterior(coadjoint: bool) -> None:
 class TestRun:
     @pytest.mark.parametrize("name", ["Affine(2)", "SE(2)"])
     def test_is_the_process(self, name: str) -> None:
-        """Chains from the identity under `trivgeo.sde.KineticLangevin` with the posterior energy."""
+        """Chains from the identity under `trivgeo.sde.UnderdampedLangevin` with the posterior energy."""
         problem = Template(**TEMPLATES[name], batch=2)
         group = problem.action.group
         settings = {"friction": 0.7, "temperature": 0.3}
         result = KineticLangevin(problem.action, problem, 12, 0.05, 3, **settings)(problem.x, generator=seeded(3))
-        process = sde.KineticLangevin(group, PosteriorEnergy(problem.action, problem, problem.x), **settings)
+        process = sde.UnderdampedLangevin(group, PosteriorEnergy(problem.action, problem, problem.x), **settings)
         generator = seeded(3)
         start = process.start(group.identity(2, 3, dtype=torch.float64), generator=generator)
         final = sde.solve(process, start, [0.05 * m for m in range(13)], generator=generator).final
@@ -97,15 +100,15 @@ class TestRun:
 
     def test_result(self) -> None:
         problem = Template(SE(2), batch=3)
-        seen: list[tuple[int, float]] = []
-        inverter = KineticLangevin(problem.action, problem, 4, 0.01, on_step=lambda i, t: seen.append((i, t)))
+        seen: list[tuple[int, int]] = []
+        inverter = KineticLangevin(problem.action, problem, 4, 0.01).replace(progress=lambda *i: seen.append(i))
         result = inverter(problem.x, generator=seeded(0))
         assert result.elements.shape == (3, 4, 2, 3)
         assert result.energy_evaluations == 4
         assert result.gradient_evaluations == 4 * 5  # one at the start, one a step
         assert problem.evaluations == 3 * (4 + 4 * 5)
         assert_relative(result.energies, problem.distance(result.elements), 1e-12)
-        assert seen == [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)]
+        assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
         assert torch.equal(inverter(problem.x, generator=seeded(0)).elements, result.elements)
 
     def test_chains_are_held_at_the_edge(self) -> None:
@@ -131,7 +134,6 @@ class TestRun:
         {"step_size": 0.0},
         {"friction": -1.0},
         {"temperature": math.inf},
-        {"max_evaluations": 3},
     ],
     ids=str,
 )

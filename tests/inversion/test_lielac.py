@@ -12,7 +12,7 @@ from tests.helpers import assert_relative, randn, seeded
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, Affine, Translation
-from trivgeo.inversion import AlgebraCoordinates, GroupElements, LieLAC, Parametrization
+from trivgeo.inversion import Adam, AlgebraCoordinates, Descend, GroupElements, LieLAC, Parametrization, Start
 
 SPACES = [AlgebraCoordinates(), GroupElements()]
 
@@ -23,11 +23,15 @@ def name_of(space: Parametrization) -> str:
 
 def test_published_settings() -> None:
     inverter = LieLAC(Affine(2).action(), Template(Affine(2)))
-    assert (inverter.steps, inverter.rule.learning_rate, inverter.num_hypotheses) == (100, 0.01, 64)
-    assert (inverter.start_std, inverter.rule.betas, inverter.rule.epsilon) == (0.3, (0.9, 0.999), 1e-8)
-    assert isinstance(inverter.parametrization, AlgebraCoordinates)
-    assert not inverter.log_det
-    assert not inverter.keep_seen
+    start, descent = inverter.stages
+    assert isinstance(start, Start)
+    assert isinstance(descent, Descend)
+    assert isinstance(descent.rule, Adam)
+    assert (descent.steps, descent.rule.learning_rate, start.num_hypotheses) == (100, 0.01, 64)
+    assert (descent.start_std, descent.rule.betas, descent.rule.epsilon) == (0.3, (0.9, 0.999), 1e-8)
+    assert isinstance(descent.space, AlgebraCoordinates)
+    assert not inverter.posterior.log_det
+    assert not descent.keep_seen
 
 
 class TestAgainstOthers:
@@ -115,21 +119,18 @@ class TestKnownOptimum:
         assert result.energy_evaluations + result.gradient_evaluations == 6 * 9
 
     def test_in_parts(self) -> None:
-        """The parts draw one after the other; the numbers are those of the parts alone."""
+        """The noise is that of the whole."""
         problem = Template(SE(2), batch=5)
-        settings = {"steps": 3, "num_hypotheses": 4}
-        whole = LieLAC(problem.action, problem, **settings, max_evaluations=9)(problem.x, generator=seeded(0))
-        generator = seeded(0)
-        plain = LieLAC(problem.action, problem, **settings)
-        parts = [plain(problem.x[i : i + 2], generator=generator) for i in (0, 2, 4)]
-        assert torch.equal(whole.elements, torch.cat([p.elements for p in parts]))
-        assert (whole.energy_evaluations, whole.gradient_evaluations) == (4, 12)
+        plain = LieLAC(problem.action, problem, steps=3, num_hypotheses=4)
+        whole, parts = (i(problem.x, generator=seeded(0)) for i in (plain, plain.replace(max_evaluations=9)))
+        assert_relative(whole.elements, parts.elements, 1e-10)
+        assert (parts.energy_evaluations, parts.gradient_evaluations) == (4, 12)
 
     def test_progress(self) -> None:
-        seen: list[tuple[int, float]] = []
+        seen: list[tuple[int, int]] = []
         problem = Template(SE(2), batch=1)
-        LieLAC(problem.action, problem, 4, num_hypotheses=1, on_step=lambda i, t: seen.append((i, t)))(problem.x)
-        assert seen == [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)]
+        LieLAC(problem.action, problem, 4, num_hypotheses=1).replace(progress=lambda *i: seen.append(i))(problem.x)
+        assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 class TestUndefinedEnergies:
@@ -168,17 +169,18 @@ class TestBadInput:
             {"num_hypotheses": True},
             {"learning_rate": 0.0},
             {"start_std": math.nan},
-            {"betas": (0.9, 1.0)},
-            {"betas": (-0.1, 0.9)},
-            {"epsilon": -1.0},
-            {"max_evaluations": 63},
             {"parametrization": "algebra"},
         ],
         ids=str,
     )
     def test_settings(self, settings: dict[str, object]) -> None:
-        with pytest.raises(ConfigurationError, match=next(iter(settings))):
+        with pytest.raises(ConfigurationError, match=next(iter(settings)).replace("parametrization", "space")):
             LieLAC(SE(2).action(), wall, **settings)
+
+    @pytest.mark.parametrize("settings", [{"betas": (0.9, 1.0)}, {"betas": (-0.1, 0.9)}, {"epsilon": -1.0}], ids=str)
+    def test_settings_of_adam(self, settings: dict) -> None:
+        with pytest.raises(ConfigurationError, match=next(iter(settings))):
+            Adam(0.01, **settings)
 
     def test_action_energy_and_data(self) -> None:
         with pytest.raises(ConfigurationError, match="action"):

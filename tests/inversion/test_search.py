@@ -18,16 +18,14 @@ class TestRandomSearch:
     def test_keeps_the_lowest_of_all(self) -> None:
         """Against all draws at once, from the same source."""
         problem = Template(SE(2), batch=3)
-        seen: list[int] = []
-        inverter = RandomSearch(
-            problem.action, problem, 50, 4, 0.5, at_once=20, on_step=lambda done, share: seen.append(done)
-        )
-        result = inverter(problem.x, generator=seeded(2))
-        assert (result.energy_evaluations, result.gradient_evaluations) == (50, 0)
-        assert problem.evaluations == 150
-        assert seen == [20, 40, 50]
+        seen: list[tuple[int, int]] = []
+        inverter = RandomSearch(problem.action, problem, 150, 4, 0.5)
+        result = inverter.replace(progress=lambda *steps: seen.append(steps))(problem.x, generator=seeded(2))
+        assert (result.energy_evaluations, result.gradient_evaluations) == (150, 0)
+        assert problem.evaluations == 450
+        assert seen == [(1, 3), (2, 3), (3, 3)]
         generator = seeded(2)
-        v = [torch.randn(3, n, 3, generator=generator, dtype=torch.float64) for n in (20, 20, 10)]
+        v = [torch.randn(3, n, 3, generator=generator, dtype=torch.float64) for n in (64, 64, 22)]
         drawn = SE(2).exp(0.5 * torch.cat(v, 1))
         energies = PosteriorEnergy(problem.action, problem, problem.x)(drawn)
         lowest = energies.topk(4, 1, largest=False)
@@ -45,14 +43,14 @@ class TestRandomSearch:
 
     def test_undefined_energies(self) -> None:
         action, x = Translation(1).action(), torch.tensor([[[0.0]], [[-9.0]]], dtype=torch.float64)
-        result = RandomSearch(action, wall, 40, 40, 1.5, at_once=7)(x, generator=seeded(0))
+        result = RandomSearch(action, wall, 40, 40, 1.5)(x, generator=seeded(0))
         assert torch.isfinite(result.energies[0, :5]).all()
         assert torch.isinf(result.energies[0]).any()
         assert torch.isinf(result.energies[1]).all()
 
     @pytest.mark.parametrize(
         "settings",
-        [{"samples": 0}, {"num_hypotheses": 6401}, {"std": 0.0}, {"at_once": 0}, {"max_evaluations": 63}],
+        [{"samples": 0}, {"num_hypotheses": 6401}, {"std": 0.0}],
         ids=str,
     )
     def test_bad_settings(self, settings: dict[str, object]) -> None:

@@ -11,7 +11,7 @@ from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operato
 from trivgeo.actions import OperatorInput
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import PointAction, Translation
-from trivgeo.inversion import TIED, InversionResult
+from trivgeo.inversion import TIED, Descend, InversionResult
 from trivgeo.sde import GeometricSchedule
 
 
@@ -105,9 +105,9 @@ def test_non_unimodular_posterior() -> None:
 
     sampler = {"steps": 60, "num_mc": 24, "num_hypotheses": 1000}
     means = []
-    for modular_drift in (True, False):
+    for published in (False, True):
         inverter = TIED(
-            action, lambda p: energy(p) + prior(p), GeometricSchedule(0.1, 2.0), modular_drift=modular_drift, **sampler
+            action, lambda p: energy(p) + prior(p), GeometricSchedule(0.1, 2.0), published=published, **sampler
         )
         means.append(float(inverter(x, generator=seeded(0)).elements[..., 0].mean()))
     assert means[0] == pytest.approx(truth, abs=0.08)
@@ -149,19 +149,21 @@ class TestHeat:
         _, transformed = self.transform([0.2, 0.1, -0.2, 2.0, -1.0, 0.4], clean_problems(2))
         sizes = {"steps": 5, "num_mc": 2, "num_hypotheses": 3}
         plain = TIED(operator_action(), DOMAIN, **sizes)(transformed, generator=seeded(0))
-        for option in ({"log_det": True}, {"shared_noise": True}, {"max_score_norm": 0.1}):
-            other = TIED(operator_action(), DOMAIN, **sizes, **option)(transformed, generator=seeded(0))
-            assert torch.isfinite(other.elements).all()
-            assert not torch.equal(plain.elements, other.elements)
-        unimodular = TIED(operator_action(), DOMAIN, **sizes, modular_drift=False)(transformed, generator=seeded(0))
-        assert torch.equal(plain.elements, unimodular.elements)
+        others = [
+            TIED(operator_action(), DOMAIN, **sizes, **option)
+            for option in ({"published": True}, {"max_score_norm": 0.1}, {"side": "given"})
+        ]
+        others.append(TIED(operator_action(), DOMAIN, **sizes).replace(log_det=True))
+        for other in others:
+            elements = other(transformed, generator=seeded(0)).elements
+            assert torch.isfinite(elements).all()
+            assert not torch.equal(plain.elements, elements)
 
     def test_progress(self) -> None:
-        seen: list[int] = []
-        TIED(operator_action(), DOMAIN, steps=4, num_hypotheses=2, on_step=lambda m, t: seen.append(m))(
-            clean_problems(1)
-        )
-        assert seen == [1, 2, 3, 4]
+        seen: list[tuple[int, int]] = []
+        inverter = TIED(operator_action(), DOMAIN, steps=4, num_hypotheses=2).then(Descend(2))
+        inverter.replace(progress=lambda done, total: seen.append((done, total)))(clean_problems(1))
+        assert seen == [(i, 6) for i in range(1, 7)]
 
 
 class TestResult:
@@ -201,7 +203,7 @@ class TestBadInput:
         """Before the first step."""
         x = clean_problems(2)
         calls: list[int] = []
-        inverter = TIED(operator_action(), DOMAIN, steps=2, on_step=lambda m, t: calls.append(m))
+        inverter = TIED(operator_action(), DOMAIN, steps=2).replace(progress=lambda done, total: calls.append(done))
         bad = x.initial.clone()
         bad[0, 0, 2] = math.nan
         with pytest.raises(NonFiniteError):

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import PointAction, Translation
-from trivgeo.inversion import TIED, Descent, PosteriorEnergy
+from trivgeo.inversion import TIED, Descend, HeavyBall, Inverter, PosteriorEnergy
 from trivgeo.sde import GeometricSchedule
 
 SCHEDULE = GeometricSchedule(0.05, 2.0)
@@ -35,9 +35,10 @@ def _is_wrapped(x: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def inverter(energy: Recorder, **options: object) -> TIED:
+def inverter(energy: Recorder, descent: Descend | None = None, **options: object) -> Inverter:
     settings: dict = {"steps": 20, "num_mc": 3, "num_hypotheses": 8, "max_score_norm": 50.0, **options}
-    return TIED(Translation(2).action(), energy, SCHEDULE, **settings)
+    tied = TIED(Translation(2).action(), energy, SCHEDULE, **settings)
+    return tied if descent is None else tied.then(descent)
 
 
 class TestKeepSeen:
@@ -80,7 +81,7 @@ class TestKeepSeen:
 
 
 class TestDescent:
-    DESCENT = Descent(steps=40, learning_rate=0.01, momentum=0.3, max_gradient_norm=None)
+    DESCENT = Descend(40, HeavyBall(0.01, 0.3, None))
 
     def test_ends_in_the_minimum_of_the_well_of_every_chain(self) -> None:
         x = 0.3 * randn(4, 3, 2)
@@ -97,17 +98,17 @@ class TestDescent:
     def test_evaluations_are_counted(self) -> None:
         result = inverter(Recorder(), descent=self.DESCENT)(randn(2, 3, 2), generator=seeded(1))
         assert result.gradient_evaluations == 8 * (3 * 20 + 40)
-        assert result.energy_evaluations == 8 * 2
+        assert result.energy_evaluations == 8
 
     def test_no_energy_rises_where_steps_are_too_long(self) -> None:
         x = randn(4, 3, 2)
         plain = inverter(Recorder())(x, generator=seeded(1))
-        wild = inverter(Recorder(), descent=Descent(steps=5, learning_rate=10.0))(x, generator=seeded(1))
+        wild = inverter(Recorder(), descent=Descend(5, HeavyBall(10.0)))(x, generator=seeded(1))
         assert bool((wild.energies <= plain.energies).all())
 
-    def test_refuses_what_is_no_descent(self) -> None:
-        with pytest.raises(ConfigurationError, match="Descent"):
-            inverter(Recorder(), descent=10)
+    def test_refuses_what_is_no_stage(self) -> None:
+        with pytest.raises(ConfigurationError, match="expected a Stage"):
+            inverter(Recorder()).then(10)  # type: ignore[arg-type]
 
 
 class TestPruning:
@@ -139,19 +140,17 @@ class TestPruning:
         assert found[1] > found[0] - 0.1
 
     def test_steps_are_reported_through(self) -> None:
-        seen: list[tuple[int, float]] = []
-        inverter(Recorder(), pruning=self.PRUNING, on_step=lambda i, t: seen.append((i, t)))(
-            randn(1, 1, 2), generator=seeded(0)
-        )
-        assert [i for i, _ in seen] == list(range(1, 21))
-        assert [t for _, t in seen] == pytest.approx([1 - i / 20 for i in range(1, 21)])
+        seen: list[tuple[int, int]] = []
+        tied = inverter(Recorder(), pruning=self.PRUNING).replace(progress=lambda i, n: seen.append((i, n)))
+        tied(randn(1, 1, 2), generator=seeded(0))
+        assert seen == [(i, 20) for i in range(1, 21)]
 
     @pytest.mark.parametrize(
         "pruning",
         [((0.2, 4), (0.5, 2)), ((0.5, 8),), ((0.5, 4), (0.2, 4)), ((1.0, 4),), ((0.0, 4),), ((0.5, 4), (0.5, 2))],
     )
     def test_refuses_what_does_not_fall(self, pruning: tuple[tuple[float, int], ...]) -> None:
-        with pytest.raises(ConfigurationError, match="expected falling times"):
+        with pytest.raises(ConfigurationError, match=r"pruning: expected (falling|numbers below)"):
             inverter(Recorder(), pruning=pruning)
 
     def test_refuses_other_shapes(self) -> None:
@@ -162,10 +161,25 @@ class TestPruning:
 class TestMemory:
     def test_never_more_evaluations_at_once(self) -> None:
         energy, x = Recorder(), randn(5, 3, 2)
-        result = inverter(energy, max_evaluations=50)(x, generator=seeded(1))
+        result = inverter(energy).replace(max_evaluations=50)(x, generator=seeded(1))
         assert max(v.numel() for v in energy.values) == 48
         assert result.elements.shape == (5, 8, 2)
         assert energy.count == 5 * (result.gradient_evaluations + result.energy_evaluations)
+
+    @pytest.mark.parametrize("bound", [1, 7, 24, 50, 1000])
+    def test_no_bound_changes_a_result(self, bound: int) -> None:
+        """Not even one that a single datum does not keep."""
+        x = randn(5, 3, 2)
+        for method in (inverter(Recorder()), inverter(Recorder(), keep_seen=True, pruning=((0.5, 3),), side="given")):
+            method = method.then(Descend(3))
+            free = method(x, generator=seeded(1))
+            energy = Recorder()
+            bounded = Inverter(method.action, energy, method.stages, max_evaluations=bound)(x, generator=seeded(1))
+            assert max(v.numel() for v in energy.values) <= bound
+            assert_relative(bounded.elements, free.elements, 1e-9)
+            assert_relative(bounded.energies, free.energies, 1e-9)
+            assert bounded.gradient_evaluations == free.gradient_evaluations
+            assert energy.count == 5 * (bounded.gradient_evaluations + bounded.energy_evaluations)
 
     def test_parts_are_inverted_for_their_own_data(self) -> None:
         x = torch.tensor([[[5.0, 5.0]], [[-5.0, 0.0]], [[0.0, 9.0]]], dtype=torch.float64)
@@ -177,13 +191,12 @@ class TestMemory:
             num_mc=8,
             max_score_norm=20.0,
             num_hypotheses=8,
-            max_evaluations=64,
-        )
+        ).replace(max_evaluations=64)
         assert float((quadratic(x, generator=seeded(0)).best() - x[:, 0]).abs().max()) < 0.5
 
-    def test_refuses_less_than_one_datum(self) -> None:
-        with pytest.raises(ConfigurationError, match="expected at least the 24 of one datum, got 23"):
-            inverter(Recorder(), max_evaluations=23)
+    def test_refuses_less_than_one(self) -> None:
+        with pytest.raises(ConfigurationError, match="max_evaluations: expected an integer of at least 1"):
+            inverter(Recorder()).replace(max_evaluations=0)
 
 
 def test_pruning_on_a_non_unimodular_group() -> None:

@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
-from trivgeo.inversion.energy import DataEnergy, PosteriorEnergy, check_action
+from trivgeo.inversion.energy import DataEnergy
+from trivgeo.inversion.posterior import PosteriorEnergy, check_action
 from trivgeo.sde import trivialized_grad
 
 __all__ = ["calibrated_scale"]

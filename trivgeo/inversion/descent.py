@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_count, check_positive
-from trivgeo.errors import ConfigurationError
+from trivgeo.checks import check_count, check_fraction, check_positive, check_type
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.base import InversionResult
-from trivgeo.inversion.counting import CountedPosterior, where_rows
+from trivgeo.inversion.inverter import Stage
+from trivgeo.inversion.posterior import GivenPosterior, where_rows
+from trivgeo.inversion.result import Population
 
-__all__ = [
-    "Adam",
-    "AlgebraCoordinates",
-    "Descent",
-    "GroupElements",
-    "HeavyBall",
-    "Parametrization",
-    "UpdateRule",
-    "descend",
-]
+__all__ = ["Adam", "AlgebraCoordinates", "Descend", "GroupElements", "HeavyBall", "Parametrization", "UpdateRule"]
 
 
 class Parametrization(ABC):
-    """The point that a descent moves, and its elements."""
+    """The point that a descent moves, and its elements, where the descent is to begin near an element g_0."""
 
     @abstractmethod
-    def start(self, group: LieGroup, v: Tensor) -> Tensor:
-        """The point whose elements are ``exp(v)``."""
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
+        """The point whose elements are ``g_0 exp(v)``."""
 
     @abstractmethod
-    def elements(self, group: LieGroup, point: Tensor) -> Tensor:
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
         """The elements of a point."""
 
     @abstractmethod
-    def displaced(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
         """The elements of the point moved by v, to first order in v."""
 
     @abstractmethod
@@ -52,19 +42,19 @@ class Parametrization(ABC):
 
 
 class AlgebraCoordinates(Parametrization):
-    """The point is v with g = exp(v), in a vector space whose coordinates Adam rescales one by one."""
+    """The point is v with g = g_0 exp(v), in a vector space whose coordinates Adam rescales one by one."""
 
-    def start(self, group: LieGroup, v: Tensor) -> Tensor:
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
         """v itself."""
         return v
 
-    def elements(self, group: LieGroup, point: Tensor) -> Tensor:
-        """exp(v)."""
-        return group.exp(point)
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
+        """g_0 exp(v)."""
+        return group.retract(base, point)
 
-    def displaced(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """The exponential of the sum."""
-        return group.exp(point + v)
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
+        """g_0 times the exponential of the sum."""
+        return group.retract(base, point + v)
 
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
         """The sum."""
@@ -83,15 +73,15 @@ class GroupElements(Parametrization):
     for the left-invariant metric.
     """
 
-    def start(self, group: LieGroup, v: Tensor) -> Tensor:
-        """exp(v)."""
-        return group.exp(v)
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
+        """g_0 exp(v)."""
+        return group.retract(base, v)
 
-    def elements(self, group: LieGroup, point: Tensor) -> Tensor:
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
         """g itself."""
         return point
 
-    def displaced(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
         """`LieGroup.perturb`."""
         return group.perturb(point, v)
 
@@ -134,7 +124,7 @@ class Adam(UpdateRule):
         self.learning_rate = check_positive("learning_rate", learning_rate)
         self.epsilon = check_positive("epsilon", epsilon)
         first, second = betas
-        self.betas = (check_decay("betas", first), check_decay("betas", second))
+        self.betas = (check_fraction("betas", first), check_fraction("betas", second))
 
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
         """Both moments zero, no steps."""
@@ -170,9 +160,11 @@ class HeavyBall(UpdateRule):
         ConfigurationError: a number out of its range.
     """
 
-    def __init__(self, learning_rate: float, momentum: float = 0.0, max_gradient_norm: float | None = None) -> None:
+    def __init__(
+        self, learning_rate: float = 0.01, momentum: float = 0.0, max_gradient_norm: float | None = 1.0
+    ) -> None:
         self.learning_rate = check_positive("learning_rate", learning_rate)
-        self.momentum = check_decay("momentum", momentum)
+        self.momentum = check_fraction("momentum", momentum)
         if max_gradient_norm is not None:
             check_positive("max_gradient_norm", max_gradient_norm)
         self.max_gradient_norm = max_gradient_norm
@@ -192,102 +184,71 @@ class HeavyBall(UpdateRule):
         return velocity, (velocity,)
 
 
-def descend(
-    posterior: CountedPosterior,
-    point: Tensor,
-    space: Parametrization,
-    rule: UpdateRule,
-    steps: int,
-    *,
-    keep_seen: bool,
-    on_step: Callable[[int, float], None] | None,
-) -> InversionResult:
-    """Descend from a point for each chain, each by itself.
+class Descend(Stage):
+    r"""Descends along the posterior energy, each chain by itself.
 
     A chain whose energy or gradient is not finite goes back to its last point where both were, its moments as they
     were there, and the step counts as a failure. The end is that point, too, if the energy there is not finite.
 
-    Args:
-        posterior: the energy.
-        point: where, ``[b, k, ...]``.
-        space: where it lives.
-        rule: how it moves.
-        steps: gradient evaluations of each chain; one energy comes after.
-        keep_seen: return the element of lowest energy that each chain has met in place of its end.
-        on_step: called with the index of every step and the share of the run that is done.
-    """
-    group = posterior.group
-    last = best = point
-    shape = point.shape[:2]
-    zero = point.new_zeros(*shape, group.dim)
-    state = rule.start(zero, space)
-    failures = torch.zeros(shape, dtype=torch.long, device=point.device)
-    last_energy = best_energy = point.new_full(shape, torch.inf)
-    for index in range(1, steps + 1):
-        gradient, energy = posterior.gradient(partial(space.displaced, group, point), zero)
-        finite = torch.isfinite(energy) & torch.isfinite(gradient).all(-1)
-        last, last_energy = where_rows(finite, point, last), torch.where(finite, energy, last_energy)
-        if keep_seen:
-            lower = last_energy < best_energy
-            best, best_energy = where_rows(lower, last, best), torch.where(lower, last_energy, best_energy)
-        v, new = rule.step(torch.where(finite.unsqueeze(-1), gradient, 0.0), state, space)
-        state = tuple(where_rows(finite, a, b) for a, b in zip(new, state, strict=True))
-        moved = space.moved(group, point, v)
-        kept = finite & torch.isfinite(moved).flatten(2).all(-1)
-        point = where_rows(kept, moved, last)
-        failures = failures + (~kept).long()
-        if on_step is not None:
-            on_step(index, index / steps)
-    energy = posterior.energies(space.elements(group, point))
-    finite = torch.isfinite(energy)
-    end, end_energy = where_rows(finite, point, last), torch.where(finite, energy, last_energy)
-    if keep_seen:
-        lower = best_energy < end_energy
-        end, end_energy = where_rows(lower, best, end), torch.where(lower, best_energy, end_energy)
-    return posterior.result(space.elements(group, end), end_energy, failures)
-
-
-class Descent:
-    r"""A descent on the group that ends a search: from a sample of finite temperature to the minimum of its well.
-
-    Steps of `HeavyBall` on `GroupElements`; each chain returns the lowest energy that it has met, so that none ends
-    higher than it began.
+    After a sampler it goes from the width of the posterior to the minimum of each well, at no temperature.
 
     Args:
-        steps: number of gradient steps.
-        learning_rate: eta, in units of the group's basis.
-        momentum: mu, in [0, 1).
-        max_gradient_norm: longer gradients are shortened to this length; ``None`` for no bound.
+        steps: gradient steps of each chain; one energy comes after.
+        rule: how gradients become steps; default `HeavyBall` with its defaults.
+        space: where the point lives; default `GroupElements`.
+        start_std: sigma of the starts :math:`g \exp(\sigma z)`, z standard normal, in units of the group's basis; 0 to
+            start where the population is.
+        keep_seen: return of each chain the element of lowest energy that it has met in place of its end: none ends
+            higher than it began.
 
     Raises:
-        ConfigurationError: a number out of its range.
+        ConfigurationError: a setting out of its range.
     """
 
     def __init__(
         self,
         steps: int = 30,
-        learning_rate: float = 0.01,
-        momentum: float = 0.0,
-        max_gradient_norm: float | None = 1.0,
+        rule: UpdateRule | None = None,
+        space: Parametrization | None = None,
+        start_std: float = 0.0,
+        keep_seen: bool = True,
     ) -> None:
         self.steps = check_count("steps", steps)
-        self.rule = HeavyBall(learning_rate, momentum, max_gradient_norm)
+        self.rule = HeavyBall() if rule is None else check_type("rule", rule, UpdateRule)  # type: ignore[type-abstract]
+        self.space = GroupElements() if space is None else check_type("space", space, Parametrization)  # type: ignore[type-abstract]
+        self.start_std = start_std if start_std == 0 else check_positive("start_std", start_std)
+        self.keep_seen = keep_seen
 
-    def __call__(self, posterior: CountedPosterior, result: InversionResult) -> InversionResult:
-        """Descend from every hypothesis of a result; their failures are added to its own."""
-        end = descend(posterior, result.elements, GroupElements(), self.rule, self.steps, keep_seen=True, on_step=None)
-        return posterior.result(end.elements, end.energies, result.failures + end.failures)
-
-
-def check_descent(descent: Descent | None) -> Descent | None:
-    """Return ``descent`` if it is a `Descent` or None, else raise `ConfigurationError`."""
-    if descent is not None and not isinstance(descent, Descent):
-        raise ConfigurationError(f"descent: expected a Descent, got {type(descent).__name__}")
-    return descent
-
-
-def check_decay(name: str, value: float) -> float:
-    """Return ``value`` if it is a number in [0, 1), else raise `ConfigurationError`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigurationError(f"{name}: expected a number in [0, 1), got {value!r}")
-    return value
+    def __call__(
+        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The ends of the descents."""
+        group, base, space = posterior.group, population.elements, self.space
+        shape = base.shape[:2]
+        zero = base.new_zeros(*shape, group.dim)
+        start = self.start_std * posterior.normal(*zero.shape, generator=generator) if self.start_std else zero
+        last = best = point = space.start(group, base, start)
+        state = self.rule.start(zero, space)
+        failures = torch.zeros_like(population.failures)
+        last_energy = best_energy = base.new_full(shape, torch.inf)
+        for _ in range(self.steps):
+            gradient, energy = posterior.gradient(partial(space.displaced, group, base, point), zero)
+            finite = torch.isfinite(energy) & torch.isfinite(gradient).all(-1)
+            last, last_energy = where_rows(finite, point, last), torch.where(finite, energy, last_energy)
+            if self.keep_seen:
+                lower = last_energy < best_energy
+                best, best_energy = where_rows(lower, last, best), torch.where(lower, last_energy, best_energy)
+            v, new = self.rule.step(torch.where(finite.unsqueeze(-1), gradient, 0.0), state, space)
+            state = tuple(where_rows(finite, a, b) for a, b in zip(new, state, strict=True))
+            moved = space.moved(group, point, v)
+            kept = finite & torch.isfinite(moved).flatten(2).all(-1)
+            point = where_rows(kept, moved, last)
+            failures = failures + (~kept).long()
+            posterior.step()
+        energy = posterior.energies(space.elements(group, base, point))
+        finite = torch.isfinite(energy)
+        end, end_energy = where_rows(finite, point, last), torch.where(finite, energy, last_energy)
+        if self.keep_seen:
+            lower = best_energy < end_energy
+            end, end_energy = where_rows(lower, best, end), torch.where(lower, best_energy, end_energy)
+        return population.moved(space.elements(group, base, end), end_energy, failures)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
-from trivgeo.inversion.energy import check_batch
 from trivgeo.inversion.learned import LearnedScore, seen_from
+from trivgeo.inversion.posterior import check_batch
 
 __all__ = ["consistency_loss"]
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
-from trivgeo.inversion.base import InversionResult, Inverter
-from trivgeo.inversion.energy import check_action
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.posterior import check_action, rows_like
+from trivgeo.inversion.result import InversionResult
 
 __all__ = ["TestTimeEquivariant"]
 
@@ -71,10 +73,10 @@ class TestTimeEquivariant(nn.Module):
         if self.ensemble == "best":
             return self._predict(x, result.best())
         hypotheses = result.energies.shape[1]
-        repeated = pytree.tree_map(lambda leaf: leaf.repeat_interleave(hypotheses, 0), x)
-        outputs = self._predict(repeated, result.elements.flatten(0, 1))
-        outputs = outputs.unflatten(0, (-1, hypotheses))
-        finite = torch.isfinite(result.energies).reshape(*result.energies.shape, *(1,) * (outputs.ndim - 2))
+        repeated = pytree.tree_map(lambda leaf: repeat(leaf, "b ... -> (b k) ...", k=hypotheses), x)
+        outputs = self._predict(repeated, rearrange(result.elements, "b k ... -> (b k) ..."))
+        outputs = rearrange(outputs, "(b k) ... -> b k ...", k=hypotheses)
+        finite = rows_like(torch.isfinite(result.energies), outputs)
         # zero over zero, NaN, where nothing was found
         return torch.where(finite, outputs, 0.0).sum(1) / finite.sum(1)
 

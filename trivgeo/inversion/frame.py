@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_positive
@@ -18,7 +18,7 @@ from trivgeo.inversion.energy import DataEnergy, as_energy
 __all__ = ["FramedEnergy"]
 
 
-class FramedEnergy(DataEnergy):
+class FramedEnergy(nn.Module, DataEnergy):
     r"""An energy of images plus the squared amount by which the sampling grid leaves the frame.
 
     .. math:: E(y) + \frac{w}{|P|} \sum_{p \in P} \sum_{i=1}^{2} \max(|q_i(p)| - 1, 0)^2
@@ -36,10 +36,11 @@ class FramedEnergy(DataEnergy):
     """
 
     def __init__(self, energy: DataEnergy | Callable[[Any], Tensor], weight: float = 1.0) -> None:
+        super().__init__()
         self.energy = as_energy(energy)
         self.weight = check_positive("weight", weight)
 
-    def __call__(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
         """The energy of the images alone."""
         return self.energy(x)
 

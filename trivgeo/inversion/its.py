@@ -10,18 +10,28 @@ from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from trivgeo._numerics import Constant
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, Affine, LieGroup
-from trivgeo.inversion.base import InversionResult
-from trivgeo.inversion.counting import CountedPosterior, CountingInverter, rows_like
-from trivgeo.inversion.energy import DataEnergy
+from trivgeo.inversion.energy import DataEnergy, as_energy
+from trivgeo.inversion.inverter import Inverter, Stage
+from trivgeo.inversion.posterior import GivenPosterior, rows_like
+from trivgeo.inversion.result import Population
 
-__all__ = ["ITS", "LowestEnergy", "OrbitCriterion", "OrbitCurvature", "SearchLevel", "affine_levels", "basis_levels"]
+__all__ = [
+    "ITS",
+    "LowestEnergy",
+    "OrbitCriterion",
+    "OrbitCurvature",
+    "SearchLevel",
+    "SearchOrbits",
+    "affine_levels",
+    "basis_levels",
+]
 
 
 _LEVELS = 8
@@ -164,19 +174,15 @@ class OrbitCurvature(OrbitCriterion):
         return torch.where(finite[..., 1:-1], -bend, torch.inf)
 
 
-class ITS(CountingInverter):
-    r"""Inverse transformation search: removes one factor of the transformation after another (Schmidt and Stober 2024).
+class SearchOrbits(nn.Module, Stage):
+    r"""Removes one factor of the transformation after another.
 
     Every level evaluates each of K hypotheses g at :math:`g \exp(s d)` for evenly spaced s, which moves the restored
-    data on along a one-parameter subgroup, and keeps the best. The first level starts from the identity and keeps the
-    K best samples. With ``classes`` no two hypotheses of a datum may take a sample of the same class, as long as there
-    is a sample of another one.
-
-    Made for affine transformations, but any group will do.
+    data on along a one-parameter subgroup, and keeps the best. The first level starts from the first hypothesis of
+    each datum and keeps the K best samples. With ``classes`` no two hypotheses of a datum may take a sample of the same
+    class, as long as there is a sample of another one. Nothing is random.
 
     Args:
-        action: the action on data.
-        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``.
         levels: the levels; a number stands for `basis_levels`, ``None`` for the eight of `affine_levels` on affine maps
             of the plane and for eight of `basis_levels` on other groups.
         samples: samples of each level.
@@ -184,14 +190,104 @@ class ITS(CountingInverter):
         classes: a batch of data to integer classes ``[batch]``, asked once for every energy; ``None`` for no diversity.
         criterion: what a level minimises: `LowestEnergy` (the default) or `OrbitCurvature` (published for
             classifiers).
-        log_det: keep the log-determinant of the action in the posterior energy.
-        max_evaluations: the largest number of energies evaluated at once, to bound memory: the data are inverted in
-            parts; ``None`` for all at once.
-        on_step: called with the index of every level and the share of the run that is done, for progress bars.
 
     Raises:
-        ConfigurationError: a setting out of its range, a direction that is none of the group, more hypotheses than
-            samples, or an action or energy that is none.
+        ConfigurationError: a setting out of its range, more hypotheses than samples, or (when run) a direction that is
+            none of the group.
+    """
+
+    def __init__(
+        self,
+        levels: int | Sequence[SearchLevel] | None = None,
+        samples: int = 16,
+        num_hypotheses: int = 3,
+        classes: Callable[[Any], Any] | None = None,
+        criterion: OrbitCriterion | None = None,
+    ) -> None:
+        super().__init__()
+        self.criterion = LowestEnergy() if criterion is None else criterion
+        check_type("criterion", self.criterion, OrbitCriterion)  # type: ignore[type-abstract]
+        self.samples = check_count("samples", samples)
+        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
+        if samples < 2 or num_hypotheses > samples:
+            raise ConfigurationError(
+                f"samples: expected at least 2, and num_hypotheses = {num_hypotheses}, got {samples}"
+            )
+        if classes is not None and not callable(classes):
+            raise ConfigurationError(f"classes: expected a function of a batch of data, got {classes!r}")
+        if isinstance(levels, int):
+            check_count("levels", levels)
+        self.levels = levels if levels is None or isinstance(levels, int) else tuple(levels)
+        self.classes = classes
+        self.steps = levels if isinstance(levels, int) else _LEVELS if levels is None else len(levels)
+
+    def levels_of(self, group: LieGroup) -> list[SearchLevel]:
+        """The levels on a group.
+
+        Raises:
+            ConfigurationError: there is none, or a direction is none of the group.
+        """
+        if self.levels is None and group.same_law(Affine(2)):
+            return affine_levels()
+        levels = self.levels
+        if levels is None or isinstance(levels, int):
+            return basis_levels(group, _LEVELS if levels is None else levels)
+        if not levels:
+            raise ConfigurationError("levels: expected at least one")
+        for level in levels:
+            if not isinstance(level, SearchLevel) or len(level.direction) != group.dim:
+                raise ConfigurationError(f"levels: expected a SearchLevel of {group.dim} numbers, got {level!r}")
+        return list(levels)
+
+    def forward(
+        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """Search level by level."""
+        group, like = posterior.group, posterior.like
+        at = self._evaluate(posterior, population.elements[:, :1].unsqueeze(2))
+        for level in self.levels_of(group):
+            orbit = Constant(self.orbit(group, level)).like(like)
+            candidates = self._evaluate(posterior, group.retract(at.elements, orbit))
+            scores = self.criterion(candidates.energies)
+            candidates = candidates.inner(self.criterion.margin)
+            if self.criterion.keeps_incumbent:
+                candidates, scores = candidates.join(at), torch.cat([scores, at.energies], 2)
+            at = candidates.pick(choose(scores, candidates.classes, self.num_hypotheses))
+            posterior.step()
+        energies = at.energies.squeeze(2)
+        return Population(at.elements.squeeze(2), torch.zeros_like(energies, dtype=torch.long), energies)
+
+    def orbit(self, group: LieGroup, level: SearchLevel) -> Tensor:
+        """The algebra vectors of one level, margins included, ``[n, dim]`` in the group's basis."""
+        scale = group.scale
+        direction = torch.tensor(level.direction, dtype=scale.dtype)
+        direction = direction / scale if scale.ndim == 1 else torch.linalg.solve(scale.mT, direction)
+        middle, margin = (self.samples - 1) / 2, self.criterion.margin
+        place = torch.arange(-margin, self.samples + margin, dtype=scale.dtype) - middle
+        return (level.extent / middle) * place.unsqueeze(-1) * direction
+
+    def _evaluate(self, posterior: GivenPosterior, elements: Tensor) -> _Candidates:
+        """Energies and classes of elements ``[b, k, n, *element_shape]``."""
+        classes = None if self.classes is None else posterior.of_transformed(self.classes, elements)
+        return _Candidates(elements, posterior.energies(elements), classes)
+
+
+class ITS(Inverter):
+    """Inverse transformation search (Schmidt and Stober 2024): the stage `SearchOrbits`, whose arguments these are.
+
+    Made for affine transformations, but any group will do.
+
+    Args:
+        action: the action on data.
+        energy: see `Inverter`.
+        levels: see `SearchOrbits`.
+        samples: see `SearchOrbits`.
+        num_hypotheses: see `SearchOrbits`.
+        classes: see `SearchOrbits`.
+        criterion: see `SearchOrbits`.
+
+    Raises:
+        ConfigurationError: see `SearchOrbits`; or an action or energy that is none.
     """
 
     def __init__(
@@ -203,66 +299,10 @@ class ITS(CountingInverter):
         num_hypotheses: int = 3,
         classes: Callable[[Any], Any] | None = None,
         criterion: OrbitCriterion | None = None,
-        *,
-        log_det: bool = False,
-        max_evaluations: int | None = None,
-        on_step: Callable[[int, float], None] | None = None,
     ) -> None:
-        self.criterion = LowestEnergy() if criterion is None else criterion
-        if not isinstance(self.criterion, OrbitCriterion):
-            raise ConfigurationError(f"criterion: expected an OrbitCriterion, got {criterion!r}")
-        if classes is not None and not callable(classes):
-            raise ConfigurationError(f"classes: expected a function from a batch of data to [batch], got {classes!r}")
-        self.samples = check_count("samples", samples)
-        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
-        if samples < 2 or num_hypotheses > samples:
-            raise ConfigurationError(
-                f"samples: expected at least 2, and num_hypotheses = {num_hypotheses}, got {samples}"
-            )
-        at_once = num_hypotheses * (samples + 2 * self.criterion.margin)
-        super().__init__(action, energy, at_once=at_once, log_det=log_det, max_evaluations=max_evaluations)
-        group = self.action.group
-        if levels is None:
-            levels = affine_levels() if group.same_law(Affine(2)) else _LEVELS
-        self.levels = basis_levels(group, levels) if isinstance(levels, int) else list(levels)
-        if not self.levels:
-            raise ConfigurationError("levels: expected at least one")
-        for level in self.levels:
-            if not isinstance(level, SearchLevel) or len(level.direction) != group.dim:
-                raise ConfigurationError(f"levels: expected a SearchLevel of {group.dim} numbers, got {level!r}")
-        self.classes = classes
-        self.on_step = on_step
-        self._orbits = [Constant(self._orbit(level)) for level in self.levels]
-
-    def search(self, posterior: CountedPosterior, generator: torch.Generator | None) -> InversionResult:
-        """Search level by level; nothing is random."""
-        group, like = posterior.group, posterior.like
-        at = self._evaluate(posterior, group.identity(posterior.batch, 1, 1, dtype=like.dtype, device=like.device))
-        for index, orbit in enumerate(self._orbits, 1):
-            moved = group.compose(at.elements, group.exp(orbit.like(like)))
-            candidates = self._evaluate(posterior, moved)
-            scores = self.criterion(candidates.energies)
-            candidates = candidates.inner(self.criterion.margin)
-            if self.criterion.keeps_incumbent:
-                candidates, scores = candidates.join(at), torch.cat([scores, at.energies], 2)
-            at = candidates.pick(choose(scores, candidates.classes, self.num_hypotheses))
-            if self.on_step is not None:
-                self.on_step(index, index / len(self._orbits))
-        return posterior.result(at.elements.squeeze(2), at.energies.squeeze(2))
-
-    def _orbit(self, level: SearchLevel) -> Tensor:
-        """The algebra vectors of one level, margins included, ``[n, dim]`` in the group's basis."""
-        scale = self.action.group.scale
-        direction = torch.tensor(level.direction, dtype=scale.dtype)
-        direction = direction / scale if scale.ndim == 1 else torch.linalg.solve(scale.mT, direction)
-        middle, margin = (self.samples - 1) / 2, self.criterion.margin
-        place = torch.arange(-margin, self.samples + margin, dtype=scale.dtype) - middle
-        return (level.extent / middle) * place.unsqueeze(-1) * direction
-
-    def _evaluate(self, posterior: CountedPosterior, elements: Tensor) -> _Candidates:
-        """Energies and classes of elements ``[b, k, n, *element_shape]``."""
-        classes = None if self.classes is None else posterior.of_transformed(self.classes, elements)
-        return _Candidates(elements, posterior.energies(elements), classes)
+        stage = SearchOrbits(levels, samples, num_hypotheses, classes, criterion)
+        super().__init__(action, as_energy(energy), [stage])
+        stage.levels_of(self.action.group)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from torch.utils import _pytree as pytree
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.energy import check_action, check_batch
+from trivgeo.inversion.posterior import check_action, check_batch, flat_rows, in_blocks, lift
 from trivgeo.sde.denoising import noise_with_target
 from trivgeo.sde.schedule import Schedule, check_time
-from trivgeo.sde.score import Score
+from trivgeo.sde.score import Score, ScoreEstimate
 
-__all__ = ["ConditionedScore", "LearnedScore", "LevelFeatures", "NoisyBatch", "seen_from", "undone"]
+__all__ = ["ConditionedScore", "LearnedScore", "LevelFeatures", "NoisyBatch", "seen_from"]
 
 
 class LearnedScore(nn.Module):
@@ -115,9 +115,9 @@ class LearnedScore(nn.Module):
         """What the backbone reads of data."""
         return x if self.prepare is None else self.prepare(x)
 
-    def given(self, x_tilde: Any) -> ConditionedScore:
-        """The score of the posterior of these data, which have one batch dimension."""
-        return ConditionedScore(self, x_tilde)
+    def given(self, x_tilde: Any, max_evaluations: int | None = None) -> ConditionedScore:
+        """The score of the posterior of these data, see `ConditionedScore`."""
+        return ConditionedScore(self, x_tilde, max_evaluations)
 
     def noisy(self, x: Any, generator: torch.Generator | None = None) -> NoisyBatch:
         """Data seen from noise of levels between the lowest and the highest, log-uniform.
@@ -198,26 +198,31 @@ class ConditionedScore(Score):
     Args:
         score: what was learned.
         x_tilde: transformed data with one batch dimension.
+        max_evaluations: the largest number of data that the network sees at once; ``None`` for no bound.
 
     Attributes:
         x: what the network reads of the data.
         evaluations: of the network so far, for each datum.
     """
 
-    def __init__(self, score: LearnedScore, x_tilde: Any) -> None:
+    def __init__(self, score: LearnedScore, x_tilde: Any, max_evaluations: int | None = None) -> None:
         self._score = score
+        self._bound = max_evaluations
         self.x = score.prepared(x_tilde)
         self.evaluations = 0
 
-    def __call__(self, g: Tensor, t: float) -> Float[Tensor, "b *chains n"]:
+    def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
         """The left-trivialized gradient of log p_t; NaN where the (local) action does not undo g."""
-        score = self._score
-        shape = score.group.batch_shape(g)
-        self.evaluations += shape[1:].numel()
-        y = undone(score.action, g, self.x)
-        level = score.level(t)
-        noise = score(y, g.new_full((shape.numel(),), level)).reshape(*shape, -1)
-        return score.group.algebra.trace_ad_like(noise) - noise / level
+        score, level = self._score, self._score.level(t)
+        self.evaluations += score.group.batch_shape(g)[1:].numel()
+
+        def noise(g: Tensor, x: Any) -> Tensor:
+            shape = score.group.batch_shape(g)
+            y = score.action(score.group.inverse(g), lift(x, len(shape) - 1))
+            return score(flat_rows(y, len(shape)), g.new_full((shape.numel(),), level)).reshape(*shape, -1)
+
+        noise_at = in_blocks(noise, score.group, g, self.x, self._bound)
+        return ScoreEstimate(score.group.algebra.trace_ad_like(noise_at) - noise_at / level)
 
 
 class LevelFeatures(nn.Module):
@@ -240,14 +245,6 @@ class LevelFeatures(nn.Module):
         log = level.log().unsqueeze(-1)
         angle = log * self.frequencies.to(log.dtype)
         return torch.cat([log, angle.sin(), angle.cos()], -1)
-
-
-def undone(action: Action, g: Tensor, x: Any) -> Any:
-    """The data seen from elements ``[b, *chains, *element_shape]``, ``g^-1 x``, in one batch ``[b * chains, ...]``."""
-    shape = action.group.batch_shape(g)
-    lifted = pytree.tree_map(lambda leaf: leaf.reshape(leaf.shape[0], *(1,) * (len(shape) - 1), *leaf.shape[1:]), x)
-    y = action(action.group.inverse(g), lifted)
-    return pytree.tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(shape) :]), y)
 
 
 def seen_from(action: Action, g: Tensor, x: Any) -> tuple[Any, Bool[Tensor, " b"]]:

@@ -11,32 +11,70 @@ from torch import Tensor
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
-from trivgeo.inversion.base import InversionResult
-from trivgeo.inversion.counting import CountedPosterior, CountingInverter, rows_like
-from trivgeo.inversion.descent import GroupElements, HeavyBall, descend
-from trivgeo.inversion.energy import DataEnergy
+from trivgeo.inversion.descent import Descend, GroupElements, HeavyBall
+from trivgeo.inversion.energy import DataEnergy, as_energy
+from trivgeo.inversion.inverter import Inverter, Stage
+from trivgeo.inversion.posterior import GivenPosterior, rows_like
+from trivgeo.inversion.result import Population
+from trivgeo.inversion.stages import Start
 
-__all__ = ["GradientDescent", "RandomSearch"]
+__all__ = ["Draw", "GradientDescent", "RandomSearch"]
+
+_TOGETHER = 64
+"""Elements of one datum that are drawn together."""
 
 
-class RandomSearch(CountingInverter):
-    r"""Draws elements :math:`\exp(\sigma z)`, z standard normal, and keeps the K of lowest energy.
+class Draw(Stage):
+    r"""Draws elements :math:`g \exp(\sigma z)` around the first hypothesis of each datum, and keeps the best.
+
+    Args:
+        samples: number of elements drawn for each datum.
+        num_hypotheses: number K of elements kept, in order of their energies.
+        std: sigma, in units of the group's basis.
+
+    Raises:
+        ConfigurationError: a setting out of its range, or more hypotheses than samples.
+    """
+
+    def __init__(self, samples: int, num_hypotheses: int, std: float) -> None:
+        self.samples = check_count("samples", samples)
+        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
+        if num_hypotheses > samples:
+            raise ConfigurationError(f"num_hypotheses: expected at most samples = {samples}, got {num_hypotheses}")
+        self.std = check_positive("std", std)
+        self.steps = -(-samples // _TOGETHER)
+
+    def __call__(
+        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The best of all that were drawn."""
+        group, center = posterior.group, population.elements[:, :1]
+        elements = population.elements[:, :0]
+        energies = elements.new_empty(posterior.batch, 0)
+        for done in range(0, self.samples, _TOGETHER):
+            number = min(_TOGETHER, self.samples - done)
+            v = self.std * posterior.normal(posterior.batch, number, group.dim, generator=generator)
+            drawn = group.retract(center, v)
+            elements = torch.cat([elements, drawn], 1)
+            energies, index = torch.cat([energies, posterior.energies(drawn)], 1).sort(dim=1, stable=True)
+            energies, index = energies[:, : self.num_hypotheses], index[:, : self.num_hypotheses]
+            elements = torch.take_along_dim(elements, rows_like(index, elements), 1)
+            posterior.step()
+        return Population(elements, torch.zeros_like(index), energies)
+
+
+class RandomSearch(Inverter):
+    """The best of random elements around the identity: the stage `Draw`, whose arguments these are.
 
     Args:
         action: the action on data.
-        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``.
-        samples: number of elements drawn for each datum; by default as many as `LieLAC` evaluates.
-        num_hypotheses: number K of elements kept, in order of their energies.
-        std: sigma, in units of the group's basis.
-        at_once: elements of one datum that are evaluated together.
-        log_det: keep the log-determinant of the action in the posterior energy.
-        max_evaluations: the largest number of energies evaluated at once, to bound memory: the data are inverted in
-            parts; ``None`` for all at once.
-        on_step: called with the number of elements so far and the share of the run that is done.
+        energy: see `Inverter`.
+        samples: by default as many as `LieLAC` evaluates.
+        num_hypotheses: see `Draw`.
+        std: see `Draw`.
 
     Raises:
-        ConfigurationError: a setting out of its range, more hypotheses than samples, or an action or energy that is
-            none.
+        ConfigurationError: a setting out of its range, or an action or energy that is none.
     """
 
     def __init__(
@@ -46,60 +84,26 @@ class RandomSearch(CountingInverter):
         samples: int = 6400,
         num_hypotheses: int = 64,
         std: float = 0.3,
-        *,
-        at_once: int = 64,
-        log_det: bool = False,
-        max_evaluations: int | None = None,
-        on_step: Callable[[int, float], None] | None = None,
     ) -> None:
-        self.at_once = check_count("at_once", at_once)
-        super().__init__(action, energy, at_once=at_once, log_det=log_det, max_evaluations=max_evaluations)
-        self.samples = check_count("samples", samples)
-        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
-        if num_hypotheses > samples:
-            raise ConfigurationError(f"num_hypotheses: expected at most samples = {samples}, got {num_hypotheses}")
-        self.std = check_positive("std", std)
-        self.on_step = on_step
-
-    def search(self, posterior: CountedPosterior, generator: torch.Generator | None) -> InversionResult:
-        """Draw, and keep the best so far."""
-        group, batch = posterior.group, posterior.batch
-        elements = group.identity(batch, 0, dtype=posterior.like.dtype, device=posterior.like.device)
-        energies = elements.new_empty(batch, 0)
-        done = 0
-        while done < self.samples:
-            number = min(self.at_once, self.samples - done)
-            drawn = group.exp(self.std * posterior.normal(batch, number, group.dim, generator=generator))
-            done += number
-            elements = torch.cat([elements, drawn], 1)
-            energies, index = torch.cat([energies, posterior.energies(drawn)], 1).sort(dim=1, stable=True)
-            energies, index = energies[:, : self.num_hypotheses], index[:, : self.num_hypotheses]
-            elements = torch.take_along_dim(elements, rows_like(index, elements), 1)
-            if self.on_step is not None:
-                self.on_step(done, done / self.samples)
-        return posterior.result(elements, energies)
+        super().__init__(action, as_energy(energy), [Draw(samples, num_hypotheses, std)])
 
 
-class GradientDescent(CountingInverter):
-    r"""Plain gradient descent on the group from K random starts.
+class GradientDescent(Inverter):
+    r"""Plain gradient descent on the group from K random starts; the number of starts and of steps is the budget.
 
-    :math:`v \leftarrow \mu v - \eta \nabla_{\mathfrak g} E(g)`, :math:`g \leftarrow g \exp v`, the gradient no longer
-    than a bound; started at :math:`\exp(\sigma z)`, z standard normal. The number of starts and of steps is the budget.
+    :math:`v \leftarrow \mu v - \eta \nabla_{\mathfrak g} E(g)`, :math:`g \leftarrow g \exp v`: `Start`, and `Descend`
+    by `HeavyBall`, whose arguments these are.
 
     Args:
         action: the action on data.
-        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``.
-        steps: gradient steps of each start.
-        learning_rate: eta, in units of the group's basis.
+        energy: see `Inverter`.
+        steps: see `Descend`.
+        learning_rate: see `HeavyBall`.
         num_hypotheses: number K of starts.
-        start_std: sigma, in units of the group's basis.
-        momentum: mu, in [0, 1).
-        max_gradient_norm: the bound; ``None`` for none.
-        keep_seen: return the element of lowest energy that each start has met in place of its end.
-        log_det: keep the log-determinant of the action in the posterior energy.
-        max_evaluations: the largest number of energies evaluated at once, to bound memory: the data are inverted in
-            parts; ``None`` for all at once.
-        on_step: called with the index of every step and the share of the run that is done, for progress bars.
+        start_std: see `Descend`.
+        momentum: see `HeavyBall`.
+        max_gradient_norm: see `HeavyBall`.
+        keep_seen: see `Descend`.
 
     Raises:
         ConfigurationError: a setting out of its range, or an action or energy that is none.
@@ -115,30 +119,8 @@ class GradientDescent(CountingInverter):
         start_std: float = 0.3,
         momentum: float = 0.0,
         max_gradient_norm: float | None = 1.0,
-        *,
         keep_seen: bool = False,
-        log_det: bool = False,
-        max_evaluations: int | None = None,
-        on_step: Callable[[int, float], None] | None = None,
     ) -> None:
-        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
-        super().__init__(action, energy, at_once=num_hypotheses, log_det=log_det, max_evaluations=max_evaluations)
-        self.steps = check_count("steps", steps)
-        self.start_std = check_positive("start_std", start_std)
-        self.rule = HeavyBall(learning_rate, momentum, max_gradient_norm)
-        self.keep_seen = keep_seen
-        self.on_step = on_step
-
-    def search(self, posterior: CountedPosterior, generator: torch.Generator | None) -> InversionResult:
-        """Descend from K random starts."""
-        shape = (posterior.batch, self.num_hypotheses, posterior.group.dim)
-        start = self.start_std * posterior.normal(*shape, generator=generator)
-        return descend(
-            posterior,
-            posterior.group.exp(start),
-            GroupElements(),
-            self.rule,
-            self.steps,
-            keep_seen=self.keep_seen,
-            on_step=self.on_step,
-        )
+        rule = HeavyBall(learning_rate, momentum, max_gradient_norm)
+        descent = Descend(steps, rule, GroupElements(), check_positive("start_std", start_std), keep_seen)
+        super().__init__(action, as_energy(energy), [Start(num_hypotheses), descent])

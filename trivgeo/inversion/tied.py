@@ -1,62 +1,204 @@
-"""Transformation-inverting energy diffusion."""
+"""Transformation-inverting energy diffusion, and the stage that it is made of."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.base import InversionResult
-from trivgeo.inversion.counting import CountedPosterior, CountingInverter, rows_like, where_rows
-from trivgeo.inversion.descent import Descent, check_descent
-from trivgeo.inversion.energy import DataEnergy
-from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, ScoreEstimate, reverse_solution
+from trivgeo.inversion.energy import DataEnergy, as_energy
+from trivgeo.inversion.inverter import Inverter, Stage
+from trivgeo.inversion.posterior import GivenPosterior, rows_like, where_rows
+from trivgeo.inversion.result import Population
+from trivgeo.inversion.stages import Noise, Side, Start
+from trivgeo.sde import (
+    EnergySamples,
+    EnergyScore,
+    Fold,
+    GeometricSchedule,
+    NoiseKernel,
+    Schedule,
+    StepState,
+    reverse_process,
+    solve,
+)
 from trivgeo.sde.process import uniform_grid
 
-__all__ = ["TIED"]
+__all__ = ["TIED", "Reverse"]
 
 _TIME_TOLERANCE = 1e-9
 
 
-class TIED(CountingInverter):
-    r"""Samples the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
+class Reverse(Stage):
+    r"""Takes the noise off a population by the reverse diffusion with the Monte Carlo score of :math:`e^{-E(g) / T}`.
 
-    For each datum K independent chains start from the noise kernel k_1 and follow the Monte Carlo score of
-    :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`, E the `PosteriorEnergy`. The whole sample is returned;
-    `InversionResult.best` keeps the lowest energy, which is equivariant too.
+    From the time of the population (see `Noise`) to 0, E the posterior energy. A step :math:`g \exp v` moves the
+    restored datum, :math:`(g \exp v)^{-1} \tilde x = \exp(-v)\, g^{-1} \tilde x`: the noise is small or large against
+    what the restored data look like. With ``side="given"`` the steps are :math:`\exp(v)\, g`, which move the given
+    datum, :math:`g^{-1} \exp(-v)\, \tilde x`: the same diffusion for :math:`h = g^{-1}`, whose density for left Haar
+    measure is :math:`p(h^{-1}) / \lambda(h)`, so that T is sampled all the same. Where the noise is
+    narrow against the transformation the side decides how much is found; where it is wide it does not.
 
-    Where only the best is wanted, ``keep_seen`` and ``pruning`` get more from every evaluation, and a ``descent`` goes
-    from the width of the posterior to its minimum: a search, no longer a sample of the posterior.
+    Where only the best is wanted, ``keep_seen`` and ``pruning`` get more from every evaluation: a search, no longer a
+    sample of the posterior.
 
     Args:
-        action: the action on data.
-        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``.
-        schedule: the noise.
-        steps: number M of reverse steps.
+        schedule: the noise; default that of `TIED`.
+        steps: number M of steps.
         num_mc: number N of noise samples of one score.
-        num_hypotheses: number K of chains.
         temperature: T, positive.
         max_score_norm: longer scores are shortened to this length; ``None`` for no bound.
-        log_det: keep the log-determinant of the action in the posterior energy (published: off).
-        modular_drift: the correction on non-unimodular groups, see `trivgeo.sde.reverse_diffusion` (published: off).
-        shared_noise: one set of noise samples for the whole batch of data (published: on).
+        side: which datum a step moves, ``"restored"`` or ``"given"``; that of the noise.
         keep_seen: return of each chain the element of lowest energy among all that were evaluated for its scores, in
             place of its end.
         pruning: pairs (t, k): when the noise has fallen to time t, go on with those k chains of each datum that have
             met the lowest energies.
-        descent: ends every chain, at no temperature; ``None`` for none.
-        max_evaluations: the largest number of energies evaluated at once, to bound memory: the data are inverted in
-            parts; ``None`` for all at once.
-        on_step: called with the index and the time after every step, for progress bars.
+        published: as printed in Kim et al. (2026), algorithm 1: without the correction on non-unimodular groups (see
+            `trivgeo.sde.reverse_process`), and with one set of noise samples for the whole batch of data.
 
     Raises:
-        ConfigurationError: a count below one, a temperature or bound that is not positive, an action or energy
-            that is not one, ``pruning`` is not decreasing, or ``max_evaluations`` is too little for one datum.
+        ConfigurationError: a count below one, a temperature or bound that is not positive, an unknown side, or
+            ``pruning`` is not decreasing; or (when run) the population has no noise on it, or fewer chains than that.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule | None = None,
+        steps: int = 50,
+        num_mc: int = 2,
+        temperature: float = 1.0,
+        max_score_norm: float | None = 100.0,
+        side: Side = "restored",
+        keep_seen: bool = False,
+        pruning: Sequence[tuple[float, int]] = (),
+        published: bool = False,
+    ) -> None:
+        self.schedule = check_type("schedule", schedule or GeometricSchedule(0.1, 1.0), Schedule)  # type: ignore[type-abstract]
+        self.steps = check_count("steps", steps)
+        self.num_mc = check_count("num_mc", num_mc)
+        self.temperature = check_positive("temperature", temperature)
+        self.max_score_norm = None if max_score_norm is None else check_positive("max_score_norm", max_score_norm)
+        self.side = check_choice("side", side, ("restored", "given"))
+        self.keep_seen = keep_seen
+        self.pruning = _check_pruning(pruning)
+        self.published = published
+        self._segments(1.0)
+
+    def __call__(
+        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The population without noise.
+
+        Raises:
+            ConfigurationError: the population has no noise on it, or too few chains to prune.
+        """
+        if population.time == 0.0:
+            raise ConfigurationError("Reverse: expected a population with noise on it; put Noise before it")
+        self.check_size(population.size)
+        chain = _Chain(posterior, self.temperature, self.side)
+        kernel = NoiseKernel(chain.group, self.schedule, self.steps)
+        score = EnergyScore(chain.energy, kernel, self.num_mc, shared_noise=self.published)
+        process = reverse_process(
+            chain.group,
+            self.schedule,
+            score,
+            modular_drift=not self.published,
+            max_score_norm=self.max_score_norm,
+        )
+        population = population.moved(chain.swapped(population.elements))
+        nothing = population.elements.new_full(population.failures.shape, torch.inf)
+        seen = _Seen(chain, population.elements, nothing) if self.keep_seen or self.pruning else None
+        for size, times in self._segments(population.time):
+            if seen is not None and size is not None:
+                index = seen.lowest(size)
+                population, seen = population.take(index), seen.take(index)
+            solution = solve(
+                process,
+                population.elements,
+                times,
+                generator=generator,
+                fold=seen,
+                observe=lambda index, t, g: posterior.step() if index else None,
+            )
+            population = population.moved(solution.final, masked=solution.failures)
+            if seen is not None:
+                seen = _Seen(chain, *solution.folded)
+        population = replace(population.moved(chain.swapped(population.elements)), time=0.0)
+        if not self.keep_seen:
+            return population
+        assert seen is not None
+        end = population.evaluated(posterior)
+        lower = seen.energies < end.energies
+        return replace(
+            end,
+            elements=where_rows(lower, chain.swapped(seen.elements), end.elements),
+            energies=torch.where(lower, seen.energies, end.energies),
+        )
+
+    def check_size(self, number: int) -> None:
+        """Raise `ConfigurationError` unless so many chains can be pruned."""
+        if self.pruning and self.pruning[0][1] >= number:
+            raise ConfigurationError(
+                f"pruning: expected numbers below num_hypotheses = {number}, got {[k for _, k in self.pruning]}"
+            )
+
+    def _segments(self, start: float) -> list[tuple[int | None, list[float]]]:
+        """The parts of the grid between prunings, and the number of chains of each; ``None`` for all."""
+        times = uniform_grid(self.steps, start, 0.0)
+        starts: list[int] = [0]
+        for t, _ in self.pruning:
+            place = next((i for i, node in enumerate(times) if node <= t + _TIME_TOLERANCE), 0)
+            if not starts[-1] < place < len(times) - 1:
+                raise ConfigurationError(
+                    f"pruning: expected falling times in (0, {start:g}) on different steps, got {list(self.pruning)}"
+                )
+            starts.append(place)
+        ends = [*starts[1:], len(times) - 1]
+        sizes = [None, *(k for _, k in self.pruning)]
+        return [(k, times[a : b + 1]) for k, a, b in zip(sizes, starts, ends, strict=True)]
+
+
+class ReverseOptions(TypedDict, total=False):
+    """Further options of `Reverse`, which see."""
+
+    side: Side
+    keep_seen: bool
+    pruning: Sequence[tuple[float, int]]
+    published: bool
+
+
+class TIED(Inverter):
+    r"""Samples the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
+
+    For each datum K independent chains start from the noise kernel k_1 and follow the score of
+    :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`: the stages `Start`, `Noise`, `Reverse`, whose arguments these
+    are. The whole sample is returned; `InversionResult.best` keeps the lowest energy, which is equivariant too. Where
+    only that is wanted, ``keep_seen`` and ``pruning``, and a `Descend` after it, make it a search.
+
+    ```python
+    TIED(action, energy, GeometricSchedule(0.05, 0.7), keep_seen=True, pruning=[(0.5, 8)]).then(Descend(50))
+    ```
+
+    Args:
+        action: the action on data.
+        energy: see `Inverter`.
+        schedule: the noise; default geometric from 0.1 to 1.
+        steps: number M of reverse steps.
+        num_mc: see `Reverse`.
+        num_hypotheses: number K of chains.
+        temperature: see `Reverse`.
+        max_score_norm: see `Reverse`.
+        reverse: see `Reverse`: ``side``, ``keep_seen``, ``pruning``, ``published``.
+
+    Raises:
+        ConfigurationError: a setting out of its range, or an action or energy that is none.
     """
 
     def __init__(
@@ -69,123 +211,88 @@ class TIED(CountingInverter):
         num_hypotheses: int = 64,
         temperature: float = 1.0,
         max_score_norm: float | None = 100.0,
-        *,
-        log_det: bool = False,
-        modular_drift: bool = True,
-        shared_noise: bool = False,
-        keep_seen: bool = False,
-        pruning: Sequence[tuple[float, int]] = (),
-        descent: Descent | None = None,
-        max_evaluations: int | None = None,
-        on_step: Callable[[int, float], None] | None = None,
+        **reverse: Unpack[ReverseOptions],
     ) -> None:
-        self.num_mc = check_count("num_mc", num_mc)
-        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
-        super().__init__(
-            action, energy, at_once=num_mc * num_hypotheses, log_det=log_det, max_evaluations=max_evaluations
-        )
-        self.kernel = NoiseKernel(action.group, GeometricSchedule(0.1, 1.0) if schedule is None else schedule, steps)
-        check_positive("temperature", temperature)
-        if max_score_norm is not None:
-            check_positive("max_score_norm", max_score_norm)
-        self.temperature = temperature
-        self.max_score_norm = max_score_norm
-        self.modular_drift = modular_drift
-        self.shared_noise = shared_noise
-        self.keep_seen = keep_seen
-        self.descent = check_descent(descent)
-        self.on_step = on_step
-        self._stages = _stages(uniform_grid(steps, 1.0, 0.0), num_hypotheses, pruning)
-
-    def search(self, posterior: CountedPosterior, generator: torch.Generator | None) -> InversionResult:
-        """Run all chains of all data at once."""
-        kernel, group, like = self.kernel, self.action.group, posterior.like
-        g, _ = kernel.sample(
-            posterior.batch, self.num_hypotheses, t=1.0, generator=generator, dtype=like.dtype, device=like.device
-        )
-        seen = _Seen(group, g) if self.keep_seen or len(self._stages) > 1 else None
-        score = EnergyScore(
-            lambda g: posterior.differentiable(g) / self.temperature,
-            kernel,
-            self.num_mc,
-            shared_noise=self.shared_noise,
-            on_estimate=None if seen is None else seen.update,
-        )
-        failures = torch.zeros(g.shape[:2], dtype=torch.long, device=g.device)
-        done = 0
-        for number, times in self._stages:
-            if number < g.shape[1]:
-                assert seen is not None
-                g, failures = seen.survivors(number, g, failures)
-            solution = reverse_solution(
-                group,
-                kernel.schedule,
-                score,
-                steps=kernel.steps,
-                times=times,
-                generator=generator,
-                modular_drift=self.modular_drift,
-                initial=g,
-                max_score_norm=self.max_score_norm,
-                on_step=self._on_step_from(done),
-            )
-            done += len(times) - 1
-            g, failures = solution.final, failures + solution.failures
-        energies = posterior.energies(g)
-        if self.keep_seen:
-            assert seen is not None
-            found = seen.energies * self.temperature
-            lower = found < energies
-            g, energies = where_rows(lower, seen.elements, g), torch.where(lower, found, energies)
-        result = posterior.result(g, energies, failures)
-        return result if self.descent is None else self.descent(posterior, result)
-
-    def _on_step_from(self, done: int) -> Callable[[int, float], None] | None:
-        on_step = self.on_step
-        return None if on_step is None else lambda index, t: on_step(done + index, t)
+        stage = Reverse(schedule, steps, num_mc, temperature, max_score_norm, **reverse)
+        start = Start(num_hypotheses)
+        stage.check_size(num_hypotheses)
+        super().__init__(action, as_energy(energy), [start, Noise(schedule, steps, side=stage.side), stage])
 
 
-class _Seen:
-    """The lowest energy that each chain has met, and where."""
-
-    def __init__(self, group: LieGroup, g: Tensor) -> None:
-        self._rank = len(group.element_shape)
-        self.elements = g
-        self.energies = g.new_full(tuple(group.batch_shape(g)), torch.inf)
-
-    def update(self, estimate: ScoreEstimate) -> None:
-        """Take in the energies of one estimate."""
-        energy, index = torch.where(estimate.finite, estimate.energy, torch.inf).min(-1, keepdim=True)
-        elements = torch.take_along_dim(estimate.elements, rows_like(index, estimate.elements), -self._rank - 1)
-        energy, elements = energy.squeeze(-1), elements.squeeze(-self._rank - 1)
-        lower = energy < self.energies
-        self.energies = torch.where(lower, energy, self.energies)
-        self.elements = where_rows(lower, elements, self.elements)
-
-    def survivors(self, number: int, g: Tensor, failures: Tensor) -> tuple[Tensor, Tensor]:
-        """Drop all but the ``number`` chains of each datum that have met the lowest energies."""
-        index = self.energies.topk(number, dim=1, largest=False).indices
-        wide = rows_like(index, g)
-        self.energies = self.energies.gather(1, index)
-        self.elements = torch.take_along_dim(self.elements, wide, 1)
-        return torch.take_along_dim(g, wide, 1), failures.gather(1, index)
-
-
-def _stages(times: list[float], number: int, pruning: Sequence[tuple[float, int]]) -> list[tuple[int, list[float]]]:
-    """The number of chains and the part of the grid of each stage."""
-    starts, numbers = [0], [number]
+def _check_pruning(pruning: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """The pairs, their numbers falling."""
+    pairs = []
     for pair in pruning:
         try:
             t, k = pair
         except (TypeError, ValueError):
             raise ConfigurationError(f"pruning: expected pairs (time, hypotheses), got {pair!r}") from None
-        start = next((i for i, node in enumerate(times) if node <= t + _TIME_TOLERANCE), 0)
-        if not starts[-1] < start < len(times) - 1 or not 1 <= check_count("pruning", k) < numbers[-1]:
-            raise ConfigurationError(
-                f"pruning: expected falling times inside (0, 1) on different steps, and falling numbers below "
-                f"num_hypotheses = {number}, got {[tuple(p) for p in pruning]}"
-            )
-        starts.append(start)
-        numbers.append(k)
-    ends = [*starts[1:], len(times) - 1]
-    return [(k, times[a : b + 1]) for k, a, b in zip(numbers, starts, ends, strict=True)]
+        pairs.append((float(t), check_count("pruning", k)))
+    if any(b[1] >= a[1] for a, b in itertools.pairwise(pairs)):
+        raise ConfigurationError(f"pruning: expected falling numbers of hypotheses, got {pairs}")
+    return tuple(pairs)
+
+
+class _Chain:
+    """The group on which the steps multiply from the right, and the energy there: g itself, or its inverse."""
+
+    def __init__(self, posterior: GivenPosterior, temperature: float, side: Side) -> None:
+        self.group: LieGroup = posterior.group
+        self._posterior = posterior
+        self._temperature = temperature
+        self._inverted = side == "given"
+        self._modular = self._inverted and not self.group.algebra.is_unimodular
+
+    def swapped(self, elements: Tensor) -> Tensor:
+        """From elements to those of the chain, and back."""
+        return self.group.inverse(elements) if self._inverted else elements
+
+    def energy(self, elements: Tensor) -> Tensor:
+        """Minus the logarithm of the target's density for left Haar measure, differentiable."""
+        energy = self._posterior.differentiable(self.swapped(elements)) / self._temperature
+        return energy + self.group.log_modular(elements) if self._modular else energy
+
+    def posterior_energy(self, samples: EnergySamples) -> Tensor:
+        """The posterior energies of what a score evaluated; infinite where masked."""
+        energy = samples.energy
+        if self._modular:
+            energy = energy - self.group.log_modular(samples.elements)
+        return torch.where(samples.finite, self._temperature * energy, torch.inf)
+
+
+@dataclass(frozen=True)
+class _Seen(Fold):
+    """The lowest energy that each chain has met, and where; folded over the steps of a solve.
+
+    Attributes:
+        chain: of which.
+        elements: ``[b, K, *element_shape]``.
+        energies: the posterior energies there, ``[b, K]``.
+    """
+
+    chain: _Chain
+    elements: Tensor
+    energies: Tensor
+
+    def init(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What was seen before the solve."""
+        return self.elements, self.energies
+
+    def update(self, seen: tuple[Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor]:
+        """Take in the samples of one score."""
+        elements, energies = seen
+        samples = step.evaluated
+        energy, index = self.chain.posterior_energy(samples).min(-1, keepdim=True)
+        chosen = torch.take_along_dim(samples.elements, rows_like(index, samples.elements), index.ndim - 1)
+        lower = energy.squeeze(-1) < energies
+        found = where_rows(lower, chosen.squeeze(index.ndim - 1), elements)
+        return found, torch.where(lower, energy.squeeze(-1), energies)
+
+    def lowest(self, number: int) -> Tensor:
+        """The chains of each datum that have met the lowest energies, ``[b, number]``."""
+        return self.energies.topk(number, dim=1, largest=False).indices
+
+    def take(self, index: Tensor) -> _Seen:
+        """What these chains have seen."""
+        elements = torch.take_along_dim(self.elements, rows_like(index, self.elements), 1)
+        return replace(self, elements=elements, energies=self.energies.gather(1, index))

@@ -1,0 +1,270 @@
+"""Stages put together by hand: proposals weighed and moved by an energy, a stage of one's own, sides of the noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.helpers import affine_line, assert_relative, randn, seeded
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.groups import SE, Action, Affine, PointAction, Translation
+from trivgeo.inversion import (
+    TIED,
+    Choose,
+    Descend,
+    FunctionEnergy,
+    GivenPosterior,
+    Inverter,
+    KeepLower,
+    Noise,
+    Population,
+    PosteriorEnergy,
+    Propose,
+    Reverse,
+    Stage,
+    Start,
+    TestTimeEquivariant,
+)
+from trivgeo.sde import GeometricSchedule
+
+ACTION = Translation(1).action()
+
+
+def normal(number: int, action: Action = ACTION) -> Inverter:
+    """Proposals from N(0, 1), whatever the data; at the price of one, two and three evaluations."""
+
+    def draw(posterior: GivenPosterior, population: Population, generator: torch.Generator | None) -> Population:
+        posterior.count(1, 2, 3)
+        elements = posterior.normal(posterior.batch, number, 1, generator=generator)
+        return Population(elements, torch.zeros(elements.shape[:2], dtype=torch.long))
+
+    return Inverter(action, None, [draw])
+
+
+def well(y: Tensor) -> Tensor:
+    """Smallest where the restored point x~ - g is at zero: g = x~."""
+    return 4.0 * y.square().sum((-2, -1))
+
+
+def hybrid(number: int, *stages: Stage, energy: Callable[[Tensor], Tensor] = well) -> Inverter:
+    return Inverter(ACTION, energy, [Propose(normal(number)), *stages])
+
+
+X = torch.tensor([[[0.8]], [[-0.5]]], dtype=torch.float64)
+
+
+class TestChoice:
+    def test_resampling_gives_the_product(self) -> None:
+        """N(0, 1) times exp(-4 (g - x)^2 / T) with T = 2: N(4 x / 5, 1 / 5)."""
+        r = hybrid(60_000, Choose(20_000, "resample", 2.0))(X, generator=seeded(0))
+        assert_relative(r.elements.mean((1, 2)), 0.8 * X[:, 0, 0], 0.02)
+        assert_relative(r.elements.var(1)[:, 0], torch.full((2,), 0.2).double(), 0.05, floor=0.0)
+        restored = X.unsqueeze(1) - r.elements.unsqueeze(-1)
+        assert_relative(r.energies, 4.0 * restored[..., 0, 0].square(), 1e-10)
+
+    def test_the_lowest_are_kept_in_order(self) -> None:
+        r = hybrid(50, Choose(4))(X, generator=seeded(0))
+        proposed = normal(50)(X, generator=seeded(0)).elements[..., 0]
+        distance = (proposed - X[:, :, 0]).abs().sort(1).values[:, :4]
+        assert_relative((r.elements[..., 0] - X[:, :, 0]).abs(), distance, 1e-12)
+        assert torch.equal(r.energies, r.energies.sort(1).values)
+
+    def test_what_has_no_energy_is_not_chosen(self) -> None:
+        """Infinite energies weigh nothing; a datum without any finite one keeps infinite energies."""
+        half = lambda y: torch.where(y[..., 0, 0] < 0, well(y), math.inf)  # noqa: E731
+        r = hybrid(200, Choose(100, "resample"), energy=half)(X, generator=seeded(0))
+        assert bool((r.elements[..., 0] > X[:, :, 0]).all())
+        none = lambda y: torch.full(y.shape[:1], math.nan).double()  # noqa: E731
+        for stage in (Choose(3, "resample"), Choose(3)):
+            r = hybrid(20, stage, energy=none)(X)
+            assert bool(torch.isinf(r.energies).all())
+            assert torch.isfinite(r.elements).all()
+
+    def test_counts(self) -> None:
+        r = hybrid(50, Choose(4))(X)
+        assert (r.energy_evaluations, r.gradient_evaluations, r.network_evaluations) == (51, 2, 3)
+        r = hybrid(50, Choose(4), KeepLower(Noise(steps=3, time=0.3), Reverse(steps=3, num_mc=5)))(X)
+        assert (r.energy_evaluations, r.gradient_evaluations, r.network_evaluations) == (55, 2 + 60, 3)
+        assert r.elements.shape == (2, 4, 1)
+
+    def test_more_than_there_are(self) -> None:
+        with pytest.raises(ConfigurationError, match="at most 4 chains, got 5"):
+            hybrid(4, Choose(5))(randn(2, 1, 1))
+
+
+class TestMoving:
+    def test_never_above_the_proposals(self) -> None:
+        reverse = Reverse(steps=8, temperature=0.01, num_mc=8)
+        chosen = hybrid(10, Choose(4))(X, generator=seeded(0))
+        moved = hybrid(10, Choose(4), KeepLower(Noise(steps=8, time=0.3), reverse))(X, generator=seeded(0))
+        assert bool((moved.energies <= chosen.energies).all())
+        assert float(moved.energies.mean()) < 0.2 * float(chosen.energies.mean())
+        restored = X.unsqueeze(1) - moved.elements.unsqueeze(-1)
+        assert_relative(moved.energies, 4.0 * restored[..., 0, 0].square(), 1e-10)
+
+    def test_from_the_identity_it_is_tied(self) -> None:
+        schedule, number = GeometricSchedule(0.1, 1.5), 1500
+        reverse = Reverse(schedule, 30, 20, max_score_norm=None)
+        by_hand = Inverter(ACTION, well, [Start(number), Noise(schedule, 30), reverse])
+        tied = TIED(ACTION, well, schedule, 30, 20, number, max_score_norm=None)
+        first, second = (i(X, generator=seeded(2)).elements for i in (by_hand, tied))
+        assert torch.equal(first, second)
+
+    def test_a_population_without_noise_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="put Noise before it"):
+            Inverter(ACTION, well, [Start(3), Reverse(steps=2)])(X)
+
+
+class TestOwnStage:
+    def test_a_class_of_ten_lines_anywhere(self) -> None:
+        """Newton's method on a quadratic energy ends at its minimum, before other stages and after."""
+
+        class Newton(Stage):
+            steps = 1
+
+            def __call__(
+                self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+            ) -> Population:
+                g, group = population.elements, posterior.group
+                gradient, _ = posterior.gradient(lambda v: group.perturb(g, v), torch.zeros_like(g))
+                posterior.step()
+                return population.moved(group.retract(g, -gradient / 8.0))
+
+        for stages in ([Newton()], [Start(3), Newton()], [Newton(), Start(3), Noise(), Choose(2), Newton()]):
+            seen: list[tuple[int, int]] = []
+            inverter = Inverter(ACTION, well, stages, progress=lambda *steps, seen=seen: seen.append(steps))
+            r = inverter(X, generator=seeded(0))
+            assert_relative(r.elements[..., 0], X[..., 0].expand(r.energies.shape), 1e-12)
+            total = sum(isinstance(stage, Newton) for stage in stages)
+            assert seen == [(i, total) for i in range(1, total + 1)]
+
+    def test_networks_move_with_the_inverter(self) -> None:
+        class Shift(nn.Module, Stage):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(1, 1)
+
+            def forward(
+                self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+            ) -> Population:
+                return population.moved(population.elements + self.layer(posterior.x[..., 0])[:, None] * 0)
+
+        energy, shift, inner = FunctionEnergy(nn.Flatten(0)), Shift(), Shift()
+        inverter = Inverter(ACTION, energy, [Propose(Inverter(ACTION, None, [shift])), KeepLower(inner)])
+        model = TestTimeEquivariant(nn.Identity(), inverter).double()
+        found = {id(p) for p in model.parameters()}
+        assert {id(p) for m in (shift, inner) for p in m.parameters()} <= found
+        assert torch.equal(model(X), X)
+
+    def test_settings(self) -> None:
+        tied = TIED(ACTION, well, num_hypotheses=3)
+        other = tied.replace(log_det=True, max_evaluations=9)
+        assert (other.posterior.log_det, other.max_evaluations, other.stages) == (True, 9, tied.stages)
+        assert other.then(Descend(2)).max_evaluations == 9
+        with pytest.raises(ConfigurationError, match="settings: expected some of log_det, max_evaluations, progress"):
+            tied.replace(steps=3)
+
+    def test_no_graph_is_kept(self) -> None:
+        """Of a network whose parameters require gradients, as they do by default."""
+        network = nn.Linear(1, 1).double()
+        energy = lambda y: network(y).square().sum((-2, -1))  # noqa: E731
+        r = TIED(ACTION, energy, steps=3, num_hypotheses=2).then(Descend(2))(X, generator=seeded(0))
+        assert not r.elements.requires_grad
+        assert not r.energies.requires_grad
+        with torch.inference_mode():
+            again = TIED(ACTION, energy, steps=3, num_hypotheses=2).then(Descend(2))(X, generator=seeded(0))
+        assert torch.equal(r.elements, again.elements)
+
+
+class TestSides:
+    @pytest.mark.parametrize("side", ["restored", "given"])
+    def test_the_same_posterior_on_a_non_unimodular_group(self, side: str) -> None:
+        """x -> e^a x + b: moments of exp(-E / T) for left Haar measure e^-a da db, by quadrature."""
+
+        class Line(PointAction):
+            def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+                return g[..., :1].exp() * x + g[..., 1:]
+
+        temperature = 1.5
+        prior = lambda p: (p**2).sum((-1, -2)) / 2 + 2.0 * torch.log(p.var(-2).squeeze(-1)) ** 2  # noqa: E731
+        x = torch.tensor([[[1.2], [-0.9], [0.4]]], dtype=torch.float64)
+        a = torch.linspace(-4.0, 5.0, 1201, dtype=torch.float64)[:, None]
+        b = torch.linspace(-12.0, 12.0, 1201, dtype=torch.float64)[None, :]
+        restored = (x[0, :, 0][:, None, None] - b) * (-a).exp()
+        weight = torch.exp(-((restored**2).sum(0) / 2 + 2.0 * torch.log(restored.var(0)) ** 2) / temperature - a)
+        weight = weight / weight.sum()
+        mean = float((weight * a).sum())
+        std = float((weight * (a - mean) ** 2).sum().sqrt())
+        tied = TIED(
+            Line(affine_line(), (1,)),
+            prior,
+            GeometricSchedule(0.1, 2.0),
+            60,
+            24,
+            2000,
+            temperature,
+            side=side,  # type: ignore[arg-type]
+        )
+        found = tied(x, generator=seeded(0)).elements[..., 0]
+        assert float(found.mean()) == pytest.approx(mean, abs=0.06)
+        assert float(found.std()) == pytest.approx(std, rel=0.08)
+
+    @pytest.mark.parametrize("side", ["restored", "given"])
+    def test_energies_are_the_posteriors(self, side: str) -> None:
+        action, x = Affine(2).action(), randn(2, 5, 2)
+        energy = lambda y: (y**2).sum((-2, -1)) + y.var(-2).log().square().sum(-1)  # noqa: E731
+        tied = TIED(action, energy, steps=10, num_hypotheses=6, side=side, keep_seen=True, pruning=[(0.5, 3)])  # type: ignore[arg-type]
+        r = tied(x, generator=seeded(0))
+        assert_relative(r.energies, PosteriorEnergy(action, energy, x)(r.elements), 1e-9)
+
+    def test_what_a_step_moves(self) -> None:
+        """Noise from the left moves the given datum by exp(-v), whatever the guess; from the right the restored one."""
+        group = SE(2)
+        g = group.random(1, 1, generator=seeded(0), dtype=torch.float64)
+        action, x = group.action(), randn(1, 4, 2)
+        schedule = GeometricSchedule(0.05, 0.05)
+        for side in ("restored", "given"):
+            noise = Inverter(action, None, [Noise(schedule, 1, side=side)])  # type: ignore[arg-type]
+            moved = noise(x, initial=g, generator=seeded(1)).elements
+            v = 0.05 * torch.randn(1, 1, 3, generator=seeded(1), dtype=torch.float64)
+            if side == "restored":
+                expected = action(group.exp(-v), action(group.inverse(g), x.unsqueeze(1)))
+            else:
+                expected = action(group.inverse(g), action(group.exp(v), x.unsqueeze(1)))
+            assert_relative(action(group.inverse(moved), x.unsqueeze(1)), expected, 1e-12)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("make", "error", "message"),
+        [
+            (lambda: Choose(0), ConfigurationError, "num_hypotheses"),
+            (lambda: Choose(1, "best"), ConfigurationError, "choice"),
+            (lambda: Choose(1, temperature=0.0), ConfigurationError, "temperature"),
+            (lambda: Start(0), ConfigurationError, "num_hypotheses"),
+            (lambda: Noise(time=0.0), DomainError, "time"),
+            (lambda: Noise(side="left"), ConfigurationError, "side"),
+            (lambda: Noise(0.1), ConfigurationError, "schedule"),
+            (lambda: Reverse(steps=-1), ConfigurationError, "steps"),
+            (lambda: Reverse(num_mc=0), ConfigurationError, "num_mc"),
+            (lambda: Reverse(max_score_norm=-1.0), ConfigurationError, "max_score_norm"),
+            (lambda: Reverse(side=None), ConfigurationError, "side"),
+            (lambda: Propose(ACTION), ConfigurationError, "inverter"),
+            (lambda: KeepLower(3), ConfigurationError, "stages"),
+            (lambda: Inverter(ACTION, well, [Choose]), ConfigurationError, "stages"),
+            (lambda: Inverter(ACTION, 3, []), ConfigurationError, "energy"),
+            (lambda: Inverter(Translation(1), well, []), ConfigurationError, "action"),
+            (lambda: TIED(ACTION, None), ConfigurationError, "energy"),
+            (lambda: Inverter(ACTION, None, [Descend(1)])(X), ConfigurationError, "energy"),
+            (lambda: Inverter(ACTION, None, [Propose(normal(2, SE(2).action()))])(X), ConfigurationError, "SE"),
+            (lambda: Inverter(ACTION, None, [])(X, initial=torch.zeros(3, 1, 1)), ShapeError, "initial"),
+            (lambda: hybrid(4, KeepLower(Start(2)))(X), ConfigurationError, "4 chains"),
+        ],
+    )
+    def test_what_does_not_fit(self, make: Callable[[], object], error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            make()

@@ -1,0 +1,207 @@
+"""What is said of the library is true of it: names exist, arguments are few and said once, shapes are strings."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import trivgeo
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(p for package in ("trivgeo", "tasks") for p in (ROOT / package).rglob("*.py"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CONFIGS = sorted((ROOT / "tasks" / "configs").rglob("*.yaml"))
+PACKAGES = ("groups", "actions", "sde", "inversion", "symmetry", "geoopt", "errors", "checks")
+
+SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}
+MAX_PARAMETERS = 9
+MAX_REPEATED_WORDS = 5
+CAMEL = re.compile(r"[A-Z]\w*[a-z]\w*(\.\w+)*|[A-Z]{2,}\w*(\.\w+)*")
+
+
+def exists(dotted: str) -> bool:
+    """Whether a dotted name can be imported, as a module or as an attribute of one."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError as error:
+            if not ".".join(parts[:cut]).startswith(str(error.name)):
+                raise  # a module that exists, but not what it imports
+            continue
+        try:
+            functools.reduce(getattr, parts[cut:], found)
+        except AttributeError:
+            return False
+        return True
+    return False
+
+
+def public_objects() -> Iterator[tuple[str, object]]:
+    """Everything public of the library: exports of its packages, and their public methods."""
+    for package in PACKAGES:
+        module = importlib.import_module(f"trivgeo.{package}")
+        for name in module.__all__:
+            thing = getattr(module, name)
+            yield f"trivgeo.{package}.{name}", thing
+            if inspect.isclass(thing):
+                for method, function in vars(thing).items():
+                    if not method.startswith("_") and inspect.isfunction(function):
+                        yield f"trivgeo.{package}.{name}.{method}", function
+
+
+def docstrings(path: Path) -> Iterator[tuple[ast.AST, str]]:
+    """The docstrings of a file, with what they are of."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield node, text
+
+
+def arguments(text: str) -> dict[str, str]:
+    """The descriptions of a Google docstring's arguments, on one line each."""
+    found: dict[str, str] = {}
+    match = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", text, flags=re.MULTILINE)
+    for line in match.group(1).splitlines() if match else ():
+        entry = re.match(r"    (\*{0,2}\w+): (.*)", line)
+        if entry:
+            name = entry.group(1)
+            found[name] = entry.group(2)
+        elif line.strip() and found:
+            found[name] += " " + line.strip()
+    return found
+
+
+def test_few_parameters() -> None:
+    many = {}
+    for name, thing in public_objects():
+        if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, BaseException)):
+            continue
+        number = len([p for p in inspect.signature(thing).parameters if p != "self"])
+        if number > MAX_PARAMETERS:
+            many[name] = number
+    assert many == {}
+
+
+def test_arguments_are_described_once() -> None:
+    """The same words of the same argument in two docstrings are one too many: say "see `X`"."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for path in SOURCES:
+        for node, text in docstrings(path):
+            for name, said in arguments(text).items():
+                if len(said.split()) > MAX_REPEATED_WORDS and "see `" not in said:
+                    where = f"{path.relative_to(ROOT)}:{getattr(node, 'name', '')}"
+                    places.setdefault((name, said), []).append(where)
+    assert {key: where for key, where in places.items() if len(where) > 1} == {}
+
+
+def unquoted(tree: ast.AST) -> list[int]:
+    """The lines of array types whose shape is no string."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in SHAPED
+        and not (
+            isinstance(node.slice, ast.Tuple)
+            and isinstance(node.slice.elts[-1], ast.Constant)
+            and isinstance(node.slice.elts[-1].value, str | type(...))
+        )
+    ]
+
+
+def test_shapes_are_strings() -> None:
+    assert {str(p.relative_to(ROOT)): lines for p in SOURCES if (lines := unquoted(ast.parse(p.read_text())))} == {}
+    assert unquoted(ast.parse("def f(x: Float[Tensor, b * chains]): ...")) == [1]
+
+
+def defined_near(path: Path) -> set[str]:
+    """The names that a file defines or imports, at any depth."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names
+
+
+def unknown_names(path: Path) -> list[str]:
+    """Names in single backquotes of docstrings that look like classes, functions of the library or dotted paths."""
+    near, exported = defined_near(path), exported_names()
+    wrong = []
+    for node, text in docstrings(path):
+        for name in re.findall(r"(?<!`)`([\w.]+)`(?!`)", text):
+            if name.startswith(("trivgeo.", "tasks.")):
+                known = exists(name)
+            elif CAMEL.fullmatch(name):
+                head, *rest = name.split(".")
+                known = head in near or head in exported
+                known = known and all(part in everything() for part in rest)
+            elif path.is_relative_to(ROOT / "trivgeo") and "." not in name:
+                known = name in near or name in everything()
+            else:
+                continue
+            if not known:
+                wrong.append(f"{path.relative_to(ROOT)}:{getattr(node, 'name', 'module')}: {name}")
+    return wrong
+
+
+@functools.cache
+def exported_names() -> set[str]:
+    return {name.split(".")[2] for name, _ in public_objects()} | set(PACKAGES)
+
+
+@functools.cache
+def everything() -> set[str]:
+    """Every name defined anywhere in library and tasks: methods and attributes that a docstring may speak of."""
+    return set().union(*(defined_near(p) for p in SOURCES)) | {"vmap", "jacrev", "jacfwd", "None"}
+
+
+def test_names_in_docstrings_exist() -> None:
+    assert [name for path in SOURCES for name in unknown_names(path)] == []
+
+
+def test_names_in_texts_and_configs_exist() -> None:
+    named = [(path, re.findall(r"\b(?:trivgeo|tasks)(?:\.\w+)+", path.read_text())) for path in [*TEXTS, *CONFIGS]]
+    assert [f"{path.relative_to(ROOT)}: {name}" for path, names in named for name in names if not exists(name)] == []
+
+
+def test_paths_in_texts_exist() -> None:
+    """Files that README, CONTRIBUTING and docs name, braces written out."""
+    pattern = r"\b(?:tasks|docs|tests|benchmarks|trivgeo)/[\w./{},*-]+[\w}]"
+    named = [(path, one) for path in TEXTS for n in re.findall(pattern, path.read_text()) for one in alternatives(n)]
+    assert [f"{path.relative_to(ROOT)}: {one}" for path, one in named if not list(ROOT.glob(one))] == []
+
+
+def alternatives(text: str) -> list[str]:
+    """``a{b,c}d`` as ``abd`` and ``acd``."""
+    match = re.search(r"{([^{}]*)}", text)
+    if match is None:
+        return [text]
+    return [x for part in match.group(1).split(",") for x in alternatives(text.replace(match.group(0), part, 1))]
+
+
+def test_configs_are_yaml() -> None:
+    assert all(yaml.safe_load(path.read_text()) for path in CONFIGS)
+
+
+def test_subpackages_are_attributes() -> None:
+    assert trivgeo.groups.SO(3).dim == 3
+    assert set(PACKAGES) <= set(dir(trivgeo))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        trivgeo.nothing  # noqa: B018

@@ -1,0 +1,217 @@
+"""One inverter for every method: it runs stages, and alone owns batches, memory, counts, progress and devices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from tqdm import tqdm
+
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import Action
+from trivgeo.inversion.energy import DataEnergy
+from trivgeo.inversion.posterior import GivenPosterior, Posterior, check_bound
+from trivgeo.inversion.result import InversionResult, Population
+
+__all__ = ["Inverter", "Stage"]
+
+Progress = bool | Callable[[int, int], None] | None
+
+_BAR_AFTER = 2.0
+"""Seconds after which a bar appears on a terminal."""
+
+
+class Stage(ABC):
+    """A part of a method: from a population of hypotheses to another one.
+
+    Any function of this form is one too. A stage that holds networks is a `torch.nn.Module` as well.
+
+    ```python
+    class Shrink(Stage):  # keeps the better half
+        def __call__(self, posterior, population, generator):
+            population = population.evaluated(posterior)
+            half = population.energies.topk(population.size // 2, dim=1, largest=False).indices
+            return population.take(half)
+    ```
+    """
+
+    steps: int = 0
+    """How often the stage calls `GivenPosterior.step`, for progress bars."""
+
+    @abstractmethod
+    def __call__(
+        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The next population.
+
+        Args:
+            posterior: energies of elements for the data at hand.
+            population: what the stages before have made.
+            generator: the source of randomness, on the device of the data.
+        """
+
+
+StageLike = Stage | Callable[[GivenPosterior, Population, torch.Generator | None], Population]
+
+
+class Inverter(nn.Module):
+    r"""Finds the unknown g in data :math:`\tilde x = g.x` by stages that begin with one hypothesis, the identity.
+
+    The methods (`TIED`, `LieLAC`, ...) are short constructors of inverters; `then` lets one go on.
+
+    ```python
+    search = Inverter(action, energy, [Start(64), Descend(100), Choose(1)])
+    sharper = TIED(action, energy).then(Descend(50))
+    ```
+
+    Args:
+        action: the action on data.
+        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for methods that need none:
+            the energy is then zero where a hypothesis can be undone.
+        stages: what is done, in order; see `Stage`.
+        log_det: keep the log-determinant of the action in the posterior energy, see `PosteriorEnergy` (published: off).
+        max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
+            changes no result but by rounding; ``None`` for no bound.
+        progress: a progress bar; ``None`` for one on a terminal in runs of more than two seconds; or a function of
+            the numbers of steps done and in all.
+
+    Raises:
+        ConfigurationError: an action, energy or stage that is none, or a bound below one.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor] | None,
+        stages: Sequence[StageLike],
+        *,
+        log_det: bool = False,
+        max_evaluations: int | None = None,
+        progress: Progress = None,
+    ) -> None:
+        super().__init__()
+        self.posterior = Posterior(action, energy, log_det=log_det)
+        self.stages = tuple(check_stage(stage) for stage in stages)
+        self.networks = networks_of(self.stages)
+        self.max_evaluations = check_bound(max_evaluations)
+        self.progress = progress
+
+    @property
+    def action(self) -> Action:
+        """The action on data."""
+        return self.posterior.action
+
+    @property
+    def energy(self) -> DataEnergy | None:
+        """The energy of data."""
+        return self.posterior.energy
+
+    def then(self, *stages: StageLike) -> Inverter:
+        """An inverter that goes on with further stages."""
+        return Inverter(
+            self.action,
+            self.energy,
+            [*self.stages, *stages],
+            log_det=self.posterior.log_det,
+            max_evaluations=self.max_evaluations,
+            progress=self.progress,
+        )
+
+    def replace(self, **settings: Any) -> Inverter:
+        """The same stages with other settings: ``log_det``, ``max_evaluations``, ``progress``."""
+        own = {"log_det": self.posterior.log_det, "max_evaluations": self.max_evaluations, "progress": self.progress}
+        if unknown := settings.keys() - own.keys():
+            raise ConfigurationError(f"settings: expected some of {', '.join(own)}, got {', '.join(sorted(unknown))}")
+        return Inverter(self.action, self.energy, self.stages, **(own | settings))
+
+    def forward(
+        self, x_tilde: Any, *, generator: torch.Generator | None = None, initial: Tensor | None = None
+    ) -> InversionResult:
+        """Hypotheses for g; the restored data are ``action(group.inverse(r.best()), x_tilde)``.
+
+        Args:
+            x_tilde: data of the action, with one batch dimension b.
+            generator: the source of randomness, on the device of the data.
+            initial: the elements that the first stage is given, ``[b, K, *element_shape]``; default the identity.
+
+        Raises:
+            ShapeError: the data do not fit the action, or have no batch dimension, or ``initial`` does not fit them.
+            NonFiniteError: the data hold NaN or infinity.
+        """
+        # gradients by torch.func need no graph of what happens outside of them
+        with torch.inference_mode(False), torch.no_grad(), self._bar() as on_step:
+            x = pytree.tree_map(lambda leaf: leaf.clone() if leaf.is_inference() else leaf, x_tilde)
+            given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
+            population = _beginning(given, initial)
+            for stage in self.stages:
+                population = stage(given, population, generator)
+            end = population.evaluated(given)
+        return InversionResult(
+            given.group,
+            end.elements,
+            end.energies,
+            end.failures,
+            given.energy_evaluations,
+            given.gradient_evaluations,
+            given.network_evaluations,
+        )
+
+    @contextmanager
+    def _bar(self) -> Iterator[Callable[[], None] | None]:
+        """What a stage's step calls."""
+        total = steps_of(self.stages)
+        if callable(self.progress):
+            yield _Counter(self.progress, total)
+        elif self.progress is False or total == 0:
+            yield None
+        else:
+            hidden = None if self.progress is None else False  # None: unless on a terminal
+            delay = _BAR_AFTER if self.progress is None else 0.0
+            with tqdm(total=total, desc=type(self).__name__, disable=hidden, delay=delay, leave=False) as bar:
+                yield lambda: bar.update() and None
+
+
+class _Counter:
+    """Calls a function with the numbers of steps done and in all."""
+
+    def __init__(self, report: Callable[[int, int], None], total: int) -> None:
+        self._report, self._total, self._done = report, total, 0
+
+    def __call__(self) -> None:
+        self._done += 1
+        self._report(self._done, self._total)
+
+
+def networks_of(stages: Sequence[StageLike]) -> nn.ModuleList:
+    """The stages that hold networks, to be found by `torch.nn.Module`."""
+    return nn.ModuleList(stage for stage in stages if isinstance(stage, nn.Module))
+
+
+def steps_of(stages: Sequence[StageLike]) -> int:
+    """How many steps some stages have together."""
+    return sum(stage.steps for stage in stages if isinstance(stage, Stage))
+
+
+def check_stage(stage: StageLike) -> StageLike:
+    """Return ``stage`` if it is one, else raise `ConfigurationError`."""
+    if not (isinstance(stage, Stage) or callable(stage)) or isinstance(stage, type):
+        raise ConfigurationError(
+            f"stages: expected a Stage, or a function (posterior, population, generator) to a population, got {stage!r}"
+        )
+    return stage
+
+
+def _beginning(given: GivenPosterior, initial: Tensor | None) -> Population:
+    like = given.like
+    if initial is None:
+        initial = given.group.identity(given.batch, 1, dtype=like.dtype, device=like.device)
+    given.group.check_elements(initial, "initial")
+    shape = given.group.batch_shape(initial)
+    if len(shape) != 2 or shape[0] != given.batch:
+        raise ShapeError(f"initial: expected elements for {given.batch} data [b, K, ...], got batch {list(shape)}")
+    return Population(initial, torch.zeros(shape, dtype=torch.long, device=like.device))

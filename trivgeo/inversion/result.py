@@ -1,0 +1,126 @@
+"""What a method makes of data: a population of hypotheses on the way, a result at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from einops import repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from trivgeo.groups import LieGroup
+from trivgeo.inversion.posterior import GivenPosterior, rows_like
+
+__all__ = ["InversionResult", "Population"]
+
+
+@dataclass(frozen=True)
+class Population:
+    """K hypotheses, or chains, for each of b data, between two stages of an `Inverter`.
+
+    Attributes:
+        elements: ``[b, K, *element_shape]``.
+        failures: masked steps of each chain so far, ``[b, K]``.
+        energies: their posterior energies, ``[b, K]``; ``None`` where nobody has asked for them.
+        time: the time in [0, 1] of the noise that is on them: 0 for none.
+    """
+
+    elements: Tensor
+    failures: Int[Tensor, "b k"]
+    energies: Float[Tensor, "b k"] | None = None
+    time: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """K."""
+        return self.failures.shape[1]
+
+    def evaluated(self, posterior: GivenPosterior) -> EvaluatedPopulation:
+        """With its energies, which are evaluated if they are not known."""
+        energies = posterior.energies(self.elements) if self.energies is None else self.energies
+        return EvaluatedPopulation(self.elements, self.failures, energies, self.time)
+
+    def moved(
+        self, elements: Tensor, energies: Float[Tensor, "b k"] | None = None, masked: Int[Tensor, "b k"] | None = None
+    ) -> Population:
+        """The same chains at other elements.
+
+        Args:
+            elements: where, ``[b, K, *element_shape]``.
+            energies: theirs, if known.
+            masked: further masked steps, if any.
+        """
+        failures = self.failures if masked is None else self.failures + masked
+        return Population(elements, failures, energies, self.time)
+
+    def take(self, index: Int[Tensor, "b m"]) -> Population:
+        """The chains of these indices."""
+        return replace(
+            self,
+            elements=torch.take_along_dim(self.elements, rows_like(index, self.elements), 1),
+            failures=self.failures.gather(1, index),
+            energies=None if self.energies is None else self.energies.gather(1, index),
+        )
+
+    def copies(self, number: int) -> Population:
+        """Every chain ``number`` times, one after another."""
+        return replace(
+            self,
+            elements=repeat(self.elements, "b k ... -> b (k m) ...", m=number),
+            failures=repeat(self.failures, "b k -> b (k m)", m=number),
+            energies=None if self.energies is None else repeat(self.energies, "b k -> b (k m)", m=number),
+        )
+
+
+@dataclass(frozen=True)
+class EvaluatedPopulation(Population):
+    """A `Population` whose energies are known."""
+
+    energies: Float[Tensor, "b k"]
+
+
+@dataclass(frozen=True)
+class InversionResult:
+    """Hypotheses for the transformations of a batch of data.
+
+    Attributes:
+        group: the group of the elements.
+        elements: ``[b, K, *element_shape]``: a sample of the posterior, or the end points of a search.
+        energies: their posterior energies, ``[b, K]``; infinite where the inverse transformation is not defined.
+        failures: masked steps of each chain, ``[b, K]``.
+        energy_evaluations: energies evaluated without a gradient, for each datum.
+        gradient_evaluations: energies evaluated with their gradient, for each datum.
+        network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
+    """
+
+    group: LieGroup
+    elements: Tensor
+    energies: Float[Tensor, "b k"]
+    failures: Int[Tensor, "b k"]
+    energy_evaluations: int
+    gradient_evaluations: int
+    network_evaluations: int = 0
+
+    @property
+    def found(self) -> Bool[Tensor, " b"]:
+        """Whether any hypothesis of each datum has a finite energy."""
+        return torch.isfinite(self.energies).any(-1)
+
+    def best_index(self) -> Int[Tensor, " b"]:
+        """The hypothesis of lowest energy."""
+        return self._ranked().argmin(-1)
+
+    def best(self) -> Tensor:
+        """The elements of lowest energy, ``[b, *element_shape]``; see `found`."""
+        index = self.best_index()
+        rows = torch.arange(index.shape[0], device=index.device)
+        return self.elements[rows, index]
+
+    def best_energy(self) -> Float[Tensor, " b"]:
+        """The lowest energies."""
+        return self._ranked().amin(-1)
+
+    def _ranked(self) -> Float[Tensor, "b k"]:
+        """The energies, with what is not finite last."""
+        return torch.where(torch.isfinite(self.energies), self.energies, torch.inf)
