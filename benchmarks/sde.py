@@ -28,9 +28,10 @@ from trivgeo.sde import (
     NoiseKernel,
     Schedule,
     TrivializedSDE,
-    reverse_diffusion,
+    reverse_process,
     solve,
     trivialized_grad,
+    uniform_grid,
 )
 
 LAW = CornerLaw()
@@ -74,8 +75,7 @@ def hand_written(g: Tensor, sigma: float, steps: int, heun: bool, generator: tor
     """The operations of a solve of overdamped dynamics, without the loop of the library."""
     group = SO(LAW.n)
     h = sigma**2
-    stepper = GeometricHeun()
-    third, area = (c.like(g) for c in stepper._constants(group))
+    third, area = (c.like(g) for c in group.algebra.noise_corrections)
     for _ in range(steps):
         noise = sigma * torch.randn(len(g), group.dim, generator=generator)
         u = -h * trivialized_grad(group, LAW.energy, g)
@@ -95,9 +95,8 @@ def solved(g: Tensor, sigma: float, steps: int, heun: bool, generator: torch.Gen
     group = SO(LAW.n)
     schedule = GeometricSchedule(sigma * steps**0.5, sigma * steps**0.5)
     sde = TrivializedSDE(group, schedule, score_drift=lambda x, t: -trivialized_grad(group, LAW.energy, x))
-    times = [m / steps for m in range(steps + 1)]
     stepper = GeometricHeun() if heun else ExponentialEuler()
-    return solve(sde, g, times, stepper=stepper, generator=generator).final
+    return solve(sde, g, uniform_grid(steps), stepper=stepper, generator=generator).final
 
 
 def seconds(f: Callable[[], object]) -> float:
@@ -154,9 +153,9 @@ def memory_rows(chains: int = 64, num_mc: int = 16) -> list[dict[str, Any]]:
 
             score = EnergyScore(LAW.energy, NoiseKernel(group, schedule, steps), num_mc, replay=replay)
             generator = torch.Generator().manual_seed(0)
-            reverse_diffusion(
-                group, schedule, score, num_samples=chains, steps=steps, generator=generator, observe=observe
-            )
+            start, _ = score.kernel.sample(chains, t=1.0, generator=generator)
+            process, grid = reverse_process(group, schedule, score), uniform_grid(steps, 1.0, 0.0)
+            solve(process, start, grid, generator=generator, observe=observe)
             rows.append({"measure": "memory of a solve", "replay": replay, "steps": steps, "megabytes": most / 1e6})
             print(f"memory, {'replay' if replay else 'paths kept'}, {steps} steps: {most / 1e6:.1f} MB", flush=True)
     return rows

@@ -26,8 +26,10 @@ from trivgeo.sde import (
     ScoreNetwork,
     forward_noising,
     implicit_loss,
-    noised_with_target,
-    reverse_diffusion,
+    noise_with_target,
+    reverse_process,
+    solve,
+    uniform_grid,
 )
 
 _FIRST_TIME = 0.003  # training draws no time below it
@@ -144,8 +146,8 @@ class FrameDiffusion(pl.LightningModule):
         self._noise = []
         for level, (part, shift) in enumerate(zip(parts, shifts, strict=True)):
             t = max(_FIRST_TIME, (level + shift) / self.levels)
-            one = self.group.identity(len(part), dtype=part.dtype)
-            w, target = noised_with_target(self.group, self.schedule, one, t=t, steps=_NOISE_STEPS, generator=generator)
+            variance = torch.full((len(part),), self.schedule.variance(0.0, t), dtype=part.dtype)
+            w, target, _ = noise_with_target(self.group, variance, steps=_NOISE_STEPS, generator=generator)
             self._noise.append((t, w.to(part.device), target.to(part.device)))
 
     # Test ----------------------------------------------------------------------------------------------------
@@ -209,16 +211,9 @@ class FrameDiffusion(pl.LightningModule):
         start = forward_noising(
             self.group, self.schedule, self._fitted(number, generator), steps=20, generator=generator
         )
-        return reverse_diffusion(
-            self.group,
-            self.schedule,
-            self.average,
-            initial=start,
-            steps=self.steps,
-            stepper=GeometricHeun(skip_zero=True),
-            generator=generator,
-            modular_drift=modular_drift,
-        )
+        process = reverse_process(self.group, self.schedule, self.average, modular_drift=modular_drift)
+        grid, stepper = uniform_grid(self.steps, 1.0, 0.0), GeometricHeun(skip_zero=True)
+        return solve(process, start, grid, stepper=stepper, generator=generator).final
 
     def _fitted(self, number: int, generator: torch.Generator) -> Tensor:
         noise = torch.randn(number, self.group.dim, generator=generator)
@@ -231,9 +226,9 @@ class FrameDiffusion(pl.LightningModule):
         """
         worst = 0.0
         for t in _IMPLICIT_TIMES:
-            g, target = noised_with_target(
-                self.group, self.schedule, clean, t=t, steps=_NOISE_STEPS, generator=generator
-            )
+            variance = clean.new_full((len(clean),), self.schedule.variance(0.0, t))
+            w, target, _ = noise_with_target(self.group, variance, steps=_NOISE_STEPS, generator=generator)
+            g = self.group.compose(clean, w)
             differences = []
             with torch.no_grad():
                 for part, goal in zip(g.chunk(10), target.chunk(10), strict=True):

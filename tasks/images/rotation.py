@@ -74,9 +74,8 @@ class RotationPosterior(ShardedTest):
         super().__init__()
         self.energy = energy
         self.action = ImageWarp(SO(2))
-        self.inverter = TIED(
-            self.action, energy, schedule, steps, num_mc, num_samples, temperature, None, modular_drift=False
-        )
+        self.schedule = schedule
+        self.inverter = TIED(self.action, energy, schedule, steps, num_mc, num_samples, temperature, None)
         self.temperature = check_positive("temperature", temperature)
         self.angles = check_count("angles", angles)
         self.bins = check_count("bins", bins)
@@ -144,9 +143,8 @@ class RotationPosterior(ShardedTest):
         probability = torch.softmax(-torch.cat(columns, 1).double() / self.temperature, -1)
         waves = torch.fft.rfft(probability, dim=-1)
         k = torch.arange(waves.shape[-1], dtype=torch.float64, device=images.device)
-        schedule = self.inverter.kernel.schedule
         densities = [
-            torch.fft.irfft(waves * torch.exp(-0.5 * k**2 * schedule.variance(0.0, t)), n=self.angles, dim=-1)
+            torch.fft.irfft(waves * torch.exp(-0.5 * k**2 * self.schedule.variance(0.0, t)), n=self.angles, dim=-1)
             for t in self.times
         ]
         return (torch.stack(densities).clamp(min=0) * (self.angles / (2 * math.pi))).to(images.dtype)

@@ -15,13 +15,14 @@ from trivgeo.groups import SO
 from trivgeo.sde import (
     EnergyScore,
     ExponentialEuler,
-    KineticLangevin,
     NoiseKernel,
     PhasePoint,
     Schedule,
     Stepper,
-    reverse_diffusion,
+    UnderdampedLangevin,
+    reverse_process,
     solve,
+    uniform_grid,
 )
 
 
@@ -98,17 +99,9 @@ class ReverseDiffusion(Sampler):
         )
         trace: dict[int, Tensor] = {}
         with _recorder(trace, self.steps, lambda g: g[:, 0, 0]) as observe:
-            elements = reverse_diffusion(
-                group,
-                self.schedule,
-                score,
-                initial=initial,
-                steps=self.steps,
-                stepper=self.stepper,
-                generator=generator,
-                observe=observe,
-            )
-        return Draw(elements, evaluations // count, trace)
+            process, times = reverse_process(group, self.schedule, score), uniform_grid(self.steps, 1.0, 0.0)
+            solution = solve(process, initial, times, stepper=self.stepper, generator=generator, observe=observe)
+        return Draw(solution.final, evaluations // count, trace)
 
 
 class Langevin(Sampler):
@@ -128,7 +121,7 @@ class Langevin(Sampler):
     def sample(self, law: CornerLaw, count: int, generator: torch.Generator) -> Draw:
         """Independent chains; their last points are the sample."""
         group = SO(law.n)
-        process = KineticLangevin(group, law.energy, friction=self.friction)
+        process = UnderdampedLangevin(group, law.energy, friction=self.friction)
         start = process.start(group.identity(count, device=generator.device), generator=generator)
         times = [self.step_size * m for m in range(self.steps + 1)]
         trace: dict[int, Tensor] = {}

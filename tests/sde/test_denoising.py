@@ -12,16 +12,21 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, rand, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
-from trivgeo.sde import GeometricSchedule, TrivializedSDE, probability_flow, reverse_diffusion, solve
-from trivgeo.sde import trivialized_grad_and_value as grad_and_value
-from trivgeo.sde.denoising import (
+from trivgeo.sde import (
     AncestralStep,
     DenoisingStep,
     FlowStep,
+    GeometricSchedule,
     RefiningStep,
     RenoisingStep,
+    TrivializedSDE,
     noise_with_target,
+    probability_flow,
+    reverse_process,
+    solve,
+    uniform_grid,
 )
+from trivgeo.sde import trivialized_grad_and_value as grad_and_value
 
 SCHEDULE = GeometricSchedule(0.2, 1.5)
 STEPS = [AncestralStep(), FlowStep(), RenoisingStep(), RefiningStep()]
@@ -69,9 +74,8 @@ class TestSteps:
     @pytest.mark.parametrize("step", STEPS, ids=lambda s: type(s).__name__)
     def test_a_point_is_found_in_one_step(self, step: DenoisingStep) -> None:
         clean = randn(4, 3)
-        g = reverse_diffusion(
-            Translation(3), SCHEDULE, point_score(clean), initial=5.0 * randn(4, 3, seed=1), steps=1, stepper=step
-        )
+        process = reverse_process(Translation(3), SCHEDULE, point_score(clean))
+        g = solve(process, 5.0 * randn(4, 3, seed=1), [1.0, 0.0], stepper=step).final
         assert_relative(g, clean, 1e-12)
 
     @pytest.mark.parametrize("step", SAMPLERS, ids=lambda s: type(s).__name__)
@@ -98,7 +102,8 @@ class TestSteps:
 
         wide = math.sqrt(std**2 + SCHEDULE.variance(0.0, 1.0))
         start = torch.stack([mean + wide * randn(number), torch.zeros(number).double()], -1)
-        g = reverse_diffusion(group, SCHEDULE, score, initial=start, steps=80, stepper=step, generator=seeded(2))
+        process = reverse_process(group, SCHEDULE, score)
+        g = solve(process, start, uniform_grid(80, 1.0, 0.0), stepper=step, generator=seeded(2)).final
         assert_relative(g[..., 0].mean(), torch.tensor(mean).double(), 0.02)
         assert_relative(g[..., 0].std(), torch.tensor(std).double(), 0.05, floor=0.0)
 
@@ -109,9 +114,8 @@ class TestSteps:
         exact = start * std / math.sqrt(std**2 + SCHEDULE.variance(0.0, 1.0))
         errors = []
         for steps in (20, 40, 80):
-            g = reverse_diffusion(
-                Translation(1), SCHEDULE, score, initial=start, steps=steps, stepper=FlowStep(), generator=seeded(0)
-            )
+            process = reverse_process(Translation(1), SCHEDULE, score)
+            g = solve(process, start, uniform_grid(steps, 1.0, 0.0), stepper=FlowStep(), generator=seeded(0)).final
             errors.append(float((g - exact).abs().max()))
         slopes = [math.log2(a / b) for a, b in pairwise(errors)]
         assert all(0.85 < slope < 1.2 for slope in slopes), (errors, slopes)

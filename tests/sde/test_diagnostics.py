@@ -14,14 +14,15 @@ from trivgeo.sde import (
     EnergyScore,
     EnergyTrace,
     GeometricSchedule,
-    KineticLangevin,
     NoiseKernel,
     ScoreMonitor,
+    UnderdampedLangevin,
     effective_sample_size,
     maximum_mean_discrepancy,
-    reverse_diffusion,
+    reverse_process,
     solve,
     stein_z_scores,
+    uniform_grid,
 )
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
@@ -33,10 +34,14 @@ def test_effective_sample_size() -> None:
 
 
 def test_monitor_and_trace() -> None:
-    monitor, trace = ScoreMonitor(), EnergyTrace(lambda g: (g**2).sum(-1), every=2)
+    trace = EnergyTrace(lambda g: (g**2).sum(-1), every=2)
     energy = lambda g: torch.where(g[..., 0] > 1.0, math.inf, (g**2).sum(-1) * 20)  # noqa: E731
-    score = EnergyScore(energy, NoiseKernel(Translation(2), SCHEDULE, 6), 16, on_estimate=monitor)
-    reverse_diffusion(Translation(2), SCHEDULE, score, num_samples=50, steps=6, generator=seeded(0), observe=trace)
+    score = EnergyScore(energy, NoiseKernel(Translation(2), SCHEDULE, 6), 16)
+    process = reverse_process(Translation(2), SCHEDULE, score)
+    generator = seeded(0)
+    start, _ = score.kernel.sample(50, t=1.0, generator=generator)
+    grid = uniform_grid(6, 1.0, 0.0)
+    monitor = solve(process, start, grid, generator=generator, observe=trace, fold=ScoreMonitor()).folded
     assert len(monitor.effective_sizes) == len(monitor.masked) == len(monitor.lost) == 6
     assert all(0 <= size <= 16 for size in monitor.effective_sizes)
     assert monitor.effective_sizes[-1] > monitor.effective_sizes[0], "less noise, more even weights"
@@ -47,7 +52,7 @@ def test_monitor_and_trace() -> None:
 
 def test_trace_of_kinetic_langevin() -> None:
     energy = lambda g: (g**2).sum(-1)  # noqa: E731
-    kinetic, trace = KineticLangevin(Translation(1), energy), EnergyTrace(energy)
+    kinetic, trace = UnderdampedLangevin(Translation(1), energy), EnergyTrace(energy)
     solve(kinetic, kinetic.start(torch.full((5, 1), 10.0)), [0.0, 0.1, 0.2], observe=trace)
     assert trace.steps == [0, 1, 2]
     assert trace.means[0] == pytest.approx(100.0)

@@ -12,7 +12,16 @@ import torch
 
 from tests.helpers import assert_relative, seeded
 from tests.sde.targets import TARGETS, KnownTarget
-from trivgeo.sde import EnergyScore, GeometricHeun, GeometricSchedule, NoiseKernel, forward_noising, reverse_solution
+from trivgeo.sde import (
+    EnergyScore,
+    GeometricHeun,
+    GeometricSchedule,
+    NoiseKernel,
+    forward_noising,
+    reverse_process,
+    solve,
+    uniform_grid,
+)
 
 SCHEDULE = GeometricSchedule(0.1, 0.6)
 
@@ -32,17 +41,10 @@ def z_scores(
     group = target.group
     start = forward_noising(group, SCHEDULE, target.sample(number, 3), steps=steps, generator=seeded(4))
     kernel = NoiseKernel(group, SCHEDULE, steps)
-    solution = reverse_solution(
-        group,
-        SCHEDULE,
-        EnergyScore(target.energy, kernel, num_mc, pool=pool, antithetic=True),
-        initial=start,
-        steps=steps,
-        stepper=GeometricHeun(),
-        generator=seeded(5),
-        max_score_norm=50.0,
-        modular_drift=modular_drift,
-    )
+    score = EnergyScore(target.energy, kernel, num_mc, pool=pool, antithetic=True)
+    process = reverse_process(group, SCHEDULE, score, max_score_norm=50.0, modular_drift=modular_drift)
+    grid = uniform_grid(steps, 1.0, 0.0)
+    solution = solve(process, start, grid, stepper=GeometricHeun(), generator=seeded(5))
     assert int(solution.failures.sum()) == 0
     return target.z_scores(solution.final)
 

@@ -25,14 +25,15 @@ from trivgeo.sde import (
     Run,
     RungeKuttaMuntheKaas4,
     Stepper,
+    StepState,
     TrivializedSDE,
     forward_noising,
     probability_flow,
     probability_flow_sample,
-    reverse_diffusion,
-    reverse_solution,
+    reverse_process,
     solve,
     trivialized_grad,
+    uniform_grid,
 )
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
@@ -73,8 +74,8 @@ class TestNoiseWithoutDrift:
         with patch.context() as context:
             number, weights = hermite_normal(group.dim, 12 if group.dim == 2 else 6, context)
             g = group.identity(number, dtype=torch.float64)
-            new = scheme().step(TrivializedSDE(group, UNIT), g, 0.0, h, None)
-            return torch.einsum("b,bij->ij", weights, rho(new))
+            new = scheme().step(TrivializedSDE(group, UNIT), StepState(g), 0.0, h, None)
+            return torch.einsum("b,bij->ij", weights, rho(new.y))
 
     def test_rotations(self, scheme: type[Stepper], order: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """E[R] = exp(-t) for Brownian motion on SO(3): the Casimir of vectors is 2."""
@@ -248,11 +249,12 @@ class TestReverse:
             seen.append(t)
             return -g / SCHEDULE.variance(0.0, t)
 
-        options = {"num_samples": 4, "steps": 5, "generator": seeded(0)}
-        g = reverse_diffusion(Translation(2), SCHEDULE, score, stepper=GeometricHeun(skip_zero=True), **options)
-        assert torch.isfinite(g).all()
+        process, grid = reverse_process(Translation(2), SCHEDULE, score), uniform_grid(5, 1.0, 0.0)
+        options = {"initial": randn(4, 2), "times": grid, "generator": seeded(0)}
+        solution = solve(process, stepper=GeometricHeun(skip_zero=True), **options)
+        assert solution.failures.tolist() == [0] * 4
         assert min(seen) == pytest.approx(0.2)
-        solution = reverse_solution(Translation(2), SCHEDULE, score, stepper=GeometricHeun(), **options)
+        solution = solve(process, stepper=GeometricHeun(), **options)
         assert solution.failures.tolist() == [1] * 4, "with it the last step is masked"
 
     def test_energy_score_at_zero(self) -> None:
@@ -326,8 +328,8 @@ class TestCheckpointing:
         def mean(theta: Tensor) -> Tensor:
             score = EnergyScore(lambda g: ((g - theta) ** 2).sum(-1), NoiseKernel(group, SCHEDULE, 5), 4)
             start = torch.zeros(6, 2, dtype=torch.float64)
-            options = {"initial": start, "steps": 5, "generator": seeded(0), "checkpoint_every": 2}
-            return reverse_diffusion(group, SCHEDULE, score, **options).mean()
+            process, grid = reverse_process(group, SCHEDULE, score), uniform_grid(5, 1.0, 0.0)
+            return solve(process, start, grid, generator=seeded(0), checkpoint_every=2).final.mean()
 
         theta = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
         (gradient,) = torch.autograd.grad(mean(theta), theta)
@@ -338,8 +340,8 @@ class TestCheckpointing:
         sde, g = TrivializedSDE(SL(2), SCHEDULE), SL(2).identity(1)
         with pytest.raises(ConfigurationError, match="checkpoint_every"):
             solve(sde, g, [0.0, 1.0], checkpoint_every=0)
-        with pytest.raises(ConfigurationError, match="on_step"):
-            solve(sde, g, [0.0, 1.0], checkpoint_every=1, on_step=lambda i, t: None)
+        with pytest.raises(ConfigurationError, match="observe"):
+            solve(sde, g, [0.0, 1.0], checkpoint_every=1, observe=lambda i, t, y: None)
 
 
 class TestNoiseModes:
@@ -384,7 +386,8 @@ class TestNoiseModes:
                 most = max(most, sum(size for address, size in tensors().items() if address not in before))
 
             score = EnergyScore(lambda g: (g**2).sum(-1), NoiseKernel(group, SCHEDULE, steps), 64, replay=replay)
-            reverse_diffusion(group, SCHEDULE, score, num_samples=64, steps=steps, generator=seeded(0), observe=observe)
+            process, grid = reverse_process(group, SCHEDULE, score), uniform_grid(steps, 1.0, 0.0)
+            solve(process, torch.zeros(64, 2), grid, generator=seeded(0), observe=observe)
             return most
 
         few, many = live(3, True), live(16, True)
@@ -410,11 +413,15 @@ class TestNoiseModes:
         kernel = NoiseKernel(Translation(2), SCHEDULE, 10)
         w, _ = kernel.sample(3, 5, t=0.5, generator=seeded(0), antithetic=True)
         assert torch.equal(w[:, 3:], -w[:, :2])
-        score = EnergyScore(lambda g: g.sum(-1), kernel, 4, antithetic=True, pool=6)
-        order = score._deal((7, 4), torch.device("cpu"), seeded(0))
+
+        def dealt(pool: int | None) -> Tensor:
+            score = EnergyScore(lambda g: g.sum(-1), kernel, 4, antithetic=True, pool=pool)
+            run = Run((0.5,), (7,), torch.float64, torch.device("cpu"), seeded(0))
+            return score.prepare(run)._deal((7, 4), w)
+
+        order = dealt(6)
         assert torch.equal(order[:, 2:], order[:, :2] + 3)
-        score = EnergyScore(lambda g: g.sum(-1), kernel, 4, antithetic=True)
-        rows = score._deal((7, 4), torch.device("cpu"), seeded(0))
+        rows = dealt(None)
         assert sorted(rows.flatten().tolist()) == list(range(28))
         assert torch.equal(rows % 4, torch.arange(4).expand(7, 4))
         with pytest.raises(ConfigurationError, match="antithetic"):

@@ -14,20 +14,24 @@ from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SL, SO, LieGroup, Translation
 from trivgeo.sde import (
+    EnergySamples,
     EnergyScore,
-    FunctionScore,
-    GeometricHeun,
+    Fold,
     GeometricSchedule,
     NoiseKernel,
-    Population,
+    PopulationWeights,
     Resampling,
-    Run,
     Schedule,
+    Score,
     ScoreEstimate,
+    Solution,
+    StepState,
+    TrivializedSDE,
     noise_log_density,
-    reverse_diffusion,
-    reverse_solution,
+    reverse_process,
+    solve,
     systematic_indices,
+    uniform_grid,
 )
 
 SCHEDULE = GeometricSchedule(0.1, 1.5)
@@ -41,12 +45,35 @@ def sample(
     steps: int,
     schedule: Schedule = SCHEDULE,
     pool: int | None = None,
+    *,
+    initial: Tensor | tuple[int, ...],
+    resampling: Resampling | None,
     **options: object,
-) -> Tensor:
+) -> Solution:
+    """A run from given elements, or from the law whose density `Resampling` assumes, of as many chains."""
+    generator = seeded(0)
     score = EnergyScore(energy, NoiseKernel(group, schedule, steps), num_mc, pool=pool)
-    return reverse_diffusion(
-        group, schedule, score, steps=steps, generator=seeded(0), **({"dtype": torch.float64} | options)
+    if isinstance(initial, tuple):
+        std = math.sqrt(schedule.variance(0.0, 1.0))
+        initial = group.random(*initial, std=std, generator=generator, dtype=torch.float64)
+    return solve(
+        reverse_process(group, schedule, score, **options),
+        initial,
+        uniform_grid(steps, 1.0, 0.0),
+        stepper=resampling,
+        generator=generator,
+        fold=Weights(),
     )
+
+
+class Weights(Fold):
+    """The weights of all times of a run."""
+
+    def init(self, y: Tensor) -> tuple[PopulationWeights, ...]:
+        return ()
+
+    def update(self, acc: tuple[PopulationWeights, ...], step: StepState) -> tuple[PopulationWeights, ...]:
+        return (*acc, *step.parts(PopulationWeights))
 
 
 class TestTwoModes:
@@ -68,10 +95,10 @@ class TestTwoModes:
             self.energy,
             8,
             10,
-            num_samples=(self.POPULATIONS, 1024),
+            initial=(self.POPULATIONS, 1024),
             max_score_norm=5.0,
             resampling=resampling,
-        ).squeeze(-1)
+        ).final.squeeze(-1)
         left = (g < 0).double()
         spread = (left * (g + 1.0) ** 2).sum(-1) / left.sum(-1)
         values = torch.stack([left.mean(-1), spread.sqrt()], -1)
@@ -87,21 +114,16 @@ class TestTwoModes:
         assert abs(float(corrected[1]) - 0.15) < 3.5 * float(error[1]) + 0.002
 
 
-class Chosen(EnergyScore):
+class Chosen(Score):
     """Reports given densities in place of estimates, and any drift as its score."""
 
-    def __init__(self, group: LieGroup, densities: dict[float, Callable], drift: Callable) -> None:
-        super().__init__(lambda g: g[..., 0], NoiseKernel(group, SCHEDULE, 1), 1)
+    def __init__(self, densities: dict[float, Callable], drift: Callable) -> None:
         self.densities, self.drift = densities, drift
 
-    def prepare(self, run: Run) -> Callable[[Tensor, float], Tensor]:
-        def score(g: Tensor, t: float) -> Tensor:
-            none = torch.ones(*g.shape[:-1], 1, dtype=g.dtype)
-            assert self.on_estimate is not None
-            self.on_estimate(ScoreEstimate(none, none, none > 0, g.unsqueeze(-2), self.densities[t](g)))
-            return self.drift(g)
-
-        return score
+    def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
+        none = torch.ones(*g.shape[:-1], 1, dtype=g.dtype)
+        samples = EnergySamples(g.unsqueeze(-2), none, none > 0, none, self.densities[t](g))
+        return ScoreEstimate(self.drift(g), samples)
 
 
 class Normals:
@@ -131,22 +153,18 @@ class TestWeights:
         group, number = affine_line(), 400_000
         before, after = Normals([0.0, 0.0], [0.6, 0.8]), Normals([0.2, 0.1], [0.3, 0.4])
         drift = lambda g: torch.stack([0.5 - g[..., 0].sin(), 0.7 * g[..., 1].cos()], -1)  # noqa: E731
-        score = Chosen(group, {0.6: before.log_density, 0.0: after.log_density}, drift)
-        seen: list[Population] = []
-        options = {
-            "initial": before.sample(number, seed=1),
-            "times": [0.6, 0.0],
-            "modular_drift": modular_drift,
-            "generator": seeded(0),
-        }
-        resampling = Resampling(start_log_density=before.log_density, observe=seen.append)
-        g = reverse_solution(group, SCHEDULE, score, resampling=resampling, **options).final
+        score = Chosen({0.6: before.log_density, 0.0: after.log_density}, drift)
+        process = reverse_process(group, SCHEDULE, score, modular_drift=modular_drift)
+        start, generator = before.sample(number, seed=1), seeded(0)
+        resampling = Resampling(start_log_density=before.log_density)
+        solution = solve(process, start, [0.6, 0.0], stepper=resampling, generator=generator, fold=Weights())
+        g, seen = solution.final, solution.folded
         assert float(seen[0].effective_size) == pytest.approx(number), "an exact start has even weights"
         share = float(seen[1].effective_size) / number
         assert 0.05 < share < 0.7
         # ancestors repeat: the sample is worth its effective size
         assert float(after.z_scores(g).abs().max()) * math.sqrt(share) < 3.5, after.z_scores(g)
-        plain = reverse_solution(group, SCHEDULE, FunctionScore(lambda g, t: drift(g)), **options).final
+        plain = solve(process, start, [0.6, 0.0], generator=generator).final
         assert float(after.z_scores(plain).abs().max()) > 50.0
 
     def test_start_density(self) -> None:
@@ -157,21 +175,18 @@ class TestWeights:
             Normals([0.0, 0.0], [0.6, 0.8]),
             Normals([0.2, 0.1], [0.4, 0.6]),
         )
-        score = Chosen(group, {0.3: first.log_density, 0.0: last.log_density}, lambda g: torch.zeros_like(g))
+        score = Chosen({0.3: first.log_density, 0.0: last.log_density}, lambda g: torch.zeros_like(g))
         for power in (1.0, 0.3):
-            seen: list[Population] = []
-            resampling = Resampling(0.0, power, start.log_density, seen.append)
-            g = reverse_solution(
-                group,
-                SCHEDULE,
-                score,
-                initial=start.sample(number, seed=1),
-                times=[0.3, 0.0],
+            solution = solve(
+                reverse_process(group, SCHEDULE, score),
+                start.sample(number, seed=1),
+                [0.3, 0.0],
+                stepper=Resampling(0.0, power, start.log_density),
                 generator=seeded(0),
-                resampling=resampling,
-            ).final
-            share = float(seen[1].effective_size) / number
-            assert float(last.z_scores(g).abs().max()) * math.sqrt(share) < 3.5
+                fold=Weights(),
+            )
+            share = float(solution.folded[1].effective_size) / number
+            assert float(last.z_scores(solution.final).abs().max()) * math.sqrt(share) < 3.5
 
 
 class TestAffineLine:
@@ -190,11 +205,12 @@ class TestAffineLine:
                 GeometricSchedule(0.1, 1.0),
                 pool=8192,
                 initial=self.START.sample(12, 1024, seed=1),
-                dtype=None,
                 modular_drift=False,
                 max_score_norm=8.0,
                 resampling=resampling,
-            )[..., 0].mean(-1)
+            )
+            .final[..., 0]
+            .mean(-1)
             for resampling in (None, Resampling(start_log_density=self.START.log_density))
         ]
         plain, corrected = (float(m.mean()) - 0.3 for m in means)
@@ -225,9 +241,7 @@ class TestRotations:
         start = group.uniform(40, 512, generator=seeded(1), dtype=torch.float64)
         trace = lambda g: g.diagonal(dim1=-2, dim2=-1).sum(-1)  # noqa: E731
         means = [
-            trace(
-                sample(group, lambda g: -2.0 * trace(g), 8, 3, initial=start, dtype=None, resampling=resampling)
-            ).mean(-1)
+            trace(sample(group, lambda g: -2.0 * trace(g), 8, 3, initial=start, resampling=resampling).final).mean(-1)
             for resampling in (None, Resampling(start_log_density=lambda g: torch.zeros_like(g[..., 0, 0])))
         ]
         errors = [float(m.std()) / math.sqrt(40) for m in means]
@@ -239,16 +253,14 @@ class TestNothingToCorrect:
     def test_law_and_weights(self) -> None:
         """A start from p_1, small steps and good scores: the weights stay even and the law is what it was."""
         schedule, std, centre = GeometricSchedule(0.1, 1.0), 0.4, 0.7
-        seen: list[Population] = []
         end = std**2 + schedule.variance(0.0, 1.0)
         start = centre + math.sqrt(end) * randn(20, 150, 1, seed=1)
-        options = {"schedule": schedule, "initial": start, "dtype": None}
+        options = {"schedule": schedule, "initial": start}
         energy = lambda g: ((g - centre) ** 2).sum(-1) / (2 * std**2)  # noqa: E731
-        resampling = Resampling(
-            start_log_density=lambda g: -((g - centre) ** 2).sum(-1) / (2 * end), observe=seen.append
-        )
-        plain = sample(LINE, energy, 64, 25, **options)
-        weighted = sample(LINE, energy, 64, 25, resampling=resampling, **options)
+        resampling = Resampling(start_log_density=lambda g: -((g - centre) ** 2).sum(-1) / (2 * end))
+        plain = sample(LINE, energy, 64, 25, resampling=None, **options).final
+        solution = sample(LINE, energy, 64, 25, resampling=resampling, **options)
+        weighted, seen = solution.final, solution.folded
         assert [p.t for p in seen] == pytest.approx([1 - m / 25 for m in range(26)])
         assert all(float(p.effective_size.min()) > 0.8 * 150 for p in seen)
         assert not any(bool(p.resampled.any()) for p in seen[:-1])
@@ -291,7 +303,7 @@ class TestBookkeeping:
             count += g.shape[:-1].numel()
             return self.energy(g)
 
-        sample(LINE, energy, 3, 5, num_samples=(2, 7), resampling=Resampling())
+        sample(LINE, energy, 3, 5, initial=(2, 7), resampling=Resampling())
         assert count == 2 * 7 * (3 * 5 + 1)
 
     def test_populations_are_apart(self) -> None:
@@ -300,7 +312,7 @@ class TestBookkeeping:
         def shifted(amount: float) -> Tensor:
             offset = torch.tensor([0.0, amount], dtype=torch.float64).reshape(2, 1, 1)
             energy = lambda g: 3 * self.energy(g - (offset if g.ndim == 3 else offset.unsqueeze(-1)))  # noqa: E731
-            return sample(LINE, energy, 4, 5, num_samples=(2, 50), resampling=Resampling(threshold=1.0))
+            return sample(LINE, energy, 4, 5, initial=(2, 50), resampling=Resampling(threshold=1.0)).final
 
         first, second = shifted(0.0), shifted(1.0)
         assert torch.equal(first[0], second[0])
@@ -318,16 +330,8 @@ class TestBookkeeping:
             return torch.where((x < 0) | dead, bad, self.energy(g))
 
         for threshold in (0.0, 0.5, 1.0):
-            solution = reverse_solution(
-                LINE,
-                SCHEDULE,
-                EnergyScore(energy, NoiseKernel(LINE, SCHEDULE, 6), 4),
-                initial=start,
-                steps=6,
-                generator=seeded(0),
-                max_score_norm=5.0,
-                resampling=Resampling(threshold=threshold),
-            )
+            resampling = Resampling(threshold=threshold)
+            solution = sample(LINE, energy, 4, 6, initial=start, max_score_norm=5.0, resampling=resampling)
             assert torch.isfinite(solution.final).all()
             assert bool((solution.final[0] >= 0).all())
             assert len(solution.final[1].unique()) == 100
@@ -343,31 +347,27 @@ class TestBookkeeping:
             return torch.where((g[..., :1] > 0.2) & (g[..., :1] < 0.3), torch.nan, torch.zeros_like(g))
 
         dead = lambda g: torch.full_like(g[..., 0], -torch.inf)  # noqa: E731
-        score = Chosen(group, {0.9: dead, 0.6: dead, 0.3: positive, 0.0: positive}, drift)
-        seen: list[Population] = []
-        options = {"initial": 0.5 * randn(3, 200, 2, seed=1), "times": grid, "generator": seeded(0)}
-        resampling = Resampling(start_log_density=lambda g: 0.0 * g[..., 0], observe=seen.append)
-        g = reverse_solution(group, SCHEDULE, score, resampling=resampling, **options).final
+        score = Chosen({0.9: dead, 0.6: dead, 0.3: positive, 0.0: positive}, drift)
+        process, start = reverse_process(group, SCHEDULE, score), 0.5 * randn(3, 200, 2, seed=1)
+        resampling = Resampling(start_log_density=lambda g: 0.0 * g[..., 0])
+        solution = solve(process, start, grid, stepper=resampling, generator=seeded(0), fold=Weights())
+        g, seen = solution.final, solution.folded
         assert [bool(p.resampled.any()) for p in seen[:2]] == [False, False]
         assert bool(seen[-1].resampled.all())
         assert torch.isfinite(g).all()
         assert bool((g[..., 1] > 0).all())
 
     def test_repeatable_and_float32(self) -> None:
-        runs = [
-            sample(LINE, self.energy, 4, 5, num_samples=(2, 50), dtype=torch.float32, resampling=Resampling())
-            for _ in range(2)
-        ]
+        start = randn(2, 50, 1, dtype=torch.float32)
+        runs = [sample(LINE, self.energy, 4, 5, initial=start, resampling=Resampling()).final for _ in range(2)]
         assert torch.equal(*runs)
         assert runs[0].dtype == torch.float32
 
     def test_default_start(self) -> None:
         """exp(sqrt(V) z) for the noise up to the first time, whose density the weights know."""
-        group, schedule, seen = SL(2), GeometricSchedule(0.5, 0.5), []
-        score = EnergyScore(lambda g: 0.0 * g[..., 0, 0], NoiseKernel(group, schedule, 2), 2)
-        resampling = Resampling(observe=seen.append)
-        options = {"generator": seeded(0), "dtype": torch.float64, "resampling": resampling}
-        reverse_diffusion(group, schedule, score, num_samples=50, steps=2, **options)
+        group, schedule = SL(2), GeometricSchedule(0.5, 0.5)
+        flat = lambda g: 0.0 * g[..., 0, 0]  # noqa: E731
+        seen = sample(group, flat, 2, 2, schedule, initial=(50,), resampling=Resampling()).folded
         start = group.random(50, std=0.5, generator=seeded(0), dtype=torch.float64)
         assert_relative(seen[0].log_weights, (-noise_log_density(group, 0.25)(start)).log_softmax(-1), 1e-12)
 
@@ -377,15 +377,17 @@ class TestBookkeeping:
             Resampling(**setting)
 
     def test_bad_combinations(self) -> None:
-        call = {"num_mc": 2, "steps": 3, "resampling": Resampling()}
-        with pytest.raises(ConfigurationError, match="stepper"):
-            sample(LINE, self.energy, num_samples=4, stepper=GeometricHeun(), **call)
-        with pytest.raises(ConfigurationError, match="checkpoint_every"):
-            sample(LINE, self.energy, num_samples=4, checkpoint_every=2, **call)
+        def run(process: TrivializedSDE, start: Tensor, times: list[float]) -> None:
+            solve(process, start, times, stepper=Resampling(), generator=seeded(0))
+
+        own, shared = (
+            EnergyScore(self.energy, NoiseKernel(LINE, SCHEDULE, 3), 2, shared_noise=shared) for shared in (False, True)
+        )
         with pytest.raises(ConfigurationError, match="batch of chains"):
-            sample(LINE, self.energy, initial=torch.zeros(1), **call)
-        shared = EnergyScore(self.energy, NoiseKernel(LINE, SCHEDULE, 3), 2, shared_noise=True)
+            run(reverse_process(LINE, SCHEDULE, own), torch.zeros(1), [1.0, 0.0])
         with pytest.raises(ConfigurationError, match="share its noise"):
-            reverse_diffusion(LINE, SCHEDULE, shared, num_samples=4, steps=3, resampling=Resampling())
+            run(reverse_process(LINE, SCHEDULE, shared), torch.zeros(4, 1), [1.0, 0.0])
         with pytest.raises(ConfigurationError, match="estimates densities"):
-            reverse_diffusion(LINE, SCHEDULE, lambda g, t: -g, num_samples=4, steps=3, resampling=Resampling())
+            run(reverse_process(LINE, SCHEDULE, lambda g, t: -g), torch.zeros(4, 1), [1.0, 0.0])
+        with pytest.raises(ConfigurationError, match="reverse diffusion"):
+            run(reverse_process(LINE, SCHEDULE, own), torch.zeros(4, 1), [0.0, 1.0])

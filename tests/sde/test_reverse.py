@@ -13,10 +13,13 @@ from trivgeo.sde import (
     EnergyScore,
     GeometricSchedule,
     NoiseKernel,
+    ScoreEstimate,
     forward_noising,
     reverse_diffusion,
-    reverse_solution,
+    reverse_process,
+    solve,
     trivialized_grad,
+    uniform_grid,
 )
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
@@ -157,8 +160,8 @@ class TestAffineLine:
 class RightHaarScore(EnergyScore):
     """The same score from densities for right Haar measure: neither weights 1 / lambda nor the drift a."""
 
-    def estimate(self, g: Tensor, inverse_w: Tensor, log_modular: Tensor) -> Tensor:
-        return super().estimate(g, inverse_w, torch.zeros_like(log_modular))
+    def from_noise(self, g: Tensor, inverse_w: Tensor, log_modular: Tensor) -> ScoreEstimate:
+        return super().from_noise(g, inverse_w, torch.zeros_like(log_modular))
 
 
 class TestContract:
@@ -201,21 +204,31 @@ class TestContract:
         start = torch.zeros(3, 2, dtype=torch.float64)
         norms = torch.tensor([[1e9], [5.0], [0.5]], dtype=torch.float64)
         direction = torch.tensor([0.6, 0.8], dtype=torch.float64)
-        sizes = {"initial": start, "steps": 1, "max_score_norm": 5.0}
-        pushed = reverse_diffusion(group, SCHEDULE, lambda g, t: norms * direction, generator=seeded(0), **sizes)
-        free = reverse_diffusion(group, SCHEDULE, lambda g, t: 0.0 * g, generator=seeded(0), **sizes)
+        pushed, free = (
+            solve(
+                reverse_process(group, SCHEDULE, score, max_score_norm=5.0), start, [1.0, 0.0], generator=seeded(0)
+            ).final
+            for score in (lambda g, t: norms * direction, lambda g, t: 0.0 * g)
+        )
         expected = SCHEDULE.variance(0.0, 1.0) * torch.tensor([[5.0], [5.0], [0.5]]).double() * direction
         assert_relative(pushed - free, expected, 1e-12)
 
-    def test_failures_and_progress(self) -> None:
-        seen: list[int] = []
+    def test_failures(self) -> None:
         bad = lambda g, t: torch.where(torch.arange(3)[:, None] == 1, math.nan, 0.0) * torch.ones_like(g)  # noqa: E731
-        solution = reverse_solution(
-            Translation(2), SCHEDULE, bad, num_samples=3, steps=4, on_step=lambda m, t: seen.append(m)
-        )
+        process = reverse_process(Translation(2), SCHEDULE, bad)
+        solution = solve(process, torch.zeros(3, 2), uniform_grid(4, 1.0, 0.0))
         assert solution.failures.tolist() == [0, 4, 0]
         assert torch.isfinite(solution.final).all()
-        assert seen == [1, 2, 3, 4]
+
+    def test_is_a_solve_from_the_kernel(self) -> None:
+        """The convenience and its parts, with one generator."""
+        group = SL(2)
+        score = EnergyScore(lambda g: (g**2).sum((-1, -2)), NoiseKernel(group, SCHEDULE, 5), 3)
+        g = reverse_diffusion(group, SCHEDULE, score, num_samples=4, steps=5, generator=seeded(0))
+        generator = seeded(0)
+        start, _ = score.kernel.sample(4, t=1.0, generator=generator)
+        process = reverse_process(group, SCHEDULE, score)
+        assert torch.equal(solve(process, start, uniform_grid(5, 1.0, 0.0), generator=generator).final, g)
 
 
 class TestBadInput:
@@ -243,7 +256,7 @@ class TestBadInput:
     @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
     def test_max_score_norm(self, bound: float) -> None:
         with pytest.raises(ConfigurationError, match="max_score_norm"):
-            self.call(num_samples=2, max_score_norm=bound)
+            reverse_process(SL(2), SCHEDULE, lambda g, t: g[..., 0], max_score_norm=bound)
 
     def test_score_on_another_group(self) -> None:
         score = EnergyScore(lambda g: g.sum(-1), NoiseKernel(Translation(3), SCHEDULE, 3), 2)

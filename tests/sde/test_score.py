@@ -62,7 +62,7 @@ class TestConvergence:
         def log_density(x: Tensor) -> Tensor:
             return torch.logsumexp(-energy(group.compose(x.unsqueeze(1), inverse)) + w[..., 0], -1)  # log lambda = -a
 
-        estimate = EnergyScore(energy, kernel, 500).estimate(g, inverse, log_lambda)
+        estimate = EnergyScore(energy, kernel, 500).from_noise(g, inverse, log_lambda).score
         assert_relative(estimate, trivialized_grad(group, log_density, g), 1e-10, event=1)
 
 
@@ -81,7 +81,7 @@ class TestStability:
         g = randn(5, 2)
         kernel = plane_kernel()
         w, log_lambda = kernel.sample(5, 8, t=0.5, generator=seeded(0), dtype=torch.float64)
-        estimate = EnergyScore(lambda x: 1e4 * gaussian(x), kernel, 8).estimate(g, -w, log_lambda)
+        estimate = EnergyScore(lambda x: 1e4 * gaussian(x), kernel, 8).from_noise(g, -w, log_lambda).score
         assert torch.isfinite(estimate).all()
         arguments = g.unsqueeze(1) - w
         best = arguments[torch.arange(5), gaussian(arguments).argmin(1)]
@@ -94,13 +94,13 @@ class TestStability:
         g = torch.tensor([[0.0, 0.0], [50.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
         energy = lambda x: torch.where(x[..., 0] > 20.0, bad, gaussian(x))  # noqa: E731
         w, log_lambda = kernel.sample(3, 32, t=0.5, generator=seeded(0), dtype=torch.float64)
-        masked = EnergyScore(energy, kernel, 32).estimate(g, -w, log_lambda)
-        plain = EnergyScore(gaussian, kernel, 32).estimate(g, -w, log_lambda)
+        masked = EnergyScore(energy, kernel, 32).from_noise(g, -w, log_lambda).score
+        plain = EnergyScore(gaussian, kernel, 32).from_noise(g, -w, log_lambda).score
         assert torch.equal(masked[1], torch.zeros(2, dtype=torch.float64))
         assert_relative(masked[[0, 2]], plain[[0, 2]], 1e-13, event=1)
         w[0, 0, 0] = -100.0  # one sample of the first chain
-        one_bad = EnergyScore(energy, kernel, 32).estimate(g, -w, log_lambda)
-        without = EnergyScore(gaussian, kernel, 31).estimate(g[:1], -w[:1, 1:], log_lambda[:1, 1:])
+        one_bad = EnergyScore(energy, kernel, 32).from_noise(g, -w, log_lambda).score
+        without = EnergyScore(gaussian, kernel, 31).from_noise(g[:1], -w[:1, 1:], log_lambda[:1, 1:]).score
         assert_relative(one_bad[:1], without, 1e-12, event=1)
 
     def test_infinite_gradients_are_masked(self) -> None:
@@ -108,7 +108,8 @@ class TestStability:
         kernel = plane_kernel()
         zero = torch.zeros(1, 2, 2, dtype=torch.float64)
         zero[0, 1] = 1.0
-        estimate = EnergyScore(energy, kernel, 2).estimate(torch.zeros(1, 2).double(), zero, torch.zeros(1, 2).double())
+        none = torch.zeros(1, 2, dtype=torch.float64)
+        estimate = EnergyScore(energy, kernel, 2).from_noise(none, zero, none).score
         assert_relative(estimate, torch.tensor([[-0.5, 0.0]], dtype=torch.float64), 1e-12)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, random_elements, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, Translation
-from trivgeo.sde import ExponentialEuler, GeometricSchedule, Stepper, TrivializedSDE, solve
+from trivgeo.sde import ExponentialEuler, GeometricSchedule, Stepper, StepState, TrivializedSDE, solve
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 
@@ -19,11 +19,11 @@ class Deterministic(Stepper):
     """The drift alone; written here as the example of a new scheme."""
 
     def step(
-        self, sde: TrivializedSDE, g: Tensor, start: float, end: float, generator: torch.Generator | None
-    ) -> Tensor:
-        increment = sde.increment(g, start, end)
-        assert increment is not None
-        return sde.group.retract(g, increment)
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
+    ) -> StepState:
+        vector, evaluated = sde.increment(state.y, start, end)
+        assert vector is not None
+        return StepState(sde.group.retract(state.y, vector), evaluated=evaluated)
 
 
 class TestDrift:
@@ -44,8 +44,10 @@ class TestDrift:
         both = TrivializedSDE(group, SCHEDULE, lambda g, t: phi.expand(2, 6), lambda g, t: psi.expand(2, 6))
         start, end = times[0], times[1]
         expected = (end - start) * phi + SCHEDULE.variance(start, end) * psi
-        assert_relative(both.increment(g, start, end), expected.expand(2, 6), 1e-14)
-        assert TrivializedSDE(group, SCHEDULE).increment(g, start, end) is None
+        increment = both.increment(g, start, end).vector
+        assert increment is not None
+        assert_relative(increment, expected.expand(2, 6), 1e-14)
+        assert TrivializedSDE(group, SCHEDULE).increment(g, start, end) == (None, None)
 
     def test_drift_is_evaluated_at_the_start_of_a_step(self) -> None:
         seen = []
@@ -91,11 +93,11 @@ class TestLoop:
         assert torch.equal(solution.saved[0], shorter)
         assert solve(TrivializedSDE(group, SCHEDULE), g, grid).saved is None
 
-    def test_on_step(self) -> None:
+    def test_observe(self) -> None:
         seen: list[tuple[int, float]] = []
         sde = TrivializedSDE(Translation(1), SCHEDULE)
-        solve(sde, torch.zeros(1), [1.0, 0.5, 0.2], on_step=lambda index, t: seen.append((index, t)))
-        assert seen == [(1, 0.5), (2, 0.2)]
+        solve(sde, torch.zeros(1), [1.0, 0.5, 0.2], observe=lambda index, t, y: seen.append((index, t)))
+        assert seen == [(0, 1.0), (1, 0.5), (2, 0.2)]
 
     def test_backward_noise_has_the_same_variance(self) -> None:
         sde = TrivializedSDE(Translation(1), SCHEDULE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -116,6 +117,18 @@ class LieAlgebra:
     def is_abelian(self) -> bool:
         """Whether every bracket vanishes."""
         return self._is_abelian
+
+    @cached_property
+    def noise_corrections(self) -> tuple[Constant, Constant]:
+        r"""What Brownian motion in the algebra asks of a scheme of weak order 2, see `trivgeo.sde.GeometricHeun`.
+
+        .. math:: M = \tfrac1{12} \sum_j \mathrm{ad}(e_j)^2, \quad S S^T = \tfrac18 \sum_{ij} [e_i, e_j] [e_i, e_j]^T
+        """
+        third = torch.einsum("jab,jbc->ac", self._ad.value, self._ad.value) / 12.0
+        c = self._c.value
+        values, vectors = torch.linalg.eigh(torch.einsum("ijk,ijl->kl", c, c) / 8.0)
+        area = (vectors * values.clamp(min=0.0).sqrt()) @ vectors.mT
+        return Constant(third), Constant(area)
 
     def bracket(self, u: Float[Tensor, "*#batch n"], v: Float[Tensor, "*#batch n"]) -> Float[Tensor, "*batch n"]:
         """The bracket ``[u, v]``; batches broadcast.

@@ -1,39 +1,70 @@
 """Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics."""
 
+from trivgeo.sde.denoising import (
+    AncestralStep,
+    DenoisingStep,
+    FlowStep,
+    NoiseSample,
+    RefiningStep,
+    RenoisingStep,
+    noise_with_target,
+)
 from trivgeo.sde.diagnostics import (
     EnergyTrace,
     ScoreMonitor,
+    ScoreTrace,
     effective_sample_size,
     maximum_mean_discrepancy,
     stein_z_scores,
 )
+from trivgeo.sde.energy_score import EnergyScore
 from trivgeo.sde.flow import probability_flow, probability_flow_sample
 from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
-from trivgeo.sde.langevin import KineticLangevin, PhasePoint, SplittingOBABO, overdamped_langevin
-from trivgeo.sde.learned import ScoreNetwork, denoising_loss, implicit_loss, noised_with_target
+from trivgeo.sde.langevin import PhasePoint, SplittingOBABO, UnderdampedLangevin, overdamped_langevin
+from trivgeo.sde.learned import ScoreNetwork, denoising_loss, implicit_loss
 from trivgeo.sde.noise import NoiseKernel, NoisePaths, NoiseReplay, forward_noising
-from trivgeo.sde.process import ExponentialEuler, Process, Solution, Stepper, TrivializedSDE, solve
-from trivgeo.sde.resampling import Population, Resampling, noise_log_density, systematic_indices
-from trivgeo.sde.reverse import reverse_diffusion, reverse_solution
+from trivgeo.sde.process import (
+    Displacement,
+    ExponentialEuler,
+    Fold,
+    Process,
+    Solution,
+    Stepper,
+    StepState,
+    TrivializedSDE,
+    gathered,
+    solve,
+    uniform_grid,
+)
+from trivgeo.sde.resampling import PopulationWeights, Resampling, noise_log_density, systematic_indices
+from trivgeo.sde.reverse import reverse_diffusion, reverse_process
 from trivgeo.sde.schedule import ConstantSchedule, GeometricSchedule, Schedule
-from trivgeo.sde.score import EnergyScore, FunctionScore, Run, Score, ScoreEstimate
+from trivgeo.sde.score import EnergySamples, FunctionScore, Run, Score, ScoreEstimate
 from trivgeo.sde.steppers import GeometricHeun, RungeKuttaMuntheKaas4
 
 __all__ = [
+    "AncestralStep",
     "ConstantSchedule",
+    "DenoisingStep",
+    "Displacement",
+    "EnergySamples",
     "EnergyScore",
     "EnergyTrace",
     "ExponentialEuler",
+    "FlowStep",
+    "Fold",
     "FunctionScore",
     "GeometricHeun",
     "GeometricSchedule",
-    "KineticLangevin",
     "NoiseKernel",
     "NoisePaths",
     "NoiseReplay",
+    "NoiseSample",
     "PhasePoint",
-    "Population",
+    "PopulationWeights",
     "Process",
+    "RefiningStep",
+    "RenoisingStep",
     "Resampling",
     "Run",
     "RungeKuttaMuntheKaas4",
@@ -42,25 +73,30 @@ __all__ = [
     "ScoreEstimate",
     "ScoreMonitor",
     "ScoreNetwork",
+    "ScoreTrace",
     "Solution",
     "SplittingOBABO",
+    "StepState",
     "Stepper",
     "TrivializedSDE",
+    "UnderdampedLangevin",
     "denoising_loss",
     "effective_sample_size",
     "forward_noising",
+    "gathered",
     "implicit_loss",
     "maximum_mean_discrepancy",
     "noise_log_density",
-    "noised_with_target",
+    "noise_with_target",
     "overdamped_langevin",
     "probability_flow",
     "probability_flow_sample",
     "reverse_diffusion",
-    "reverse_solution",
+    "reverse_process",
     "solve",
     "stein_z_scores",
     "systematic_indices",
     "trivialized_grad",
     "trivialized_grad_and_value",
+    "uniform_grid",
 ]

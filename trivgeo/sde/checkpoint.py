@@ -12,40 +12,40 @@ from torch.utils import _pytree as pytree
 
 __all__ = ["checkpointed"]
 
-Segment = Callable[[Any, Tensor, int, int], tuple[Any, Tensor]]
+Segment = Callable[[Any, int, int], Any]
 
 
 def checkpointed(run: Segment, generator: torch.Generator | None) -> Segment:
     """``run`` that keeps its state at the start only, and runs again, with the same noise, for the backward pass.
 
-    ``run`` maps (state, failures, first, last) to (state, failures). It may call ``torch.func`` inside, as trivialized
+    ``run`` maps (state, first, last) to a state, a tree of tensors. It may call ``torch.func`` inside, as trivialized
     gradients do; `torch.utils.checkpoint.checkpoint` may not, since torch 2.13 refuses its saved-tensor hooks there.
     Leaf tensors other than the state that ``run`` depends on are found in its graph and get their gradients too.
     Differentiable once.
     """
 
-    def segment(state: Any, failures: Tensor, first: int, last: int) -> tuple[Any, Tensor]:
+    def segment(state: Any, first: int, last: int) -> Any:
         if not torch.is_grad_enabled():
-            return run(state, failures, first, last)
+            return run(state, first, last)
         inputs, structure = pytree.tree_flatten(state)
         before = _noise_state(inputs[0], generator)
 
-        def body(tensors: list[Tensor]) -> tuple[Any, Tensor]:
-            return run(pytree.tree_unflatten(tensors, structure), failures, first, last)
+        def body(tensors: list[Tensor]) -> Any:
+            return run(pytree.tree_unflatten(tensors, structure), first, last)
 
         def again(tensors: list[Tensor]) -> list[Tensor]:
             now = _noise_state(inputs[0], generator)
             _set_noise_state(inputs[0], generator, before)
             try:
-                return pytree.tree_leaves(body(tensors)[0])
+                return pytree.tree_leaves(body(tensors))
             finally:
                 _set_noise_state(inputs[0], generator, now)
 
-        new, new_failures = body([x.detach() for x in inputs])
-        outputs = pytree.tree_leaves(new)
+        # an accumulator may grow, so that the structure after is another one
+        outputs, after = pytree.tree_flatten(body([x.detach() for x in inputs]))
         leaves = _graph_leaves(outputs)
         results = _Rerun.apply(again, [x.detach() for x in outputs], len(inputs), *inputs, *leaves)
-        return pytree.tree_unflatten(list(results), structure), new_failures
+        return pytree.tree_unflatten(list(results), after)
 
     return segment
 
@@ -62,15 +62,22 @@ class _Rerun(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        state = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        state = [x.detach().requires_grad_(x.is_floating_point()) for x in ctx.saved_tensors]
         with torch.enable_grad():
             outputs = ctx.again(state)
         pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
+        inputs = [*state, *ctx.leaves]
         # what lies between leaves and the run is shared by the segments, so it is kept
-        found = torch.autograd.grad(
-            [o for o, _ in pairs], [*state, *ctx.leaves], [g for _, g in pairs], retain_graph=True, allow_unused=True
+        found = iter(
+            torch.autograd.grad(
+                [o for o, _ in pairs],
+                [x for x in inputs if x.requires_grad],
+                [g for _, g in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
         )
-        return None, None, None, *found
+        return None, None, None, *(next(found) if x.requires_grad else None for x in inputs)
 
 
 def _graph_leaves(outputs: list[Tensor]) -> list[Tensor]:
@@ -79,9 +86,8 @@ def _graph_leaves(outputs: list[Tensor]) -> list[Tensor]:
     seen, leaves = set(pending), []
     while pending:
         node = pending.pop()
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            leaves.append(variable)
+        if node.name() == "torch::autograd::AccumulateGrad":
+            leaves.append(node.variable)
         for parent, _ in node.next_functions:
             if parent is not None and parent not in seen:
                 seen.add(parent)

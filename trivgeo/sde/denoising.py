@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det
+from trivgeo._random import normal
 from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
-from trivgeo.sde.process import Stepper, TrivializedSDE, normal
+from trivgeo.sde.process import Stepper, StepState, TrivializedSDE, check_reverse
 
 __all__ = [
     "AncestralStep",
@@ -48,13 +48,19 @@ def noise_with_target(
     steps: int = 4,
     generator: torch.Generator | None = None,
 ) -> NoiseSample:
-    r"""Noise :math:`w = x_1 \cdots x_m` of a level of its own in every row, with its denoising target.
+    r"""Noise :math:`w = x_1 \cdots x_m` of a level of its own in every row, with its denoising target T.
 
-    .. math:: T = \frac1{\sigma^2} \sum_k \frac{\sigma^2}{m}\,\mathrm{Ad}_{x_{k+1} \cdots x_m}^T s_k(x_k), \quad
-        s_k(\exp v) = J_r(v)^{-T} \big(-m v / \sigma^2 - \nabla_v \log |\det J_r(v)|\big),
+    .. math:: T = \frac1m \sum_k \mathrm{Ad}_{x_{k+1} \cdots x_m}^T s(x_k), \quad
+        s(\exp v) = J_r(v)^{-T} \big(-m v / \sigma^2 - \nabla_v \log |\det J_r(v)|\big), \quad
+        E[T \mid g_0 w] = \nabla \log p(g_0 w).
 
-    see `noised_with_target`. The law of the noise depends on the schedule only through the total variance
-    :math:`\sigma^2`, which is divided equally among the m factors.
+    s is the trivialized score of the law of a factor :math:`x_k = \exp(\sigma z / \sqrt m)` for left Haar measure. A
+    shift of w by :math:`\exp(\eta)` from the right is one of x_k by :math:`\exp(\mathrm{Ad} \eta)`, so each k gives an
+    unbiased target (the modular factors agree, as :math:`a \cdot \mathrm{Ad}_g \eta = a \cdot \eta`); they average to
+    one whose own variance is about :math:`1 / \sigma^2`, as on a vector space, where T is :math:`-w / \sigma^2`. Exact
+    on every group for noise in m equal parts, as the exponential Euler scheme makes it, as long as exp is one to one
+    where the factors fall; take enough of them for that. Of the schedule the noise depends only on
+    :math:`\sigma^2 = \int_0^t \gamma^2`.
 
     Args:
         group: the group.
@@ -109,17 +115,21 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
         """r and q for a step from the level sigma to a lower one."""
 
     def step(
-        self, sde: TrivializedSDE, g: Tensor, start: float, end: float, generator: torch.Generator | None
-    ) -> Tensor:
+        self,
+        sde: TrivializedSDE,
+        state: StepState[Tensor],
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState[Tensor]:
         """One drift and one exponential."""
-        if sde.score_drift is None or sde.drift is not None or not sde.noisy or end > start:
-            raise ConfigurationError(f"sde: expected a reverse diffusion for {type(self).__name__}")
+        drift, samples = check_reverse(sde, start, end, self).estimate(state.y, start)
         level, lower = (math.sqrt(sde.schedule.variance(0.0, t)) for t in (start, end))
         kept, fresh = self.parts(level, lower)
-        v = sde.score_drift(g, start) * (level * (kept - level))
+        v = drift * (level * (kept - level))
         if fresh:
             v = v + fresh * normal(v.shape, v, generator)
-        return sde.group.retract(g, v)
+        return StepState(sde.group.retract(state.y, v), evaluated=samples)
 
 
 class FlowStep(DenoisingStep):

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
-from trivgeo.sde.score import ScoreEstimate
+from trivgeo.sde.process import Fold, StepState
+from trivgeo.sde.score import EnergySamples
 
-__all__ = ["EnergyTrace", "ScoreMonitor", "effective_sample_size", "maximum_mean_discrepancy", "stein_z_scores"]
+__all__ = [
+    "EnergyTrace",
+    "ScoreMonitor",
+    "ScoreTrace",
+    "effective_sample_size",
+    "maximum_mean_discrepancy",
+    "stein_z_scores",
+]
 
 
 def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
@@ -23,28 +33,39 @@ def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "
     return torch.where(square > 0, weights.sum(-1) ** 2 / torch.where(square > 0, square, 1.0), 0.0)
 
 
-class ScoreMonitor:
-    """Collects, for each score of a run, the effective sample size of the Monte Carlo weights and the masks.
-
-    Pass it as ``on_estimate`` of an `EnergyScore`.
+class ScoreTrace(NamedTuple):
+    """What a `ScoreMonitor` found in s scores.
 
     Attributes:
-        effective_sizes: mean over the chains of `effective_sample_size`, one number a score.
-        masked: how many noise samples of a score were masked, one number a score.
-        lost: how many chains had no sample left, one number a score.
+        effective_sizes: mean over the chains of `effective_sample_size`.
+        masked: how many noise samples were masked.
+        lost: how many chains had no sample left.
     """
 
-    def __init__(self) -> None:
-        self.effective_sizes: list[float] = []
-        self.masked: list[int] = []
-        self.lost: list[int] = []
+    effective_sizes: Float[Tensor, " s"]
+    masked: Int[Tensor, " s"]
+    lost: Int[Tensor, " s"]
 
-    def __call__(self, estimate: ScoreEstimate) -> None:
-        """Take one estimate in."""
-        usable = estimate.weights * estimate.finite
-        self.effective_sizes.append(float(effective_sample_size(usable).mean()))
-        self.masked.append(int((~estimate.finite).sum()))
-        self.lost.append(int((~estimate.finite.any(-1)).sum()))
+
+class ScoreMonitor(Fold[Any, ScoreTrace]):
+    """The effective sample size of the Monte Carlo weights and the masks of every score of a solve.
+
+    A fold over the `EnergySamples` of an `EnergyScore`.
+    """
+
+    def init(self, y: Any) -> ScoreTrace:
+        """No score yet."""
+        like: Tensor = pytree.tree_leaves(y)[0]
+        none = torch.zeros(0, dtype=torch.long, device=like.device)
+        return ScoreTrace(like.new_zeros(0), none, none)
+
+    def update(self, acc: ScoreTrace, step: StepState[Any]) -> ScoreTrace:
+        """One number more of each for every score of the step."""
+        for samples in step.parts(EnergySamples):
+            size = effective_sample_size(samples.weights * samples.finite).mean()
+            new = (size, (~samples.finite).sum(), (~samples.finite.any(-1)).sum())
+            acc = ScoreTrace(*(torch.cat([old, x.reshape(1)]) for old, x in zip(acc, new, strict=True)))
+        return acc
 
 
 class EnergyTrace:

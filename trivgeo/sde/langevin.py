@@ -12,14 +12,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import Constant
+from trivgeo._random import normal
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.gradient import trivialized_grad
-from trivgeo.sde.process import Process, Stepper, TrivializedSDE, normal
+from trivgeo.sde.process import Process, Stepper, StepState, TrivializedSDE
 from trivgeo.sde.schedule import ConstantSchedule
 
-__all__ = ["KineticLangevin", "PhasePoint", "SplittingOBABO", "overdamped_langevin"]
+__all__ = ["PhasePoint", "SplittingOBABO", "UnderdampedLangevin", "overdamped_langevin"]
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -50,7 +51,7 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
 
 
 class PhasePoint(NamedTuple):
-    """The state of `KineticLangevin`.
+    """The state of `UnderdampedLangevin`.
 
     Attributes:
         elements: g, ``[*batch, *element_shape]``.
@@ -64,7 +65,7 @@ class PhasePoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KineticLangevin(Process):
+class UnderdampedLangevin(Process):
     r"""Underdamped Langevin dynamics with the momentum in the algebra (Kong and Tao 2024 on compact groups).
 
     .. math:: dg = d(L_g)_e[\xi]\,dt, \quad
@@ -114,19 +115,18 @@ class KineticLangevin(Process):
     def check_state(self, state: Any, name: str) -> None:
         """A `PhasePoint`."""
         if not isinstance(state, PhasePoint):
-            raise ConfigurationError(f"{name}: expected a PhasePoint (see KineticLangevin.start), got {type(state)}")
+            raise ConfigurationError(f"{name}: expected a PhasePoint of UnderdampedLangevin.start, got {type(state)}")
         self.group.check_elements(state.elements, f"{name}.elements")
         batch = self.group.batch_shape(state.elements)
-        for part in ("momentum", "force"):
-            shape = getattr(state, part).shape
-            if shape != (*batch, self.group.dim):
-                raise ShapeError(f"{name}.{part}: expected {[*batch, self.group.dim]}, got {list(shape)}")
+        for part, vector in (("momentum", state.momentum), ("force", state.force)):
+            if vector.shape != (*batch, self.group.dim):
+                raise ShapeError(f"{name}.{part}: expected {[*batch, self.group.dim]}, got {list(vector.shape)}")
 
     def batch_shape(self, state: PhasePoint) -> torch.Size:
         """The batch shape of the elements."""
         return self.group.batch_shape(state.elements)
 
-    def default_stepper(self) -> Stepper[KineticLangevin, PhasePoint]:
+    def default_stepper(self) -> Stepper[UnderdampedLangevin, PhasePoint]:
         """`SplittingOBABO`."""
         return SplittingOBABO()
 
@@ -160,7 +160,7 @@ class KineticLangevin(Process):
         return turned * (momentum.norm(dim=-1, keepdim=True) / length)
 
 
-class SplittingOBABO(Stepper[KineticLangevin, PhasePoint]):
+class SplittingOBABO(Stepper[UnderdampedLangevin, PhasePoint]):
     r"""Noise, kick, drift, kick, noise: a palindrome of exact flows, of weak order 2; one gradient a step.
 
     With the step h: O damps by :math:`e^{-\gamma h / 2}` and adds the noise that keeps :math:`N(0, T)`; B adds half
@@ -169,10 +169,15 @@ class SplittingOBABO(Stepper[KineticLangevin, PhasePoint]):
     """
 
     def step(
-        self, sde: KineticLangevin, g: PhasePoint, start: float, end: float, generator: torch.Generator | None
-    ) -> PhasePoint:
+        self,
+        sde: UnderdampedLangevin,
+        state: StepState[PhasePoint],
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState[PhasePoint]:
         """One exponential, one gradient."""
-        h = end - start
+        g, h = state.y, end - start
         if h < 0:
             raise ConfigurationError("times: expected increasing times for Langevin dynamics")
         half = 0.5 * h
@@ -184,4 +189,4 @@ class SplittingOBABO(Stepper[KineticLangevin, PhasePoint]):
         force = sde.force(elements)
         momentum = sde.turn(momentum, half) + half * force
         momentum = decay * momentum + spread * normal(momentum.shape, momentum, generator)
-        return PhasePoint(elements, momentum, force)
+        return StepState(PhasePoint(elements, momentum, force))

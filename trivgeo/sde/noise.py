@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._random import normal, seed
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
-from trivgeo.sde.process import TrivializedSDE, normal, solve, uniform_grid
+from trivgeo.sde.process import TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.schedule import Schedule, check_time
 
 __all__ = ["NoiseKernel", "NoisePaths", "NoiseReplay", "forward_noising"]
@@ -35,6 +36,15 @@ class NoisePaths:
     times: tuple[float, ...]
     elements: Tensor
     log_modular: Tensor
+
+    def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
+        """``w_t`` and ``log lambda(w_t)``.
+
+        Raises:
+            DomainError: t is none of the times.
+        """
+        index = _index([_rounded(s) for s in self.times], t)
+        return self.elements[index], self.log_modular[index]
 
 
 class NoiseKernel:
@@ -192,7 +202,7 @@ class NoiseReplay:
     ) -> None:
         self._kernel, self._nodes, self._batch, self._antithetic = kernel, list(nodes), batch, antithetic
         self._device = like.device
-        self._seed = int(torch.randint(2**62, (), generator=generator, device=like.device))
+        self._seed = seed(like, generator)
         self._position = 0
         self._w = kernel.group.identity(*batch, dtype=like.dtype, device=like.device)
         self._log_modular = torch.zeros(batch, dtype=like.dtype, device=like.device)
@@ -203,9 +213,7 @@ class NoiseReplay:
         Raises:
             DomainError: t is none of the times of the paths.
         """
-        target = bisect.bisect_left(self._nodes, _rounded(t))
-        if target == len(self._nodes) or self._nodes[target] != _rounded(t):
-            raise DomainError(f"t: expected one of the times of the paths, got {t}")
+        target = _index(self._nodes, t)
         while self._position < target:
             self._step(self._position, 1.0)
             self._position += 1
@@ -223,6 +231,14 @@ class NoiseReplay:
 
 def _rounded(t: float) -> float:
     return round(t, _TIME_DIGITS)
+
+
+def _index(nodes: Sequence[float], t: float) -> int:
+    """The place of a time among rounded ones."""
+    index = bisect.bisect_left(nodes, _rounded(t))
+    if index == len(nodes) or nodes[index] != _rounded(t):
+        raise DomainError(f"t: expected one of the times of the paths, got {t}")
+    return index
 
 
 def forward_noising(

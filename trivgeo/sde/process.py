@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.checkpoint import checkpointed
 from trivgeo.sde.schedule import Schedule
+from trivgeo.sde.score import Run, Score, as_score
 
-__all__ = ["ExponentialEuler", "Process", "Solution", "Stepper", "TrivializedSDE", "solve"]
+__all__ = [
+    "Displacement",
+    "ExponentialEuler",
+    "Fold",
+    "Process",
+    "Solution",
+    "StepState",
+    "Stepper",
+    "TrivializedSDE",
+    "gathered",
+    "solve",
+    "uniform_grid",
+]
 
-Drift = Callable[[Tensor, float], Tensor]
+Drift = Score | Callable[[Tensor, float], Tensor]
+T = TypeVar("T")
+Accumulator = TypeVar("Accumulator")
 State = TypeVar("State")
 Equation = TypeVar("Equation", bound="Process")
 
@@ -48,6 +65,22 @@ class Process(ABC):
     def default_stepper(self) -> Stepper[Any, Any]:
         """The scheme where none is given."""
 
+    def prepare(self, run: Run) -> Process:
+        """The equation for one solve, which asks for it once; by default the equation itself."""
+        return self
+
+
+class Displacement(NamedTuple):
+    """What the drifts of an equation do in a step.
+
+    Attributes:
+        vector: in the algebra, ``[*batch, dim]``; ``None`` without drift.
+        evaluated: what they evaluated, see `StepState`.
+    """
+
+    vector: Tensor | None
+    evaluated: Any = None
+
 
 @dataclass(frozen=True)
 class TrivializedSDE(Process):
@@ -60,10 +93,14 @@ class TrivializedSDE(Process):
     Attributes:
         group: where g lives.
         schedule: the diffusion coefficient gamma.
-        drift: phi, elements ``[*batch, *element_shape]`` and a time to algebra vectors ``[*batch, dim]``.
+        drift: phi, a function of elements ``[*batch, *element_shape]`` and a time to algebra vectors ``[*batch, dim]``,
+            or a `Score`, whose samples then come out of every step.
         score_drift: psi, likewise, in units of the variance: over a step it is multiplied by the exact integral
             of gamma^2 instead of by dt.
         noisy: keep the noise; without it the equation is an ordinary one, in which gamma only weighs psi.
+
+    Raises:
+        ConfigurationError: a drift is neither a function nor a `Score`.
     """
 
     group: LieGroup
@@ -71,6 +108,11 @@ class TrivializedSDE(Process):
     drift: Drift | None = None
     score_drift: Drift | None = None
     noisy: bool = True
+
+    def __post_init__(self) -> None:
+        for name, drift in (("drift", self.drift), ("score_drift", self.score_drift)):
+            if drift is not None:
+                as_score(drift, name)
 
     @property
     def horizon(self) -> float:
@@ -89,42 +131,82 @@ class TrivializedSDE(Process):
         """`ExponentialEuler`."""
         return ExponentialEuler()
 
-    def increment(self, g: Tensor, start: float, end: float, at: float | None = None) -> Tensor | None:
+    def prepare(self, run: Run) -> TrivializedSDE:
+        """With both drifts prepared."""
+        drift, score_drift = (None if f is None else as_score(f).prepare(run) for f in (self.drift, self.score_drift))
+        return dataclasses.replace(self, drift=drift, score_drift=score_drift)
+
+    def increment(self, g: Tensor, start: float, end: float, at: float | None = None) -> Displacement:
         """The displacement by both drifts over a step, frozen at g and the time ``at`` (default: its start).
 
-        Steps may run backwards, ``end < start``. ``None`` without drift.
+        Steps may run backwards, ``end < start``.
         """
-        t = start if at is None else at
-        parts = []
-        if self.drift is not None:
-            parts.append(self.drift(g, t) * (end - start))
-        if self.score_drift is not None:
-            parts.append(self.score_drift(g, t) * self.schedule.variance(start, end))
-        if not parts:
-            return None
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        return self._weighted(g, start if at is None else at, end - start, self.schedule.variance(start, end))
 
-    def velocity(self, g: Tensor, t: float) -> Tensor | None:
-        r"""The drift :math:`\phi + \gamma^2 \psi` at one time; ``None`` without drift."""
-        parts = []
-        if self.drift is not None:
-            parts.append(self.drift(g, t))
-        if self.score_drift is not None:
-            parts.append(self.score_drift(g, t) * self.schedule(t) ** 2)
-        if not parts:
-            return None
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    def velocity(self, g: Tensor, t: float) -> Displacement:
+        r"""The drift :math:`\phi + \gamma^2 \psi` at one time."""
+        return self._weighted(g, t, 1.0, self.schedule(t) ** 2)
 
     def noise_std(self, start: float, end: float) -> float:
         """The standard deviation of the noise of a step."""
         return abs(self.schedule.variance(start, end)) ** 0.5 if self.noisy else 0.0
 
+    def _weighted(self, g: Tensor, t: float, weight: float, score_weight: float) -> Displacement:
+        vectors, evaluated = [], []
+        for drift, factor in ((self.drift, weight), (self.score_drift, score_weight)):
+            if drift is not None:
+                value, samples = as_score(drift).estimate(g, t)
+                vectors.append(value * factor)
+                evaluated.append(samples)
+        if not vectors:
+            return Displacement(None)
+        return Displacement(vectors[0] if len(vectors) == 1 else vectors[0] + vectors[1], gathered(*evaluated))
+
+
+class StepState(NamedTuple, Generic[State]):
+    """Where a scheme is between two steps.
+
+    Attributes:
+        y: the state of the process.
+        memory: what the scheme carries from step to step, a tree of tensors ``[*batch, ...]``.
+        evaluated: what the drift evaluated to get here: ``None``, such as `EnergySamples`, or a tuple of several.
+    """
+
+    y: State
+    memory: Any = ()
+    evaluated: Any = None
+
+    def parts(self, kind: type[T]) -> list[T]:
+        """All of one kind in ``evaluated``, in the order of their evaluation."""
+        leaves = pytree.tree_leaves(self.evaluated, is_leaf=lambda x: isinstance(x, kind))
+        return [x for x in leaves if isinstance(x, kind)]
+
+
+def gathered(*evaluated: Any) -> Any:
+    """What several evaluations evaluated, as one: without ``None``, and alone if there is one."""
+    kept = tuple(x for x in evaluated if x is not None)
+    return kept if len(kept) > 1 else kept[0] if kept else None
+
 
 class Stepper(ABC, Generic[Equation, State]):
-    """One step of a scheme for one kind of process. A new scheme is one subclass."""
+    """A scheme for one kind of process. A new scheme is one subclass; it holds its settings and nothing that changes.
+
+    What a scheme carries from one step to the next is the ``memory`` of its `StepState`. A chain that a step would
+    make non-finite goes back to where it was, with its memory.
+    """
+
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        """The times at which the drift is asked along a grid: by default the start of every step."""
+        return tuple(grid[:-1])
+
+    def init(self, sde: Equation, y: State, start: float, generator: torch.Generator | None) -> StepState[State]:
+        """The state before the first step: by default that of the process, without memory."""
+        return StepState(y)
 
     @abstractmethod
-    def step(self, sde: Equation, g: State, start: float, end: float, generator: torch.Generator | None) -> State:
+    def step(
+        self, sde: Equation, state: StepState[State], start: float, end: float, generator: torch.Generator | None
+    ) -> StepState[State]:
         """The state at ``end`` from the state at ``start``."""
 
 
@@ -135,17 +217,36 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
     """
 
     def step(
-        self, sde: TrivializedSDE, g: Tensor, start: float, end: float, generator: torch.Generator | None
-    ) -> Tensor:
+        self,
+        sde: TrivializedSDE,
+        state: StepState[Tensor],
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState[Tensor]:
         """One exponential of the group."""
-        group = sde.group
-        increment = None
+        g, v = state.y, None
         if sde.noisy:
-            v = normal((*group.batch_shape(g), group.dim), g, generator) * sde.noise_std(start, end)
-            increment = sde.increment(g, start, end)
-            return group.retract(g, v if increment is None else increment + v)
-        increment = sde.increment(g, start, end)
-        return g if increment is None else group.retract(g, increment)
+            v = normal((*sde.batch_shape(g), sde.group.dim), g, generator) * sde.noise_std(start, end)
+        u, evaluated = sde.increment(g, start, end)
+        if u is not None:
+            v = u if v is None else u + v
+        return StepState(g if v is None else sde.group.retract(g, v), evaluated=evaluated)
+
+
+class Fold(ABC, Generic[State, Accumulator]):
+    """Something gathered along a solve, without side effects; its last value is `Solution.folded`.
+
+    An accumulator is a tree of tensors. It may depend on the state differentiably.
+    """
+
+    @abstractmethod
+    def init(self, y: State) -> Accumulator:
+        """The accumulator at the start."""
+
+    @abstractmethod
+    def update(self, acc: Accumulator, step: StepState[State]) -> Accumulator:
+        """A new accumulator, from the old one and what a step made and evaluated; neither is changed."""
 
 
 @dataclass(frozen=True)
@@ -157,11 +258,22 @@ class Solution(Generic[State]):
         saved: the states at the times asked for, each tensor ``[len(save_at), ...]``, or ``None``.
         failures: how many steps of each chain were masked, ``[*batch]``: a step that would have made a chain
             non-finite is not taken.
+        folded: the last accumulator of the fold, or ``None``.
     """
 
     final: State
     saved: State | None
     failures: Tensor
+    folded: Any = None
+
+
+class _Carry(NamedTuple):
+    """What the time loop takes from step to step: a tree of tensors."""
+
+    y: Any
+    memory: Any
+    failures: Tensor
+    folded: Any
 
 
 def solve(
@@ -172,8 +284,8 @@ def solve(
     stepper: Stepper[Equation, State] | None = None,
     generator: torch.Generator | None = None,
     save_at: Sequence[int] = (),
-    on_step: Callable[[int, float], None] | None = None,
     observe: Callable[[int, float, State], None] | None = None,
+    fold: Fold[State, Any] | None = None,
     checkpoint_every: int | None = None,
 ) -> Solution[State]:
     """Integrate along the grid ``times``, forwards or backwards.
@@ -189,56 +301,84 @@ def solve(
         stepper: the scheme; default that of the process, `ExponentialEuler` for a `TrivializedSDE`.
         generator: the source of noise, on the device of ``initial``.
         save_at: indices into ``times`` at which to keep the state.
-        on_step: called with the index and the time after every step, for progress bars.
-        observe: called with the index, the time and the state at the start and after every step, for diagnostics.
+        observe: called with the index, the time and the state at the start and after every step, for what has an
+            effect outside, such as a progress bar.
+        fold: what to gather from the steps and from all that was evaluated in them.
         checkpoint_every: steps between the states that are kept for the backward pass; ``None`` keeps everything.
 
     Raises:
         DomainError: the grid is not strictly monotone, or leaves [0, horizon].
         ShapeError: the initial state has the wrong shape.
         ConfigurationError: ``save_at`` repeats an index or holds one that is none, ``checkpoint_every`` is less than
-            one, or it comes with ``on_step`` or ``observe``, which the backward pass would call again.
+            one, or it comes with ``observe``, which the backward pass would call again.
     """
     check_grid(times, sde.horizon)
     sde.check_state(initial, "initial")
     scheme: Stepper[Any, Any] = sde.default_stepper() if stepper is None else stepper
     wanted = _check_save_at(save_at, len(times))
-    failures = torch.zeros(sde.batch_shape(initial), dtype=torch.long, device=_leaves(initial)[0].device)
+    batch, like = sde.batch_shape(initial), _leaves(initial)[0]
+    equation = sde.prepare(Run(scheme.times(times), tuple(batch), like.dtype, like.device, generator))
+    begun = scheme.init(equation, initial, times[0], generator)
 
-    def run(state: State, failures: Tensor, first: int, last: int) -> tuple[State, Tensor]:
+    def run(carry: _Carry, first: int, last: int) -> _Carry:
+        y, memory, failures, folded = carry
         for index in range(first + 1, last + 1):
-            new = scheme.step(sde, state, times[index - 1], times[index], generator)
-            finite = _finite(new, failures.ndim)
+            evaluated = begun.evaluated if index == 1 else None
+            new = scheme.step(equation, StepState(y, memory, evaluated), times[index - 1], times[index], generator)
+            finite = _finite(new.y, failures.ndim)
             failures = failures + (~finite).long()
-            state = _where(finite, new, state)
-            if on_step is not None:
-                on_step(index, times[index])
+            y, memory = _where(finite, new.y, y), _where(finite, new.memory, memory)
+            if fold is not None:
+                folded = fold.update(folded, StepState(y, memory, new.evaluated))
+            del new  # what was evaluated has served
             if observe is not None:
-                observe(index, times[index], state)
-        return state, failures
+                observe(index, times[index], y)
+        return _Carry(y, memory, failures, folded)
 
-    state = initial
     kept: dict[int, State] = {}
     if checkpoint_every is None:
         stops = sorted(wanted | {len(times) - 1})
-        segment: Callable[[State, Tensor, int, int], tuple[State, Tensor]] = run
+        segment: Callable[[_Carry, int, int], _Carry] = run
     else:
         check_count("checkpoint_every", checkpoint_every)
-        if on_step is not None or observe is not None:
-            raise ConfigurationError("checkpoint_every: expected neither on_step nor observe, which would run twice")
+        if observe is not None:
+            raise ConfigurationError("checkpoint_every: expected no observe, which would be called twice")
         stops = sorted(wanted | {len(times) - 1} | set(range(checkpoint_every, len(times), checkpoint_every)))
         segment = checkpointed(run, generator)
+    failures = torch.zeros(batch, dtype=torch.long, device=like.device)
+    carry = _Carry(begun.y, begun.memory, failures, () if fold is None else fold.init(begun.y))
     if observe is not None:
-        observe(0, times[0], state)
+        observe(0, times[0], begun.y)
     done = 0
     for stop in stops:
         if stop > done:
-            state, failures = segment(state, failures, done, stop)
+            carry = segment(carry, done, stop)
             done = stop
         if stop in wanted:
-            kept[stop] = state
+            kept[stop] = carry.y
     saved = _stack([kept[index % len(times)] for index in save_at]) if save_at else None
-    return Solution(state, saved, failures)
+    return Solution(carry.y, saved, carry.failures, None if fold is None else carry.folded)
+
+
+def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float]:
+    """``steps + 1`` equally spaced times, the last one exactly ``end``."""
+    check_count("steps", steps)
+    return [start + (end - start) * (m / steps) for m in range(steps)] + [end]
+
+
+def check_grid(times: Sequence[float], horizon: float = 1.0) -> None:
+    """Raise `DomainError` unless ``times`` is a strictly monotone grid in [0, horizon] of two times or more."""
+    differences = [b - a for a, b in itertools.pairwise(times)]
+    monotone = all(d > 0 for d in differences) or all(d < 0 for d in differences)
+    if len(times) < 2 or not monotone or min(times) < 0.0 or max(times) > horizon:
+        raise DomainError(f"times: expected a strictly monotone grid in [0, {horizon:g}], got {list(times)[:8]}")
+
+
+def check_reverse(sde: TrivializedSDE, start: float, end: float, stepper: object) -> Score:
+    """The drift of a reverse diffusion, which runs backwards; else raise `ConfigurationError`."""
+    if sde.score_drift is None or sde.drift is not None or not sde.noisy or end > start:
+        raise ConfigurationError(f"sde: expected a reverse diffusion for {type(stepper).__name__}")
+    return as_score(sde.score_drift)
 
 
 def _leaves(state: Any) -> list[Tensor]:
@@ -274,22 +414,3 @@ def _check_save_at(save_at: Sequence[int], number: int) -> set[int]:
     if len(wanted) != len(save_at):
         raise ConfigurationError(f"save_at: expected distinct indices into {number} times, got {list(save_at)}")
     return wanted
-
-
-def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float]:
-    """``steps + 1`` equally spaced times, the last one exactly ``end``."""
-    check_count("steps", steps)
-    return [start + (end - start) * (m / steps) for m in range(steps)] + [end]
-
-
-def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers in the dtype and on the device of ``like``."""
-    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
-
-
-def check_grid(times: Sequence[float], horizon: float = 1.0) -> None:
-    """Raise `DomainError` unless ``times`` is a strictly monotone grid in [0, horizon] of two times or more."""
-    differences = [b - a for a, b in itertools.pairwise(times)]
-    monotone = all(d > 0 for d in differences) or all(d < 0 for d in differences)
-    if len(times) < 2 or not monotone or min(times) < 0.0 or max(times) > horizon:
-        raise DomainError(f"times: expected a strictly monotone grid in [0, {horizon:g}], got {list(times)[:8]}")

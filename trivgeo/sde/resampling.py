@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det
+from trivgeo._random import normal, uniform
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.diagnostics import effective_sample_size
-from trivgeo.sde.process import Stepper, TrivializedSDE, normal
-from trivgeo.sde.schedule import Schedule
-from trivgeo.sde.score import EnergyScore, Score, ScoreEstimate
+from trivgeo.sde.process import Stepper, StepState, TrivializedSDE, check_reverse, gathered
+from trivgeo.sde.score import Score
 
-__all__ = ["Population", "Resampling", "noise_log_density", "systematic_indices"]
+__all__ = ["PopulationWeights", "Resampling", "noise_log_density", "systematic_indices"]
 
 
-@dataclass(frozen=True)
-class Population:
-    """The weights of the chains at one time, before they are resampled.
+class PopulationWeights(NamedTuple):
+    """The weights of the chains at one time, before they are resampled; a part of what a step evaluated.
 
     Attributes:
         t: the time.
@@ -39,9 +37,18 @@ class Population:
     resampled: Bool[Tensor, "*batch"]
 
 
+class _Weighed(NamedTuple):
+    """What the scheme remembers of each chain: drift and estimated log-density where it is, weight, time."""
+
+    drift: Float[Tensor, "*batch k n"]
+    density: Float[Tensor, "*batch k"]
+    log_weights: Float[Tensor, "*batch k"]
+    time: Float[Tensor, "*batch k"]
+
+
 @dataclass(frozen=True)
-class Resampling:
-    r"""Treats the chains of the last batch dimension as one population, weighted and resampled on the way.
+class Resampling(Stepper[TrivializedSDE, Tensor]):
+    r"""Exponential Euler that treats the chains of the last batch dimension as one population, weighted on the way.
 
     A reverse step :math:`g' = g \exp(v), v \sim N(m, \sigma^2)` with an estimated score and a finite step does not
     carry p_t to p_t' exactly. Against the noise that undoes it, :math:`g = g' \exp(-v), v \sim N(0, \sigma^2)`, its
@@ -65,48 +72,109 @@ class Resampling:
     Sharp energies with few noise samples give :math:`\hat p_t` a heavy spread, and then few chains have descendants:
     lower ``power`` or raise N.
 
+    The start must come from a law whose density is known, as that of k_1 is not: ``group.random(K, std=V ** 0.5)`` with
+    ``V = schedule.variance(0, 1)`` has the default density.
+
     Args:
         threshold: of the effective size, as a fraction of K in [0, 1]; 0 resamples only at the end.
         power: the intermediate targets are :math:`\hat p_t^{power}`, in [0, 1]; the last one is p_0 in any case.
         start_log_density: log-density for left Haar measure, up to a constant, of the law that the start was drawn
-            from, elements ``[*batch, *element_shape]`` to ``[*batch]``; default `noise_log_density`, that of the
-            default start :math:`\exp(\sqrt V z)`, which stands for k_1. Zero for the Haar-uniform law of a compact
-            group.
-        observe: called with the `Population` at the start and after every step.
+            from, elements ``[*batch, *element_shape]`` to ``[*batch]``; default `noise_log_density` of the variance up
+            to the first time. Zero for the Haar-uniform law of a compact group.
+        last: the time at which the grid ends, where the target is the estimate itself and all are resampled.
 
     Raises:
-        ConfigurationError: threshold or power lie outside [0, 1].
+        ConfigurationError: threshold or power lie outside [0, 1]; in a solve: the process is no reverse diffusion, its
+            score estimates no densities, or there is no population of chains with noise of their own.
     """
 
     threshold: float = 0.5
     power: float = 1.0
     start_log_density: Callable[[Tensor], Tensor] | None = None
-    observe: Callable[[Population], None] | None = None
+    last: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in (("threshold", self.threshold), ("power", self.power)):
             if not 0.0 <= value <= 1.0:
                 raise ConfigurationError(f"{name}: expected a number in [0, 1], got {value!r}")
 
-    def attach(
-        self, score: Score, group: LieGroup, schedule: Schedule, times: Sequence[float], batch: tuple[int, ...]
-    ) -> tuple[EnergyScore, Stepper[TrivializedSDE, Tensor]]:
-        """The score and the scheme of one solve: a copy of the score whose estimates the scheme sees.
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        """All of the grid: densities are wanted where a step ends."""
+        return tuple(grid)
 
-        Raises:
-            ConfigurationError: the score estimates no densities, or there is no population of chains with noise of
-                their own.
-        """
-        if not isinstance(score, EnergyScore):
-            raise ConfigurationError(f"resampling: expected an EnergyScore, which estimates densities, got {score!r}")
-        if not batch or (score.shared_noise and len(batch) == 1):
+    def init(
+        self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None
+    ) -> StepState[Tensor]:
+        """The weights of the start, resampled where they are uneven; one score."""
+        score, batch = check_reverse(sde, start, start, self), tuple(sde.batch_shape(y))
+        if not batch or (score.shares_noise and len(batch) == 1):
             raise ConfigurationError(
                 f"resampling: expected a batch of chains whose last dimension does not share its noise, got {batch}"
             )
-        stepper = _WeightedEuler(self, group, schedule.variance(0.0, times[0]), times[-1])
-        observed = copy.copy(score)
-        observed.on_estimate = _both(score.on_estimate, stepper.take)
-        return observed, stepper
+        start_log_density = self.start_log_density or noise_log_density(sde.group, sde.schedule.variance(0.0, start))
+        drift, density, samples = _estimate(score, y, start)
+        log_weights = _finite_sum(self._target(density, start), -start_log_density(y).detach())
+        memory = _Weighed(drift, density, log_weights, _times(density, start))
+        return self._resampled(sde, y, memory, start, generator, samples)
+
+    def step(
+        self,
+        sde: TrivializedSDE,
+        state: StepState[Tensor],
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState[Tensor]:
+        """One score, one exponential."""
+        score, memory = check_reverse(sde, start, end, self), state.memory
+        std = sde.noise_std(start, end)
+        mean = -(std**2) * memory.drift
+        z = normal(mean.shape, state.y, generator)
+        v = mean + std * z
+        new = sde.group.retract(state.y, v)
+        drift, density, samples = _estimate(score, new, end)
+        kernels = -(mean * (0.5 * mean / std**2 + z / std)).sum(-1)
+        if not sde.group.algebra.is_unimodular:
+            kernels = kernels - v @ sde.group.algebra.trace_ad_like(v)
+        # a chain that was held back is at an earlier time: its weight is zero
+        before = torch.where(memory.time == start, memory.log_weights, -torch.inf)
+        log_weights = _finite_sum(
+            before, -self._target(memory.density, start), self._target(density, end), kernels.detach()
+        )
+        weighed = _Weighed(drift, density, log_weights, _times(density, end))
+        return self._resampled(sde, new, weighed, end, generator, gathered(state.evaluated, samples))
+
+    def _target(self, density: Tensor, t: float) -> Tensor:
+        """Logarithm of the target."""
+        return density if t == self.last else self.power * density
+
+    def _resampled(
+        self,
+        sde: TrivializedSDE,
+        g: Tensor,
+        memory: _Weighed,
+        t: float,
+        generator: torch.Generator | None,
+        evaluated: Any,
+    ) -> StepState[Tensor]:
+        """Choose ancestors in the populations that need it, of all that belongs to a chain."""
+        alive = torch.isfinite(memory.log_weights).any(-1, keepdim=True)
+        log_weights = torch.where(alive, memory.log_weights, 0.0).log_softmax(-1)
+        number = log_weights.shape[-1]
+        size = effective_sample_size(log_weights.exp())
+        due = alive.squeeze(-1) & ((size < self.threshold * number) | (t == self.last))
+        population = PopulationWeights(t, log_weights, size, due)
+        due = due.unsqueeze(-1)
+        ancestors = torch.where(due, systematic_indices(log_weights, generator), torch.arange(number, device=g.device))
+        chosen = _Weighed(
+            torch.take_along_dim(memory.drift, ancestors.unsqueeze(-1), -2),
+            torch.where(alive, memory.density, 0.0).gather(-1, ancestors),
+            torch.where(due, 0.0, log_weights),
+            memory.time,
+        )
+        rank = len(sde.group.element_shape)
+        g = torch.take_along_dim(g, ancestors.reshape(*ancestors.shape, *[1] * rank), -1 - rank)
+        return StepState(g, chosen, gathered(evaluated, population))
 
 
 def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Tensor]:
@@ -133,76 +201,24 @@ def systematic_indices(
     number = log_weights.shape[-1]
     cumulative = torch.softmax(log_weights.double(), -1).cumsum(-1)
     cumulative = cumulative / cumulative[..., -1:]
-    shift = torch.rand(*log_weights.shape[:-1], 1, generator=generator, dtype=torch.float64, device=log_weights.device)
+    shift = uniform((*log_weights.shape[:-1], 1), cumulative, generator)
     positions = (torch.arange(number, dtype=torch.float64, device=log_weights.device) + shift) / number
     # from the right, below one: a chain of weight zero is never chosen
     positions = positions.clamp(max=1.0 - torch.finfo(torch.float64).eps)
     return torch.searchsorted(cumulative, positions, right=True)
 
 
-class _WeightedEuler(Stepper[TrivializedSDE, Tensor]):
-    """Exponential Euler that evaluates the score where a step ends, weighs the step, and resamples. For one solve."""
+def _estimate(score: Score, g: Tensor, t: float) -> tuple[Tensor, Tensor, Any]:
+    """The drift at g, the estimated log-density there, and what was evaluated for both."""
+    drift, samples = score.estimate(g, t)
+    if samples is None:
+        raise ConfigurationError("resampling: expected an EnergyScore, which estimates densities, got none")
+    return drift, samples.log_density, samples
 
-    def __init__(self, options: Resampling, group: LieGroup, start_variance: float, last: float) -> None:
-        self._options = options
-        self._start = options.start_log_density or noise_log_density(group, start_variance)
-        self._last = last
-        self._rank = len(group.element_shape)
-        self._estimated: Tensor | None = None
-        self._log_weights: Tensor | None = None
 
-    def take(self, estimate: ScoreEstimate) -> None:
-        """The densities that come with a score."""
-        self._estimated = estimate.log_density
-
-    def step(
-        self, sde: TrivializedSDE, g: Tensor, start: float, end: float, generator: torch.Generator | None
-    ) -> Tensor:
-        """One score, one exponential."""
-        if self._log_weights is None:
-            self._evaluate(sde, g, start)
-            self._log_weights = _finite_sum(self._target(start), -self._start(g).detach())
-            g = self._resample(g, start, generator)
-        variance = abs(sde.schedule.variance(start, end))
-        mean, before = -variance * self._drift, self._target(start)
-        z = normal(mean.shape, g, generator)
-        v = mean + math.sqrt(variance) * z
-        new = sde.group.retract(g, v)
-        self._evaluate(sde, new, end)
-        kernels = -(mean * (0.5 * mean / variance + z / math.sqrt(variance))).sum(-1)
-        if not sde.group.algebra.is_unimodular:
-            kernels = kernels - v @ sde.group.algebra.trace_ad_like(v)
-        self._log_weights = _finite_sum(self._log_weights, -before, self._target(end), kernels.detach())
-        return self._resample(new, end, generator)
-
-    def _evaluate(self, sde: TrivializedSDE, g: Tensor, t: float) -> None:
-        """The drift at g and the estimated density that comes with it."""
-        assert sde.score_drift is not None
-        self._drift = sde.score_drift(g, t)
-        assert self._estimated is not None
-        self._density = self._estimated
-
-    def _target(self, t: float) -> Tensor:
-        """Logarithm of the target at the present elements."""
-        return self._density if t == self._last else self._options.power * self._density
-
-    def _resample(self, g: Tensor, t: float, generator: torch.Generator | None) -> Tensor:
-        """Choose ancestors in the populations that need it, of all that belongs to a chain."""
-        assert self._log_weights is not None
-        alive = torch.isfinite(self._log_weights).any(-1, keepdim=True)
-        log_weights = torch.where(alive, self._log_weights, 0.0).log_softmax(-1)
-        number = log_weights.shape[-1]
-        size = effective_sample_size(log_weights.exp())
-        due = alive.squeeze(-1) & ((size < self._options.threshold * number) | (t == self._last))
-        if self._options.observe is not None:
-            self._options.observe(Population(t, log_weights, size, due))
-        due = due.unsqueeze(-1)
-        own = torch.arange(number, device=g.device)
-        ancestors = torch.where(due, systematic_indices(log_weights, generator), own)
-        self._log_weights = torch.where(due, 0.0, log_weights)
-        self._density = torch.where(alive, self._density, 0.0).gather(-1, ancestors)
-        self._drift = torch.take_along_dim(self._drift, ancestors.unsqueeze(-1), -2)
-        return torch.take_along_dim(g, ancestors.reshape(*ancestors.shape, *[1] * self._rank), -1 - self._rank)
+def _times(like: Tensor, t: float) -> Tensor:
+    """One time for every chain, exactly."""
+    return torch.full_like(like, t, dtype=torch.float64)
 
 
 def _finite_sum(*terms: Tensor) -> Tensor:
@@ -211,16 +227,3 @@ def _finite_sum(*terms: Tensor) -> Tensor:
     for term in terms[1:]:
         finite = finite & torch.isfinite(term)
     return torch.where(finite, sum(terms[1:], terms[0]), -torch.inf)
-
-
-def _both(
-    first: Callable[[ScoreEstimate], None] | None, second: Callable[[ScoreEstimate], None]
-) -> Callable[[ScoreEstimate], None]:
-    if first is None:
-        return second
-
-    def call(estimate: ScoreEstimate) -> None:
-        first(estimate)
-        second(estimate)
-
-    return call

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,12 +13,46 @@ from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise import NoiseKernel
-from trivgeo.sde.process import Solution, Stepper, TrivializedSDE, solve, uniform_grid
-from trivgeo.sde.resampling import Resampling
+from trivgeo.sde.process import TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.schedule import Schedule
-from trivgeo.sde.score import EnergyScore, Run, Score, as_score
+from trivgeo.sde.score import Run, Score, ScoreEstimate, as_score
 
-__all__ = ["reverse_diffusion", "reverse_solution"]
+__all__ = ["reverse_diffusion", "reverse_process"]
+
+
+def reverse_process(
+    group: LieGroup,
+    schedule: Schedule,
+    score: Score | Callable[[Tensor, float], Tensor],
+    *,
+    modular_drift: bool = True,
+    max_score_norm: float | None = None,
+) -> TrivializedSDE:
+    r"""The time reversal of the noise, for `solve` along a falling grid.
+
+    With p_t the density for left Haar measure and :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)` it is
+
+    .. math:: dg = d(L_g)_e[-\gamma^2 (\nabla_{\mathfrak g} \log p_t - a)\,dt + \gamma\,d\bar w].
+
+    The term a vanishes on unimodular groups. Without it (Kim et al. 2026, prop. 4.1 as printed) the sampler is
+    biased on all others: the adjoint of a left-invariant field X_i for left Haar measure is -X_i + a_i.
+
+    Args:
+        group: the group.
+        schedule: the diffusion coefficient.
+        score: a `Score`, or a function (g, t) to ``[*batch, dim]``.
+        modular_drift: keep the term a; ``False`` gives the published algorithm.
+        max_score_norm: longer scores are shortened to this length.
+
+    Raises:
+        ConfigurationError: the score is none, or that of noise on another group or of another schedule, or the bound
+            is not positive.
+    """
+    if max_score_norm is not None:
+        check_positive("max_score_norm", max_score_norm)
+    return TrivializedSDE(
+        group, schedule, score_drift=reversed_score(group, schedule, score, 1.0, modular_drift, max_score_norm)
+    )
 
 
 def reverse_diffusion(
@@ -30,161 +65,75 @@ def reverse_diffusion(
     generator: torch.Generator | None = None,
     modular_drift: bool = True,
     initial: Tensor | None = None,
-    max_score_norm: float | None = None,
-    stepper: Stepper[TrivializedSDE, Tensor] | None = None,
     dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
-    on_step: Callable[[int, float], None] | None = None,
-    observe: Callable[[int, float, Tensor], None] | None = None,
-    checkpoint_every: int | None = None,
-    resampling: Resampling | None = None,
 ) -> Tensor:
-    r"""Draw from p_0 by running the noise backwards from t = 1.
-
-    With p_t the density for left Haar measure and :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)` the reversal is
-
-    .. math:: dg = d(L_g)_e[-\gamma^2 (\nabla_{\mathfrak g} \log p_t - a)\,dt + \gamma\,d\bar w].
-
-    The term a vanishes on unimodular groups. Without it (Kim et al. 2026, prop. 4.1 as printed) the sampler is
-    biased on all others: the adjoint of a left-invariant field X_i for left Haar measure is -X_i + a_i.
+    """Draw from p_0: `solve` the `reverse_process`, which has the other arguments, from t = 1 to 0.
 
     Args:
-        group: the group.
-        schedule: the diffusion coefficient.
-        score: a `Score`, or a function (g, t) to ``[*batch, dim]``.
         num_samples: the number, or the batch shape, of samples; not with ``initial``.
         steps: number of equal steps.
-        generator: the source of noise, on ``device``.
-        modular_drift: keep the term a; ``False`` gives the published algorithm.
+        generator: the source of noise, on the device of the samples.
         initial: elements at t = 1, ``[*batch, *element_shape]``; default: drawn from k_1.
-        max_score_norm: longer scores are shortened to this length.
-        stepper: the scheme; default exponential Euler.
         dtype: of the samples; default torch's, or that of ``initial``.
-        device: of the samples; default torch's, or that of ``initial``.
-        on_step: called with the index and the time after every step.
-        observe: called with the index, the time and the elements at the start and after every step.
-        checkpoint_every: see `solve`.
-        resampling: weigh and resample the chains of the last batch dimension; only with an `EnergyScore` and the
-            default stepper. The default start is then ``group.random`` with the standard deviation of the noise,
-            whose density is known, in place of k_1.
 
     Returns:
         ``[*batch, *element_shape]``.
 
     Raises:
-        ConfigurationError: counts below one, both or neither of ``num_samples`` and ``initial``, or ``resampling``
-            with a score or options that it does not fit.
+        ConfigurationError: counts below one, or both or neither of ``num_samples`` and ``initial``.
     """
-    return reverse_solution(
-        group,
-        schedule,
-        score,
-        num_samples=num_samples,
-        steps=steps,
-        generator=generator,
-        modular_drift=modular_drift,
-        initial=initial,
-        max_score_norm=max_score_norm,
-        stepper=stepper,
-        dtype=dtype,
-        device=device,
-        on_step=on_step,
-        observe=observe,
-        checkpoint_every=checkpoint_every,
-        resampling=resampling,
-    ).final
+    times = uniform_grid(steps, 1.0, 0.0)
+    process = reverse_process(group, schedule, score, modular_drift=modular_drift)
+    if (num_samples is None) == (initial is None):
+        both = "neither" if initial is None else "both"
+        raise ConfigurationError(f"expected one of num_samples and initial, got {both}")
+    if initial is None:
+        assert num_samples is not None
+        batch = num_samples if isinstance(num_samples, tuple) else (num_samples,)
+        for size in batch:
+            check_count("num_samples", size)
+        device = None if generator is None else generator.device
+        kernel = NoiseKernel(group, schedule, steps)
+        initial, _ = kernel.sample(*batch, t=1.0, generator=generator, dtype=dtype, device=device)
+    return solve(process, initial, times, generator=generator).final
 
 
-def reverse_solution(
+def reversed_score(
     group: LieGroup,
     schedule: Schedule,
     score: Score | Callable[[Tensor, float], Tensor],
-    *,
-    num_samples: int | tuple[int, ...] | None = None,
-    steps: int = 100,
-    generator: torch.Generator | None = None,
-    modular_drift: bool = True,
-    initial: Tensor | None = None,
-    max_score_norm: float | None = None,
-    stepper: Stepper[TrivializedSDE, Tensor] | None = None,
-    dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
-    on_step: Callable[[int, float], None] | None = None,
-    observe: Callable[[int, float, Tensor], None] | None = None,
-    checkpoint_every: int | None = None,
-    resampling: Resampling | None = None,
-    times: Sequence[float] | None = None,
-) -> Solution[Tensor]:
-    """`reverse_diffusion` with the count of masked steps of each chain, or only a part of it.
-
-    Args:
-        times: a decreasing grid in [0, 1] in place of ``steps`` equal steps from 1 to 0; ``initial`` is at its start.
-    """
-    check_count("steps", steps)
-    if times is not None and (initial is None or list(times) != sorted(times, reverse=True)):
-        raise ConfigurationError("times: expected a decreasing grid that comes with initial")
-    if (num_samples is None) == (initial is None):
-        raise ConfigurationError(
-            "expected one of num_samples and initial, got both"
-            if initial is not None
-            else "expected one of num_samples and initial, got neither"
-        )
-    if max_score_norm is not None:
-        check_positive("max_score_norm", max_score_norm)
+    weight: float,
+    modular_drift: bool,
+    max_norm: float | None = None,
+) -> Score:
+    """``weight (a - s)``, with scores shortened to ``max_norm``, for noise of this schedule."""
     score = as_score(score)
-    if isinstance(score, EnergyScore):
-        _check_kernel(score.kernel, group, schedule)
-    if initial is None:
-        assert num_samples is not None
-        shape = num_samples if isinstance(num_samples, tuple) else (num_samples,)
-        for size in shape:
-            check_count("num_samples", size)
-        if resampling is None:
-            kernel = NoiseKernel(group, schedule, steps)
-            initial, _ = kernel.sample(*shape, t=1.0, generator=generator, dtype=dtype, device=device)
-        else:
-            std = math.sqrt(schedule.variance(0.0, 1.0))
-            initial = group.random(*shape, std=std, generator=generator, dtype=dtype, device=device)
-    group.check_elements(initial, "initial")
-    times = uniform_grid(steps, 1.0, 0.0) if times is None else times
-    if resampling is not None:
-        if stepper is not None or checkpoint_every is not None:
-            raise ConfigurationError("resampling: expected neither stepper nor checkpoint_every")
-        score, stepper = resampling.attach(score, group, schedule, times, tuple(group.batch_shape(initial)))
-    asked = tuple(times[:-1] if resampling is None else times)
-    run = Run(asked, tuple(group.batch_shape(initial)), initial.dtype, initial.device, generator)
-    prepared = score.prepare(run)
-    trace_ad = group.algebra.trace_ad_like(initial) if modular_drift and not group.algebra.is_unimodular else None
-
-    def score_drift(g: Tensor, t: float) -> Tensor:
-        s = prepared(g, t)
-        if max_score_norm is not None:
-            norm = s.norm(dim=-1, keepdim=True)
-            s = s * (max_score_norm / norm.clamp(min=max_score_norm))
-        return -s if trace_ad is None else trace_ad - s
-
-    return solve(
-        TrivializedSDE(group, schedule, score_drift=score_drift),
-        initial,
-        times,
-        stepper=stepper,
-        generator=generator,
-        on_step=on_step,
-        observe=observe,
-        checkpoint_every=checkpoint_every,
-    )
+    score.check_noise(group, schedule)
+    return _Reversed(score, group if modular_drift and not group.algebra.is_unimodular else None, weight, max_norm)
 
 
-def _check_kernel(kernel: NoiseKernel, group: LieGroup, schedule: Schedule) -> None:
-    """Raise `ConfigurationError` unless the noise of a score is that of the solve."""
-    other = kernel.group
-    if not (other.same_law(group) and torch.equal(_basis(other), _basis(group))):
-        raise ConfigurationError(f"score: expected a kernel on {group!r} with its basis, got one on {other!r}")
-    for t in (0.25, 0.5, 1.0):
-        if not math.isclose(kernel.schedule.variance(0.0, t), schedule.variance(0.0, t), rel_tol=1e-9):
-            raise ConfigurationError(f"score: expected a kernel with {schedule!r}, got one with {kernel.schedule!r}")
+@dataclass(frozen=True)
+class _Reversed(Score):
+    """``weight (a - s)``, or without a where there is no group; s is shortened to ``max_norm``."""
 
+    score: Score
+    group: LieGroup | None
+    weight: float
+    max_norm: float | None
 
-def _basis(group: LieGroup) -> Tensor:
-    scale = group.scale
-    return torch.diag(scale) if scale.ndim == 1 else scale
+    @property
+    def shares_noise(self) -> bool:
+        """That of the score."""
+        return self.score.shares_noise
+
+    def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
+        """From one estimate of the score."""
+        s, samples = self.score.estimate(g, t)
+        if self.max_norm is not None:
+            s = s * (self.max_norm / s.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
+        drift = -s if self.group is None else self.group.algebra.trace_ad_like(g) - s
+        return ScoreEstimate(self.weight * drift, samples)
+
+    def prepare(self, run: Run) -> Score:
+        """With the score prepared."""
+        return dataclasses.replace(self, score=self.score.prepare(run))

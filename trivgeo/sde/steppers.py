@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant
+from trivgeo._random import normal
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import LieAlgebra, LieGroup
-from trivgeo.sde.process import ExponentialEuler, Stepper, TrivializedSDE, normal
+from trivgeo.sde.process import ExponentialEuler, Stepper, StepState, TrivializedSDE, gathered
 
 __all__ = ["GeometricHeun", "RungeKuttaMuntheKaas4"]
 
@@ -43,47 +46,49 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
 
     def __init__(self, *, skip_zero: bool = False) -> None:
         self.skip_zero = skip_zero
-        self._first_order = ExponentialEuler()
-        self._corrections: dict[int, tuple[LieAlgebra, Constant, Constant]] = {}
+
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        """All times of the grid, but for 0 if it is to be skipped."""
+        return tuple(t for t in grid if t > 0.0 or not self.skip_zero)
 
     def step(
-        self, sde: TrivializedSDE, g: Tensor, start: float, end: float, generator: torch.Generator | None
-    ) -> Tensor:
+        self,
+        sde: TrivializedSDE,
+        state: StepState[Tensor],
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState[Tensor]:
         """Two drifts, two exponentials; one exponential without drift."""
         if self.skip_zero and end == 0.0:
-            return self._first_order.step(sde, g, start, end, generator)
-        group = sde.group
-        u = sde.increment(g, start, end)
+            return ExponentialEuler().step(sde, state, start, end, generator)
+        g, group = state.y, sde.group
+        u, evaluated = sde.increment(g, start, end)
+
+        def again(displacement: Tensor) -> tuple[Tensor, Any]:
+            """The displacement by the drifts where the first one led, and all that was evaluated."""
+            other, later = sde.increment(group.retract(g, displacement), start, end, at=end)
+            assert other is not None
+            return other, gathered(evaluated, later)
+
         if not sde.noisy:
             if u is None:
-                return g
-            other = sde.increment(group.retract(g, u), start, end, at=end)
-            assert other is not None
-            return group.retract(g, 0.5 * (u + other))
-        shape = (*group.batch_shape(g), group.dim)
-        sigma = sde.noise_std(start, end)
+                return StepState(g)
+            other, evaluated = again(u)
+            return StepState(group.retract(g, 0.5 * (u + other)), evaluated=evaluated)
+        shape, sigma = (*group.batch_shape(g), group.dim), sde.noise_std(start, end)
         noise = sigma * normal(shape, g, generator)
         v, turn = noise, None
         if u is not None:
-            other = sde.increment(group.retract(g, u + noise), start, end, at=end)
-            assert other is not None
+            other, evaluated = again(u + noise)
             v = v + 0.5 * (u + other)
             turn = 0.25 * group.algebra.bracket(noise, other - u)
-        if group.algebra.is_abelian:
-            return group.retract(g, v)
-        third, area = self._constants(group)
-        eta = normal(shape, g, generator)
-        v = v + sigma**2 * (v @ third.like(g).mT + eta @ area.like(g).mT)
-        return group.retract(g, v if turn is None else v + turn)
-
-    def _constants(self, group: LieGroup) -> tuple[Constant, Constant]:
-        """M and S of a group, made once."""
-        algebra = group.algebra
-        found = self._corrections.get(id(algebra))
-        if found is None or found[0] is not algebra:
-            found = (algebra, *_corrections(algebra))
-            self._corrections[id(algebra)] = found
-        return found[1], found[2]
+        if not group.algebra.is_abelian:
+            third, area = group.algebra.noise_corrections
+            eta = normal(shape, g, generator)
+            v = v + sigma**2 * (v @ third.like(g).mT + eta @ area.like(g).mT)
+            v = v if turn is None else v + turn
+        return StepState(group.retract(g, v), evaluated=evaluated)
 
 
 class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
@@ -99,32 +104,34 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
         ConfigurationError: the equation has noise.
     """
 
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        """The grid and the middles of its steps."""
+        middles = [0.5 * (a + b) for a, b in itertools.pairwise(grid)]
+        return (grid[0], *(t for pair in zip(middles, grid[1:], strict=True) for t in pair))
+
     def step(
-        self, sde: TrivializedSDE, g: Tensor, start: float, end: float, generator: torch.Generator | None
-    ) -> Tensor:
+        self,
+        sde: TrivializedSDE,
+        state: StepState[Tensor],
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState[Tensor]:
         """Four drifts, four exponentials."""
         if sde.noisy:
             raise ConfigurationError("sde: expected an equation without noise for RungeKuttaMuntheKaas4")
-        group, h, middle = sde.group, end - start, 0.5 * (start + end)
+        g, group, h, middle = state.y, sde.group, end - start, 0.5 * (start + end)
         bracket = group.algebra.bracket
+        evaluated = []
 
         def slope(x: Tensor, t: float) -> Tensor:
-            velocity = sde.velocity(x, t)
+            velocity, found = sde.velocity(x, t)
+            evaluated.append(found)
             return x.new_zeros(*group.batch_shape(x), group.dim) if velocity is None else h * velocity
 
         k1 = slope(g, start)
         k2 = slope(group.retract(g, 0.5 * k1), middle)
         k3 = slope(group.retract(g, 0.5 * k2 + 0.125 * bracket(k1, k2)), middle)
         k4 = slope(group.retract(g, k3), end)
-        return group.retract(g, (k1 + 2.0 * (k2 + k3) + k4 + 0.5 * bracket(k1, k4)) / 6.0)
-
-
-def _corrections(algebra: LieAlgebra) -> tuple[Constant, Constant]:
-    """M and S of `GeometricHeun`."""
-    c = algebra.structure_constants
-    ad = c.transpose(1, 2)
-    third = torch.einsum("jab,jbc->ac", ad, ad) / 12.0
-    covariance = torch.einsum("ijk,ijl->kl", c, c) / 8.0
-    values, vectors = torch.linalg.eigh(covariance)
-    area = (vectors * values.clamp(min=0.0).sqrt()) @ vectors.mT
-    return Constant(third), Constant(area)
+        v = (k1 + 2.0 * (k2 + k3) + k4 + 0.5 * bracket(k1, k4)) / 6.0
+        return StepState(group.retract(g, v), evaluated=gathered(*evaluated))

@@ -1,0 +1,35 @@
+"""Every random number of the library: drawn from an explicit generator, on the device of the tensors it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["integers", "normal", "permutation", "seed", "uniform"]
+
+
+def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers in the dtype and on the device of ``like``."""
+    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
+
+
+def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Numbers in [0, 1) in the dtype and on the device of ``like``."""
+    return torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
+
+
+def integers(high: int, shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Integers from 0 to ``high - 1``, with repetition."""
+    return torch.randint(high, tuple(shape), generator=generator, device=like.device)
+
+
+def permutation(number: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The integers from 0 to ``number - 1`` in a random order, ``[number]``."""
+    return torch.randperm(number, generator=generator, device=like.device)
+
+
+def seed(like: Tensor, generator: torch.Generator | None) -> int:
+    """A seed for generators that are to be made again."""
+    return int(integers(2**62, (), like, generator))
