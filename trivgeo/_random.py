@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["integers", "normal", "permutation", "seed", "uniform"]
+__all__ = ["choice", "integers", "normal", "permutation", "seed", "uniform"]
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -33,3 +33,8 @@ def permutation(number: int, like: Tensor, generator: torch.Generator | None) ->
 def seed(like: Tensor, generator: torch.Generator | None) -> int:
     """A seed for generators that are to be made again."""
     return int(integers(2**62, (), like, generator))
+
+
+def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
+    """``number`` indices for each row of probabilities ``[b, n]``, with repetition, ``[b, number]``."""
+    return torch.multinomial(weights, number, replacement=True, generator=generator)
