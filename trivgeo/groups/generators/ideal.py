@@ -259,10 +259,10 @@ class IdealAutomorphism(Automorphism):
                 parts = [bracket(series[i], nested[j - 1][k + 1 - i]) for i in range(1, k + 2)]
                 nested[j].append(sum(parts[1:], start=parts[0]))
         n = sum(series[2:], start=series[1])
-        h = self._group.exp(y)
+        h = self._group._exp(y)
         for _ in range(squarings):
-            n = self._ideal.compose(n, self.apply(h, n))
-            h = self._group.compose(h, h)
+            n = self._ideal._compose(n, self.apply(h, n))
+            h = self._group._compose(h, h)
         return n
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
