@@ -113,7 +113,7 @@ class PosteriorEnergy:
             energy = energy + of_transformation
         if self.log_det:
             whole = self._lift(self._original, len(shape) - 1)
-            energy = energy - self.action.sum_points(self.action.log_abs_det_jacobian(inverse, whole))
+            energy = energy - self.action.log_abs_det_jacobian(inverse, whole)
         return torch.where(torch.isfinite(energy), energy, torch.inf)
 
     @staticmethod
