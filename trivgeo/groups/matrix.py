@@ -72,12 +72,12 @@ class MatrixGroup(LieGroup):
     def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
         """The matrix of an algebra vector."""
         self.check_vectors(v)
-        return self._tangent(self._to_natural(v))
+        return self._tangent(self.basis.to_natural(v))
 
     def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
         """The algebra vector of a matrix (of its projection on the algebra, in general)."""
         self.check_elements(matrix, "matrix")
-        return self._from_natural(self._coordinates(matrix))
+        return self.basis.from_natural(self._coordinates(matrix))
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         return matrix.flatten(-2) @ self._dual.like(matrix)
