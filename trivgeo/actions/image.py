@@ -92,7 +92,9 @@ class ImageWarp(Action):
         grid = rearrange(source.expand(*batch, -1, -1), "... (h w) xy -> ... h w xy", h=height)
         grid = grid.reshape(rows.shape[0], chains * height, width, 2)
         warped = functional.grid_sample(rows, grid, mode=self.mode, padding_mode="zeros", align_corners=False)
-        warped = rearrange(warped, "b c (k h) w -> (b k) c h w", k=chains).reshape(*batch, channels, height, width)
+        warped = rearrange(warped, "b c (k h) w -> (b k) c h w", k=chains, h=height).reshape(
+            *batch, channels, height, width
+        )
         return torch.where(kept[..., None, None, None], warped, math.nan) if self._local else warped
 
     def source_points(self, g: Tensor, height: int, width: int) -> Float[Tensor, "*batch h w 2"]:

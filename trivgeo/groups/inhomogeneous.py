@@ -9,14 +9,12 @@ from torch import Tensor
 
 from trivgeo._numerics import log_abs_det, polynomial
 from trivgeo.groups._matrices import (
-    affine_exp,
     circular,
     circular_slopes,
     identity_like,
-    inverse,
+    kernel,
     matvec,
     phi1_ad,
-    phi1_matrix,
     transform_points,
 )
 from trivgeo.groups.action import PointAction
@@ -61,6 +59,7 @@ class InhomogeneousGroup(LieGroup):
         derivations = linear.hat(torch.eye(linear.dim, dtype=torch.float64))
         algebra = LieAlgebra.semidirect_sum(linear.algebra, translations, derivations)
         self.linear = linear
+        self._kernel = kernel(n)
         self.size = n
         super().__init__(algebra, (n, n + 1), scale)
 
@@ -117,7 +116,7 @@ class InhomogeneousGroup(LieGroup):
 
     def _exp(self, v: Tensor) -> Tensor:
         y, z = self._halves(v)
-        return affine_exp(self.linear._tangent(y), z)
+        return self._kernel.affine_exp(self.linear._tangent(y), z)
 
     def _log(self, g: Tensor) -> Tensor:
         a, b = self._split(g)
@@ -194,7 +193,7 @@ class SE(InhomogeneousGroup):
             cross = torch.linalg.cross(y, b)
             f = _cot_coefficient(squared_norm(y)).unsqueeze(-1)
             return b - 0.5 * cross + f * torch.linalg.cross(y, cross)
-        return matvec(inverse(phi1_matrix(self.linear._tangent(y))), b)
+        return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         if self.size == 2:
@@ -246,7 +245,7 @@ class Affine(InhomogeneousGroup):
         super().__init__(GLPlus(n), scale)
 
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        return matvec(inverse(phi1_matrix(self.linear._tangent(y))), b)
+        return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         """-(A e_kl A^-1 b)_i = -A_ik (A^-1 b)_l."""

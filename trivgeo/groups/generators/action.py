@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.checks import check_count, check_fraction, check_positive
-from trivgeo.groups._matrices import matrix_exp, transform_points
+from trivgeo.groups._matrices import kernel, transform_points
 from trivgeo.groups.action import JetAction
 from trivgeo.groups.generators.chart import Chart
 from trivgeo.groups.generators.fields import VectorFields
@@ -333,6 +333,7 @@ class ProjectiveMatrices:
     def __init__(self, group: GeneratedGroup, matrices: Tensor) -> None:
         self._group = group
         self._matrices = Constant(matrices)
+        self._kernel = kernel(matrices.shape[-1])
         full = group.full_representation
         # The semisimple part is a block of this very representation: no logarithm is needed.
         self._full = full if full is not None and full.source is matrices else None
@@ -346,7 +347,7 @@ class ProjectiveMatrices:
             vectors, _ = self._group.factors(g)
             total = None
         for v in vectors:
-            step = matrix_exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
+            step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
             total = step if total is None else step @ total
         assert total is not None
         return total
