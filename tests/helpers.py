@@ -52,7 +52,11 @@ def numeric_jacobian(f: Callable[[Tensor], Tensor], x: Tensor, step: float = 5e-
 
 def affine_line(scale: object = None) -> SemidirectProduct:
     """Aff(1), x -> e^a x + b, element (a, b); left Haar measure e^-a da db, modular function e^-a."""
-    return SemidirectProduct(Translation(1), Translation(1), lambda h, n: h.exp() * n, scale=scale)
+    return SemidirectProduct(Translation(1), Translation(1), _stretch, scale=scale)
+
+
+def _stretch(h: Tensor, n: Tensor) -> Tensor:
+    return h.exp() * n
 
 
 def random_vectors(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -175,6 +176,9 @@ class Constant:
         self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
         self._float32 = self.value.float()
         self._other: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Constant, (self.value,)
 
     def like(self, x: Tensor) -> Tensor:
         """The constant in the dtype and on the device of ``x``."""

@@ -91,12 +91,12 @@ def affine_line_matrix(g: Tensor) -> Tensor:
     return stack_matrix([[a.exp(), b], [0.0, 1.0]], a)
 
 
+def dilate(h: Tensor, n: Tensor) -> Tensor:
+    return n * torch.cat([h.exp(), (2 * h).exp(), (3 * h).exp()], -1)
+
+
 def dilated_heisenberg(scale: object = None) -> SemidirectProduct:
     """R acting on H(1) by dilations e^h, e^2h, e^3h; not unimodular, two-step ideal."""
-
-    def dilate(h: Tensor, n: Tensor) -> Tensor:
-        return n * torch.cat([h.exp(), (2 * h).exp(), (3 * h).exp()], -1)
-
     return SemidirectProduct(Translation(1), Heisenberg(1, 2.0), dilate, scale=scale)
 
 
@@ -106,9 +106,13 @@ def dilated_heisenberg_matrix(g: Tensor) -> Tensor:
     return heisenberg_matrix(g[..., 1:], 1, 2.0) @ dilation
 
 
+def multiply(h: Tensor, n: Tensor) -> Tensor:
+    return (h @ n.unsqueeze(-1)).squeeze(-1)
+
+
 def special_affine(scale: object = None) -> SemidirectProduct:
     """SL(2) acting on R^2 by its matrices."""
-    return SemidirectProduct(SL(2), Translation(2), lambda h, n: (h @ n.unsqueeze(-1)).squeeze(-1), scale=scale)
+    return SemidirectProduct(SL(2), Translation(2), multiply, scale=scale)
 
 
 def special_affine_matrix(g: Tensor) -> Tensor:
@@ -132,15 +136,15 @@ def jacobi_matrix(g: Tensor, central: float) -> Tensor:
     return ideal @ complement
 
 
+def move_plane(h: Tensor, n: Tensor) -> Tensor:
+    a, b, c, d = h[..., 0, 0], h[..., 0, 1], h[..., 1, 0], h[..., 1, 1]
+    q, p, z = n.unbind(-1)
+    return torch.stack([a * q - b * p, d * p - c * q, z + torch.zeros_like(a)], -1)
+
+
 def linear_jacobi(scale: object = None) -> SemidirectProduct:
     """SL(2) with H(1), by `LinearAutomorphism` and so by matrix exponentials."""
-
-    def represent(h: Tensor, n: Tensor) -> Tensor:
-        a, b, c, d = h[..., 0, 0], h[..., 0, 1], h[..., 1, 0], h[..., 1, 1]
-        q, p, z = n.unbind(-1)
-        return torch.stack([a * q - b * p, d * p - c * q, z + torch.zeros_like(a)], -1)
-
-    return SemidirectProduct(SL(2), Heisenberg(1, 3.0), represent, scale=scale)
+    return SemidirectProduct(SL(2), Heisenberg(1, 3.0), move_plane, scale=scale)
 
 
 def homogeneous_matrix(g: Tensor) -> Tensor:
@@ -201,16 +205,23 @@ def filiform(scale: Scale = None) -> LieGroup:
 
 def generated_kdv(scale: Scale = None) -> LieGroup:
     """The symmetries of KdV from their fields on (x, t, u), as torch functions."""
-    return from_generators(
-        {
-            "X": lambda p: torch.stack([torch.ones_like(p[0]), 0 * p[1], 0 * p[2]]),
-            "T": lambda p: torch.stack([0 * p[0], torch.ones_like(p[1]), 0 * p[2]]),
-            "C": lambda p: torch.stack([p[1], 0 * p[1], torch.ones_like(p[2])]),
-            "S": lambda p: torch.stack([p[0], 3 * p[1], -2 * p[2]]),
-        },
-        variables=3,
-        scale=scale,
-    )
+    return from_generators({"X": kdv_x, "T": kdv_t, "C": kdv_boost, "S": kdv_scaling}, variables=3, scale=scale)
+
+
+def kdv_x(p: Tensor) -> Tensor:
+    return torch.stack([torch.ones_like(p[0]), 0 * p[1], 0 * p[2]])
+
+
+def kdv_t(p: Tensor) -> Tensor:
+    return torch.stack([0 * p[0], torch.ones_like(p[1]), 0 * p[2]])
+
+
+def kdv_boost(p: Tensor) -> Tensor:
+    return torch.stack([p[1], 0 * p[1], torch.ones_like(p[2])])
+
+
+def kdv_scaling(p: Tensor) -> Tensor:
+    return torch.stack([p[0], 3 * p[1], -2 * p[2]])
 
 
 CASES = [

@@ -34,6 +34,7 @@ from trivgeo.groups import (
     SO,
     Affine,
     BurgersSymmetry,
+    FlowSettings,
     GeneratedGroup,
     HeatSymmetry,
     KdVSymmetry,
@@ -291,7 +292,7 @@ CATALOGUE: list[tuple[LieGroup, int]] = [
 @pytest.mark.parametrize(("group", "m"), CATALOGUE, ids=[str(g) for g, _ in CATALOGUE])
 def test_catalogue(group: LieGroup, m: int) -> None:
     """From the derivative of its action alone a catalogue group is found again, with the same basis."""
-    built = from_generators(fields_of(group, m), variables=m, names=group.algebra.names)
+    built = from_generators(dict(zip(group.algebra.names, fields_of(group, m), strict=True)), variables=m)
     assert_relative(built.algebra.structure_constants, group.algebra.structure_constants, 1e-10)
     assert_relative(built.algebra.trace_ad, group.algebra.trace_ad, 1e-10)
     w, s = (random_vectors(group, 3, std=0.12, seed=k) for k in range(2))
@@ -420,7 +421,9 @@ class TestKindsOfFlow:
         """Torch functions that are neither projective nor affine; the estimate bounds the error of few steps."""
         w, start = torch.tensor([[0.9, 0.4], [0.1, 0.1]], dtype=torch.float64), log_points(5)
         for steps in (2, 4, 16):
-            group = from_generators(LOG_FIELDS, variables=1, sampler=log_points, steps=steps, tolerance=0.1)
+            group = from_generators(
+                LOG_FIELDS, variables=1, sampler=log_points, settings=FlowSettings(steps, tolerance=0.1)
+            )
             action = group.action()
             assert dict(action.flows) == {"x1": "integrated"}
             truth = log_flow(w.unsqueeze(-2), start)
@@ -812,16 +815,18 @@ class TestInput:
             ({"P": (sp.log(-(x**2) - 1), 0)}, {}, ConfigurationError, "pass sampler"),
             ({"P": lambda p: p[..., :1]}, {"variables": 2}, ShapeError, "expected a tangent"),
             ({"P": lambda p: p.nothing}, {"variables": 2}, ConfigurationError, "expected a function of a point"),
-            ({"P": (1, 0)}, {"names": ["Q"]}, ConfigurationError, "names"),
-            ({"P": (1, 0)}, {"steps": 0}, ConfigurationError, "steps"),
-            ({"P": (1, 0)}, {"nodes": 0}, ConfigurationError, "nodes"),
-            ({"P": (1, 0)}, {"tolerance": 0.0}, ConfigurationError, "tolerance"),
+            ({"P": (1, 0)}, {"settings": 16}, ConfigurationError, "settings"),
             ({}, {}, ConfigurationError, "at least one"),
         ],
     )
     def test_errors(self, fields: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
             from_generators(fields, **({"variables": (x, t)} | options))
+
+    def test_settings(self) -> None:
+        for bad in ({"steps": 0}, {"nodes": 0}, {"tolerance": 0.0}, {"tolerance": 1.0}):
+            with pytest.raises(ConfigurationError, match=next(iter(bad))):
+                FlowSettings(**bad)
 
     def test_pickle_and_copies(self) -> None:
         group = BY_NAME["heat"].make(scale=[0.5, 1.0, 1.0, 1.0, 1.0, 2.0]).with_scale(0.3)

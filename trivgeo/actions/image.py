@@ -6,6 +6,7 @@ import math
 from typing import Any, Literal
 
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
@@ -88,9 +89,12 @@ class ImageWarp(Action):
         chains = math.prod(batch[images:])
         rows = padded.reshape(*padded.shape[:images], channels, height, width)
         rows = rows.expand(*batch[:images], -1, -1, -1).reshape(-1, channels, height, width)
-        grid = source.expand(*batch, height * width, 2).reshape(rows.shape[0], chains * height, width, 2)
+        grid = rearrange(source.expand(*batch, -1, -1), "... (h w) xy -> ... h w xy", h=height)
+        grid = grid.reshape(rows.shape[0], chains * height, width, 2)
         warped = functional.grid_sample(rows, grid, mode=self.mode, padding_mode="zeros", align_corners=False)
-        warped = warped.unflatten(2, (chains, height)).movedim(1, 2).reshape(*batch, channels, height, width)
+        warped = rearrange(warped, "b c (k h) w -> (b k) c h w", k=chains, h=height).reshape(
+            *batch, channels, height, width
+        )
         return torch.where(kept[..., None, None, None], warped, math.nan) if self._local else warped
 
     def source_points(self, g: Tensor, height: int, width: int) -> Float[Tensor, "*batch h w 2"]:
@@ -115,13 +119,8 @@ class ImageWarp(Action):
         """
         batch = self._out_shape(g, x)
         channels, height, width = x.shape[-3:]
-        per_pixel = self.point_action.log_abs_det_jacobian(g, pixel_centres(height, width, g))
-        total = 0.5 * channels * per_pixel.sum(-1)
+        total = 0.5 * channels * self.point_action.log_abs_det_jacobian(g, pixel_centres(height, width, g))
         return torch.where(self._keeps_frame(self.group.inverse(g)), total, math.nan).expand(batch)
-
-    def sum_points(self, per_part: Tensor) -> Float[Tensor, "*batch"]:
-        """`log_abs_det_jacobian` is per image already."""
-        return per_part
 
     def batch_shape(self, x: Any) -> torch.Size:
         """All dimensions but channels, height and width."""

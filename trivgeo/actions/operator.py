@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
-from trivgeo.groups import Action, PointAction
+from trivgeo.groups import Action, JetAction, PointAction
 
 __all__ = ["OperatorAction", "OperatorInput", "interpolate"]
 
@@ -43,8 +43,10 @@ class OperatorAction(Action):
     """
 
     def __init__(self, point_action: PointAction) -> None:
-        if not isinstance(point_action, PointAction) or not {2, 3} <= set(point_action.point_dims):
-            raise ConfigurationError(f"point_action: expected one on (x, t) and (x, t, u), got {point_action!r}")
+        if not isinstance(point_action, JetAction) or not {2, 3} <= set(point_action.point_dims):
+            raise ConfigurationError(
+                f"point_action: expected a JetAction, on (x, t) and (x, t, u), got {point_action!r}"
+            )
         self.point_action = point_action
         self.group = point_action.group
 
@@ -74,13 +76,9 @@ class OperatorAction(Action):
     def log_abs_det_jacobian(self, g: Tensor, x: OperatorInput) -> Float[Tensor, "*batch"]:
         """The sum over all points of both parts."""
         return sum(
-            (self.point_action.log_abs_det_jacobian(g, part).sum(-1) for part in x[1:]),
-            start=self.point_action.log_abs_det_jacobian(g, x[0]).sum(-1),
+            (self.point_action.log_abs_det_jacobian(g, part) for part in x[1:]),
+            start=self.point_action.log_abs_det_jacobian(g, x[0]),
         )
-
-    def sum_points(self, per_part: Tensor) -> Float[Tensor, "*batch"]:
-        """`log_abs_det_jacobian` is per datum already."""
-        return per_part
 
     def batch_shape(self, x: Any) -> torch.Size:
         """All dimensions but the points and their coordinates."""

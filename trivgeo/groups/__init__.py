@@ -1,9 +1,10 @@
 """Lie groups whose elements are plain tensors, and their actions on points."""
 
-from trivgeo.groups.action import Action, PointAction
+from trivgeo.groups.action import Action, JetAction, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
-from trivgeo.groups.generators import GeneratedAction, GeneratedGroup, from_generators
+from trivgeo.groups.basis import Basis
+from trivgeo.groups.generators import FlowSettings, GeneratedAction, GeneratedGroup, from_generators
 from trivgeo.groups.inhomogeneous import SE, Affine, InhomogeneousGroup
 from trivgeo.groups.kdv import KdVSymmetry
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
@@ -22,14 +23,17 @@ __all__ = [
     "Action",
     "Affine",
     "Automorphism",
+    "Basis",
     "BurgersSymmetry",
     "DirectProduct",
+    "FlowSettings",
     "GLPlus",
     "GeneratedAction",
     "GeneratedGroup",
     "HeatSymmetry",
     "Heisenberg",
     "InhomogeneousGroup",
+    "JetAction",
     "KdVSymmetry",
     "LieAlgebra",
     "LieGroup",

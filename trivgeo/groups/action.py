@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,7 +17,7 @@ from trivgeo.errors import ConfigurationError, ShapeError
 if TYPE_CHECKING:
     from trivgeo.groups.base import LieGroup
 
-__all__ = ["Action", "PointAction"]
+__all__ = ["Action", "JetAction", "PointAction"]
 
 
 class Action(ABC):
@@ -34,12 +34,12 @@ class Action(ABC):
         """The transformed data ``g.x``."""
 
     @abstractmethod
-    def is_valid(self, g: Tensor, x: Any) -> Bool[Tensor, ...]:
+    def is_valid(self, g: Tensor, x: Any) -> Bool[Tensor, "..."]:
         """Where the (local) action is defined."""
 
     @abstractmethod
-    def log_abs_det_jacobian(self, g: Tensor, x: Any) -> Float[Tensor, ...]:
-        """``log |det d(g.x)/dx|``."""
+    def log_abs_det_jacobian(self, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
+        """``log |det d(g.x)/dx|``, one number per datum."""
 
     @abstractmethod
     def check_data(self, x: Any, name: str = "x") -> None:
@@ -48,10 +48,6 @@ class Action(ABC):
     @abstractmethod
     def batch_shape(self, x: Any) -> torch.Size:
         """The leading dimensions of data that passed `check_data`."""
-
-    @abstractmethod
-    def sum_points(self, per_part: Tensor) -> Float[Tensor, "*batch"]:
-        """Add up what `log_abs_det_jacobian` returns into one number per datum."""
 
 
 class PointAction(Action):
@@ -80,9 +76,88 @@ class PointAction(Action):
         """What must not vanish for ``g.x`` to be defined, ``[*batch, p]``; ``None`` for a global action."""
         return None
 
+    @final
+    def __call__(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n"]:
+        """The points ``g.x``, NaN where the local action is not defined.
+
+        Raises:
+            ShapeError: an element or a point has the wrong shape, or the batches do not broadcast.
+        """
+        g = self._lift(g, x)
+        y = self._transform(g, x)
+        d = self._denominator(g, x)
+        return y if d is None else torch.where((d != 0).unsqueeze(-1), y, math.nan)
+
+    @final
+    def denominator(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """What must not vanish for ``g.x`` to be defined; constant one for a global action.
+
+        It keeps its sign exactly on the connected pieces of the domain of the transformation.
+        """
+        g = self._lift(g, x)
+        d = self._denominator(g, x)
+        return torch.ones(self._out_shape(g, x), dtype=x.dtype, device=x.device) if d is None else d
+
+    @final
+    def is_valid(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Bool[Tensor, "*out p"]:
+        """Whether ``g.x`` is defined and finite at each point."""
+        return torch.isfinite(self(g, x)).all(-1)
+
+    @final
+    def jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n n"]:
+        """``d(g.x)/dx`` at each point, by forward-mode differentiation."""
+        lifted = self._lift(g, x)
+        x = x.expand(*self._out_shape(lifted, x), x.shape[-1])
+        if self.dual_elements:
+            return jvp_columns(lambda point, element: self(element, point), x, g)
+        return jvp_columns(lambda point: self(g, point), x)
+
+    @final
+    def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out"]:
+        """``log |det d(g.x)/dx|`` of the whole set of points: the sum over the points."""
+        return log_abs_det(self.jacobian(g, x)).sum(-1)
+
+    @final
+    def batch_shape(self, x: Any) -> torch.Size:
+        """All dimensions but the points and their coordinates."""
+        return x.shape[:-2]
+
+    @final
+    def check_data(self, x: Any, name: str = "x") -> None:
+        """Raise `ShapeError` unless ``x`` is a tensor ``[*batch, p, n]`` with n one of `point_dims`."""
+        if not isinstance(x, Tensor):
+            raise ConfigurationError(f"{name}: expected a tensor of points, got {type(x).__name__}")
+        if x.ndim < 2 or x.shape[-1] not in self.point_dims:
+            wanted = " or ".join(map(str, self.point_dims))
+            raise ShapeError(f"{name}: expected points [*batch, p, {wanted}], got {list(x.shape)}")
+
+    @final
+    def _lift(self, g: Tensor, x: Tensor) -> Tensor:
+        """Check both and give g the dimension of the points."""
+        self.group.check_elements(g)
+        self.check_data(x)
+        lifted = g.unsqueeze(g.ndim - len(self.group.element_shape))
+        self._out_shape(lifted, x)
+        return lifted
+
+    @final
+    def _out_shape(self, lifted: Tensor, x: Tensor) -> torch.Size:
+        batch = self.group.batch_shape(lifted)
+        try:
+            return torch.broadcast_shapes(batch, x.shape[:-1])
+        except RuntimeError as error:
+            raise ShapeError(
+                f"expected batches of elements and points that broadcast, got {list(batch[:-1])} and "
+                f"{list(x.shape[:-2])}"
+            ) from error
+
+
+class JetAction(PointAction):
+    """A point action of symmetries of a differential equation: points are jets (x, t, u), or (x, t) alone."""
+
     @property
     def base_is_projective(self) -> bool:
-        """Whether (x, t) of a jet moves by a projective map that does not depend on u.
+        """Whether (x, t) moves by a projective map that does not depend on u.
 
         Then convex hulls of points (x, t) go to convex hulls while the denominator keeps its sign, and at one
         fixed t the map of x is affine.
@@ -96,75 +171,3 @@ class PointAction(Action):
         out common factors.
         """
         return self(g, jets)[..., -1]
-
-    # Final ---------------------------------------------------------------------------------------------------
-
-    def __call__(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n"]:
-        """The points ``g.x``, NaN where the local action is not defined.
-
-        Raises:
-            ShapeError: an element or a point has the wrong shape, or the batches do not broadcast.
-        """
-        g = self._lift(g, x)
-        y = self._transform(g, x)
-        d = self._denominator(g, x)
-        return y if d is None else torch.where((d != 0).unsqueeze(-1), y, math.nan)
-
-    def denominator(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
-        """What must not vanish for ``g.x`` to be defined; constant one for a global action.
-
-        It keeps its sign exactly on the connected pieces of the domain of the transformation.
-        """
-        g = self._lift(g, x)
-        d = self._denominator(g, x)
-        return torch.ones(self._out_shape(g, x), dtype=x.dtype, device=x.device) if d is None else d
-
-    def is_valid(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Bool[Tensor, "*out p"]:
-        """Whether ``g.x`` is defined and finite at each point."""
-        return torch.isfinite(self(g, x)).all(-1)
-
-    def jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n n"]:
-        """``d(g.x)/dx`` at each point, by forward-mode differentiation."""
-        lifted = self._lift(g, x)
-        x = x.expand(*self._out_shape(lifted, x), x.shape[-1])
-        if self.dual_elements:
-            return jvp_columns(lambda point, element: self(element, point), x, g)
-        return jvp_columns(lambda point: self(g, point), x)
-
-    def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
-        """``log |det d(g.x)/dx|`` at each point."""
-        return log_abs_det(self.jacobian(g, x))
-
-    def sum_points(self, per_part: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch"]:
-        """The log-determinant of the whole set of points: the sum over the points."""
-        return per_part.sum(-1)
-
-    def batch_shape(self, x: Any) -> torch.Size:
-        """All dimensions but the points and their coordinates."""
-        return x.shape[:-2]
-
-    def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise `ShapeError` unless ``x`` is a tensor ``[*batch, p, n]`` with n one of `point_dims`."""
-        if not isinstance(x, Tensor):
-            raise ConfigurationError(f"{name}: expected a tensor of points, got {type(x).__name__}")
-        if x.ndim < 2 or x.shape[-1] not in self.point_dims:
-            wanted = " or ".join(map(str, self.point_dims))
-            raise ShapeError(f"{name}: expected points [*batch, p, {wanted}], got {list(x.shape)}")
-
-    def _lift(self, g: Tensor, x: Tensor) -> Tensor:
-        """Check both and give g the dimension of the points."""
-        self.group.check_elements(g)
-        self.check_data(x)
-        lifted = g.unsqueeze(g.ndim - len(self.group.element_shape))
-        self._out_shape(lifted, x)
-        return lifted
-
-    def _out_shape(self, lifted: Tensor, x: Tensor) -> torch.Size:
-        batch = self.group.batch_shape(lifted)
-        try:
-            return torch.broadcast_shapes(batch, x.shape[:-1])
-        except RuntimeError as error:
-            raise ShapeError(
-                f"expected batches of elements and points that broadcast, got {list(batch[:-1])} and "
-                f"{list(x.shape[:-2])}"
-            ) from error

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import Constant, log_abs_det
+from trivgeo._numerics import log_abs_det
 from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import _fingerprint
 from trivgeo.groups._matrices import phi1_ad
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.basis import Basis, Scale
 
 __all__ = ["LieGroup", "Scale"]
-
-Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 
 GroupT = TypeVar("GroupT", bound="LieGroup")
 
@@ -35,8 +35,8 @@ class LieGroup(ABC):
     :math:`g \leftarrow g \exp v`. The Haar measure :math:`\mu` is the left one, and the modular function is
     :math:`\lambda(g) = \det \mathrm{Ad}(g^{-1})`, :math:`\mu(A g) = \lambda(g) \mu(A)`.
 
-    Subclasses implement the underscored methods in the natural basis; the public ones, which are final, add the
-    scale of the basis and the checks.
+    Subclasses implement the underscored methods in the natural basis, which take their arguments as checked and call
+    each other; the public ones, which are final, add the scale of the basis and the checks.
 
     Args:
         natural_algebra: the algebra in the natural basis.
@@ -57,31 +57,69 @@ class LieGroup(ABC):
     ) -> None:
         self._element_shape = tuple(element_shape)
         self._natural_algebra = natural_algebra
-        self._scale: Tensor | None
-        self._frame: _Frame | None
+        self._fingerprint: dict[str, Any] | None = None
         self._set_scale(scale)
 
     # What a group is -----------------------------------------------------------------------------------------
 
     @property
+    @final
     def algebra(self) -> LieAlgebra:
         """The Lie algebra, in the scaled basis."""
         return self._algebra
 
     @property
+    @final
     def dim(self) -> int:
         """The dimension of the group."""
         return self._algebra.dim
 
     @property
+    @final
     def element_shape(self) -> tuple[int, ...]:
         """The shape of one element."""
         return self._element_shape
 
     @property
+    @final
     def scale(self) -> Float[Tensor, " n"] | Float[Tensor, "n n"]:
         """The basis in units of the natural one, ``[n]`` or ``[n, n]``, as given; float64 on the CPU."""
-        return torch.ones(self.dim, dtype=torch.float64) if self._scale is None else self._scale
+        return self._basis.scale
+
+    @property
+    @final
+    def basis(self) -> Basis:
+        """The basis itself: its rows, and coordinates in it."""
+        return self._basis
+
+    @final
+    def fingerprint(self) -> dict[str, Any]:
+        """What elements are and how they multiply, as numbers that a file can hold; the scale is no part of it.
+
+        Returns:
+            The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
+            every natural basis vector and of three fixed vectors, and the ``products`` of these three.
+        """
+        if self._fingerprint is None:
+            self._fingerprint = _fingerprint.of(self)
+        return copy.deepcopy(self._fingerprint)
+
+    @final
+    def matches(self, fingerprint: Mapping[str, Any]) -> bool:
+        """Whether a `fingerprint` is that of this group, up to a relative error of 1e-6.
+
+        Raises:
+            ConfigurationError: a part of it is missing.
+        """
+        return _fingerprint.equal(self.fingerprint(), fingerprint)
+
+    @final
+    def same_law(self, other: LieGroup) -> bool:
+        """Whether elements of one group are those of the other, with the same meaning and product; scales may differ.
+
+        Equal brackets are not enough: the same tensor may be another element.
+        """
+        return self is other or self.matches(other.fingerprint())
 
     @abstractmethod
     def identity(
@@ -108,6 +146,10 @@ class LieGroup(ABC):
         """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
         return torch.func.jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
 
+    def _log_modular(self, g: Tensor) -> Tensor:
+        """log det Ad(g^-1) where it is not constant; subclasses write it out where that is cheaper."""
+        return -log_abs_det(self._adjoint(g))
+
     def _left_jacobian(self, v: Tensor) -> Tensor:
         """phi_1(ad v) in the natural basis; subclasses write it out where that is cheaper."""
         return phi1_ad(self._natural_algebra, v)
@@ -124,8 +166,9 @@ class LieGroup(ABC):
         """
         raise ConfigurationError(f"{self!r} has no standard point action")
 
-    # Operations (final) --------------------------------------------------------------------------------------
+    # Operations ---------------------------------------------------------------------------------------------
 
+    @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         """The product ``g h``; batches broadcast."""
         self.check_elements(g)
@@ -133,40 +176,42 @@ class LieGroup(ABC):
         _check_broadcast(self.batch_shape(g), self.batch_shape(h))
         return self._with_batch(self._compose, g, h)
 
+    @final
     def inverse(self, g: Tensor) -> Tensor:
         """The inverse element."""
         self.check_elements(g)
         return self._with_batch(self._inverse, g)
 
+    @final
     def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
         self.check_vectors(v)
-        return _with_batch(self._exp, 1, self._to_natural(v))
+        return _with_batch(self._exp, 1, self._basis.to_natural(v))
 
+    @final
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
         self.check_elements(g)
-        return self._from_natural(self._with_batch(self._log, g))
+        return self._basis.from_natural(self._with_batch(self._log, g))
 
+    @final
     def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether `log` is defined at each element."""
         return torch.isfinite(self.log(g)).all(-1)
 
+    @final
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
         r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
         self.check_elements(g)
-        return self._operator_from_natural(self._with_batch(self._adjoint, g))
+        return self._basis.operator_from_natural(self._with_batch(self._adjoint, g))
 
+    @final
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
         r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
         self.check_elements(g)
-        if self._algebra.is_unimodular:
-            return g.new_zeros(self.batch_shape(g))
-        return self._with_batch(self._log_modular, g)
+        return self._with_batch(self._log_character, g)
 
-    def _log_modular(self, g: Tensor) -> Tensor:
-        return -log_abs_det(self._adjoint(g))
-
+    @final
     def left_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
         r"""The derivative of `exp`, right-trivialized: :math:`\exp(v + w) = \exp(J_l w) \exp(v)` to first order in w.
 
@@ -174,8 +219,9 @@ class LieGroup(ABC):
         :math:`|\det J_l|` is the density of right Haar measure in the coordinates v.
         """
         self.check_vectors(v)
-        return self._operator_from_natural(_with_batch(self._left_jacobian, 1, self._to_natural(v)))
+        return self._basis.operator_from_natural(_with_batch(self._left_jacobian, 1, self._basis.to_natural(v)))
 
+    @final
     def right_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
         r"""The derivative of `exp`, left-trivialized: :math:`\exp(v + w) = \exp(v) \exp(J_r w)` to first order in w.
 
@@ -184,6 +230,7 @@ class LieGroup(ABC):
         """
         return self.left_jacobian(-v)
 
+    @final
     def project(self, g: Tensor) -> Tensor:
         """Remove the drift that round-off leaves after many products: an exact element close to ``g``.
 
@@ -192,10 +239,12 @@ class LieGroup(ABC):
         self.check_elements(g)
         return self._with_batch(self._project, g)
 
+    @final
     def retract(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The step ``g exp(v)``."""
         return self.compose(g, self.exp(v))
 
+    @final
     def perturb(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         r"""``g`` moved by v to first order: equal to `retract` in value and first derivative at v = 0 only.
 
@@ -204,10 +253,11 @@ class LieGroup(ABC):
         self.check_elements(g)
         self.check_vectors(v)
         _check_broadcast(self.batch_shape(g), v.shape[:-1])
-        v = self._to_natural(v)
+        v = self._basis.to_natural(v)
         tangent = _with_batch(self._tangent, 1, v)
         return self._with_batch(self._compose, g, self.identity(dtype=g.dtype, device=g.device) + tangent)
 
+    @final
     def random(
         self,
         *batch: int,
@@ -223,48 +273,38 @@ class LieGroup(ABC):
         v = torch.randn(*batch, self.dim, generator=generator, dtype=dtype, device=device)
         return self.exp(std * v)
 
+    @final
     def with_scale(self: GroupT, scale: Scale) -> GroupT:
         """The same group with another basis, in units of the natural one."""
         other = copy.copy(self)
         other._set_scale(scale)
         return other
 
+    @final
+    def _log_character(self, g: Tensor) -> Tensor:
+        """`log_modular` of checked elements: zero on unimodular groups, where it is not computed."""
+        if self._natural_algebra.is_unimodular:
+            return g.new_zeros(self.batch_shape(g))
+        return self._log_modular(g)
+
+    @final
     def _with_batch(self, f: Callable[..., Tensor], *elements: Tensor) -> Tensor:
         return _with_batch(f, len(self._element_shape), *elements)
 
+    @final
     def _set_scale(self, scale: Scale) -> None:
-        self._scale = _scale_tensor(scale, self._natural_algebra.dim)
-        self._frame = None if self._scale is None else _Frame(self._scale)
-        self._algebra = self._natural_algebra if self._scale is None else self._natural_algebra.rescaled(self._scale)
-
-    def _to_natural(self, v: Tensor) -> Tensor:
-        """Algebra vectors in the natural basis."""
-        return v if self._frame is None else self._frame.to_natural(v)
-
-    def _from_natural(self, v: Tensor) -> Tensor:
-        """Algebra vectors in the group's basis, from the natural one."""
-        return v if self._frame is None else self._frame.from_natural(v)
-
-    def _operator_from_natural(self, m: Tensor) -> Tensor:
-        """The matrix of a linear map of the algebra in the group's basis, from the natural one."""
-        return m if self._frame is None else self._frame.operator_from_natural(m)
-
-    def same_law(self, other: LieGroup) -> bool:
-        """Whether elements of one group are elements of the other, with the same product (scales may differ)."""
-        mine, theirs = self._natural_algebra, other._natural_algebra
-        return self is other or (
-            type(self) is type(other)
-            and self.element_shape == other.element_shape
-            and mine.dim == theirs.dim
-            and torch.allclose(mine.structure_constants, theirs.structure_constants, rtol=1e-9, atol=1e-12)
-        )
+        self._basis = Basis(scale, self._natural_algebra.dim)
+        natural = self._natural_algebra
+        self._algebra = natural if self._basis.is_natural else natural.rescaled(self._basis.scale)
 
     # Shapes --------------------------------------------------------------------------------------------------
 
+    @final
     def batch_shape(self, g: Tensor) -> torch.Size:
         """The leading dimensions of a tensor of elements."""
         return g.shape[: g.ndim - len(self._element_shape)]
 
+    @final
     def check_elements(self, g: Tensor, name: str = "g") -> None:
         """Raise `ShapeError` unless ``g`` is ``[*batch, *element_shape]``, `ConfigurationError` for integers."""
         shape = self._element_shape
@@ -272,6 +312,7 @@ class LieGroup(ABC):
             raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
         _check_floating(g, name)
 
+    @final
     def check_vectors(self, v: Tensor, name: str = "v") -> None:
         """Raise `ShapeError` unless ``v`` is ``[*batch, dim]``, `ConfigurationError` for integers."""
         if v.ndim < 1 or v.shape[-1] != self.dim:
@@ -302,43 +343,3 @@ def _with_batch(f: Callable[..., Tensor], rank: int, *arguments: Tensor) -> Tens
     if any(x.ndim != rank for x in arguments):
         return f(*arguments)
     return f(*(x.unsqueeze(0) for x in arguments)).squeeze(0)
-
-
-def _scale_tensor(scale: Scale, dim: int) -> Tensor | None:
-    """Checked scale, ``[n]`` or ``[n, n]`` in float64; ``None`` for the natural basis."""
-    if scale is None:
-        return None
-    values = torch.as_tensor(scale, dtype=torch.float64).detach().cpu()
-    values = values.expand(dim) if values.ndim == 0 else values
-    if tuple(values.shape) not in ((dim,), (dim, dim)):
-        raise ConfigurationError(f"scale: expected one number, [{dim}] or [{dim}, {dim}], got {list(values.shape)}")
-    if not bool(torch.isfinite(values).all()):
-        raise ConfigurationError(f"scale: expected finite numbers, got {values.tolist()}")
-    if values.ndim == 1 and not bool((values > 0).all()):
-        raise ConfigurationError(f"scale: expected positive numbers, got {values.tolist()}")
-    if values.ndim == 2 and float(torch.linalg.cond(values)) > 1e12:
-        raise ConfigurationError(f"scale: expected an invertible matrix, got {values.tolist()}")
-    return None if values.ndim == 1 and bool((values == 1).all()) else values.clone()
-
-
-class _Frame:
-    """Coordinates in a basis given in units of the natural one."""
-
-    def __init__(self, scale: Tensor) -> None:
-        self._diagonal = scale.ndim == 1
-        self._forward = Constant(scale)
-        self._backward = Constant(1.0 / scale if self._diagonal else torch.linalg.inv(scale))
-
-    def to_natural(self, v: Tensor) -> Tensor:
-        forward = self._forward.like(v)
-        return v * forward if self._diagonal else v @ forward
-
-    def from_natural(self, v: Tensor) -> Tensor:
-        backward = self._backward.like(v)
-        return v * backward if self._diagonal else v @ backward
-
-    def operator_from_natural(self, m: Tensor) -> Tensor:
-        forward, backward = self._forward.like(m), self._backward.like(m)
-        if self._diagonal:
-            return m * forward * backward.unsqueeze(-1)
-        return backward.mT @ m @ forward.mT

@@ -9,14 +9,12 @@ from torch import Tensor
 
 from trivgeo._numerics import log_abs_det, polynomial
 from trivgeo.groups._matrices import (
-    affine_exp,
     circular,
     circular_slopes,
     identity_like,
-    inverse,
+    kernel,
     matvec,
     phi1_ad,
-    phi1_matrix,
     transform_points,
 )
 from trivgeo.groups.action import PointAction
@@ -61,6 +59,7 @@ class InhomogeneousGroup(LieGroup):
         derivations = linear.hat(torch.eye(linear.dim, dtype=torch.float64))
         algebra = LieAlgebra.semidirect_sum(linear.algebra, translations, derivations)
         self.linear = linear
+        self._kernel = kernel(n)
         self.size = n
         super().__init__(algebra, (n, n + 1), scale)
 
@@ -71,6 +70,9 @@ class InhomogeneousGroup(LieGroup):
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
         self.check_elements(g)
+        return self._split(g)
+
+    def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         return g[..., : self.size], g[..., self.size]
 
     def join(self, a: Tensor, b: Tensor) -> Tensor:
@@ -92,17 +94,17 @@ class InhomogeneousGroup(LieGroup):
         return torch.eye(n, n + 1, dtype=dtype, device=device).expand(*batch, n, n + 1).clone()
 
     def _project(self, g: Tensor) -> Tensor:
-        a, b = self.split(g)
-        return self.join(self.linear.project(a), b)
+        a, b = self._split(g)
+        return self.join(self.linear._project(a), b)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        a, b = self.split(g)
+        a, b = self._split(g)
         whole = a @ h
         return torch.cat([whole[..., :-1], whole[..., -1:] + b.unsqueeze(-1)], -1)
 
     def _inverse(self, g: Tensor) -> Tensor:
-        a, b = self.split(g)
-        a = self.linear.inverse(a)
+        a, b = self._split(g)
+        a = self.linear._inverse(a)
         return self.join(a, -matvec(a, b))
 
     def _halves(self, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,11 +116,11 @@ class InhomogeneousGroup(LieGroup):
 
     def _exp(self, v: Tensor) -> Tensor:
         y, z = self._halves(v)
-        return affine_exp(self.linear._tangent(y), z)
+        return self._kernel.affine_exp(self.linear._tangent(y), z)
 
     def _log(self, g: Tensor) -> Tensor:
-        a, b = self.split(g)
-        y = self.linear.log(a)
+        a, b = self._split(g)
+        y = self.linear._log(a)
         return torch.cat([y, self._translation_log(y, b)], -1)
 
     @abstractmethod
@@ -127,14 +129,14 @@ class InhomogeneousGroup(LieGroup):
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """Ad_A and A on the diagonal; below, minus the linear part's images applied to b."""
-        a, b = self.split(g)
-        ad = self.linear.Ad(a)
+        a, b = self._split(g)
+        ad = self.linear._adjoint(a)
         top = torch.cat([ad, ad.new_zeros(*ad.shape[:-1], self.size)], -1)
         return torch.cat([top, torch.cat([self._adjoint_corner(a, b, ad), a], -1)], -2)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         """Column j: minus the matrix of Ad_A e_j applied to b, ``[*batch, n, dim L]``."""
-        return -matvec(self.linear.hat(ad.mT), b.unsqueeze(-2)).mT
+        return -matvec(self.linear._tangent(ad.mT), b.unsqueeze(-2)).mT
 
     def action(self) -> PointAction:
         """The action on points ``[*batch, p, n]``."""
@@ -191,7 +193,7 @@ class SE(InhomogeneousGroup):
             cross = torch.linalg.cross(y, b)
             f = _cot_coefficient(squared_norm(y)).unsqueeze(-1)
             return b - 0.5 * cross + f * torch.linalg.cross(y, cross)
-        return matvec(inverse(phi1_matrix(self.linear.hat(y))), b)
+        return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         if self.size == 2:
@@ -243,11 +245,11 @@ class Affine(InhomogeneousGroup):
         super().__init__(GLPlus(n), scale)
 
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        return matvec(inverse(phi1_matrix(self.linear.hat(y))), b)
+        return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         """-(A e_kl A^-1 b)_i = -A_ik (A^-1 b)_l."""
-        back = matvec(self.linear.inverse(a), b)
+        back = matvec(self.linear._inverse(a), b)
         return -(a.unsqueeze(-1) * back[..., None, None, :]).flatten(-2)
 
     def _log_modular(self, g: Tensor) -> Tensor:

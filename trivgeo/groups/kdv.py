@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import polynomial
-from trivgeo.groups.action import PointAction
+from trivgeo.groups.action import JetAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.nilpotent import Heisenberg, Translation
 from trivgeo.groups.semidirect import Automorphism, SemidirectProduct
@@ -55,7 +55,7 @@ class KdVSymmetry(SemidirectProduct):
     def _log_modular(self, g: Tensor) -> Tensor:
         return -sum(_WEIGHTS) * g[..., 0]
 
-    def action(self) -> PointAction:
+    def action(self) -> JetAction:
         """The action on jets (x, t, u) or points (x, t), defined everywhere."""
         return _KdVAction(self, (2, 3))
 
@@ -96,7 +96,7 @@ class _ScalingAutomorphism(Automorphism):
         return values, torch.where(small, polynomial(near, _DIFFERENCE), apart)
 
 
-class _KdVAction(PointAction):
+class _KdVAction(JetAction):
     @property
     def base_is_projective(self) -> bool:
         """Affine, in fact."""

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups._matrices import (
-    determinant,
-    inverse,
-    matrix_exp,
-    matrix_log,
-    transform_points,
-)
+from trivgeo.groups._matrices import kernel, transform_points
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -52,6 +46,7 @@ class MatrixGroup(LieGroup):
     ) -> None:
         algebra = LieAlgebra.from_matrices(basis, names) if algebra is None else algebra
         self.size = basis.shape[-1]
+        self._kernel = kernel(self.size)
         flat = basis.detach().double().flatten(1)
         self._units = Constant(flat)
         self._dual = Constant(torch.linalg.pinv(flat))
@@ -72,12 +67,12 @@ class MatrixGroup(LieGroup):
     def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
         """The matrix of an algebra vector."""
         self.check_vectors(v)
-        return self._tangent(self._to_natural(v))
+        return self._tangent(self.basis.to_natural(v))
 
     def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
         """The algebra vector of a matrix (of its projection on the algebra, in general)."""
         self.check_elements(matrix, "matrix")
-        return self._from_natural(self._coordinates(matrix))
+        return self.basis.from_natural(self._coordinates(matrix))
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         return matrix.flatten(-2) @ self._dual.like(matrix)
@@ -89,14 +84,14 @@ class MatrixGroup(LieGroup):
         return g @ h
 
     def _inverse(self, g: Tensor) -> Tensor:
-        return inverse(g)
+        return self._kernel.inverse(g)
 
     def _exp(self, v: Tensor) -> Tensor:
-        return matrix_exp(self._tangent(v))
+        return self._kernel.exp(self._tangent(v))
 
     def _log(self, g: Tensor) -> Tensor:
         """The coordinates of the matrix logarithm, NaN where that is not in the algebra."""
-        log = matrix_log(g)
+        log = self._kernel.log(g)
         v = self._coordinates(log)
         defect = (self._tangent(v) - log).detach().abs().amax((-2, -1))
         bound = torch.finfo(g.dtype).eps ** (1 / 3) * (1.0 + log.detach().abs().amax((-2, -1)))
@@ -148,7 +143,7 @@ class GLPlus(MatrixGroup):
 
     def _project(self, g: Tensor) -> Tensor:
         """The matrix itself, NaN where the determinant is not positive."""
-        return torch.where((determinant(g) > 0)[..., None, None], g, torch.nan)
+        return torch.where((self._kernel.determinant(g) > 0)[..., None, None], g, torch.nan)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         return matrix.flatten(-2)
@@ -202,7 +197,7 @@ def matrix_units(n: int) -> tuple[Tensor, list[str]]:
 def unit_determinant(matrix: Tensor) -> Tensor:
     """The multiple of ``[*batch, k, k]`` with determinant one; NaN where there is none."""
     k = matrix.shape[-1]
-    det = determinant(matrix)
+    det = kernel(k).determinant(matrix)
     good = det != 0 if k % 2 else det > 0
     root = torch.where(good, det.abs(), torch.nan).pow(1.0 / k) * torch.where(det < 0, -1.0, 1.0).to(det.dtype)
     return matrix / root[..., None, None]
@@ -216,7 +211,7 @@ def restore_determinant(matrix: Tensor) -> Tensor:
     """
     k = matrix.shape[-1]
     noise = torch.finfo(matrix.dtype).eps * matrix.detach().square().sum((-2, -1)).pow(0.5 * k)
-    defect = (determinant(matrix) - 1.0).detach().abs()
+    defect = (kernel(k).determinant(matrix) - 1.0).detach().abs()
     keep = (defect <= noise)[..., None, None]
     near = (defect < 0.5)[..., None, None]
     eye = torch.eye(k, dtype=matrix.dtype, device=matrix.device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trivgeo.checks import check_positive
-from trivgeo.groups.action import PointAction
+from trivgeo.groups.action import JetAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.nilpotent import Heisenberg, Translation
 from trivgeo.groups.semidirect import PlaneAutomorphism, SemidirectProduct
@@ -56,7 +56,7 @@ class HeatSymmetry(SemidirectProduct):
         """Name and diffusivity."""
         return f"HeatSymmetry(nu={self.nu:g})"
 
-    def action(self) -> PointAction:
+    def action(self) -> JetAction:
         """The action on jets (x, t, u) or points (x, t), defined where D is not zero."""
         return _HeatAction(self, self.nu)
 
@@ -83,12 +83,12 @@ class BurgersSymmetry(SemidirectProduct):
         """Name."""
         return "BurgersSymmetry()"
 
-    def action(self) -> PointAction:
+    def action(self) -> JetAction:
         """The action on jets (x, t, u) or points (x, t), defined where D is not zero."""
         return _BurgersAction(self)
 
 
-class _ProjectiveTimeAction(PointAction):
+class _ProjectiveTimeAction(JetAction):
     """What the symmetry groups with SL(2, R) on time share: the denominator and the motion of (x, t)."""
 
     def __init__(self, group: SemidirectProduct) -> None:

@@ -31,7 +31,7 @@ class DirectProduct(LieGroup):
         if not factors:
             raise ConfigurationError("factors: expected at least one group, got none")
         for factor in factors:
-            if factor.scale.ndim != 1 or bool((factor.scale != 1).any()):
+            if not factor.basis.is_natural:
                 raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")
         self.factors = factors
         self._numels = [torch.Size(factor.element_shape).numel() for factor in factors]
@@ -54,6 +54,9 @@ class DirectProduct(LieGroup):
     def split(self, g: Tensor) -> tuple[Tensor, ...]:
         """The factors of an element, each ``[*batch, *element_shape]`` of its group."""
         self.check_elements(g)
+        return self._split(g)
+
+    def _split(self, g: Tensor) -> tuple[Tensor, ...]:
         parts = g.split(self._numels, -1)
         return tuple(p.unflatten(-1, f.element_shape) for p, f in zip(parts, self.factors, strict=True))
 
@@ -66,10 +69,12 @@ class DirectProduct(LieGroup):
         """
         if len(parts) != len(self.factors):
             raise ConfigurationError(f"parts: expected {len(self.factors)}, got {len(parts)}")
-        flat = []
         for part, factor in zip(parts, self.factors, strict=True):
             factor.check_elements(part)
-            flat.append(part.flatten(-len(factor.element_shape)))
+        return self._join(*parts)
+
+    def _join(self, *parts: Tensor) -> Tensor:
+        flat = [p.flatten(-len(f.element_shape)) for p, f in zip(parts, self.factors, strict=True)]
         batch = torch.broadcast_shapes(*(p.shape[:-1] for p in flat))
         return torch.cat([p.expand(*batch, -1) for p in flat], -1)
 
@@ -77,45 +82,37 @@ class DirectProduct(LieGroup):
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
         """The neutral elements."""
-        return self.join(*(factor.identity(*batch, dtype=dtype, device=device) for factor in self.factors))
-
-    def same_law(self, other: LieGroup) -> bool:
-        """Whether the factors have the same laws, one by one."""
-        return (
-            isinstance(other, DirectProduct)
-            and len(self.factors) == len(other.factors)
-            and all(f.same_law(h) for f, h in zip(self.factors, other.factors, strict=True))
-        )
+        return self._join(*(factor.identity(*batch, dtype=dtype, device=device) for factor in self.factors))
 
     def _project(self, g: Tensor) -> Tensor:
-        return self.join(*(f.project(part) for f, part in zip(self.factors, self.split(g), strict=True)))
+        return self._join(*(f._project(part) for f, part in zip(self.factors, self._split(g), strict=True)))
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        pairs = zip(self.factors, self.split(g), self.split(h), strict=True)
-        return self.join(*(factor.compose(a, b) for factor, a, b in pairs))
+        pairs = zip(self.factors, self._split(g), self._split(h), strict=True)
+        return self._join(*(factor._compose(a, b) for factor, a, b in pairs))
 
     def _inverse(self, g: Tensor) -> Tensor:
-        return self.join(*(f.inverse(part) for f, part in zip(self.factors, self.split(g), strict=True)))
+        return self._join(*(f._inverse(part) for f, part in zip(self.factors, self._split(g), strict=True)))
 
     def _exp(self, v: Tensor) -> Tensor:
-        return self.join(*(f.exp(part) for f, part in zip(self.factors, v.split(self._dims, -1), strict=True)))
+        return self._join(*(f._exp(part) for f, part in zip(self.factors, v.split(self._dims, -1), strict=True)))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return self.join(*(f._tangent(part) for f, part in zip(self.factors, v.split(self._dims, -1), strict=True)))
+        return self._join(*(f._tangent(part) for f, part in zip(self.factors, v.split(self._dims, -1), strict=True)))
 
     def _log(self, g: Tensor) -> Tensor:
-        v = torch.cat([f.log(part) for f, part in zip(self.factors, self.split(g), strict=True)], -1)
+        v = torch.cat([f._log(part) for f, part in zip(self.factors, self._split(g), strict=True)], -1)
         return torch.where(torch.isfinite(v).all(-1, keepdim=True), v, torch.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        return _block_diagonal([f.Ad(part) for f, part in zip(self.factors, self.split(g), strict=True)])
+        return _block_diagonal([f._adjoint(part) for f, part in zip(self.factors, self._split(g), strict=True)])
 
     def _left_jacobian(self, v: Tensor) -> Tensor:
         parts = v.split(self._dims, -1)
-        return _block_diagonal([f.left_jacobian(part) for f, part in zip(self.factors, parts, strict=True)])
+        return _block_diagonal([f._left_jacobian(part) for f, part in zip(self.factors, parts, strict=True)])
 
     def _log_modular(self, g: Tensor) -> Tensor:
-        values = [f.log_modular(part) for f, part in zip(self.factors, self.split(g), strict=True)]
+        values = [f._log_character(part) for f, part in zip(self.factors, self._split(g), strict=True)]
         return sum(values[1:], start=values[0])
 
     def action(self) -> PointAction:
@@ -147,13 +144,13 @@ class _ProductAction(PointAction):
         super().__init__(group, (sum(self._sizes),))
 
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
-        parts = zip(self._actions, self._product.split(g), x.split(self._sizes, -1), strict=True)
+        parts = zip(self._actions, self._product._split(g), x.split(self._sizes, -1), strict=True)
         moved = [action._transform(part, points) for action, part, points in parts]
         batch = torch.broadcast_shapes(*(m.shape[:-1] for m in moved))
         return torch.cat([m.expand(*batch, -1) for m in moved], -1)
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        parts = zip(self._actions, self._product.split(g), x.split(self._sizes, -1), strict=True)
+        parts = zip(self._actions, self._product._split(g), x.split(self._sizes, -1), strict=True)
         factors = [action._denominator(part, points) for action, part, points in parts]
         local = [d for d in factors if d is not None]
         if not local:

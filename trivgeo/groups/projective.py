@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import inverse, transform_points
+from trivgeo.groups._matrices import transform_points
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import (
@@ -68,7 +68,7 @@ class Projective(MatrixGroup):
         return restore_determinant(g)
 
     def _inverse(self, g: Tensor) -> Tensor:
-        return inverse(g, unimodular=True)
+        return self._kernel.inverse(g, unimodular=True)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         """Off the diagonal the entries; on it their differences to the last."""

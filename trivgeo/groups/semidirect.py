@@ -164,7 +164,7 @@ class SemidirectProduct(LieGroup):
         names: Sequence[str] | None = None,
     ) -> None:
         for factor in (complement, ideal):
-            if bool((factor.scale != 1).any()):
+            if not factor.basis.is_natural:
                 raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")
         if not isinstance(automorphism, Automorphism):
             automorphism = LinearAutomorphism(complement, ideal, automorphism)
@@ -176,8 +176,8 @@ class SemidirectProduct(LieGroup):
         self.ideal = ideal
         self.automorphism = automorphism
         self._derivations = Constant(derivations)
-        self._split = torch.Size(complement.element_shape).numel()
-        super().__init__(algebra, (self._split + ideal.dim,), scale)
+        self._cut = torch.Size(complement.element_shape).numel()
+        super().__init__(algebra, (self._cut + ideal.dim,), scale)
 
     def __repr__(self) -> str:
         """The two factors."""
@@ -186,12 +186,18 @@ class SemidirectProduct(LieGroup):
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The factors ``(h, n)`` of ``g = exp(n) h``: ``[*batch, *H.element_shape]`` and ``[*batch, N.dim]``."""
         self.check_elements(g)
-        return g[..., : self._split].unflatten(-1, self.complement.element_shape), g[..., self._split :]
+        return self._split(g)
+
+    def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        return g[..., : self._cut].unflatten(-1, self.complement.element_shape), g[..., self._cut :]
 
     def join(self, h: Tensor, n: Tensor) -> Tensor:
         """The element ``exp(n) h``; batches broadcast."""
         self.complement.check_elements(h, "h")
         self.ideal.check_elements(n, "n")
+        return self._join(h, n)
+
+    def _join(self, h: Tensor, n: Tensor) -> Tensor:
         flat = h.flatten(-len(self.complement.element_shape))
         batch = torch.broadcast_shapes(flat.shape[:-1], n.shape[:-1])
         return torch.cat([flat.expand(*batch, -1), n.expand(*batch, -1)], -1)
@@ -200,39 +206,39 @@ class SemidirectProduct(LieGroup):
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
         """The pair of neutral elements."""
-        return self.join(
+        return self._join(
             self.complement.identity(*batch, dtype=dtype, device=device),
             self.ideal.identity(*batch, dtype=dtype, device=device),
         )
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        (hg, ng), (hh, nh) = self.split(g), self.split(h)
-        return self.join(self.complement.compose(hg, hh), self.ideal.compose(ng, self.automorphism.apply(hg, nh)))
+        (hg, ng), (hh, nh) = self._split(g), self._split(h)
+        return self._join(self.complement._compose(hg, hh), self.ideal._compose(ng, self.automorphism.apply(hg, nh)))
 
     def _inverse(self, g: Tensor) -> Tensor:
-        h, n = self.split(g)
-        h = self.complement.inverse(h)
-        return self.join(h, self.automorphism.apply(h, self.ideal.inverse(n)))
+        h, n = self._split(g)
+        h = self.complement._inverse(h)
+        return self._join(h, self.automorphism.apply(h, self.ideal._inverse(n)))
 
     def _exp(self, v: Tensor) -> Tensor:
         y, z = v[..., : self.complement.dim], v[..., self.complement.dim :]
-        return self.join(self.complement.exp(y), self.automorphism.exp(y, z))
+        return self._join(self.complement._exp(y), self.automorphism.exp(y, z))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return self.join(self.complement._tangent(v[..., : self.complement.dim]), v[..., self.complement.dim :])
+        return self._join(self.complement._tangent(v[..., : self.complement.dim]), v[..., self.complement.dim :])
 
     def _log(self, g: Tensor) -> Tensor:
-        h, n = self.split(g)
-        y = self.complement.log(h)
+        h, n = self._split(g)
+        y = self.complement._log(h)
         return torch.cat([y, self.automorphism.log(y, n)], -1)
 
     def _project(self, g: Tensor) -> Tensor:
-        h, n = self.split(g)
-        return self.join(self.complement.project(h), n)
+        h, n = self._split(g)
+        return self._join(self.complement._project(h), n)
 
     def _log_modular(self, g: Tensor) -> Tensor:
-        h, _ = self.split(g)
-        return self.complement.log_modular(h) - log_abs_det(self._rho(h))
+        h, _ = self._split(g)
+        return self.complement._log_character(h) - log_abs_det(self._rho(h))
 
     def _rho(self, h: Tensor) -> Tensor:
         eye = torch.eye(self.ideal.dim, dtype=h.dtype, device=h.device)
@@ -240,10 +246,10 @@ class SemidirectProduct(LieGroup):
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """Ad of exp(n) h: the complement's Ad, rho, and below the diagonal exp(ad_n) of the complement's image."""
-        h, n = self.split(g)
-        ad_h = self.complement.Ad(h)
+        h, n = self._split(g)
+        ad_h = self.complement._adjoint(h)
         rho = self._rho(h)
-        ad_n = self.ideal.algebra.ad(n)
+        ad_n = self.ideal._natural_algebra.ad(n)
         # [n, Y_j] = -D(e_j) n; then sum_k ad_n^k / (k + 1)! of it
         term = -torch.einsum("jab,...b->...aj", self._derivations.like(g), n)
         lower = term
@@ -251,7 +257,7 @@ class SemidirectProduct(LieGroup):
             term = ad_n @ term / (k + 1)
             lower = lower + term
         upper = torch.cat([ad_h, ad_h.new_zeros(*ad_h.shape[:-1], self.ideal.dim)], -1)
-        return torch.cat([upper, torch.cat([lower @ ad_h, self.ideal.Ad(n) @ rho], -1)], -2)
+        return torch.cat([upper, torch.cat([lower @ ad_h, self.ideal._adjoint(n) @ rho], -1)], -2)
 
 
 def _check_representation(

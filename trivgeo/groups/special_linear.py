@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import log_ratio, stumpff
-from trivgeo.groups._matrices import inverse
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup, check_size, matrix_units, restore_determinant
 
@@ -42,7 +41,7 @@ class SL(MatrixGroup):
         return restore_determinant(g)
 
     def _inverse(self, g: Tensor) -> Tensor:
-        return inverse(g, unimodular=True)
+        return self._kernel.inverse(g, unimodular=True)
 
     def _tangent(self, v: Tensor) -> Tensor:
         if self.size != 2:

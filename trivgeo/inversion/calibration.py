@@ -76,5 +76,4 @@ def calibrated_scale(
         )
     # The Hessian is the square root of the second moment; the basis is its inverse square root.
     whitening = unit**0.5 * (vectors @ torch.diag(values**-0.25) @ vectors.mT)
-    scale = group.scale
-    return whitening * scale if scale.ndim == 1 else whitening @ scale
+    return whitening @ group.basis.rows

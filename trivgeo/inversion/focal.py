@@ -100,7 +100,7 @@ class Optimise(Stage):
 
 
 class FoCal(Inverter):
-    """Bayesian optimisation of the transformation (Singhal et al. 2025): the stage `Optimise`, whose settings these are.
+    """Bayesian optimisation of the transformation (Singhal et al. 2025): the stage `Optimise`, with its settings.
 
     The defaults are the published ones for images; those for differential equations are 10 + 100 evaluations.
 

@@ -72,8 +72,7 @@ def basis_levels(group: LieGroup, count: int = _LEVELS, extent: float = 1.0, shr
     """
     check_positive("extent", extent)
     check_positive("shrink", shrink)
-    scale = group.scale
-    rows = (torch.diag(scale) if scale.ndim == 1 else scale).tolist()
+    rows = group.basis.rows.tolist()
     return [
         SearchLevel(tuple(rows[level % group.dim]), extent * shrink ** (level // group.dim))
         for level in range(check_count("count", count))
@@ -259,11 +258,9 @@ class SearchOrbits(nn.Module, Stage):
 
     def orbit(self, group: LieGroup, level: SearchLevel) -> Tensor:
         """The algebra vectors of one level, margins included, ``[n, dim]`` in the group's basis."""
-        scale = group.scale
-        direction = torch.tensor(level.direction, dtype=scale.dtype)
-        direction = direction / scale if scale.ndim == 1 else torch.linalg.solve(scale.mT, direction)
+        direction = group.basis.from_natural(torch.tensor(level.direction, dtype=torch.float64))
         middle, margin = (self.samples - 1) / 2, self.criterion.margin
-        place = torch.arange(-margin, self.samples + margin, dtype=scale.dtype) - middle
+        place = torch.arange(-margin, self.samples + margin, dtype=torch.float64) - middle
         return (level.extent / middle) * place.unsqueeze(-1) * direction
 
     def _evaluate(self, posterior: GivenPosterior, elements: Tensor) -> _Candidates:

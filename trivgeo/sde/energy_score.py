@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from trivgeo._random import integers, permutation
@@ -105,7 +105,7 @@ class EnergyScore(Score):
     def check_noise(self, group: LieGroup, schedule: Schedule) -> None:
         """Raise `ConfigurationError` unless the kernel is that of this group, in its basis, and schedule."""
         other = self.kernel.group
-        if not (other.same_law(group) and torch.equal(_basis(other), _basis(group))):
+        if not (other.same_law(group) and torch.equal(other.basis.rows, group.basis.rows)):
             raise ConfigurationError(f"score: expected a kernel on {group!r} with its basis, got one on {other!r}")
         for t in (0.25, 0.5, 1.0):
             if not math.isclose(self.kernel.schedule.variance(0.0, t), schedule.variance(0.0, t), rel_tol=1e-9):
@@ -212,8 +212,3 @@ class _RunScore(Score):
             return permutation(math.prod(batch), like, generator).reshape(batch)
         rows = permutation(math.prod(chains), like, generator)
         return (rows.unsqueeze(-1) * number + torch.arange(number, device=like.device)).reshape(batch)
-
-
-def _basis(group: LieGroup) -> Float[Tensor, "n n"]:
-    scale = group.scale
-    return torch.diag(scale) if scale.ndim == 1 else scale

@@ -4,44 +4,104 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import Constant
-from trivgeo.groups._matrices import matrix_exp, transform_points
-from trivgeo.groups.action import PointAction
+from trivgeo.checks import check_count, check_fraction, check_positive
+from trivgeo.groups._matrices import kernel, transform_points
+from trivgeo.groups.action import JetAction
 from trivgeo.groups.generators.chart import Chart
 from trivgeo.groups.generators.fields import VectorFields
 from trivgeo.groups.generators.flow import dormand_prince
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.tower import ProjectiveBase, Tower
 
-__all__ = ["ChartAction", "FlowAction", "GeneratedAction", "ProjectiveAction"]
+__all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
 
 Flow = Callable[[Tensor, Tensor], Tensor]
 
 
-class GeneratedAction(PointAction):
+@dataclass(frozen=True)
+class FlowSettings:
+    """How closely flows without a closed form are followed.
+
+    Attributes:
+        steps: Runge-Kutta steps for each factor of an element.
+        nodes: Gauss-Legendre nodes for each factor of an element.
+        tolerance: largest error estimate of one step, relative to 1 + |x|, of a point that counts as valid.
+
+    Raises:
+        ConfigurationError: fewer than one step or node, or a tolerance that is not between 0 and 1.
+    """
+
+    steps: int = 16
+    nodes: int = 16
+    tolerance: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps)
+        check_count("nodes", self.nodes)
+        check_fraction("tolerance", check_positive("tolerance", self.tolerance))
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How the vector fields of a group move points.
+
+    Attributes:
+        fields: the fields, in the coordinates of the chart.
+        tower: the coordinates that need no integrator.
+        chart: other coordinates in which points are moved, if any.
+        whole: all coordinates, where they move in closed form together.
+        flow: the flow that the user gave, ``(v [*batch, dim], x [*batch, m]) -> [*batch, m]``.
+        settings: for coordinates that are integrated.
+        prefixes: numbers of leading coordinates that points may have, apart from all.
+        fill: values for the coordinates left out, ``[m]``.
+    """
+
+    fields: VectorFields
+    tower: Tower
+    chart: Chart | None
+    whole: ProjectiveBase | None
+    flow: Flow | None
+    settings: FlowSettings
+    prefixes: tuple[int, ...]
+    fill: Tensor
+
+    @property
+    def charted_fill(self) -> Tensor:
+        """`fill` in the coordinates of the chart."""
+        return self.fill if self.chart is None else self.chart.forward(self.fill)
+
+    def action(self, group: GeneratedGroup) -> GeneratedAction:
+        """The action of a group by these motions."""
+        closed = self.whole if self.flow is None else None
+        action: GeneratedAction = FlowAction(group, self) if closed is None else ProjectiveAction(group, self, closed)
+        return action if self.chart is None else ChartAction(group, self, action, self.chart)
+
+
+class GeneratedAction(JetAction):
     """What the actions of generated groups share: points may lack trailing coordinates that the others do not need.
 
     Args:
         group: the group.
-        prefixes: numbers of leading coordinates that points may have, apart from all.
+        motion: how it moves points.
         fill: values for the coordinates left out, ``[m]``.
-        names: names of the coordinates.
     """
 
     dual_elements: ClassVar[bool] = False
 
-    def __init__(self, group: GeneratedGroup, prefixes: tuple[int, ...], fill: Tensor, names: Sequence[str]) -> None:
-        super().__init__(group, (*prefixes, len(fill)))
+    def __init__(self, group: GeneratedGroup, motion: Motion, fill: Tensor) -> None:
+        super().__init__(group, (*motion.prefixes, len(fill)))
         self._generated = group
         self._fill = Constant(fill)
-        self._names = tuple(names)
+        self._names = motion.fields.coordinates
 
     @property
     @abstractmethod
@@ -60,30 +120,24 @@ class GeneratedAction(PointAction):
         where the error of a quadrature or of one Runge-Kutta step exceeds ``tolerance`` have no image.
         """
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._generated.action, ()
-
     def _whole(self, x: Tensor) -> Tensor:
         """Points with all coordinates."""
         rest = self._fill.like(x)[x.shape[-1] :]
         return torch.cat([x, rest.expand(*x.shape[:-1], -1)], -1) if len(rest) else x
 
 
+@final
 class ProjectiveAction(GeneratedAction):
     """A linear, affine or projective action in closed form, by the matrices of the fields.
 
     Args:
-        group: the group.
-        prefixes: numbers of leading coordinates that points may have, apart from all.
-        fill: values for the coordinates left out, ``[m]``.
-        names: names of the coordinates.
+        group: see `GeneratedAction`.
+        motion: see `GeneratedAction`.
         base: all coordinates.
     """
 
-    def __init__(
-        self, group: GeneratedGroup, prefixes: tuple[int, ...], fill: Tensor, names: Sequence[str], base: ProjectiveBase
-    ) -> None:
-        super().__init__(group, prefixes, fill, names)
+    def __init__(self, group: GeneratedGroup, motion: Motion, base: ProjectiveBase) -> None:
+        super().__init__(group, motion, motion.charted_fill)
         self._matrices = ProjectiveMatrices(group, base.matrices)
         self._affine = base.affine
 
@@ -109,6 +163,7 @@ class ProjectiveAction(GeneratedAction):
         return _apply(self._matrices(g), self._whole(x))[..., : x.shape[-1]]
 
 
+@final
 class FlowAction(GeneratedAction):
     r"""The action by flows, factor by factor: closed forms and quadratures as far as they go, numerical flows beyond.
 
@@ -117,35 +172,19 @@ class FlowAction(GeneratedAction):
     says that it cannot be trusted.
 
     Args:
-        group: the group.
-        prefixes: numbers of leading coordinates that points may have, apart from all.
-        fill: values for the coordinates left out, ``[m]``.
-        fields: the fields of the generators.
-        tower: the coordinates that need no integrator.
-        flow: the flow in closed form if there is one, ``(v [*batch, dim], x [*batch, m]) -> [*batch, m]``.
-        steps: Runge-Kutta steps for each factor.
-        tolerance: bound on the error estimate of a step or a quadrature.
+        group: see `GeneratedAction`.
+        motion: see `GeneratedAction`.
     """
 
-    def __init__(
-        self,
-        group: GeneratedGroup,
-        prefixes: tuple[int, ...],
-        fill: Tensor,
-        fields: VectorFields,
-        tower: Tower,
-        flow: Flow | None,
-        steps: int,
-        tolerance: float,
-    ) -> None:
-        super().__init__(group, prefixes, fill, fields.coordinates)
-        self._fields = fields
+    def __init__(self, group: GeneratedGroup, motion: Motion) -> None:
+        super().__init__(group, motion, motion.charted_fill)
+        tower = motion.tower
+        self._fields = motion.fields
         self._tower = tower
         self._bases = [(list(base.coordinates), ProjectiveMatrices(group, base.matrices)) for base in tower.bases]
         self._local = [not base.affine for base in tower.bases]
-        self._flow = flow
-        self._steps = steps
-        self._tolerance = tolerance
+        self._flow = motion.flow
+        self._settings = motion.settings
 
     @property
     def base_is_projective(self) -> bool:
@@ -214,7 +253,7 @@ class FlowAction(GeneratedAction):
             y = self._flow(v, x)
             alive = torch.isfinite(y).all(-1)
             return torch.where(alive.unsqueeze(-1), y, 0.0), alive, torch.zeros_like(x[..., 0])
-        tolerance = max(self._tolerance, 100.0 * torch.finfo(x.dtype).eps)
+        tolerance = max(self._settings.tolerance, 100.0 * torch.finfo(x.dtype).eps)
         solved = set(self._tower.solved())
         trace = self._tower.flow(v.squeeze(-2), x, given)
         alive = trace.alive & (trace.error <= tolerance)
@@ -224,24 +263,26 @@ class FlowAction(GeneratedAction):
             def field(y: Tensor) -> Tensor:
                 return self._fields.combination(v, y)
 
-            y, inside, missed = dormand_prince(field, x, self._steps, tolerance)
+            y, inside, missed = dormand_prince(field, x, self._settings.steps, tolerance)
             alive, error = alive & inside, error + missed
             end = torch.stack([(end if c in solved else y)[..., c] for c in range(x.shape[-1])], -1)
         # a point that has left must not make the gradients of others NaN in the next flow
         return torch.where(alive.unsqueeze(-1), end, x.detach()), alive, error
 
 
+@final
 class ChartAction(GeneratedAction):
     """An action that is computed in other coordinates.
 
     Args:
+        group: see `GeneratedAction`.
+        motion: see `GeneratedAction`.
         inner: the action in the coordinates of the chart.
-        chart: the coordinates.
-        fill: values for the coordinates left out, ``[m]``.
+        chart: these coordinates.
     """
 
-    def __init__(self, inner: GeneratedAction, chart: Chart, fill: Tensor) -> None:
-        super().__init__(inner._generated, inner.point_dims[:-1], fill, inner._names)
+    def __init__(self, group: GeneratedGroup, motion: Motion, inner: GeneratedAction, chart: Chart) -> None:
+        super().__init__(group, motion, motion.fill)
         self._inner = inner
         self._chart = chart
 
@@ -292,6 +333,7 @@ class ProjectiveMatrices:
     def __init__(self, group: GeneratedGroup, matrices: Tensor) -> None:
         self._group = group
         self._matrices = Constant(matrices)
+        self._kernel = kernel(matrices.shape[-1])
         full = group.full_representation
         # The semisimple part is a block of this very representation: no logarithm is needed.
         self._full = full if full is not None and full.source is matrices else None
@@ -305,7 +347,7 @@ class ProjectiveMatrices:
             vectors, _ = self._group.factors(g)
             total = None
         for v in vectors:
-            step = matrix_exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
+            step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
             total = step if total is None else step @ total
         assert total is not None
         return total

@@ -8,6 +8,7 @@ from torch import Tensor
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
+from trivgeo.groups.generators.action import Motion
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.ideal import BracketAdjoint, IdealAutomorphism, Layer, MatrixAdjoint, SemisimpleAdjoint
 from trivgeo.groups.generators.reductive import ReductiveGroup
@@ -27,7 +28,9 @@ from trivgeo.groups.structure import (
 __all__ = ["assemble"]
 
 
-def assemble(algebra: LieAlgebra, split: Split, faithful: Tensor | None, scale: Scale) -> GeneratedGroup:
+def assemble(
+    algebra: LieAlgebra, split: Split, faithful: Tensor | None, motion: Motion, scale: Scale
+) -> GeneratedGroup:
     """The group of a split algebra.
 
     Args:
@@ -35,6 +38,7 @@ def assemble(algebra: LieAlgebra, split: Split, faithful: Tensor | None, scale: 
         split: its decomposition.
         faithful: matrices of the generators in a faithful representation of the whole algebra; used for the semisimple
             part. Without them it acts on a complement of [n, n] in n, and on itself.
+        motion: how the group moves points.
         scale: the scale of the group.
     """
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
@@ -46,7 +50,7 @@ def assemble(algebra: LieAlgebra, split: Split, faithful: Tensor | None, scale: 
     derivations = torch.where(derivations.abs() < 1e-13, 0.0, derivations)
     if not r + k:
         assert ideal is not None
-        return GeneratedGroup(algebra, ideal, basis, split, None, scale)
+        return GeneratedGroup(algebra, ideal, basis, split, None, motion, scale)
 
     semisimple = subalgebra(algebra, split.semisimple) if r else None
     frame: Tensor | None = None
@@ -65,9 +69,9 @@ def assemble(algebra: LieAlgebra, split: Split, faithful: Tensor | None, scale: 
     elif r and ideal is not None:
         adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers)
     if ideal is None:
-        return GeneratedGroup(algebra, reductive, basis, split, full, scale)
+        return GeneratedGroup(algebra, reductive, basis, split, full, motion, scale)
     core = SemidirectProduct(reductive, ideal, IdealAutomorphism(reductive, ideal, derivations, adjoint))
-    return GeneratedGroup(algebra, core, basis, split, full, scale)
+    return GeneratedGroup(algebra, core, basis, split, full, motion, scale)
 
 
 def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Tensor, int, int, tuple[Layer, ...]]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_count
+from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
-from trivgeo.groups.generators.action import ChartAction, FlowAction, GeneratedAction, ProjectiveAction
+from trivgeo.groups.generators.action import Flow, FlowSettings, Motion
 from trivgeo.groups.generators.assemble import assemble
-from trivgeo.groups.generators.chart import Chart, straighten
+from trivgeo.groups.generators.chart import straighten
 from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.reductive import check_homomorphism
@@ -39,15 +38,12 @@ def from_generators(
     *,
     variables: Sequence[Any] | int,
     parameters: Mapping[Any, Any] | None = None,
-    names: Sequence[str] | None = None,
     split: tuple[Vectors, Vectors] | None = None,
     representation: Tensor | None = None,
     scale: Scale = None,
     sampler: Callable[[int], Tensor] | None = None,
     flow: Callable[[Tensor, Tensor], Tensor] | None = None,
-    steps: int = 16,
-    nodes: int = 16,
-    tolerance: float = 1e-5,
+    settings: FlowSettings | None = None,
 ) -> GeneratedGroup:
     r"""Build a Lie group, and its local action, from vector fields that span its algebra.
 
@@ -77,7 +73,6 @@ def from_generators(
             (or ``[*batch, m]``) to its tangent, or a vector of SymPy expressions.
         variables: the coordinates: SymPy symbols for expressions; for torch functions the number m, or names.
         parameters: values of other symbols in expressions, by symbol or name.
-        names: names of the generators, for messages.
         split: (h, n) instead of the automatic split: a reductive subalgebra and a nilpotent ideal, each a list of
             generators by index or name, or of vectors of coefficients.
         representation: matrices of the generators ``[dim, k, k]`` of a faithful representation with
@@ -86,9 +81,7 @@ def from_generators(
         sampler: ``count -> points [count, m]`` in the region where the fields are defined; default: a box around zero.
         flow: the flow for unit time of :math:`\sum v_i X_i` in closed form, ``(v [*batch, dim], x [*batch, m]) ->
             [*batch, m]``, NaN or infinite where undefined.
-        steps: Runge-Kutta steps for each factor of an element.
-        nodes: Gauss-Legendre nodes for each factor of an element.
-        tolerance: largest error estimate of one step, relative to 1 + |x|, of a point that counts as valid.
+        settings: how closely flows without a closed form are followed.
 
     Returns:
         The group; its `action` is the local action on points of R^m.
@@ -99,25 +92,19 @@ def from_generators(
         ConfigurationError: an argument does not fit, or SymPy is needed and missing.
         ShapeError: a field returns the wrong shape.
     """
-    entries, labels = _labelled(fields, names)
+    entries, labels = _labelled(fields)
     vector_fields, symbolic = _vector_fields(entries, labels, variables, parameters)
     exact = None if symbolic is None else _exact_constants(symbolic, labels)
     field_constants = fit_brackets(vector_fields, sampler)
     constants = -(field_constants if exact is None else exact)
     algebra = LieAlgebra(constants, labels)
-    check_count("steps", steps)
-    check_count("nodes", nodes)
-    if not 0 < tolerance < 1:
-        raise ConfigurationError(f"tolerance: expected a number in (0, 1), got {tolerance}")
+    settings = FlowSettings() if settings is None else check_type("settings", settings, FlowSettings)
 
     found = find_split(algebra) if split is None else _given_split(algebra, split)
     dim = vector_fields.dim
     points = sample_points(vector_fields, 4 * (dim + 1) ** 2 + 8, sampler)
-    motion = _motion(vector_fields, symbolic if flow is None else None, points, nodes)
-    whole = next((base for base in motion.tower.bases if len(base.coordinates) == dim), None)
-    faithful = None if whole is None else whole.matrices
-    if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
-        motion = _Motion(vector_fields, Tower(vector_fields, [], [], nodes), None)
+    motion = _motion(vector_fields, symbolic, points, flow, settings)
+    faithful = None if motion.whole is None else motion.whole.matrices
     if representation is not None:
         faithful = representation.detach().to(device="cpu", dtype=torch.float64)
         if faithful.ndim != 3 or len(faithful) != algebra.dim or faithful.shape[1] != faithful.shape[2]:
@@ -127,35 +114,7 @@ def from_generators(
         check_homomorphism(faithful, algebra, "representation")
         if int(torch.linalg.matrix_rank(faithful.flatten(1))) < algebra.dim:
             raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
-    group = assemble(algebra, found, faithful, scale)
-
-    prefixes = _closed_prefixes(vector_fields, points)
-    fill = points[0]
-    inner = fill if motion.chart is None else motion.chart.forward(fill)
-
-    def make(g: GeneratedGroup) -> GeneratedAction:
-        action: GeneratedAction
-        if whole is not None and flow is None:
-            action = ProjectiveAction(g, prefixes, inner, vector_fields.coordinates, whole)
-        else:
-            action = FlowAction(g, prefixes, inner, motion.fields, motion.tower, flow, steps, tolerance)
-        return action if motion.chart is None else ChartAction(action, motion.chart, fill)
-
-    recipe = partial(
-        from_generators,
-        fields,
-        variables=variables,
-        parameters=parameters,
-        names=names,
-        split=split,
-        representation=representation,
-        sampler=sampler,
-        flow=flow,
-        steps=steps,
-        nodes=nodes,
-        tolerance=tolerance,
-    )
-    return group.with_action(make, recipe)
+    return assemble(algebra, found, faithful, motion, scale)
 
 
 @dataclass(frozen=True)
@@ -166,43 +125,35 @@ class _Symbolic:
     symbols: list[Any]
 
 
-@dataclass(frozen=True)
-class _Motion:
-    """What the action integrates: the fields, perhaps in other coordinates, and how far that is solved."""
-
-    fields: VectorFields
-    tower: Tower
-    chart: Chart | None
-
-
-def _motion(fields: VectorFields, symbolic: _Symbolic | None, points: Tensor, nodes: int) -> _Motion:
-    """The fields as they are, or in a chart in which more coordinates are solved."""
-    plain = _Motion(fields, find_tower(fields, points, nodes), None)
-    if symbolic is None or len(plain.tower.solved()) == fields.dim:
+def _motion(
+    fields: VectorFields, symbolic: _Symbolic | None, points: Tensor, flow: Flow | None, settings: FlowSettings
+) -> Motion:
+    """How points move: by the user's flow, in the fields' own coordinates, or in a chart in which more is solved."""
+    prefixes, fill = _closed_prefixes(fields, points), points[0]
+    tower = find_tower(fields, points, settings.nodes)
+    whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
+    if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
+        tower = Tower(fields, [], [], settings.nodes)
+    plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill)
+    if symbolic is None or flow is not None or len(tower.solved()) == fields.dim:
         return plain
     chart = straighten(symbolic.vectors, symbolic.symbols, points)
     if chart is None:
         return plain
     moved = _compiled(_Symbolic(chart.vectors, chart.symbols), fields.coordinates, fields.names)
-    charted = _Motion(moved, find_tower(moved, chart.forward(points), nodes), chart)
-    return charted if len(charted.tower.solved()) > len(plain.tower.solved()) else plain
+    tower = find_tower(moved, chart.forward(points), settings.nodes)
+    if len(tower.solved()) <= len(plain.tower.solved()):
+        return plain
+    whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
+    return Motion(moved, tower, chart, whole, None, settings, prefixes, fill)
 
 
-def _labelled(
-    fields: Sequence[Any] | Mapping[str, Any], names: Sequence[str] | None
-) -> tuple[list[Any], tuple[str, ...]]:
+def _labelled(fields: Sequence[Any] | Mapping[str, Any]) -> tuple[list[Any], tuple[str, ...]]:
     """The fields and their names."""
-    if isinstance(fields, Mapping):
-        if names is not None:
-            raise ConfigurationError("names: expected none beside fields given by name")
-        entries, labels = list(fields.values()), tuple(fields)
-    else:
-        entries = list(fields)
-        labels = tuple(names) if names is not None else tuple(f"X{i + 1}" for i in range(len(entries)))
+    entries = list(fields.values()) if isinstance(fields, Mapping) else list(fields)
+    labels = tuple(fields) if isinstance(fields, Mapping) else tuple(f"X{i + 1}" for i in range(len(entries)))
     if not entries:
         raise ConfigurationError("fields: expected at least one, got none")
-    if len(labels) != len(entries) or len(set(labels)) != len(labels):
-        raise ConfigurationError(f"names: expected {len(entries)} different names, got {list(labels)}")
     return entries, labels
 
 
@@ -237,15 +188,21 @@ def _compiled(symbolic: _Symbolic, coordinates: Sequence[str], labels: Sequence[
         sp.Add(*(c * vector[a] for c, vector in zip(coefficients, vectors, strict=True))) for a in range(len(symbols))
     ]
     return VectorFields(
-        [_of_point(compile_expressions(vector, symbols)) for vector in vectors],
+        [_OfPoint(compile_expressions(vector, symbols)) for vector in vectors],
         coordinates,
         labels,
         [compile_expressions([entry], [*coefficients, *symbols]) for entry in sums],
     )
 
 
-def _of_point(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda x: function(*x.unbind(-1))
+@dataclass(frozen=True)
+class _OfPoint:
+    """A function of coordinates as one of points."""
+
+    function: Callable[..., Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(*x.unbind(-1))
 
 
 def _exact_constants(symbolic: _Symbolic, labels: Sequence[str]) -> Tensor | None:

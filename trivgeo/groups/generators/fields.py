@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -84,12 +85,18 @@ def _batched(function: Field, dim: int, name: str) -> Field:
         batched = False
     if batched:
         return function
+    return _Mapped(function)
 
-    def mapped(x: Tensor) -> Tensor:
+
+@dataclass(frozen=True)
+class _Mapped:
+    """A field written for single points, at any batch of them."""
+
+    function: Field
+
+    def __call__(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        return torch.func.vmap(function)(flat).to(x).reshape(x.shape)
-
-    return mapped
+        return torch.func.vmap(self.function)(flat).to(x).reshape(x.shape)
 
 
 def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Tensor] | None) -> Tensor:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
-from trivgeo.errors import ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.generators.ideal import MatrixAdjoint
@@ -19,11 +17,12 @@ from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.structure import Split
 
 if TYPE_CHECKING:
-    from trivgeo.groups.generators.action import GeneratedAction
+    from trivgeo.groups.generators.action import GeneratedAction, Motion
 
 __all__ = ["GeneratedGroup"]
 
 
+@final
 class GeneratedGroup(LieGroup):
     r"""A group :math:`\exp(\mathfrak n) \rtimes (S \times \mathbb R^k)` in the basis of its generators.
 
@@ -35,7 +34,7 @@ class GeneratedGroup(LieGroup):
     or is not in the algebra (a representation by Ad may wind further than the group), and where the derivation of the
     torus and semisimple part has an eigenvalue :math:`2 \pi i k \ne 0` on the ideal.
 
-    Groups from SymPy expressions, or from named functions, can be pickled: they are built again.
+    Groups from SymPy expressions, or from functions of modules, can be pickled.
 
     Args:
         algebra: the algebra in the basis of the generators, with the sign of the group.
@@ -43,6 +42,7 @@ class GeneratedGroup(LieGroup):
         basis: the basis of the core in that of the generators, rows ``[dim, dim]``.
         split: the decomposition that was used.
         full: the matrices of the semisimple part in a representation of the whole algebra, if there is one.
+        motion: how the group moves points.
         scale: see `LieGroup`.
     """
 
@@ -52,18 +52,19 @@ class GeneratedGroup(LieGroup):
         core: ReductiveGroup | NilpotentGroup | SemidirectProduct,
         basis: Tensor,
         split: Split,
-        full: MatrixAdjoint | None = None,
+        full: MatrixAdjoint | None,
+        motion: Motion,
         scale: Scale = None,
     ) -> None:
         super().__init__(algebra, core.element_shape, scale)
         self.core = core
         self.split_used = split
         self._full = full
-        self._basis = Constant(basis)
-        self._inverse_basis = Constant(torch.linalg.inv(basis))
-        self._reductive = core if isinstance(core, ReductiveGroup) else getattr(core, "complement", None)
-        self._make_action: Callable[[GeneratedGroup], GeneratedAction] | None = None
-        self._recipe: Callable[..., GeneratedGroup] | None = None
+        self._generators = Constant(basis)
+        self._inverse_generators = Constant(torch.linalg.inv(basis))
+        self._motion = motion
+        complement = core.complement if isinstance(core, SemidirectProduct) else core
+        self._reductive = complement if isinstance(complement, ReductiveGroup) else None
         start = 0 if self._reductive is None else self._reductive.semisimple_dim
         count = 0 if self._reductive is None else self._reductive.torus_dim
         # tr ad of the torus, which alone is not zero
@@ -91,7 +92,7 @@ class GeneratedGroup(LieGroup):
             the matrix of the semisimple part. Where no such factors were found they are NaN.
         """
         matrix, sigma, n = self.parts(g)
-        rows = self._basis.like(g)
+        rows = self._generators.like(g)
         result = []
         cut = 0
         if self._reductive is not None:
@@ -113,7 +114,7 @@ class GeneratedGroup(LieGroup):
     def outer_factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
         """As `factors`, without the semisimple part, of which the matrix is returned alone."""
         matrix, sigma, n = self.parts(g)
-        rows = self._basis.like(g)
+        rows = self._generators.like(g)
         result = []
         cut = 0
         if self._reductive is not None:
@@ -145,50 +146,23 @@ class GeneratedGroup(LieGroup):
         return self.core._inverse(g)
 
     def _exp(self, v: Tensor) -> Tensor:
-        return self.core._exp(v @ self._inverse_basis.like(v))
+        return self.core._exp(v @ self._inverse_generators.like(v))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return self.core._tangent(v @ self._inverse_basis.like(v))
+        return self.core._tangent(v @ self._inverse_generators.like(v))
 
     def _log(self, g: Tensor) -> Tensor:
-        return self.core._log(g) @ self._basis.like(g)
+        return self.core._log(g) @ self._generators.like(g)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         # a column of core coordinates is (inverse basis)^T times one of generator coordinates
-        return self._basis.like(g).T @ self.core._adjoint(g) @ self._inverse_basis.like(g).T
+        return self._generators.like(g).T @ self.core._adjoint(g) @ self._inverse_generators.like(g).T
 
     def _log_modular(self, g: Tensor) -> Tensor:
         """Minus the characters of the torus: exact, without the determinant of Ad."""
         _, sigma, _ = self.parts(g)
         return -(sigma * self._characters.like(g)).sum(-1)
 
-    def with_action(
-        self, make: Callable[[GeneratedGroup], GeneratedAction], recipe: Callable[..., GeneratedGroup]
-    ) -> GeneratedGroup:
-        """Set how the group acts, and how it is built again with a keyword ``scale``; returns the group."""
-        self._make_action = make
-        self._recipe = recipe
-        return self
-
-    def __copy__(self) -> GeneratedGroup:
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        return other
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> GeneratedGroup:
-        return self.__copy__()  # nothing in a group changes
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        if self._recipe is None:
-            return super().__reduce_ex__(protocol)
-        return _build, (self._recipe, self._scale)
-
     def action(self) -> GeneratedAction:
         """The local action whose one-parameter groups are the flows of the generators."""
-        if self._make_action is None:
-            raise ConfigurationError(f"{self!r} was not given an action")
-        return self._make_action(self)
-
-
-def _build(recipe: Callable[..., GeneratedGroup], scale: Tensor | None) -> GeneratedGroup:
-    return recipe(scale=scale)
+        return self._motion.action(self)

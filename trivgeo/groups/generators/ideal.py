@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
-from trivgeo.groups._matrices import affine_exp, inverse, matrix_exp, matvec, phi1_matrix
+from trivgeo.groups._matrices import kernel, matvec
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.generators.reductive import ReductiveGroup
 from trivgeo.groups.nilpotent import NilpotentGroup
@@ -164,7 +164,7 @@ class TorusExponential:
             return torch.exp(sigma @ self._diagonal.like(sigma)) * n
         d = n.shape[-1]
         if self._weights is None:
-            matrix = matrix_exp(torch.einsum("...i,iab->...ab", sigma, self._derivations.like(sigma)))
+            matrix = kernel(d).exp(torch.einsum("...i,iab->...ab", sigma, self._derivations.like(sigma)))
         else:
             real, imaginary = self._weights
             factor = torch.exp(sigma @ real.like(sigma))
@@ -259,10 +259,10 @@ class IdealAutomorphism(Automorphism):
                 parts = [bracket(series[i], nested[j - 1][k + 1 - i]) for i in range(1, k + 2)]
                 nested[j].append(sum(parts[1:], start=parts[0]))
         n = sum(series[2:], start=series[1])
-        h = self._group.exp(y)
+        h = self._group._exp(y)
         for _ in range(squarings):
-            n = self._ideal.compose(n, self.apply(h, n))
-            h = self._group.compose(h, h)
+            n = self._ideal._compose(n, self.apply(h, n))
+            h = self._group._compose(h, h)
         return n
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
@@ -271,7 +271,8 @@ class IdealAutomorphism(Automorphism):
         NaN where D(Y) has an eigenvalue 2 pi i k other than zero, for which no logarithm exists.
         """
         d = self._derivation(y)
-        back = inverse(phi1_matrix(d))
+        matrices = kernel(d.shape[-1])
+        back = matrices.inverse(matrices.phi1(d))
         singular = back.detach().abs().amax((-2, -1)) > torch.finfo(d.dtype).eps ** -0.8
         back = torch.where(singular[..., None, None], torch.nan, back)
         z = matvec(back, n)
@@ -283,7 +284,7 @@ class IdealAutomorphism(Automorphism):
 def _phi1(matrix: Tensor, vector: Tensor) -> Tensor:
     batch = torch.broadcast_shapes(matrix.shape[:-2], vector.shape[:-1])
     size = vector.shape[-1]
-    return affine_exp(matrix.expand(*batch, size, size), vector.expand(*batch, size))[..., -1]
+    return kernel(size).affine_exp(matrix.expand(*batch, size, size), vector.expand(*batch, size))[..., -1]
 
 
 def _clean(x: Tensor) -> Tensor:

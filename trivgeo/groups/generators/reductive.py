@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.groups._matrices import inverse, matrix_exp, matrix_log
+from trivgeo.groups._matrices import kernel
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
 
@@ -45,6 +45,7 @@ class ReductiveGroup(LieGroup):
         self.semisimple_dim = r
         self.torus_dim = torus
         self.size = size
+        self._kernel = kernel(size)
         self._matrices = Constant(flat)
         self._dual = Constant(torch.linalg.pinv(flat) if r else flat.T)
 
@@ -83,7 +84,7 @@ class ReductiveGroup(LieGroup):
 
     def invert_matrix(self, a: Tensor) -> Tensor:
         """The inverse of an element's matrix, whose determinant is one."""
-        return inverse(a, unimodular=True) if self.size else a
+        return self._kernel.inverse(a, unimodular=True) if self.size else a
 
     def _inverse(self, g: Tensor) -> Tensor:
         a, s = self.parts(g)
@@ -92,7 +93,7 @@ class ReductiveGroup(LieGroup):
     def exp_matrix(self, y: Tensor) -> Tensor:
         """The matrix exp(y) of ``[*batch, r]``."""
         a = self.matrix_of(y)
-        return matrix_exp(a) if self.size else a
+        return self._kernel.exp(a) if self.size else a
 
     def _exp(self, v: Tensor) -> Tensor:
         return self._join(self.exp_matrix(v[..., : self.semisimple_dim]), v[..., self.semisimple_dim :])
@@ -104,11 +105,11 @@ class ReductiveGroup(LieGroup):
         """The logarithm of an element's matrix, as a vector ``[*batch, r]``; NaN where there is none in the algebra."""
         if self.size == 0:
             return a.new_zeros(*a.shape[:-2], 0)
-        y = self.vector_of(matrix_log(a))
+        y = self.vector_of(self._kernel.log(a))
         if self.size == 2:
             return y
         # a principal logarithm may leave the algebra: then it is not one of this group
-        defect = (matrix_exp(self.matrix_of(y)) - a).abs().amax((-2, -1))
+        defect = (self._kernel.exp(self.matrix_of(y)) - a).abs().amax((-2, -1))
         bound = torch.finfo(a.dtype).eps ** 0.5 * a.abs().amax((-2, -1))
         return torch.where((defect < bound).unsqueeze(-1), y, math.nan)
 

@@ -81,22 +81,31 @@ def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) ->
     Raises:
         ConfigurationError: an expression holds a function that torch lacks.
     """
-    sp = require_sympy()
-    table = {name: getattr(torch, name) for name in _TORCH_FUNCTIONS} | {"Abs": torch.abs}
-    unknown = unknown_functions(expressions)
-    if unknown:
-        raise ConfigurationError(f"fields: expected functions of {sorted(table)}, got {sorted(unknown)}")
-    numeric = [_with_floats(sp.sympify(e)) for e in expressions]
-    function = sp.lambdify(list(variables), numeric, modules=[table, "math"], cse=True)
+    return _Compiled(tuple(expressions), tuple(variables))
 
-    def evaluate(*arguments: Tensor) -> Tensor:
-        values = function(*arguments)
+
+class _Compiled:
+    """Expressions as a torch function, which can be pickled."""
+
+    def __init__(self, expressions: Sequence[Any], variables: Sequence[Any]) -> None:
+        sp = require_sympy()
+        table = {name: getattr(torch, name) for name in _TORCH_FUNCTIONS} | {"Abs": torch.abs}
+        unknown = unknown_functions(expressions)
+        if unknown:
+            raise ConfigurationError(f"fields: expected functions of {sorted(table)}, got {sorted(unknown)}")
+        self._source = (expressions, variables)
+        numeric = [_with_floats(sp.sympify(e)) for e in expressions]
+        self._function = sp.lambdify(list(variables), numeric, modules=[table, "math"], cse=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Compiled, self._source
+
+    def __call__(self, *arguments: Tensor) -> Tensor:
+        values = self._function(*arguments)
         tensors = [value for value in values if isinstance(value, Tensor)]
         like = torch.zeros_like(sum(arguments[1:], start=arguments[0]) if len(tensors) < len(values) else tensors[0])
         whole = [value if isinstance(value, Tensor) else like + float(value) for value in values]
         return torch.stack(torch.broadcast_tensors(*whole), -1)
-
-    return evaluate
 
 
 def _with_floats(expression: Any) -> Any:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
-from trivgeo.groups._matrices import matrix_exp, matvec
+from trivgeo.groups._matrices import kernel, matvec
 from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
 
 __all__ = ["AffineBlock", "ProjectiveBase", "Tower", "Trace", "find_tower", "fit_projective"]
@@ -124,7 +124,7 @@ class Tower:
             if base.coordinates[0] >= count:
                 continue
             generator = torch.einsum("...i,iab->...ab", v, constant.like(v)).unsqueeze(-3)
-            powers = matrix_exp(times[:, None, None] * generator)
+            powers = kernel(generator.shape[-1]).exp(times[:, None, None] * generator)
             start = x[..., list(base.coordinates)].mT
             start = torch.cat([start, torch.ones_like(start[..., :1, :])], -2)
             moved = (powers.flatten(-3, -2) @ start).unflatten(-2, powers.shape[-3:-1])
@@ -167,9 +167,9 @@ class Tower:
         bound = 0.9 * math.log(torch.finfo(integral.dtype).max)
         good = good & (integral.detach().abs().sum(-1) < bound).all(-1).all(-2)
         integral = torch.where(good[..., None, :, None, None], integral, 0.0)
-        grow = matrix_exp(integral)
+        grow = kernel(f).exp(integral)
         if block.shifted:
-            back = matvec(matrix_exp(-integral[..., :-1, :, :, :]), torch.stack(b, -1))
+            back = matvec(kernel(f).exp(-integral[..., :-1, :, :, :]), torch.stack(b, -1))
             start = start + integrate(back.unbind(-1))
         return list(matvec(grow, start).unbind(-1)), good, error
 

@@ -1,0 +1,45 @@
+"""Coefficients of rotations as smooth functions of the square of the angle."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import polynomial
+
+__all__ = ["circular", "circular_slopes"]
+
+_CIRCULAR_RADIUS = 0.25  # of x^2; seven terms leave out 1e-19
+_C2_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 2) for j in range(7))
+_C3_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 3) for j in range(7))
+_SLOPE_RADIUS = 1.0
+_C2_SLOPE = tuple((-1.0) ** j * (j + 1) / math.factorial(2 * j + 4) for j in range(9))
+_C3_SLOPE = tuple((-1.0) ** j * (j + 1) / math.factorial(2 * j + 5) for j in range(9))
+
+
+def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""sin x / x, (1 - cos x) / x^2 and (x - sin x) / x^3 from x^2 >= 0: c1, c2, c3 of `stumpff` at -x^2.
+
+    Finite derivatives of every order at zero.
+    """
+    small = square < _CIRCULAR_RADIUS
+    near, far = torch.where(small, square, 0.0), torch.where(small, 1.0, square)
+    x = far.sqrt()
+    half = torch.sin(0.5 * x)
+    c1_far = torch.sin(x) / x
+    c3_near = polynomial(near, _C3_ALTERNATING)
+    c1 = torch.where(small, 1.0 - near * c3_near, c1_far)
+    c2 = torch.where(small, polynomial(near, _C2_ALTERNATING), 2.0 * half * half / far)
+    return c1, c2, torch.where(small, c3_near, (1.0 - c1_far) / far)
+
+
+def circular_slopes(square: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor]:
+    """The derivatives of c2 and c3 by ``-square``: ``c_k' = (c_(k+1) - k c_(k+2)) / 2``."""
+    small = square < _SLOPE_RADIUS
+    near, far = torch.where(small, square, 0.0), torch.where(small, 1.0, square)
+    c4, c5 = (0.5 - c2) / far, (1.0 / 6.0 - c3) / far
+    d2 = torch.where(small, polynomial(near, _C2_SLOPE), 0.5 * (c3 - 2.0 * c4))
+    d3 = torch.where(small, polynomial(near, _C3_SLOPE), 0.5 * (c4 - 3.0 * c5))
+    return d2, d3

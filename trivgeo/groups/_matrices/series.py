@@ -1,0 +1,129 @@
+r"""Exponentials by Taylor series of a halved matrix and repeated squaring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trivgeo.groups._matrices.basic import identity_like
+
+__all__ = ["PHI1_SERIES", "is_few", "polynomial_exp", "series_exp_phi1", "shifted_exp"]
+
+_FEW = 200  # up to this many matrices, one fused kernel beats closed forms, whose cost is their number of operators
+_MAX_DOUBLINGS = 10
+_POLYNOMIAL_RADIUS, _SINGLE_TERMS, _DOUBLE_TERMS = 2.0, 14, 24  # 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18
+PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(20))  # for norms up to one
+
+
+def shifted_exp(matrix: Tensor) -> Tensor:
+    """The exponential of ``[*batch, k, k]``, k = 3 or 4, with the mean of the diagonal taken out first."""
+    mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    shifted = matrix - mean[..., None, None] * identity_like(matrix)
+    return mean.exp()[..., None, None] * polynomial_exp(shifted, with_phi1=False)[0]
+
+
+def polynomial_exp(matrix: Tensor, with_phi1: bool) -> tuple[Tensor, Tensor | None]:
+    r"""exp and, if asked for, phi_1 of k x k matrices, k = 3 or 4.
+
+    The Taylor series of the matrix halved to norm at most two is summed in the ring of polynomials modulo the
+    characteristic polynomial (Cayley-Hamilton), so that each term costs k operations on scalars and no matrix product.
+    No eigenvalues, hence no trouble where they coincide. Doubling is left to matrices: in the ring it would lose
+    digits with the power k - 1 of the norm.
+    """
+    k = matrix.shape[-1]
+    count = _doublings(matrix, _POLYNOMIAL_RADIUS)
+    powers = [matrix * torch.exp2(-count)[..., None, None]]
+    for _ in range(k - 2):
+        powers.append(powers[-1] @ powers[0])
+    relation = _characteristic(powers)
+    terms = _SINGLE_TERMS if torch.finfo(matrix.dtype).eps > 1e-10 else _DOUBLE_TERMS
+
+    def series(shift: int) -> Tensor:
+        """sum_j Z^j / (j + shift)!"""
+        f = [torch.full_like(count, 1.0 / math.factorial(terms + shift))] + [torch.zeros_like(count)] * (k - 1)
+        for j in reversed(range(terms)):
+            top = f[-1]
+            f = [top * relation[0] + 1.0 / math.factorial(j + shift)] + [
+                torch.addcmul(f[i - 1], top, relation[i]) for i in range(1, k)
+            ]
+        result = f[1][..., None, None] * powers[0]
+        for c, power in zip(f[2:], powers[1:], strict=True):
+            result = torch.addcmul(result, c[..., None, None], power)
+        return result + torch.diag_embed(f[0].unsqueeze(-1).expand(result.shape[:-1]))
+
+    return _double(series(0), series(1) if with_phi1 else None, count)
+
+
+def _characteristic(powers: Sequence[Tensor]) -> list[Tensor]:
+    """The numbers c with ``Z^k = sum_j c[j] Z^j``, by Newton's identities from the traces of Z, ..., Z^k."""
+    k = len(powers) + 1
+    traces = [m.diagonal(dim1=-2, dim2=-1).sum(-1) for m in powers]
+    traces.append((powers[-1] * powers[0].mT).sum((-2, -1)))
+    elementary = [torch.ones_like(traces[0])]
+    for i in range(1, k + 1):
+        total = torch.zeros_like(traces[0])
+        for j in range(1, i + 1):
+            total = total + (-1) ** (j - 1) * elementary[i - j] * traces[j - 1]
+        elementary.append(total / i)
+    return [(-1) ** (k - j - 1) * elementary[k - j] for j in range(k)]
+
+
+def series_exp_phi1(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    r"""exp and phi_1 at any size: Taylor series by the scheme of Paterson and Stockmeyer, then doubling.
+
+    A fifth of the work of one exponential of twice the size (Van Loan 1978).
+    """
+    eye = identity_like(matrix)
+    count = _doublings(matrix, 1.0)
+    z = matrix * torch.exp2(-count)[..., None, None]
+    square = z @ z
+    powers = [eye.expand(z.shape), z, square, z @ square]
+    fourth = square @ square
+    phi = torch.zeros_like(z)
+    for start in reversed(range(0, len(PHI1_SERIES), 4)):
+        block = sum((PHI1_SERIES[start + j] * powers[j] for j in range(4)), start=torch.zeros_like(z))
+        phi = phi @ fourth + block
+    e = eye + z @ phi
+    e, doubled = _double(e, phi, count)
+    assert doubled is not None
+    return e, doubled
+
+
+def is_few(matrix: Tensor) -> bool:
+    """Whether these are so few matrices on the CPU that ``torch.linalg.matrix_exp`` is faster than closed forms."""
+    k = matrix.shape[-1]
+    return (
+        not torch.compiler.is_compiling()
+        and matrix.device.type == "cpu"
+        and matrix.numel() <= _FEW * k * k
+        and not _under_vmap()
+    )
+
+
+def _under_vmap() -> bool:
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+
+
+def _doublings(matrix: Tensor, radius: float) -> Tensor:
+    """How often each matrix must be halved to bring its norm to at most ``radius``."""
+    norm = matrix.detach().square().sum((-2, -1)).sqrt() / radius
+    return torch.log2(norm.nan_to_num(0.0, math.inf).clamp(1.0, 2.0**_MAX_DOUBLINGS)).ceil()
+
+
+def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
+    r""":math:`e^{2Z} = (e^Z)^2` and :math:`\varphi_1(2Z) = \tfrac12 (e^Z + I) \varphi_1(Z)`, each matrix its count."""
+    # As many rounds as some matrix of the batch needs; all of them, masked, where the batch cannot be seen.
+    fixed = torch.compiler.is_compiling() or _under_vmap() or count.is_meta
+    rounds = _MAX_DOUBLINGS if fixed else (int(count.max()) if count.numel() else 0)
+    for j in range(rounds):
+        more = (count > j)[..., None, None]
+        # the branch that is not taken must stay finite, for the gradient of the one that is
+        safe = torch.where(more, e, 0.0)
+        if phi is not None:
+            phi = torch.where(more, 0.5 * (phi + safe @ phi), phi)
+        e = torch.where(more, safe @ safe, e)
+    return e, phi

@@ -1,0 +1,115 @@
+"""2 x 2 matrices: everything in closed form, by the trace-free part B, for which B^2 is a multiple of I."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import dense_exp, log_ratio, stumpff
+from trivgeo.groups._matrices.affine import affine_exp
+from trivgeo.groups._matrices.basic import rows_of, stack_rows
+from trivgeo.groups._matrices.kernel import Kernel
+from trivgeo.groups._matrices.one import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
+from trivgeo.groups._matrices.series import is_few
+
+__all__ = ["Two"]
+
+
+@final
+class Two(Kernel):
+    """The size k = 2."""
+
+    def determinant(self, matrix: Tensor) -> Tensor:
+        """By products."""
+        (a, b), (c, d) = rows_of(matrix)
+        return a * d - b * c
+
+    def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
+        """By the adjugate."""
+        (a, b), (c, d) = rows_of(matrix)
+        adjugate = stack_rows([[d, -b], [-c, a]])
+        return adjugate if unimodular else adjugate / (a * d - b * c)[..., None, None]
+
+    def exp(self, matrix: Tensor) -> Tensor:
+        """By the functions of `stumpff`."""
+        if is_few(matrix):
+            return dense_exp(matrix)
+        half_trace, x, b, c = _split2(matrix)
+        c0, c1, _, _ = stumpff(x * x + b * c)
+        grow = half_trace.exp()
+        c0, c1 = grow * c0, grow * c1
+        return stack_rows([[c0 + c1 * x, c1 * b], [c1 * c, c0 - c1 * x]])
+
+    def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """Each by itself."""
+        return self.exp(matrix), _phi1_2x2(matrix)
+
+    def phi1(self, matrix: Tensor) -> Tensor:
+        """In three regimes."""
+        return _phi1_2x2(matrix)
+
+    def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
+        """From `exp_phi1`."""
+        return affine_exp(self, matrix, vector)
+
+    def log(self, matrix: Tensor) -> Tensor:
+        """By the determinant and a matrix of determinant one."""
+        return _log_2x2(matrix)
+
+
+def _split2(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Half the trace, and the entries x, b, c of the trace-free part [[x, b], [c, -x]]."""
+    (a, b), (c, d) = rows_of(matrix)
+    return 0.5 * (a + d), 0.5 * (a - d), b, c
+
+
+def _phi1_2x2(matrix: Tensor) -> Tensor:
+    r"""phi_1 of 2 x 2 matrices as :math:`a I + b B`, B the trace-free part, :math:`B^2 = q I`.
+
+    Three regimes, each free of cancellation: a series in the ring spanned by I and B for small matrices; divided
+    differences of the scalar function for real eigenvalues apart; :math:`A^{-1} (e^A - I)` for the rest, where
+    det A is away from zero.
+    """
+    m, x, y, z = _split2(matrix)
+    q = x * x + y * z
+    size = torch.maximum(m.abs(), q.abs().sqrt())
+    small = size < 0.5 * PHI1_RADIUS
+    apart = ~small & (q > 0.0625)
+    rest = ~small & ~apart
+
+    m_near, q_near = torch.where(small, m, 0.0), torch.where(small, q, 0.0)
+    a_near, b_near = torch.full_like(m, PHI1_SHORT[-1]), torch.zeros_like(m)
+    for coefficient in reversed(PHI1_SHORT[:-1]):
+        a_next = torch.addcmul(m_near * a_near + coefficient, q_near, b_near)
+        a_near, b_near = a_next, torch.addcmul(a_near, m_near, b_near)
+
+    r = torch.where(apart, q, 1.0).sqrt()
+    m_apart = torch.where(apart, m, 0.0)
+    high, low = phi1_scalar(torch.stack([m_apart + r, m_apart - r])).unbind(0)
+    a_apart, b_apart = 0.5 * (high + low), 0.5 * (high - low) / r
+
+    m_rest, q_rest = torch.where(rest, m, 1.0), torch.where(rest, q, 0.0)
+    c0, c1, _, _ = stumpff(q_rest)
+    grow = m_rest.exp()
+    e0, e1 = grow * c0 - 1.0, grow * c1
+    det = m_rest * m_rest - q_rest
+    a_rest, b_rest = (m_rest * e0 - q_rest * e1) / det, (m_rest * e1 - e0) / det
+
+    a = torch.where(small, a_near, torch.where(apart, a_apart, a_rest))
+    b = torch.where(small, b_near, torch.where(apart, b_apart, b_rest))
+    return stack_rows([[a + b * x, b * y], [b * z, a - b * x]])
+
+
+def _log_2x2(matrix: Tensor) -> Tensor:
+    m, x, b, c = _split2(matrix)
+    (p, q), (r, s) = rows_of(matrix)
+    det = p * s - q * r
+    good = det > 0
+    scale = torch.where(good, det, 1.0).sqrt()
+    m, x, b, c = m / scale, x / scale, b / scale, c / scale
+    f = log_ratio(m, x * x + b * c)
+    half = torch.where(good, scale.log(), math.nan)
+    return stack_rows([[half + f * x, f * b], [f * c, half - f * x]])

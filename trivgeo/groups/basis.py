@@ -1,0 +1,84 @@
+"""The basis of a group's algebra, in units of its natural one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import Constant
+from trivgeo.errors import ConfigurationError
+
+__all__ = ["Basis", "Scale"]
+
+Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
+
+
+@final
+class Basis:
+    """Which vectors of the algebra are orthonormal, and coordinates in them.
+
+    Args:
+        scale: see `LieGroup`.
+        dim: the dimension n of the algebra.
+
+    Raises:
+        ConfigurationError: the scale is not positive (a matrix: not invertible) and finite, or has the wrong shape.
+    """
+
+    def __init__(self, scale: Scale, dim: int) -> None:
+        values = _checked(scale, dim)
+        self.scale: Tensor = values
+        """As given, ``[n]`` or ``[n, n]``; float64 on the CPU."""
+        self._diagonal = values.ndim == 1
+        self.is_natural = self._diagonal and bool((values == 1).all())
+        self._forward = Constant(values)
+        self._backward = Constant(1.0 / values if self._diagonal else torch.linalg.inv(values))
+
+    @property
+    def rows(self) -> Float[Tensor, "n n"]:
+        """The basis vectors in natural coordinates, row by row; float64 on the CPU."""
+        return torch.diag(self.scale) if self._diagonal else self.scale
+
+    def to_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """Coordinates in the natural basis, from those in this one."""
+        if self.is_natural:
+            return v
+        forward = self._forward.like(v)
+        return v * forward if self._diagonal else v @ forward
+
+    def from_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """Coordinates in this basis, from those in the natural one."""
+        if self.is_natural:
+            return v
+        backward = self._backward.like(v)
+        return v * backward if self._diagonal else v @ backward
+
+    def operator_from_natural(self, m: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+        """The matrix of a linear map in this basis, from that in the natural one."""
+        if self.is_natural:
+            return m
+        forward, backward = self._forward.like(m), self._backward.like(m)
+        if self._diagonal:
+            return m * forward * backward.unsqueeze(-1)
+        return backward.mT @ m @ forward.mT
+
+
+def _checked(scale: Scale, dim: int) -> Tensor:
+    """The scale as ``[n]`` or ``[n, n]``."""
+    if scale is None:
+        return torch.ones(dim, dtype=torch.float64)
+    values = torch.as_tensor(scale, dtype=torch.float64).detach().cpu()
+    values = values.expand(dim) if values.ndim == 0 else values
+    if tuple(values.shape) not in ((dim,), (dim, dim)):
+        raise ConfigurationError(f"scale: expected one number, [{dim}] or [{dim}, {dim}], got {list(values.shape)}")
+    if not bool(torch.isfinite(values).all()):
+        raise ConfigurationError(f"scale: expected finite numbers, got {values.tolist()}")
+    if values.ndim == 1 and not bool((values > 0).all()):
+        raise ConfigurationError(f"scale: expected positive numbers, got {values.tolist()}")
+    if values.ndim == 2 and float(torch.linalg.cond(values)) > 1e12:
+        raise ConfigurationError(f"scale: expected an invertible matrix, got {values.tolist()}")
+    return values.clone()
