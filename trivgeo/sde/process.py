@@ -402,7 +402,9 @@ def _where(mask: Tensor, new: Any, old: Any) -> Any:
     def choose(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
 
-    return choose(new, old) if isinstance(new, Tensor) else pytree.tree_map(choose, new, old)
+    if isinstance(new, Tensor):
+        return choose(new, old)
+    return pytree.tree_map(choose, new, old) if new else new
 
 
 def _stack(states: Sequence[Any]) -> Any:
