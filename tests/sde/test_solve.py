@@ -10,7 +10,23 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, random_elements, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, Translation
-from trivgeo.sde import ExponentialEuler, GeometricSchedule, Stepper, StepState, TrivializedSDE, solve
+from trivgeo.sde import (
+    EnergySamples,
+    EnergyScore,
+    ExponentialEuler,
+    Fold,
+    GeometricHeun,
+    GeometricSchedule,
+    NoiseKernel,
+    Run,
+    RungeKuttaMuntheKaas4,
+    Stepper,
+    StepState,
+    TrivializedSDE,
+    gathered,
+    solve,
+    uniform_grid,
+)
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 
@@ -24,6 +40,178 @@ class Deterministic(Stepper):
         vector, evaluated = sde.increment(state.y, start, end)
         assert vector is not None
         return StepState(sde.group.retract(state.y, vector), evaluated=evaluated)
+
+
+class AntitheticEuler(Stepper):
+    """Exponential Euler whose every second step takes minus the noise of the first: the example of a memory."""
+
+    def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
+        zero = torch.zeros(*sde.batch_shape(y), sde.group.dim, dtype=y.dtype)
+        return StepState(y, (zero, zero[..., 0]))
+
+    def step(
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
+    ) -> StepState:
+        last, parity = state.memory
+        fresh = torch.randn(last.shape, generator=generator, dtype=last.dtype)
+        z = torch.where(parity.unsqueeze(-1) == 0, fresh, -last)
+        vector, evaluated = sde.increment(state.y, start, end)
+        assert vector is not None
+        y = sde.group.retract(state.y, vector + sde.noise_std(start, end) * z)
+        return StepState(y, (z, 1 - parity), evaluated)
+
+
+class AdamsBashforth(Stepper):
+    """Two steps of the drift alone: order 2 at one drift a step, by what the step before evaluated."""
+
+    def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
+        zero = torch.zeros(sde.batch_shape(y), dtype=y.dtype)
+        return StepState(y, (torch.zeros(*zero.shape, sde.group.dim, dtype=y.dtype), zero))
+
+    def step(
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
+    ) -> StepState:
+        before, known = state.memory
+        velocity, evaluated = sde.velocity(state.y, start)
+        assert velocity is not None
+        v = (end - start) * (velocity + 0.5 * known.unsqueeze(-1) * (velocity - before))
+        return StepState(sde.group.retract(state.y, v), (velocity, torch.ones_like(known)), evaluated)
+
+
+class Steps(Fold):
+    """The sum of the states after the steps, and how many scores were evaluated."""
+
+    def init(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(y), torch.zeros(())
+
+    def update(self, acc: tuple[Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor]:
+        return acc[0] + step.y, acc[1] + len(step.parts(EnergySamples))
+
+
+class TestNewSchemes:
+    """A scheme is one class: these have a memory, and run through `solve` on known laws."""
+
+    def test_pairs_of_noise_cancel(self) -> None:
+        """dy = dw on the line: z, then -z; and a fresh z at the end of an odd number of steps."""
+        sde = TrivializedSDE(Translation(1), GeometricSchedule(1.0, 1.0), lambda g, t: torch.ones_like(g))
+        start = torch.zeros(20_000, 1, dtype=torch.float64)
+        even, odd = (
+            solve(sde, start, uniform_grid(m), stepper=AntitheticEuler(), generator=seeded(0)).final for m in (4, 5)
+        )
+        assert_relative(even, torch.ones_like(even), 1e-12)
+        assert_relative(odd.mean(), torch.tensor(1.0).double(), 0.01)
+        assert_relative(odd.var(), torch.tensor(0.2).double(), 0.03)
+
+    def test_two_step_scheme_has_order_two(self) -> None:
+        """y' = -y from 1, and the same by gradients that checkpoints find again."""
+        sde = TrivializedSDE(Translation(1), SCHEDULE, lambda g, t: -g, noisy=False)
+        errors = []
+        for steps in (20, 40, 80):
+            start = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
+            results = []
+            for every in (None, 7):
+                final = solve(sde, start, uniform_grid(steps), stepper=AdamsBashforth(), checkpoint_every=every).final
+                results.append(torch.stack([final.detach(), *torch.autograd.grad(final.sum(), start)]))
+            assert_relative(results[1], results[0], 1e-12)
+            assert_relative(results[0][1], results[0][0], 1e-12)  # linear: the gradient is the solution itself
+            errors.append(float((results[0][0] - math.exp(-1.0)).abs().max()))
+        for coarse, fine in pairwise(errors):
+            assert 3.6 < coarse / fine < 4.4
+
+    def test_memory_of_a_masked_chain_goes_back(self) -> None:
+        """Its step is not taken: neither state nor memory have seen it."""
+
+        def drift(g: Tensor, t: float) -> Tensor:
+            lost = (torch.arange(2) == 1) & (t == 0.25)
+            return torch.where(lost, math.nan, 1.0 + t).unsqueeze(-1)
+
+        sde = TrivializedSDE(Translation(1), SCHEDULE, drift)
+        solution = solve(sde, torch.zeros(2, 1), [0.0, 0.25, 0.5, 1.0], stepper=AdamsBashforth())
+        assert solution.failures.tolist() == [0, 1]
+        taken = 0.25 + 0.25 * (1.25 + 0.5 * 0.25) + 0.5 * (1.5 + 0.5 * 0.25)
+        held = 0.25 + 0.5 * (1.5 + 0.5 * 0.5)
+        assert_relative(solution.final, torch.tensor([[taken], [held]]), 1e-6)
+
+    def test_nothing_is_kept_between_runs(self) -> None:
+        sde, scheme = TrivializedSDE(Translation(1), SCHEDULE, lambda g, t: -g), AntitheticEuler()
+        start = torch.zeros(5, 1)
+        first, again = (solve(sde, start, uniform_grid(3), stepper=scheme, generator=seeded(0)).final for _ in "12")
+        assert torch.equal(first, again)
+
+
+class TestWhatIsEvaluated:
+    """Scores tell through the steps what they evaluated; schemes tell scores when they will ask."""
+
+    KERNEL = NoiseKernel(Translation(1), SCHEDULE, 4)
+
+    @pytest.mark.parametrize(
+        ("scheme", "noisy", "expected"),
+        [
+            (ExponentialEuler(), True, 4),
+            (GeometricHeun(), True, 8),
+            (GeometricHeun(skip_zero=True), True, 7),
+            (RungeKuttaMuntheKaas4(), False, 16),
+        ],
+        ids=repr,
+    )
+    def test_fold(self, scheme: Stepper, noisy: bool, expected: int) -> None:
+        score = EnergyScore(lambda g: (g**2).sum(-1), self.KERNEL, 3)
+        sde = TrivializedSDE(Translation(1), SCHEDULE, score_drift=score, noisy=noisy)
+        start, grid = torch.zeros(6, 1, dtype=torch.float64), uniform_grid(4, 1.0, 0.0)
+        solution = solve(sde, start, grid, stepper=scheme, generator=seeded(0), fold=Steps(), save_at=[1, 2, 3, 4])
+        assert solution.saved is not None
+        assert_relative(solution.folded[0], solution.saved.sum(0), 1e-14)
+        assert int(solution.folded[1]) == expected
+        again = solve(sde, start, grid, stepper=scheme, generator=seeded(0), fold=Steps(), checkpoint_every=3)
+        assert_relative(again.folded[0], solution.folded[0], 1e-14)
+        assert int(again.folded[1]) == expected
+
+    def test_gradients_of_an_accumulator(self) -> None:
+        """The sum of the states of y' = -y in two half steps, 1/2 + 1/4, with and without checkpoints."""
+        sde = TrivializedSDE(Translation(1), SCHEDULE, lambda g, t: -g)
+        for every in (None, 1, 2):
+            start = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
+            options = {"stepper": Deterministic(), "fold": Steps(), "checkpoint_every": every}
+            total, _ = solve(sde, start, [0.0, 0.5, 1.0], **options).folded
+            assert_relative(torch.autograd.grad(total.sum(), start)[0], torch.full((2, 1), 0.75).double(), 1e-12)
+
+    @pytest.mark.parametrize("scheme", [ExponentialEuler(), GeometricHeun(), RungeKuttaMuntheKaas4()], ids=repr)
+    @pytest.mark.parametrize("grid", [[0.0, 0.3, 1.0], [1.0, 0.6, 0.0]], ids=str)
+    def test_times(self, scheme: Stepper, grid: list[float]) -> None:
+        """Those that a scheme announces are those at which it asks."""
+        seen: list[float] = []
+
+        def drift(g: Tensor, t: float) -> Tensor:
+            seen.append(t)
+            return torch.zeros_like(g)
+
+        solve(TrivializedSDE(Translation(1), SCHEDULE, drift, noisy=False), torch.zeros(1, 1), grid, stepper=scheme)
+        assert set(seen) == set(scheme.times(grid))
+        assert list(dict.fromkeys(seen)) == list(dict.fromkeys(scheme.times(grid)))
+
+    def test_no_noise_is_drawn_where_none_is_needed(self) -> None:
+        """One step from t = 0, where the score is minus the gradient."""
+        generator = seeded(0)
+        score = EnergyScore(lambda g: (g**2).sum(-1), self.KERNEL, 3)
+        sde = TrivializedSDE(Translation(1), SCHEDULE, score_drift=score, noisy=False)
+        final = solve(sde, torch.ones(1, 1), [0.0, 0.5], generator=generator).final
+        assert_relative(final, torch.tensor([[1.0 - 2.0 * SCHEDULE.variance(0.0, 0.5)]]), 1e-6)
+        with pytest.raises(DomainError, match="only time"):
+            score.prepare(Run((0.0,), (1,), torch.float32, torch.device("cpu"), None)).estimate(torch.ones(1, 1), 0.5)
+
+    def test_parts(self) -> None:
+        """Of nested evaluations, in order; `gathered` drops what is none."""
+        samples = [EnergySamples(*[torch.full((1,), float(i))] * 5) for i in range(3)]
+        assert gathered(None, None) is None
+        assert gathered(None, samples[0]) is samples[0]
+        step = StepState(torch.zeros(1), (), gathered(samples[0], None, gathered(samples[1], samples[2])))
+        assert [float(x.energy) for x in step.parts(EnergySamples)] == [0.0, 1.0, 2.0]
+        assert StepState(torch.zeros(1)).parts(EnergySamples) == []
+
+    def test_drifts_that_are_none(self) -> None:
+        for name in ("drift", "score_drift"):
+            with pytest.raises(ConfigurationError, match=name):
+                TrivializedSDE(Translation(1), SCHEDULE, **{name: 3.0})
 
 
 class TestDrift:

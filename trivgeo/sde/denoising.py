@@ -63,10 +63,10 @@ def noise_with_target(
     :math:`\sigma^2 = \int_0^t \gamma^2`.
 
     Args:
-        group: the group.
+        group: see `TrivializedSDE`.
         variance: :math:`\sigma^2 > 0`, whose shape is the batch; dtype and device are those of the result.
         steps: the number m of factors.
-        generator: the source of noise.
+        generator: see `solve`.
 
     Raises:
         ConfigurationError: ``steps`` is less than one.
@@ -117,11 +117,11 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
     def step(
         self,
         sde: TrivializedSDE,
-        state: StepState[Tensor],
+        state: StepState,
         start: float,
         end: float,
         generator: torch.Generator | None,
-    ) -> StepState[Tensor]:
+    ) -> StepState:
         """One drift and one exponential."""
         drift, samples = check_reverse(sde, start, end, self).estimate(state.y, start)
         level, lower = (math.sqrt(sde.schedule.variance(0.0, t)) for t in (start, end))

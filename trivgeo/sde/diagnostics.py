@@ -59,7 +59,7 @@ class ScoreMonitor(Fold[Any, ScoreTrace]):
         none = torch.zeros(0, dtype=torch.long, device=like.device)
         return ScoreTrace(like.new_zeros(0), none, none)
 
-    def update(self, acc: ScoreTrace, step: StepState[Any]) -> ScoreTrace:
+    def update(self, acc: ScoreTrace, step: StepState) -> ScoreTrace:
         """One number more of each for every score of the step."""
         for samples in step.parts(EnergySamples):
             size = effective_sample_size(samples.weights * samples.finite).mean()
@@ -72,7 +72,7 @@ class EnergyTrace:
     """Collects the mean energy of the chains along a solve. Pass it as ``observe``.
 
     Args:
-        energy: elements ``[*batch, *element_shape]`` to energies ``[*batch]``.
+        energy: as that of an `EnergyScore`; no gradient is taken.
         every: steps between two evaluations.
 
     Attributes:
@@ -110,8 +110,8 @@ def stein_z_scores(
     function, one column for each basis direction; of independent samples of p they are standard normal.
 
     Args:
-        group: the group.
-        energy: elements to energies ``[m]``, differentiable.
+        group: see `TrivializedSDE`.
+        energy: see `EnergyScore`.
         samples: independent elements ``[m, *element_shape]``.
         functions: elements to numbers ``[m]``, differentiable.
 

@@ -22,7 +22,7 @@ def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) 
     Composes with ``torch.func`` (``vmap``, ``jacrev``, ``jacfwd``) and ``torch.compile``.
 
     Args:
-        group: the group.
+        group: see `TrivializedSDE`.
         f: ``[*batch, *element_shape] -> [*batch]``.
         g: elements ``[*batch, *element_shape]``.
 

@@ -30,12 +30,8 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
 
     Its stationary density for left Haar measure is :math:`e^{-E / T}`: since the adjoint of a left-invariant field X_i
     is :math:`-X_i + a_i, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, the drift that balances the noise of variance
-    :math:`\sigma^2` is :math:`\tfrac12 \sigma^2 (\nabla \log p - a)`. The term a vanishes on unimodular groups.
-
-    Args:
-        group: the group.
-        energy: elements ``[*batch, *element_shape]`` to energies ``[*batch]``, differentiable.
-        temperature: T, positive.
+    :math:`\sigma^2` is :math:`\tfrac12 \sigma^2 (\nabla \log p - a)`. The term a vanishes on unimodular groups. The
+    arguments are those of `UnderdampedLangevin`.
 
     Raises:
         ConfigurationError: the temperature is not positive and finite.
@@ -80,8 +76,8 @@ class UnderdampedLangevin(Process):
     groups that are not unimodular.
 
     Attributes:
-        group: the group.
-        energy: elements ``[*batch, *element_shape]`` to energies ``[*batch]``, differentiable.
+        group: where g lives.
+        energy: E, as that of an `EnergyScore`.
         friction: gamma, positive.
         temperature: T, positive.
         coadjoint: the coadjoint term; otherwise the constant force.
@@ -171,11 +167,11 @@ class SplittingOBABO(Stepper[UnderdampedLangevin, PhasePoint]):
     def step(
         self,
         sde: UnderdampedLangevin,
-        state: StepState[PhasePoint],
+        state: StepState,
         start: float,
         end: float,
         generator: torch.Generator | None,
-    ) -> StepState[PhasePoint]:
+    ) -> StepState:
         """One exponential, one gradient."""
         g, h = state.y, end - start
         if h < 0:

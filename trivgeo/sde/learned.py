@@ -31,13 +31,11 @@ def denoising_loss(
     r""":math:`\sigma^2 E |s(g_0 w, t) - T|^2`, smallest at the score of p_t; w and T are those of `noise_with_target`.
 
     Args:
-        score: (g, t) to ``[*batch, dim]``.
-        group: the group.
-        schedule: the noise.
+        score: (g, t) to ``[*batch, dim]``, with a gradient for its parameters.
+        group: see `noise_with_target`, also for ``steps`` and ``generator``.
+        schedule: sets :math:`\sigma^2 = \int_0^t \gamma^2`.
         clean: g_0, ``[*batch, *element_shape]``.
         t: the time, in (0, 1].
-        steps: the number of factors of w.
-        generator: the source of noise.
 
     Raises:
         DomainError: t is zero or lies outside [0, 1].
@@ -58,10 +56,8 @@ def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: 
     divergence is exact, at one forward derivative for each basis direction.
 
     Args:
-        score: (g, t) to ``[*batch, dim]``.
-        group: the group.
+        score: see `denoising_loss`, also for ``group`` and ``t``.
         g: a sample of p_t, ``[*batch, *element_shape]``.
-        t: the time.
     """
     s = score(g, t)
     zero = torch.zeros_like(s)
@@ -82,8 +78,7 @@ class ScoreNetwork(nn.Module):
     width c. A `FunctionScore`, or the module itself, goes into `reverse_diffusion`.
 
     Args:
-        group: the group.
-        schedule: the noise.
+        group: see `TrivializedSDE`, also for ``schedule``.
         width: of the hidden layers.
         depth: number of hidden layers.
         data_std: c.

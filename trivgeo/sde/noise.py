@@ -57,8 +57,7 @@ class NoiseKernel:
     One set of paths gives the noise at every time of a run, in O(steps) exponentials.
 
     Args:
-        group: the group.
-        schedule: the diffusion coefficient.
+        group: see `TrivializedSDE`, also for ``schedule``.
         steps: number of equal steps of the grid on [0, 1].
 
     Raises:
@@ -88,7 +87,7 @@ class NoiseKernel:
         Args:
             batch: the batch shape.
             t: the time, in [0, 1].
-            generator: the source of noise.
+            generator: see `solve`.
             dtype: of the elements; default torch's.
             device: of the elements; default torch's.
             antithetic: the second half of the last batch dimension mirrors the first: -z for z in every step.
@@ -253,12 +252,10 @@ def forward_noising(
     r"""Noise elements from time 0 to t: :math:`g_t = g_0 w_t`, with one independent path each.
 
     Args:
-        group: the group.
-        schedule: the diffusion coefficient.
+        group: see `TrivializedSDE`, also for ``schedule``.
         initial: g_0, ``[*batch, *element_shape]``.
-        t: the final time in (0, 1].
-        steps: number of equal steps.
-        generator: the source of noise.
+        t: the final time in [0, 1].
+        steps: see `reverse_diffusion`, also for ``generator``.
 
     Raises:
         DomainError: t lies outside [0, 1].

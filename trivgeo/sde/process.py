@@ -163,7 +163,7 @@ class TrivializedSDE(Process):
         return Displacement(vectors[0] if len(vectors) == 1 else vectors[0] + vectors[1], gathered(*evaluated))
 
 
-class StepState(NamedTuple, Generic[State]):
+class StepState(NamedTuple):
     """Where a scheme is between two steps.
 
     Attributes:
@@ -172,7 +172,7 @@ class StepState(NamedTuple, Generic[State]):
         evaluated: what the drift evaluated to get here: ``None``, such as `EnergySamples`, or a tuple of several.
     """
 
-    y: State
+    y: Any
     memory: Any = ()
     evaluated: Any = None
 
@@ -199,14 +199,14 @@ class Stepper(ABC, Generic[Equation, State]):
         """The times at which the drift is asked along a grid: by default the start of every step."""
         return tuple(grid[:-1])
 
-    def init(self, sde: Equation, y: State, start: float, generator: torch.Generator | None) -> StepState[State]:
+    def init(self, sde: Equation, y: State, start: float, generator: torch.Generator | None) -> StepState:
         """The state before the first step: by default that of the process, without memory."""
         return StepState(y)
 
     @abstractmethod
     def step(
-        self, sde: Equation, state: StepState[State], start: float, end: float, generator: torch.Generator | None
-    ) -> StepState[State]:
+        self, sde: Equation, state: StepState, start: float, end: float, generator: torch.Generator | None
+    ) -> StepState:
         """The state at ``end`` from the state at ``start``."""
 
 
@@ -219,11 +219,11 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
     def step(
         self,
         sde: TrivializedSDE,
-        state: StepState[Tensor],
+        state: StepState,
         start: float,
         end: float,
         generator: torch.Generator | None,
-    ) -> StepState[Tensor]:
+    ) -> StepState:
         """One exponential of the group."""
         g, v = state.y, None
         if sde.noisy:
@@ -245,7 +245,7 @@ class Fold(ABC, Generic[State, Accumulator]):
         """The accumulator at the start."""
 
     @abstractmethod
-    def update(self, acc: Accumulator, step: StepState[State]) -> Accumulator:
+    def update(self, acc: Accumulator, step: StepState) -> Accumulator:
         """A new accumulator, from the old one and what a step made and evaluated; neither is changed."""
 
 
@@ -402,7 +402,9 @@ def _where(mask: Tensor, new: Any, old: Any) -> Any:
     def choose(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
 
-    return choose(new, old) if isinstance(new, Tensor) else pytree.tree_map(choose, new, old)
+    if isinstance(new, Tensor):
+        return choose(new, old)
+    return pytree.tree_map(choose, new, old) if new else new
 
 
 def _stack(states: Sequence[Any]) -> Any:

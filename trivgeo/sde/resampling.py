@@ -102,9 +102,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         """All of the grid: densities are wanted where a step ends."""
         return tuple(grid)
 
-    def init(
-        self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None
-    ) -> StepState[Tensor]:
+    def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
         """The weights of the start, resampled where they are uneven; one score."""
         score, batch = check_reverse(sde, start, start, self), tuple(sde.batch_shape(y))
         if not batch or (score.shares_noise and len(batch) == 1):
@@ -120,11 +118,11 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
     def step(
         self,
         sde: TrivializedSDE,
-        state: StepState[Tensor],
+        state: StepState,
         start: float,
         end: float,
         generator: torch.Generator | None,
-    ) -> StepState[Tensor]:
+    ) -> StepState:
         """One score, one exponential."""
         score, memory = check_reverse(sde, start, end, self), state.memory
         std = sde.noise_std(start, end)
@@ -156,7 +154,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         t: float,
         generator: torch.Generator | None,
         evaluated: Any,
-    ) -> StepState[Tensor]:
+    ) -> StepState:
         """Choose ancestors in the populations that need it, of all that belongs to a chain."""
         alive = torch.isfinite(memory.log_weights).any(-1, keepdim=True)
         log_weights = torch.where(alive, memory.log_weights, 0.0).log_softmax(-1)

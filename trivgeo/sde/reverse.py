@@ -38,8 +38,7 @@ def reverse_process(
     biased on all others: the adjoint of a left-invariant field X_i for left Haar measure is -X_i + a_i.
 
     Args:
-        group: the group.
-        schedule: the diffusion coefficient.
+        group: see `TrivializedSDE`, also for ``schedule``.
         score: a `Score`, or a function (g, t) to ``[*batch, dim]``.
         modular_drift: keep the term a; ``False`` gives the published algorithm.
         max_score_norm: longer scores are shortened to this length.
@@ -72,7 +71,7 @@ def reverse_diffusion(
     Args:
         num_samples: the number, or the batch shape, of samples; not with ``initial``.
         steps: number of equal steps.
-        generator: the source of noise, on the device of the samples.
+        generator: see `solve`; new samples are on its device.
         initial: elements at t = 1, ``[*batch, *element_shape]``; default: drawn from k_1.
         dtype: of the samples; default torch's, or that of ``initial``.
 

@@ -54,11 +54,11 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
     def step(
         self,
         sde: TrivializedSDE,
-        state: StepState[Tensor],
+        state: StepState,
         start: float,
         end: float,
         generator: torch.Generator | None,
-    ) -> StepState[Tensor]:
+    ) -> StepState:
         """Two drifts, two exponentials; one exponential without drift."""
         if self.skip_zero and end == 0.0:
             return ExponentialEuler().step(sde, state, start, end, generator)
@@ -112,11 +112,11 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
     def step(
         self,
         sde: TrivializedSDE,
-        state: StepState[Tensor],
+        state: StepState,
         start: float,
         end: float,
         generator: torch.Generator | None,
-    ) -> StepState[Tensor]:
+    ) -> StepState:
         """Four drifts, four exponentials."""
         if sde.noisy:
             raise ConfigurationError("sde: expected an equation without noise for RungeKuttaMuntheKaas4")
