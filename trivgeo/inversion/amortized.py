@@ -17,8 +17,7 @@ from trivgeo.inversion.learned import LearnedScore
 from trivgeo.inversion.posterior import GivenPosterior
 from trivgeo.inversion.result import Population
 from trivgeo.inversion.stages import Noise, Start
-from trivgeo.sde import AncestralStep, Stepper, TrivializedSDE, reverse_process, solve
-from trivgeo.sde.process import uniform_grid
+from trivgeo.sde import AncestralStep, Stepper, TrivializedSDE, reverse_process, solve, uniform_grid
 
 __all__ = ["AmortizedInverter", "Denoise"]
 

@@ -15,8 +15,7 @@ from trivgeo.inversion.inverter import Inverter, Stage
 from trivgeo.inversion.posterior import GivenPosterior
 from trivgeo.inversion.result import Population
 from trivgeo.inversion.stages import Start
-from trivgeo.sde import UnderdampedLangevin, solve
-from trivgeo.sde.process import uniform_grid
+from trivgeo.sde import UnderdampedLangevin, solve, uniform_grid
 
 __all__ = ["KineticLangevin", "Langevin"]
 

@@ -28,8 +28,8 @@ from trivgeo.sde import (
     StepState,
     reverse_process,
     solve,
+    uniform_grid,
 )
-from trivgeo.sde.process import uniform_grid
 
 __all__ = ["TIED", "Reverse"]
 
@@ -281,12 +281,13 @@ class _Seen(Fold):
     def update(self, seen: tuple[Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor]:
         """Take in the samples of one score."""
         elements, energies = seen
-        samples = step.evaluated
-        energy, index = self.chain.posterior_energy(samples).min(-1, keepdim=True)
-        chosen = torch.take_along_dim(samples.elements, rows_like(index, samples.elements), index.ndim - 1)
-        lower = energy.squeeze(-1) < energies
-        found = where_rows(lower, chosen.squeeze(index.ndim - 1), elements)
-        return found, torch.where(lower, energy.squeeze(-1), energies)
+        for samples in step.parts(EnergySamples):
+            energy, index = self.chain.posterior_energy(samples).min(-1)
+            wide = rows_like(index.unsqueeze(-1), samples.elements)
+            found = torch.take_along_dim(samples.elements, wide, index.ndim).squeeze(index.ndim)
+            lower = energy < energies
+            elements, energies = where_rows(lower, found, elements), torch.where(lower, energy, energies)
+        return elements, energies
 
     def lowest(self, number: int) -> Tensor:
         """The chains of each datum that have met the lowest energies, ``[b, number]``."""
