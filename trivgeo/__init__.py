@@ -21,7 +21,7 @@ try:
 except PackageNotFoundError:  # a checkout that was not installed
     __version__ = "0+unknown"
 
-_SUBPACKAGES = ("actions", "checks", "errors", "geoopt", "groups", "inversion", "sde", "symmetry")
+_SUBPACKAGES = ("actions", "checks", "errors", "expressions", "geoopt", "groups", "inversion", "sde", "symmetry")
 
 __all__ = ["__version__", *_SUBPACKAGES]
 

@@ -72,11 +72,7 @@ class Ansatz:
     # Functions as sums of independent ones -------------------------------------------------------------------
 
     def _all_terms(self, forms: Sequence[LinearForm], what: str) -> list[Form]:
-        # floating-point numbers are read as the decimals that they were written as
-        return [
-            {key: self._terms(sp.nsimplify(value, rational=True), what) for key, value in form.items()}
-            for form in forms
-        ]
+        return [{key: self._terms(value, what) for key, value in form.items()} for form in forms]
 
     def _terms(self, expression: sp.Expr, what: str) -> list[Term]:
         """A function as a sum of powers of the variables times exponentials and logarithms of them, with numbers.

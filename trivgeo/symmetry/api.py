@@ -29,7 +29,9 @@ def find_symmetries(pde: Any, degree: int = 2, *, ansatz: Sequence[Any] = (), ti
 
     Args:
         pde: an equation ``Eq(left, right)``, an expression that is to vanish, or a list of them, in functions such as
-            ``u(x, t)`` of the same independent variables. Other symbols are parameters.
+            ``u(x, t)`` of the same independent variables; or the same as text, ``"u_t + u*u_x = 0.1*u_xx"``, see
+            `trivgeo.expressions.parse_equations`. Other symbols are parameters. Numbers are made exact first, see
+            `trivgeo.expressions.exact`; text is never executed.
         degree: the largest total degree of the coefficients in all variables.
         ansatz: functions of the variables, such as ``[exp(t), exp(-t)]``: coefficients may then be sums of a polynomial
             and polynomials times these. Sums of products of powers, exponentials of polynomials, and logarithms of
@@ -44,7 +46,8 @@ def find_symmetries(pde: Any, degree: int = 2, *, ansatz: Sequence[Any] = (), ti
     Raises:
         ConfigurationError: the degree is less than one, the equations cannot be solved for the highest derivatives in
             any variable, or are not polynomial in derivatives, or their coefficients or the functions of the ansatz
-            are not of the kind just described, or SymPy is missing.
+            are not of the kind just described, or two names clash (a parameter ``u_x``, variables x and xx), or SymPy
+            is missing.
     """
     require_sympy()
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
@@ -59,14 +62,14 @@ def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
 
     Args:
         pde: as for `find_symmetries`.
-        field: a generator of `Symmetries`, or the coefficients ``(xi_1, ..., eta_1, ...)`` as expressions of the
-            variables in the order of the functions' arguments and then the functions, which may be written as ``u`` or
-            ``u(x, t)``. They need not be polynomials.
+        field: a generator of `Symmetries`, or the coefficients ``(xi_1, ..., eta_1, ...)`` as expressions (or text)
+            of the variables in the order of the functions' arguments and then the functions, which may be written as
+            ``u`` or ``u(x, t)``. They need not be polynomials.
         time: as for `find_symmetries`.
 
     Returns:
         A simplified SymPy expression in the variables and the derivatives of u; for several equations a tuple of them,
-        unless all vanish.
+        unless all vanish. Whether it vanishes is decided by its values to 80 digits at random points.
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or the field has the wrong number of coefficients.

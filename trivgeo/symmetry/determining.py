@@ -107,6 +107,10 @@ def collect(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[L
 
 def _normalized(form: LinearForm) -> LinearForm:
     """Divided by a common factor of the first coefficient's kind: equal equations then compare equal."""
+    if any(
+        power.exp.is_Rational and not power.exp.is_Integer for value in form.values() for power in value.atoms(sp.Pow)
+    ):
+        return form  # polynomials in a tenth root have ten times the degree: not worth it
     first = form[min(form)]
     quotient = {key: sp.cancel(value / first) for key, value in form.items()}
     denominator = sp.S.One

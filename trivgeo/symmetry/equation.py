@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +11,7 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from trivgeo.errors import ConfigurationError
+from trivgeo.expressions import FUNCTIONS, exact, parse_equations
 
 __all__ = ["EvolutionSystem"]
 
@@ -27,9 +30,7 @@ class EvolutionSystem:
     """
 
     def __init__(self, pde: Any, time: Any = None) -> None:
-        entries = list(pde) if isinstance(pde, list | tuple | sp.Tuple) else [pde]
-        residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else sp.sympify(e) for e in entries]
-        residuals = [sp.sympify(e).doit() for e in residuals]
+        residuals = _residuals(pde)
         functions = sorted({f for e in residuals for f in e.atoms(AppliedUndef)}, key=lambda f: str(f))
         if not functions:
             raise ConfigurationError("pde: expected functions such as u(x, t), got none")
@@ -40,11 +41,9 @@ class EvolutionSystem:
             raise ConfigurationError(f"pde: expected as many equations as functions {functions}, got {len(residuals)}")
         self.functions = tuple(functions)
         self.unknowns: tuple[sp.Symbol, ...] = tuple(sp.Symbol(f.func.__name__) for f in functions)
-        taken = set(self.variables) | {s for e in residuals for s in e.free_symbols}
-        clash = taken & set(self.unknowns)
-        if clash:
-            raise ConfigurationError(f"pde: expected functions and symbols of different names, got both for {clash}")
-        self.parameters = tuple(sorted(taken - set(self.variables), key=str))
+        symbols = {s for e in residuals for s in e.free_symbols}
+        self.parameters = tuple(sorted(symbols - set(self.variables), key=str))
+        self._check_names()
         self.zero: Index = (0,) * len(self.variables)
         self._symbols: dict[tuple[int, Index], sp.Symbol] = {}
         self._jets: dict[sp.Symbol, tuple[int, Index]] = {}
@@ -62,6 +61,8 @@ class EvolutionSystem:
         if key not in self._symbols:
             letters = "".join(str(v) * k for v, k in zip(self.variables, index, strict=True))
             symbol = sp.Symbol(f"{self.unknowns[a]}_{letters}")
+            if symbol in self._jets:
+                raise ConfigurationError(f"pde: expected variables {self.variables} of which {symbol} has one meaning")
             self._symbols[key] = symbol
             self._jets[symbol] = key
         return self._symbols[key]
@@ -86,9 +87,51 @@ class EvolutionSystem:
         plain = dict(zip(self.functions, self.unknowns, strict=True))
         return expression.xreplace(replacements).xreplace(plain)
 
-    def plain(self, expression: Any) -> sp.Expr:
-        """An expression with ``u(x, t)`` written as the symbol u."""
-        return sp.sympify(expression).xreplace(dict(zip(self.functions, self.unknowns, strict=True)))
+    def plain(self, value: Any, what: str) -> sp.Expr:
+        """What the user gave as an exact expression of the system's symbols, with ``u(x, t)`` written as the symbol u.
+
+        Raises:
+            ConfigurationError: it is no expression, or holds a symbol named like a derivative, or another function.
+        """
+        expression = exact(value, what, [str(f.func) for f in self.functions])
+        own = {s.name: s for s in (*self.variables, *self.unknowns, *self.parameters)}
+        expression = expression.xreplace({s: own.get(s.name, s) for s in expression.free_symbols})
+        expression = expression.xreplace(dict(zip(self.functions, self.unknowns, strict=True)))
+        strange = [str(f) for f in expression.atoms(AppliedUndef)]
+        strange += [s.name for s in expression.free_symbols if self._is_named_like_derivative(s.name)]
+        if strange or not isinstance(expression, sp.Expr):
+            raise ConfigurationError(
+                f"{what}: expected an expression of {(*self.variables, *self.unknowns)} and parameters, got "
+                f"{', '.join(strange) or expression}"
+            )
+        return expression
+
+    # Names ---------------------------------------------------------------------------------------------------
+
+    def _check_names(self) -> None:
+        """Each symbol, and each derivative that could be named, has a name of its own."""
+        names = [s.name for s in (*self.variables, *self.unknowns, *self.parameters)]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ConfigurationError(f"pde: expected functions and symbols of different names, got two {sorted(twice)}")
+        functions = {name for name in names if name in FUNCTIONS}
+        if functions:
+            raise ConfigurationError(f"pde: expected names that are no functions, got {sorted(functions)}")
+        derivatives = [name for name in names if self._is_named_like_derivative(name)]
+        if derivatives:
+            raise ConfigurationError(f"pde: expected names that are not those of derivatives, got {derivatives}")
+        for order in range(2, 5):
+            for word in itertools.combinations_with_replacement([v.name for v in self.variables], order):
+                if "".join(word) in names[: len(self.variables)]:
+                    raise ConfigurationError(
+                        f"pde: expected variables whose names do not make up each other's, got {self.variables}: "
+                        f"u_{''.join(word)} could mean two derivatives"
+                    )
+
+    def _is_named_like_derivative(self, name: str) -> bool:
+        letters = "|".join(re.escape(v.name) for v in self.variables)
+        unknowns = "|".join(re.escape(u.name) for u in self.unknowns)
+        return re.fullmatch(f"({unknowns})_({letters})+", name) is not None
 
     def characteristic_field(self) -> tuple[sp.Expr, ...] | None:
         """The field along the characteristics of one quasilinear equation of first order; ``None`` for others."""
@@ -174,6 +217,17 @@ class EvolutionSystem:
         for symbol, a, index in self.jets_in(expression):
             result += sp.diff(expression, symbol) * self.value(a, _shift(index, direction, 1))
         return sp.expand(result)
+
+
+def _residuals(pde: Any) -> list[sp.Expr]:
+    """Exact expressions that are to vanish."""
+    entries = list(pde) if isinstance(pde, list | tuple | sp.Tuple) else [pde]
+    texts = [entry for entry in entries if isinstance(entry, str)]
+    if texts and len(texts) < len(entries):
+        raise ConfigurationError("pde: expected equations that are all text or all SymPy expressions, got both")
+    equations = parse_equations(texts) if texts else [exact(entry, "pde") for entry in entries]
+    residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else e for e in equations]
+    return [exact(residual.doit(), "pde") for residual in residuals]
 
 
 def _shift(index: Index, position: int, by: int) -> Index:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sympy as sp
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.ansatz import Ansatz
-from trivgeo.symmetry.determining import characteristics, collect, symmetry_condition
+from trivgeo.symmetry.determining import LinearForm, characteristics, collect, symmetry_condition
 from trivgeo.symmetry.equation import EvolutionSystem
+from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.result import SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
 
 __all__ = ["residual", "search"]
@@ -19,7 +20,8 @@ __all__ = ["residual", "search"]
 def search(pde: Any, degree: int, time: Any, functions: Sequence[Any]) -> Symmetries:
     """See `trivgeo.symmetry.find_symmetries`."""
     system = EvolutionSystem(pde, time)
-    equations = collect(system, symmetry_condition(system))
+    conditions = symmetry_condition(system)
+    equations = collect(system, conditions)
     extra = _checked(system, functions)
     ansatz = Ansatz(system, equations, collect(system, characteristics(system)), extra)
     solution = ansatz.solve(degree)
@@ -27,6 +29,9 @@ def search(pde: Any, degree: int, time: Any, functions: Sequence[Any]) -> Symmet
     if sizes[degree + 1] > sizes[degree]:
         sizes[degree + 2] = len(ansatz.solve(degree + 2).generators)
     variables = (*system.variables, *system.unknowns)
+    for components in (*solution.generators, *solution.superposition, *solution.trivial):
+        if not all(vanishes(_left(system, condition, components)) for condition in conditions):
+            raise AlgebraError(f"{components} of {variables} came out of the determining equations but is no symmetry")
 
     def named(fields: Sequence[tuple[sp.Expr, ...]], letter: str) -> tuple[Symmetry, ...]:
         return tuple(Symmetry(f"{letter}{i + 1}", components, variables) for i, components in enumerate(fields))
@@ -50,7 +55,7 @@ def _checked(system: EvolutionSystem, functions: Sequence[Any]) -> tuple[sp.Expr
     result = []
     known = {*system.variables, *system.unknowns, *system.parameters}
     for function in functions:
-        expression = system.plain(function)
+        expression = system.plain(function, "ansatz")
         unknown = expression.free_symbols - known
         if unknown or expression.is_polynomial(*system.variables, *system.unknowns):
             raise ConfigurationError(
@@ -67,20 +72,26 @@ def residual(pde: Any, field: Any, time: Any) -> Any:
     """See `trivgeo.symmetry.verify`."""
     system = EvolutionSystem(pde, time)
     variables = (*system.variables, *system.unknowns)
-    components = [system.plain(c) for c in (field.components if isinstance(field, Symmetry) else field)]
+    entries = field.components if isinstance(field, Symmetry) else field
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        raise ConfigurationError(f"field: expected a generator or a sequence of coefficients, got {field!r}")
+    components = [system.plain(entry, "field") for entry in entries]
     if len(components) != len(variables):
         raise ConfigurationError(
             f"field: expected {len(variables)} coefficients for {variables}, got {len(components)}"
         )
-    results = []
-    for condition in symmetry_condition(system):
-        total = sp.S.Zero
-        for (c, k), value in condition.items():
-            derivative = components[c]
-            for variable, count in zip(variables, k, strict=True):
-                derivative = sp.diff(derivative, variable, count) if count else derivative
-            total += value * derivative
-        results.append(sp.simplify(sp.expand(total)))
-    if all(r == 0 for r in results):
+    left = [_left(system, condition, components) for condition in symmetry_condition(system)]
+    if all(map(vanishes, left)):
         return sp.S.Zero
+    results = [sp.simplify(sp.expand(value)) for value in left]
     return results[0] if len(results) == 1 else sp.Tuple(*results)
+
+
+def _left(system: EvolutionSystem, condition: LinearForm, components: Sequence[sp.Expr]) -> sp.Expr:
+    """A linear form in the coefficients of a field, at a given field."""
+    variables = (*system.variables, *system.unknowns)
+    total = []
+    for (c, k), value in condition.items():
+        counts = [(variable, count) for variable, count in zip(variables, k, strict=True) if count]
+        total.append(value * (sp.diff(components[c], *counts) if counts else components[c]))
+    return sp.Add(*total)

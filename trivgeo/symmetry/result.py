@@ -10,8 +10,9 @@ import sympy as sp
 import torch
 
 from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
-from trivgeo.groups.generators.symbolic import exact_number, exact_structure_constants
+from trivgeo.groups.generators.symbolic import exact_structure_constants
 from trivgeo.groups.structure import Split, find_split
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class SymmetryAlgebra:
         Raises:
             ConfigurationError: a parameter has no value.
         """
-        values = {s: exact_number(parameters[s.name]) for s in self.parameters if s.name in parameters}
+        values = {s: _number(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
         entries = [[[sp.sympify(x).subs(values) for x in row] for row in block] for block in self.structure_constants]
         missing = {s.name for block in entries for row in block for x in row for s in x.free_symbols}
         if missing:
@@ -295,7 +296,7 @@ class Symmetries:
             ConfigurationError: a parameter has no value.
         """
         names = {s.name for s in self.parameters}
-        parameters = {key: value for key, value in settings.items() if key in names}
+        parameters = {key: _number(key, value) for key, value in settings.items() if key in names}
         options = {key: value for key, value in settings.items() if key not in names}
         fields = {g.name: g.components for g in self.generators}
         return from_generators(fields, variables=self.variables, parameters=parameters, **options)
@@ -307,3 +308,11 @@ class Symmetries:
         if self.trivial is not None:
             lines.append(f"trivial: {self.trivial}")
         return "\n".join([*lines, self.statement])
+
+
+def _number(name: str, value: Any) -> sp.Expr:
+    """The value of a parameter, exact."""
+    number = exact(value, name)
+    if number.free_symbols or not number.is_real:
+        raise ConfigurationError(f"{name}: expected a real number, got {value!r}")
+    return number

@@ -1,0 +1,133 @@
+"""What comes in is exact, and every name has one meaning; what goes out passes `verify`."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import sympy as sp
+
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.symmetry import find_symmetries, verify
+from trivgeo.symmetry.ansatz import Ansatz, Solution
+
+x, t = sp.symbols("x t")
+u = sp.Function("u")(x, t)
+
+
+@pytest.mark.parametrize(
+    ("pde", "degree", "count"),
+    [
+        (u.diff(t) + u * u.diff(x) - 0.1 * u.diff(x, 2), 2, 5),
+        (u.diff(t) + u * u.diff(x) + 0.1 * u.diff(x, 3), 1, 4),
+        (u.diff(t) - (u**0.3 * u.diff(x)).diff(x), 1, 4),
+        (u.diff(t) - (u ** (-4 / 3) * u.diff(x)).diff(x), 2, 5),
+        ("u_t + u*u_x = 0.1*u_xx", 2, 5),
+        ("u_t = diff(u**0.3*u_x, x)", 1, 4),
+        (u.diff(t) - sp.Float(0.37) * u.diff(x, 2) + 1.7e-3 * u.diff(x) ** 2, 2, 6),
+    ],
+    ids=str,
+)
+def test_decimals(pde: Any, degree: int, count: int) -> None:
+    found = find_symmetries(pde, degree)
+    assert len(found) == count
+    assert not any(c.atoms(sp.Float) for g in found.generators for c in g.components)
+    assert all(verify(pde, g) == 0 for g in found.generators)
+
+
+FORMS = [
+    ("u_t + {0}*u*u_x = {1}*u_xx", 2),
+    ("u_t + {0}*u*u_x + {1}*u_xxx = 0", 1),
+    ("u_t = {0}*u_xx + {1}*u_x", 2),
+    ("u_t = diff(u**{0}*u_x, x)", 1),
+    ("u_t = {0}*diff(exp({1}*u)*u_x, x)", 1),
+    ("u_tt = {0}*u_xx + {1}*u**3", 1),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_decimals_are_fractions(form: tuple[str, int]) -> None:
+    """Random decimals, as text, as floating-point numbers and as fractions, have the same symmetries."""
+    text, degree = form
+    numbers = random.Random(text)
+    for _ in range(3):
+        values = [sp.Rational(numbers.randint(1, 10**5), 10 ** numbers.randint(4, 5)) for _ in range(2)]
+        decimals = [f"{float(v)!r}" for v in values]
+        as_text = find_symmetries(text.format(*decimals), degree)
+        as_fractions = find_symmetries(text.format(*(f"({v})" for v in values)), degree)
+        assert [g.components for g in as_text.generators] == [g.components for g in as_fractions.generators]
+        assert as_text.statement == as_fractions.statement
+        assert len(as_text) >= 2
+        assert all(verify(text.format(*decimals), g) == 0 for g in as_text.generators)
+
+
+def test_a_false_field_never_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the elimination were wrong, there would be an error."""
+    monkeypatch.setattr(Ansatz, "solve", lambda self, degree: Solution([(x, t, sp.S.Zero)], [], []))
+    with pytest.raises(AlgebraError, match="is no symmetry"):
+        find_symmetries(u.diff(t) - u.diff(x, 2))
+
+
+xx, xt = sp.symbols("xx xt")
+
+
+@pytest.mark.parametrize(
+    "pde",
+    [
+        sp.Function("u")(x, xx).diff(x, 2) - sp.Function("u")(x, xx).diff(xx),
+        sp.Function("u")(x, t, xt).diff(x) - sp.Function("u")(x, t, xt).diff(xt),
+        u.diff(t) - sp.Symbol("u_x") * u.diff(x, 2),
+        u.diff(t) - sp.Symbol("u_xxt") * u.diff(x, 2),
+        u.diff(t) - sp.Symbol("u") * u.diff(x, 2),
+        u.diff(t) - sp.Symbol("x", positive=True) * u.diff(x, 2),
+        u.diff(t) - sp.Symbol("t", real=True) * u.diff(x, 2),
+        u.diff(t) - sp.Symbol("nu") * u.diff(x, 2) + sp.Symbol("nu", positive=True),
+        u.diff(t) - sp.Symbol("exp") * u.diff(x, 2),
+        [u.diff(t) - u.diff(x, 2), sp.Function("u_x")(x, t).diff(t) - u],
+        sp.Function("x")(x, t).diff(t) - sp.Function("x")(x, t).diff(x, 2),
+        [u.diff(t) - u.diff(x, 2), "v_t = v_xx"],
+        u.diff(t) - u.diff(x, 2) + sp.I,
+        u.diff(t) - u.diff(x, 2) + sp.oo,
+        None,
+        [],
+        3,
+        object(),
+    ],
+    ids=str,
+)
+def test_names_that_clash(pde: Any) -> None:
+    with pytest.raises(ConfigurationError, match="pde"):
+        find_symmetries(pde)
+
+
+def test_names_that_do_not_clash() -> None:
+    """Parameters with underscores, and longer names of variables."""
+    theta, tau = sp.symbols("theta tau")
+    w = sp.Function("w")(theta, tau)
+    found = find_symmetries(w.diff(tau) - sp.Symbol("w_0") * w.diff(theta, 2), 3)
+    assert len(found) == 6
+    assert [p.name for p in found.parameters] == ["w_0"]
+
+
+def test_fields_of_verify() -> None:
+    """Symbols of any assumptions, text, and functions; nothing that looks like a derivative."""
+    heat = u.diff(t) - u.diff(x, 2)
+    positive, time = sp.Symbol("x", positive=True), sp.Symbol("t", real=True)
+    assert verify(heat, (positive, 2 * time, 0)) == 0
+    assert verify(heat, ("x", "2*t", 0)) == 0
+    assert verify(heat, ("2*t", 0, "-x*u(x, t)")) == 0
+    assert verify(heat, ("2.0*t", 0, "-x*u")) == 0
+    assert verify(heat, ("x", "t", 0)) != 0
+    for field in ["(x, 2*t, 0)", ("u_x", 0, 0), (sp.Symbol("u_xx"), 0, 0), ("v(x, t)", 0, 0), 5, (None, 0, 0)]:
+        with pytest.raises(ConfigurationError, match="field"):
+            verify(heat, field)
+
+
+def test_verify_is_not_fooled_by_form() -> None:
+    """Zeros that simplification may miss are zeros."""
+    heat = u.diff(t) - u.diff(x, 2)
+    phase = sp.sqrt(2 * sp.sqrt(3) + 4)
+    twin = sp.exp(phase * x + phase**2 * t)
+    assert verify(heat, (0, 0, twin - sp.exp((1 + sp.sqrt(3)) * x + (4 + 2 * sp.sqrt(3)) * t))) == 0
+    assert verify(heat, (0, 0, twin * (1 + sp.Rational(1, 10**30)) + x**2)) != 0

@@ -1,0 +1,207 @@
+"""Text from strangers: what it may say, and that nothing else is done with it."""
+
+from __future__ import annotations
+
+import decimal
+import fractions
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.expressions import exact, parse_equations, parse_expression
+from trivgeo.symmetry import find_symmetries, verify
+
+x, y, t, S, r, s = sp.symbols("x y t S r s")
+u = sp.Function("u")(x, t)
+
+CODE = "__import__('pathlib').Path({path!r}).touch()"
+HOSTILE = [
+    CODE,
+    "(lambda: " + CODE + ")()",
+    "[" + CODE + " for x in (1,)]",
+    "x if " + CODE + " else y",
+    "{{x: " + CODE + "}}",
+    "f'{{" + CODE + "}}'",
+    "x + (y := " + CODE + ")",
+    "exp(x, evaluate=" + CODE + ")",
+    "exp(*[" + CODE + "])",
+    "eval(" + repr(CODE) + ")",
+    "exec(" + repr(CODE) + ")",
+    "x.diff(x)",
+    "().__class__.__bases__[0].__subclasses__()",
+    "exp.__globals__",
+    "u__t",
+    "__name__",
+    "x[0]",
+    "x; y",
+    "'a'",
+    "b'a'",
+    "x and y",
+    "not x",
+    "x < y",
+    "~x",
+    "x % y",
+    "x // y",
+    "x @ y",
+    "x | y",
+    "x << 9",
+    "*x",
+    "None",
+    "True",
+    "...",
+    "Symbol(x)",
+    "getattr(x, y)",
+    "open(x)",
+    "factorial(10000000)",
+    "exp",
+    "exp(x, y)",
+    "exp()",
+    "await x",
+    "yield x",
+    "print(x)",
+    "0x10",
+    "1j",
+    "1_000",
+    "1e999999999",
+    "1/0",
+    "0**-1",
+    "0**x",
+    "log(0)",
+    "tan(pi/2)",
+    "9**9**9",
+    "(9**9)**9**9",
+    "((2**64)**64)**64",
+    "((x + y)**60)**60",
+    "(x + y + t + r)**64",
+    "(1 + x)**64*(1 + y)**64*(1 + t)**64",
+    "x**(9**9)",
+    "x**(y**(9**9))",
+    "sqrt(2)**(9**9)",
+    "exp(exp(exp(exp(9))))",
+    "sin(10**60)",
+    "diff(x*y, x, 1000000)",
+    "x" * 5000,
+    "9" * 3999,
+    "(" * 1900 + "x" + ")" * 1900,
+    "-" * 3900 + "x",
+    "exp(" * 900 + "x" + ")" * 900,
+    "x" + "**2" * 1000,
+    "x" + "+x" * 1900,
+    "x\x00",
+    "x\\",
+    "\u2102",
+    "x = y = t",
+    "",
+    "   ",
+]
+
+
+@pytest.mark.parametrize("attack", HOSTILE, ids=lambda text: text[:30])
+def test_attacks_are_refused(attack: str, tmp_path: pathlib.Path) -> None:
+    """At every door, with a typed error, at once, and without a trace of execution."""
+    trace = tmp_path / "executed"
+    text = attack.format(path=str(trace)) if "{path" in attack else attack
+    started = time.monotonic()
+    with pytest.raises(ConfigurationError):
+        parse_expression(text)
+    with pytest.raises(ConfigurationError):
+        parse_equations([f"u_t = u_xx + {text} = 0" if "=" in text else f"u_t = u_xx + ({text})"])
+    with pytest.raises(ConfigurationError):
+        find_symmetries(f"u_t = u_xx + ({text})", 1)
+    with pytest.raises(ConfigurationError):
+        find_symmetries(u.diff(t) - u.diff(x, 2), 1, ansatz=[text])
+    with pytest.raises(ConfigurationError):
+        verify(u.diff(t) - u.diff(x, 2), (text, 0, 0))
+    # nobody needs seconds to refuse a line
+    assert time.monotonic() - started < 20
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("value", ["__import__('os')", "9**9**9", "x", "I", None, object(), float("nan"), [1], True])
+def test_values_of_parameters(value: Any) -> None:
+    found = find_symmetries("u_t = nu*u_xx", 3)
+    for use in (found.group, found.algebra.numeric):
+        with pytest.raises(ConfigurationError):
+            use(nu=value)
+    assert found.group(nu="1/10").dim == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.1*x", x / 10),
+        ("1e-3", sp.Rational(1, 1000)),
+        ("0.12345678901234567890123", sp.Rational("0.12345678901234567890123")),
+        (".5 + 2.", sp.Rational(5, 2)),
+        ("2*x^3 - -x", 2 * x**3 + x),
+        ("exp(-x**2/(4*t))/sqrt(t)", sp.exp(-(x**2) / (4 * t)) / sp.sqrt(t)),
+        ("ln(x) + abs(y) + pi", sp.log(x) + sp.Abs(y) + sp.pi),
+        ("diff(x**3*y, x, 2, y)", 6 * x),
+        ("x**(-4/3)", x ** sp.Rational(-4, 3)),
+    ],
+)
+def test_formulas(text: str, value: Any) -> None:
+    assert parse_expression(text) == value
+
+
+def test_equations() -> None:
+    assert parse_equations(["u_t + u*u_x = 0.1*u_xx"]) == [u.diff(t) + u * u.diff(x) - u.diff(x, 2) / 10]
+    assert parse_equations(["u(x, t)*diff(u, x, 2)"]) == [u * u.diff(x, 2)]
+    assert sp.expand(parse_equations(["diff(u**2*u_x, x) == u_t"])[0] - (u**2 * u.diff(x)).diff(x) + u.diff(t)) == 0
+    v = sp.Function("v")(x, t)
+    assert parse_equations(["u_t = v_x", "v_t = u_x"]) == [u.diff(t) - v.diff(x), v.diff(t) - u.diff(x)]
+    price = sp.Function("V")(S, t)
+    assert parse_equations(["V_t + S^2*V_SS"]) == [price.diff(t) + S**2 * price.diff(S, 2)]
+    radius, theta = sp.symbols("radius theta")
+    w = sp.Function("w")(radius, theta)
+    assert parse_equations(["w(radius, theta)*w_radiustheta"]) == [w * w.diff(radius, theta)]
+    curve, path = sp.Function("y")(x), sp.Function("x")(t)
+    assert parse_equations(["y'' + y = 0"]) == [curve.diff(x, 2) + curve]
+    assert parse_equations(["x'' = t"]) == [path.diff(t, 2) - t]
+    for text in ["x + y", "u(x, t) + v(t, x)", "u(x, x)", "u(2)", "u_t + u(x) = 0 = 1"]:
+        with pytest.raises(ConfigurationError):
+            parse_equations([text])
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (0.1, sp.Rational(1, 10)),
+        (-4 / 3, sp.Rational(-4, 3)),
+        (0.1 + 0.2, sp.Rational(3, 10)),
+        (-1 - 4 / 3, sp.Rational(-7, 3)),
+        (0.30000000000001, sp.Rational("0.30000000000001")),
+        (1e-30, sp.Rational("1e-30")),
+        (sp.Float(0.7), sp.Rational(7, 10)),
+        (sp.Float("0.123456789012345678901", 21), sp.Rational("0.123456789012345678901")),
+        (np.float64(0.1), sp.Rational(1, 10)),
+        (np.float32(0.1), sp.Rational(1, 10)),
+        (np.int64(3), sp.Integer(3)),
+        (decimal.Decimal("0.10"), sp.Rational(1, 10)),
+        (fractions.Fraction(1, 3), sp.Rational(1, 3)),
+        (0.3 * x**0.5, sp.Rational(3, 10) * sp.sqrt(x)),
+        ("0.1", sp.Rational(1, 10)),
+    ],
+)
+def test_numbers_are_exact(value: Any, number: Any) -> None:
+    assert exact(value) == number
+
+
+def test_decimals_agree_with_fractions() -> None:
+    """What a decimal says is what the fraction says, for any number of digits."""
+    numbers = np.random.default_rng(0)
+    for digits in range(1, 15):
+        for _ in range(20):
+            text = f"{numbers.integers(1, 10**digits)}e-{digits}"
+            assert exact(float(text)) == exact(text) == sp.Rational(text)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), sp.oo, sp.nan, None, object(), {}, True, x > 1])
+def test_other_values_are_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="rate"):
+        exact(value, "rate")

@@ -1,0 +1,364 @@
+"""Text and numbers from outside as exact SymPy expressions. No text is ever executed; SymPy is imported on first use.
+
+The grammar is small: numbers (decimals are exact), names, ``+ - * / ** ^``, parentheses, calls of the `FUNCTIONS`, and
+in equations derivatives, written ``u_xx``, ``u''`` or ``diff(u, x, 2)``. Everything else is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import decimal
+import fractions
+import math
+import numbers
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from trivgeo.errors import ConfigurationError
+
+__all__ = ["FUNCTIONS", "exact", "parse_equations", "parse_expression"]
+
+FUNCTIONS = {
+    name: name
+    for name in (
+        "exp", "log", "sqrt", "cbrt", "sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "atan2",
+        "sinh", "cosh", "tanh", "coth", "asinh", "acosh", "atanh", "erf", "sign", "Abs",
+    )
+} | {"ln": "log", "abs": "Abs", "arcsin": "asin", "arccos": "acos", "arctan": "atan"}  # fmt: skip
+"""The functions that text may call, and their names in SymPy."""
+
+_LENGTH = 4000  # characters
+_DEPTH = 200  # operations inside each other
+_EXPONENT = 64  # size of numbers in exponents
+_ARGUMENT = 1000  # size of numbers in functions
+_BITS = 4096  # size of exact numbers
+_TERMS = 2_000  # of a sum when all is multiplied out
+_ORDER = 10  # of derivatives
+
+# A floating-point number of more digits is the result of a division if a fraction is next to it.
+_DIGITS = 12
+_DENOMINATOR = 10_000
+_ULPS = 8
+
+_LETTER = "A-Za-z\u0370-\u03ff"
+_ALLOWED = re.compile(rf"[{_LETTER}0-9_+\-*/^().,'\s]*")
+_NAME = re.compile(rf"(?!.*__)[{_LETTER}][{_LETTER}0-9_]*")
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
+_DERIVATIVE = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)_([{_LETTER}]+)")
+_PRIMES = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)(?![{_LETTER}0-9_'])")
+
+
+def exact(value: Any, what: str = "value", functions: Iterable[str] = ()) -> Any:
+    """A number, text or SymPy expression as an exact SymPy expression.
+
+    A floating-point number is read as the decimal that it prints as: 0.1 is 1/10. One of more than twelve digits that
+    is within rounding of a fraction of denominator at most 10,000 is that fraction: ``1/3`` and ``0.1 + 0.2`` are.
+
+    Args:
+        value: what the user gave.
+        what: its name for error messages.
+        functions: see `parse_expression`.
+
+    Raises:
+        ConfigurationError: it is none of these, or holds NaN or infinity, or the text is refused.
+    """
+    sp = _sympy()
+    if isinstance(value, str):
+        return parse_expression(value, what, functions)
+    if isinstance(value, decimal.Decimal | fractions.Fraction) or _is_plain_number(value):
+        if isinstance(value, numbers.Rational) or (isinstance(value, decimal.Decimal) and value.is_finite()):
+            return sp.Rational(str(value))
+        if not math.isfinite(value):
+            raise ConfigurationError(f"{what}: expected finite numbers, got {value}")
+        return _rational(float(str(value)))
+    try:
+        expression = sp.sympify(value, strict=True)
+    except sp.SympifyError as error:
+        raise ConfigurationError(f"{what}: expected a number, text or SymPy expression, got {value!r}") from error
+    if not isinstance(expression, sp.Expr | sp.Equality):
+        raise ConfigurationError(f"{what}: expected a number, text or SymPy expression, got {value!r}")
+    if expression.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
+        raise ConfigurationError(f"{what}: expected finite numbers, got {expression}")
+    return expression.xreplace({f: _rational_of(f) for f in expression.atoms(sp.Float)})
+
+
+def parse_expression(
+    text: str, what: str = "text", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
+) -> Any:
+    """Text as a SymPy expression; names are symbols.
+
+    Args:
+        text: such as ``"2*t*exp(-x/3)"``.
+        what: its name for error messages.
+        functions: names of unknown functions that may be called, beside `FUNCTIONS`.
+        names: expressions that stand for some names, beside ``pi``, ``E`` and ``I``.
+
+    Raises:
+        ConfigurationError: the text holds anything but the grammar above, or numbers, exponents or sums too large.
+    """
+    return _Reader(text, what, functions, names or {}).expression()
+
+
+def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
+    """Equations as SymPy expressions that are to vanish, in functions such as ``u(x, t)``.
+
+    The unknowns are those that are called, as in ``u(x, t)``, or else those with derivatives: ``u_xx`` is the second
+    derivative of u in x. Variables of more than one letter have to be named by such a call. ``u''`` is the derivative
+    in the only variable: ``t`` if the text holds that name and not ``x``, else ``x``.
+
+    Args:
+        texts: each an equation ``"u_t = u_xx"``, or an expression that is to vanish.
+        what: their name for error messages.
+
+    Raises:
+        ConfigurationError: as for `parse_expression`, or there is no unknown, or they depend on different variables.
+    """
+    sp = _sympy()
+    sides: list[tuple[str, ...]] = []
+    for text in texts:
+        parts = tuple(re.split("==?", text))
+        if len(parts) > 2:
+            raise ConfigurationError(f"{what}: expected at most one sign of equality, got {text[:80]!r}")
+        sides.append(parts)
+    trees = [_tree(part, what, True) for parts in sides for part in parts]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    functions, variables = _declared(nodes, what) or _derived(named, what)
+    own = sp.symbols(variables)
+    unknowns = {name: sp.Function(name)(*own) for name in functions}
+    table: dict[str, Any] = dict(unknowns)
+    letters = "|".join(sorted(map(re.escape, variables), key=len, reverse=True))
+    for name in named:
+        match = re.fullmatch(rf"(.*?)_(({letters})+)", name)
+        primes = re.fullmatch(r"(.*?)_(\d+)", name) if "'" in "".join(texts) else None
+        if match and match[1] in unknowns:
+            table[name] = unknowns[match[1]].diff(*(own[variables.index(v)] for v in re.findall(letters, match[2])))
+        elif primes and primes[1] in unknowns and len(own) == 1:
+            table[name] = unknowns[primes[1]].diff(own[0], int(primes[2]))
+        elif _DERIVATIVE.fullmatch(name):
+            raise ConfigurationError(f"{what}: expected derivatives of {functions} in {variables}, got {name[:40]}")
+    readers = (tuple(_Reader(part, what, functions, table, True).expression() for part in parts) for parts in sides)
+    return [parts[0] - (parts[1] if len(parts) > 1 else 0) for parts in readers]
+
+
+def _declared(nodes: Sequence[ast.AST], what: str) -> tuple[list[str], list[str]] | None:
+    """The unknowns that are called and their variables."""
+    calls = {}
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in {*FUNCTIONS, "diff"}:
+            if not node.args or not all(isinstance(a, ast.Name) for a in node.args):
+                raise ConfigurationError(f"{what}: expected a function of {sorted(FUNCTIONS)}, got {node.func.id}")
+            calls[node.func.id] = [a.id for a in node.args if isinstance(a, ast.Name)]
+    if not calls:
+        return None
+    variables = next(iter(calls.values()))
+    if any(v != variables for v in calls.values()) or len(set(variables)) < len(variables):
+        raise ConfigurationError(f"{what}: expected functions of the same different variables, got {calls}")
+    return sorted(calls), variables
+
+
+def _derived(named: set[str], what: str) -> tuple[list[str], list[str]]:
+    """The unknowns that have derivatives and their variables, t last."""
+    found = [(m[1], m[2]) for name in named if (m := _DERIVATIVE.fullmatch(name))]
+    primed = [m[1] for name in named if (m := re.fullmatch(rf"([{_LETTER}][{_LETTER}0-9]*)_(\d+)", name))]
+    letters = {letter for _, suffix in found for letter in suffix}
+    if primed and not found:
+        letters = {"t" if "x" in primed or ("t" in named and "x" not in named) else "x"}
+    unknowns = sorted({name for name, _ in found} or set(primed))
+    if not unknowns:
+        raise ConfigurationError(f"{what}: expected functions such as u(x, t) or derivatives such as u_x, got none")
+    return unknowns, sorted(letters, key=lambda letter: (letter == "t", letter))
+
+
+def _tree(text: str, what: str, primes: bool) -> ast.expr:
+    """The syntax of text within bounds; nothing is evaluated. Derivatives with primes are written with numbers."""
+    if not isinstance(text, str) or len(text) > _LENGTH:
+        raise ConfigurationError(f"{what}: expected text of at most {_LENGTH} characters")
+    if not _ALLOWED.fullmatch(text):
+        strange = sorted({c for c in text if not _ALLOWED.fullmatch(c)})
+        raise ConfigurationError(f"{what}: expected a formula, got the characters {strange} in {text[:80]!r}")
+    plain = " ".join(text.split()).replace("^", "**")
+    if primes:
+        plain = _PRIMES.sub(lambda m: f"{m[1]}_{len(m[2])}", plain)
+    try:
+        body = ast.parse(plain, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigurationError(f"{what}: expected a formula, got {text[:80]!r}") from error
+    for node in ast.walk(body):
+        if isinstance(node, ast.Constant):
+            # the number as it was written: decimals are exact
+            node.kind = plain.encode()[node.col_offset : node.end_col_offset].decode()
+    return body
+
+
+class _Reader:
+    """One text; every intermediate result is bounded, so that nothing hangs."""
+
+    def __init__(
+        self, text: str, what: str, functions: Iterable[str], names: Mapping[str, Any], primes: bool = False
+    ) -> None:
+        self._sp = _sympy()
+        self._what, self._text = what, text
+        self._functions = set(functions)
+        self._names = {"pi": self._sp.pi, "E": self._sp.E, "I": self._sp.I} | dict(names)
+        self._body = _tree(text, what, primes)
+
+    def expression(self) -> Any:
+        """The whole text."""
+        return self._read(self._body, 0)
+
+    def _refuse(self, expected: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._what}: expected {expected}, got {self._text[:80]!r}")
+
+    def _read(self, node: ast.AST, depth: int) -> Any:
+        if depth > _DEPTH:
+            raise self._refuse(f"at most {_DEPTH} operations inside each other")
+        read = _READERS.get(type(node))
+        if read is None:
+            raise self._refuse(f"a formula of numbers, names, + - * / ** and functions (no {type(node).__name__})")
+        return self._bounded(read(self, node, depth + 1))
+
+    def _bounded(self, value: Any) -> Any:
+        if value.is_Rational and max(value.p.bit_length(), value.q.bit_length()) > _BITS:
+            raise self._refuse("numbers of moderate size")
+        if value.has(self._sp.nan, self._sp.zoo, self._sp.oo, -self._sp.oo):
+            raise self._refuse("finite numbers")
+        if _expanded_terms(value) > _TERMS:
+            raise self._refuse(f"at most {_TERMS} terms")
+        return value
+
+    def _is_large(self, value: Any, bound: float) -> bool:
+        return not value.free_symbols and not abs(value.evalf(15)) <= bound
+
+    def _constant(self, node: ast.Constant, depth: int) -> Any:
+        if not _NUMBER.fullmatch(str(node.kind)):
+            raise self._refuse("numbers such as 2, 0.1 or 1e-3")
+        return self._sp.Rational(node.kind)
+
+    def _name(self, node: ast.Name, depth: int) -> Any:
+        if node.id in self._names:
+            return self._names[node.id]
+        if not _NAME.fullmatch(node.id) or node.id in FUNCTIONS or node.id == "diff":
+            raise self._refuse(f"names of letters and digits that are no functions (no {node.id[:40]})")
+        return self._sp.Symbol(node.id)
+
+    def _unary(self, node: ast.UnaryOp, depth: int) -> Any:
+        if not isinstance(node.op, ast.UAdd | ast.USub):
+            raise self._refuse("+ or -")
+        value = self._read(node.operand, depth)
+        return value if isinstance(node.op, ast.UAdd) else -value
+
+    def _binary(self, node: ast.BinOp, depth: int) -> Any:
+        left, right = self._read(node.left, depth), self._read(node.right, depth)
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, ast.Div):
+            if right == 0:
+                raise self._refuse("no division by zero")
+            return left / right
+        if not isinstance(node.op, ast.Pow):
+            raise self._refuse("+ - * / or **")
+        if self._is_large(right, _EXPONENT):
+            raise self._refuse(f"exponents of at most {_EXPONENT}")
+        if left == 0 and not (right.is_number and right > 0):
+            raise self._refuse("powers of numbers other than zero")
+        return left**right
+
+    def _call(self, node: ast.Call, depth: int) -> Any:
+        if not isinstance(node.func, ast.Name) or node.keywords or not node.args:
+            raise self._refuse("calls such as exp(x)")
+        name = node.func.id
+        arguments = [self._read(a, depth) for a in node.args]
+        if any(self._is_large(a, _ARGUMENT) for a in arguments):
+            raise self._refuse(f"numbers of at most {_ARGUMENT} in functions")
+        if name in self._functions:
+            return self._sp.Function(name)(*arguments)
+        if name == "diff":
+            return self._diff(arguments)
+        if name not in FUNCTIONS or len(arguments) != (2 if name == "atan2" else 1):
+            raise self._refuse(f"functions of one number among {sorted(FUNCTIONS)}, not {name[:40]}")
+        return getattr(self._sp, FUNCTIONS[name])(*arguments)
+
+    def _diff(self, arguments: Sequence[Any]) -> Any:
+        result, order = arguments[0], 0
+        steps = list(_steps(arguments[1:]))
+        if not steps:
+            raise self._refuse("derivatives such as diff(u, x, 2)")
+        for variable, count in steps:
+            order += count
+            if not variable.is_Symbol or order > _ORDER:
+                raise self._refuse(f"derivatives such as diff(u, x, 2) of order at most {_ORDER}")
+            for _ in range(count):
+                result = self._bounded(result.diff(variable))
+        return result
+
+
+def _steps(arguments: Sequence[Any]) -> Iterator[tuple[Any, int]]:
+    """The variables of derivatives, and how often each."""
+    for i, argument in enumerate(arguments):
+        following = arguments[i + 1] if i + 1 < len(arguments) else None
+        if argument.is_Integer and i:
+            continue
+        counted = following is not None and following.is_Integer and following > 0
+        yield argument, int(following) if counted and following is not None else 1
+
+
+def _expanded_terms(value: Any) -> float:
+    """An upper bound of the number of terms after multiplying out, without doing so."""
+    if value.is_Add:
+        return sum(map(_expanded_terms, value.args))
+    if value.is_Mul:
+        return math.prod(map(_expanded_terms, value.args))
+    if value.is_Pow and value.exp.is_Integer:
+        # numbers in exponents were bounded one by one, but SymPy gathers powers of powers
+        terms, power = _expanded_terms(value.base), abs(int(value.exp))
+        if power > _EXPONENT or terms > _TERMS:
+            return math.inf
+        return math.comb(int(terms) + power - 1, power)
+    return 1
+
+
+_READERS: dict[type, Callable[[Any, Any, int], Any]] = {
+    ast.Constant: _Reader._constant,
+    ast.Name: _Reader._name,
+    ast.UnaryOp: _Reader._unary,
+    ast.BinOp: _Reader._binary,
+    ast.Call: _Reader._call,
+}
+
+
+def _rational(value: float) -> Any:
+    """See `exact`."""
+    sp = _sympy()
+    decimal_value = sp.Rational(repr(value))
+    simple = fractions.Fraction(value).limit_denominator(_DENOMINATOR)
+    digits = len(decimal.Decimal(repr(value)).as_tuple().digits)
+    is_rounded = digits > _DIGITS and abs(float(simple) - value) <= _ULPS * math.ulp(value)
+    return sp.Rational(str(simple)) if is_rounded else decimal_value
+
+
+def _rational_of(value: Any) -> Any:
+    sp = _sympy()
+    if value._prec <= 53:
+        return _rational(float(value))
+    return sp.Rational(str(value))
+
+
+def _is_plain_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, _sympy().Basic))
+
+
+def _sympy() -> ModuleType:
+    try:
+        import sympy
+    except ImportError as error:
+        raise ConfigurationError(
+            "symbolic input needs SymPy, which is not installed: pip install 'trivgeo[symbolic]'"
+        ) from error
+    return sympy
