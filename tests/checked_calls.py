@@ -15,12 +15,13 @@ from jaxtyping import TypeCheckError, install_import_hook
 from scipy.io import savemat
 
 with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
-    import trivgeo.inversion
-    from tasks.hybrid import WeighedInverter
     from tasks.images.amortized import DenoisingTraining, DistillationTraining, PoseNetwork, TrainedInverter, describe
-    from tasks.images.checkpoints import save_checkpoint
+
+    import trivgeo.inversion
+    from tasks.checkpoints import save_checkpoint
+    from tasks.hybrid import WeighedInverter
     from tasks.images.convnet import ConvNet
-    from tasks.images.data import CleanTraining, ImageBatch, framed
+    from tasks.images.data import CleanTraining, ImageBatch
     from tasks.images.energies import ClassifierEnergy, PredictedClass, TrainedConvNet, TrainedResNet18, VAEEnergy
     from tasks.images.fid import FrechetDistance
     from tasks.images.laws import (
@@ -45,6 +46,7 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
     from tests.helpers import seeded
     from tests.inversion.circle import shape, untrained
     from tests.inversion.test_every_inverter import METHODS, images, operators
+    from tests.tasks.helpers import DIGITS, framed_digits
     from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
     from trivgeo.groups import SL, Affine, BurgersSymmetry, HeatSymmetry, Heisenberg, Translation
     from trivgeo.inversion import (
@@ -187,13 +189,13 @@ def digits(folder: Path) -> None:
 
 def networks_of_images(folder: Path) -> None:
     """Networks, what is measured in their training, their files, and the energies that are made of them."""
-    convnet, vae = ConvNet([4, 4]), VAE(hidden=[8], latent=2)
-    regulariser = AdversarialRegulariser(channels=[4], width=8)
+    convnet, vae = ConvNet(DIGITS, [4, 4]), VAE(DIGITS, hidden=[8], latent=2)
+    regulariser = AdversarialRegulariser(DIGITS, channels=[4], width=8)
     batch = drawn(AffineRecipe(), 4)
     clean = ImageBatch(batch.clean, batch.label)
     ClassifierTraining(convnet).measure(clean), VAETraining(vae).measure(clean)
     RegulariserTraining(regulariser, affine_noise()).measure(clean)
-    networks = {"convnet": convnet, "resnet": ResNet18(), "vae": vae, "regulariser": regulariser}
+    networks = {"convnet": convnet, "resnet": ResNet18(DIGITS), "vae": vae, "regulariser": regulariser}
     files = {name: str(folder / f"{name}.safetensors") for name in networks}
     for name, network in networks.items():
         save_checkpoint(network.eval(), files[name], {})
@@ -213,7 +215,7 @@ def learned_poses(folder: Path) -> None:
     batch = drawn(AffineRecipe(), 3)
     clean = ImageBatch(batch.clean, batch.label)
     action, schedule = ImageWarp(Affine(2)), GeometricSchedule(0.1, 2.4)
-    training = DenoisingTraining(PoseNetwork(6, channels=[4], width=8), action, schedule)
+    training = DenoisingTraining(PoseNetwork(6, DIGITS, channels=[4], width=8), action, schedule)
     training.measure(clean)
     file = str(folder / "score.safetensors")
     save_checkpoint(training.network, file, {"score": describe(training.score, schedule)})
@@ -235,7 +237,10 @@ def main() -> None:
         networks_of_images(Path(folder))
         learned_poses(Path(folder))
     # that all this says something: wrong types are refused
-    for wrong in (lambda: SL(2).algebra.ad(torch.zeros(3, dtype=torch.long)), lambda: framed(torch.zeros(1, 28, 28))):
+    for wrong in (
+        lambda: SL(2).algebra.ad(torch.zeros(3, dtype=torch.long)),
+        lambda: framed_digits(torch.zeros(1, 28, 28)),
+    ):
         try:
             wrong()
         except TypeCheckError:
