@@ -48,7 +48,7 @@ class TestGroup:
 
 class TestFrames:
     def images(self) -> torch.Tensor:
-        return BundledSample().test().images[:20]
+        return BundledSample().test().images[:20].squeeze(1)
 
     def test_moments(self) -> None:
         """Against sums over a fine subdivision of the pixels."""

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from tasks.checkpoints import load_checkpoint, save_checkpoint
+from tasks.cli import main
 from tasks.learned import NoiseNetwork, TrainedInverter, describe, load_score
 from tasks.pde.heat import HeatEquation
 from tasks.pde.learned import CleanProblems, OperatorDenoising, OperatorNetwork, OperatorReader
