@@ -397,6 +397,19 @@ class OperatorTraining(pl.LightningModule):
     def losses(self, batch: Any) -> dict[str, tuple[float, Float[Tensor, ""]]]:
         """Terms of the loss by name: weight, and value without it."""
 
+    def setup(self, stage: str) -> None:
+        """Check that the data are for the same equation.
+
+        Raises:
+            ConfigurationError: they are not.
+        """
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if data.equation.description != self.equation.description:
+            raise ConfigurationError(
+                f"data.equation: expected that of the model {self.equation.description}, got "
+                f"{data.equation.description}"
+            )
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The weighted loss of one batch."""
         losses = self.losses(batch)
