@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.timing import environment
-from tasks.images.energies import ClassifierEnergy, TrainedResNet18
+from tasks.images.energies import ClassifierEnergy, load_classifier
 from tasks.images.laws import AffineRecipe
 from tasks.images.testsets import DrawnTest
 from trivgeo.actions import ImageWarp
@@ -105,8 +105,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="images at a time")
     parser.add_argument("--output", default=str(Path(__file__).parent / "results" / "images-cpu.json"))
     options = parser.parse_args()
-    source = TrainedResNet18("resnet18")
-    classifier = source.load()
+    source = "resnet18"
+    classifier = load_classifier(source)
     data = DrawnTest(AffineRecipe(), limit=options.images, batch_size=options.batch)
     data.prepare_data()
     data.setup("test")

@@ -1,9 +1,9 @@
-"""`python -m tasks fit|validate|test|predict --config FILE`, `python -m tasks sweep --config FILE`, `... report`."""
+"""`python -m tasks fit|validate|test|predict|sweep --config FILE`, `... report`, `... convert FILE`."""
 
 import os
 import sys
 
-from tasks import report, sweep
+from tasks import checkpoints, report, sweep
 from tasks.cli import DEBUG, main
 from trivgeo.errors import TrivgeoError
 
@@ -16,6 +16,8 @@ def run(arguments: list[str]) -> None:
                 sweep.main(rest, main)
             case ["report", *rest]:
                 report.main(rest)
+            case ["convert", *rest]:
+                checkpoints.main(rest)
             case _:
                 main(arguments)
     except (TrivgeoError, ValueError) as error:

@@ -12,7 +12,8 @@ import yaml
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from tasks.results import ResultsWriter
+from tasks.overlays import resolved
+from tasks.results import ResultsWriter, ShardedTest, writer_of
 
 DEBUG = "JSONARGPARSE_DEBUG"
 """Environment variable that asks for tracebacks."""
@@ -46,8 +47,15 @@ class TasksParser(LightningArgumentParser):
 class TasksCLI(LightningCLI):
     """LightningCLI that hands the parsed configuration of a test to the writers of its results."""
 
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """What the data say the model need not be told: the equation, the format of the images."""
+        for name in ("equation", "inputs"):
+            parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+
     def before_test(self) -> None:
-        """Give every `ResultsWriter` the configuration it is to record."""
+        """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case."""
+        if isinstance(self.model, ShardedTest) and writer_of(self.trainer) is None:
+            self.trainer.callbacks.append(ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
         config = yaml.safe_load(self._parser("test").dump(self.config["test"], skip_none=False))
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, ResultsWriter):
@@ -63,6 +71,7 @@ def main(args: ArgsType = None) -> LightningCLI:
     Returns:
         The command line object; its `trainer`, `model` and `datamodule` are those of the run.
     """
+    arguments = sys.argv[1:] if args is None else args
     with _without_known_noise():
         return TasksCLI(
             parser_class=TasksParser,
@@ -70,7 +79,7 @@ def main(args: ArgsType = None) -> LightningCLI:
             trainer_defaults=dict(TRAINER_DEFAULTS),
             seed_everything_default=0,
             auto_configure_optimizers=False,
-            args=args,
+            args=resolved(arguments) if isinstance(arguments, list) else arguments,
         )
 
 

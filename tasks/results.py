@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 class ShardedTest(pl.LightningModule):
-    """A test whose batches are dealt to the devices in turn, so that no case is counted twice.
+    """A test whose batches, those of a `Problems`, are dealt to the devices in turn: no case is counted twice.
 
     Every device reads all batches, and tests those that are `mine`; the sampler must not divide them once more
     (`trainer.use_distributed_sampler: false`), for that pads the last batch with cases of the first.
@@ -32,6 +32,11 @@ class ShardedTest(pl.LightningModule):
     def mine(self, index: int) -> bool:
         """Whether the batch of this index is for this device."""
         return index % self.trainer.world_size == self.trainer.global_rank
+
+    def is_due(self, batch: Any, index: int) -> bool:
+        """Whether the batch of this index is for this device, and no earlier run did it."""
+        writer = writer_of(self.trainer)
+        return self.mine(index) and (writer is None or not writer.done(batch.seed, batch.number))
 
     def on_test_start(self) -> None:
         """Check that the trainer leaves the division of the batches alone.

@@ -16,12 +16,11 @@ from scipy.io import savemat
 
 with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
     import trivgeo.inversion
+    from tasks.checkpoints import save_checkpoint
     from tasks.hybrid import WeighedInverter
-    from tasks.images.amortized import DenoisingTraining, DistillationTraining, PoseNetwork, TrainedInverter, describe
-    from tasks.images.checkpoints import save_checkpoint
     from tasks.images.convnet import ConvNet
-    from tasks.images.data import CleanTraining, ImageBatch, framed
-    from tasks.images.energies import ClassifierEnergy, PredictedClass, TrainedConvNet, TrainedResNet18, VAEEnergy
+    from tasks.images.data import CleanTraining, ImageBatch
+    from tasks.images.energies import ClassifierEnergy, PredictedClass, VAEEnergy, load_classifier
     from tasks.images.fid import FrechetDistance
     from tasks.images.laws import (
         AffineRecipe,
@@ -32,12 +31,14 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
         homography_noise,
     )
     from tasks.images.mnist import BundledSample
+    from tasks.images.pose import PoseNetwork
     from tasks.images.regulariser import AdversarialRegulariser
     from tasks.images.resnet import ResNet18
     from tasks.images.rotation import RotationPosterior, UniformRotation
     from tasks.images.testsets import AffNISTFiles, DrawnTest, HomNISTFiles, ImageProblems
     from tasks.images.training import ClassifierTraining, RegulariserTraining, VAETraining
     from tasks.images.vae import VAE
+    from tasks.learned import DistillationTraining, ScoreTraining, TrainedInverter, describe
     from tasks.pde.burgers import BurgersEquation
     from tasks.pde.heat import HeatEquation
     from tasks.pde.kdv import KdVEquation
@@ -45,6 +46,7 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
     from tests.helpers import seeded
     from tests.inversion.circle import shape, untrained
     from tests.inversion.test_every_inverter import METHODS, images, operators
+    from tests.tasks.helpers import DIGITS, framed_digits
     from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
     from trivgeo.groups import SL, Affine, BurgersSymmetry, HeatSymmetry, Heisenberg, Translation
     from trivgeo.inversion import (
@@ -187,23 +189,24 @@ def digits(folder: Path) -> None:
 
 def networks_of_images(folder: Path) -> None:
     """Networks, what is measured in their training, their files, and the energies that are made of them."""
-    convnet, vae = ConvNet([4, 4]), VAE(hidden=[8], latent=2)
-    regulariser = AdversarialRegulariser(channels=[4], width=8)
+    convnet, vae = ConvNet(DIGITS, [4, 4]), VAE(DIGITS, hidden=[8], latent=2)
+    regulariser = AdversarialRegulariser(DIGITS, channels=[4], width=8)
     batch = drawn(AffineRecipe(), 4)
     clean = ImageBatch(batch.clean, batch.label)
-    ClassifierTraining(convnet).measure(clean), VAETraining(vae).measure(clean)
-    RegulariserTraining(regulariser, affine_noise()).measure(clean)
-    networks = {"convnet": convnet, "resnet": ResNet18(), "vae": vae, "regulariser": regulariser}
+    ClassifierTraining(partial(ConvNet, channels=[4, 4]), DIGITS).measure(clean, 0)
+    VAETraining(partial(VAE, hidden=[8], latent=2), DIGITS).measure(clean, 0)
+    RegulariserTraining(partial(AdversarialRegulariser, channels=[4]), DIGITS, affine_noise()).measure(clean, 0)
+    networks = {"convnet": convnet, "resnet": ResNet18(DIGITS), "vae": vae, "regulariser": regulariser}
     files = {name: str(folder / f"{name}.safetensors") for name in networks}
     for name, network in networks.items():
         save_checkpoint(network.eval(), files[name], {})
-    for source in (TrainedConvNet(files["convnet"]), TrainedResNet18(files["resnet"])):
-        source.load().energy(batch.image.unsqueeze(0))
+    for source in (files["convnet"], files["resnet"]):
+        load_classifier(source).energy(batch.image.unsqueeze(0))
         PredictedClass(source)(batch.image), ClassifierEnergy(source, "bfloat16")(batch.image)
     VAEEnergy(files["vae"], files["regulariser"])(batch.image), vae.features(batch.image[0])
     distance = FrechetDistance(vae)
     distance.add_reference(batch.clean), distance.add(batch.image), distance.compute()
-    energy = ClassifierEnergy(TrainedConvNet(files["convnet"]))
+    energy = ClassifierEnergy(files["convnet"])
     rotation = RotationPosterior(energy, GeometricSchedule(0.1, 3.0), angles=12, bins=4)
     rotation.binned(rotation.exact(batch.image)[0])
 
@@ -213,11 +216,11 @@ def learned_poses(folder: Path) -> None:
     batch = drawn(AffineRecipe(), 3)
     clean = ImageBatch(batch.clean, batch.label)
     action, schedule = ImageWarp(Affine(2)), GeometricSchedule(0.1, 2.4)
-    training = DenoisingTraining(PoseNetwork(6, channels=[4], width=8), action, schedule)
-    training.measure(clean)
+    training = ScoreTraining(partial(PoseNetwork, channels=[4], width=8), DIGITS, action, schedule)
+    training.measure(clean, 0)
     file = str(folder / "score.safetensors")
-    save_checkpoint(training.network, file, {"score": describe(training.score, schedule)})
-    DistillationTraining(file, action).measure(clean)
+    save_checkpoint(training.network, file, {}, describe(training.score))
+    DistillationTraining(file, action).measure(clean, 0)
     energy = FunctionEnergy(lambda x: x.square().sum((1, 2, 3)))
     proposals = partial(TrainedInverter, checkpoint=file, num_hypotheses=2, ranked=True)
     for inverter in (proposals(action, energy), WeighedInverter(action, energy, proposals, steps=1)):
@@ -235,7 +238,10 @@ def main() -> None:
         networks_of_images(Path(folder))
         learned_poses(Path(folder))
     # that all this says something: wrong types are refused
-    for wrong in (lambda: SL(2).algebra.ad(torch.zeros(3, dtype=torch.long)), lambda: framed(torch.zeros(1, 28, 28))):
+    for wrong in (
+        lambda: SL(2).algebra.ad(torch.zeros(3, dtype=torch.long)),
+        lambda: framed_digits(torch.zeros(1, 28, 28)),
+    ):
         try:
             wrong()
         except TypeCheckError:

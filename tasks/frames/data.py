@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from tasks.frames.digits import FrameSplit, bundled_frames
+from tasks.problems import Problems, Request
+from tasks.seeds import generator_of
 from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError
 
 
 class RandomBatches(Sampler[list[int]]):
@@ -34,12 +34,12 @@ class RandomBatches(Sampler[list[int]]):
         return self.batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
+        generator = generator_of(self.seed, self.epoch)
         for _ in range(self.batches):
             yield torch.randint(self.number, (self.size,), generator=generator).tolist()
 
 
-class DigitFrames(pl.LightningDataModule):
+class DigitFrames(Problems):
     """The bundled frames.
 
     Args:
@@ -55,12 +55,9 @@ class DigitFrames(pl.LightningDataModule):
     def __init__(
         self, batch_size: int = 1024, steps_per_epoch: int = 500, seeds: tuple[int, ...] = (0,), seed: int = 0
     ) -> None:
-        super().__init__()
-        if not seeds or len(set(seeds)) != len(seeds):
-            raise ConfigurationError(f"seeds: expected distinct seeds, got {list(seeds)}")
+        super().__init__(seeds)
         self.batch_size = check_count("batch_size", batch_size)
         self.steps_per_epoch = check_count("steps_per_epoch", steps_per_epoch)
-        self.seeds = list(seeds)
         self.seed = seed
         self.frames: FrameSplit = bundled_frames()
 
@@ -70,6 +67,6 @@ class DigitFrames(pl.LightningDataModule):
         batches = RandomBatches(len(rows), self.batch_size, self.steps_per_epoch, self.seed)
         return DataLoader(rows, batch_sampler=batches)  # type: ignore[arg-type]
 
-    def test_dataloader(self) -> DataLoader[int]:
-        """The seeds, one at a time."""
-        return DataLoader(self.seeds, batch_size=None, collate_fn=int)  # type: ignore[arg-type]
+    def batch(self, seed: int, number: int) -> Request:
+        """One set of samples."""
+        return Request(seed, number)

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -17,7 +16,9 @@ from tasks.frames.digits import FrameSplit
 from tasks.frames.figures import draw_frames
 from tasks.frames.group import COORDINATES, frame_group
 from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
-from tasks.results import writer_of
+from tasks.problems import Request
+from tasks.results import ShardedTest, writer_of
+from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.sde import (
@@ -37,7 +38,7 @@ _NOISE_STEPS = 6  # exponentials of one noise sample
 _IMPLICIT_TIMES = (0.1, 0.3, 0.6)
 
 
-class FrameDiffusion(pl.LightningModule):
+class FrameDiffusion(ShardedTest):
     """A generative model on `frame_group`: denoising score matching, then the reverse diffusion.
 
     The target of the loss depends on the noise alone, so one set of noise serves several batches of frames. The score
@@ -141,7 +142,7 @@ class FrameDiffusion(pl.LightningModule):
         save_file({**tensors, "start.mean": self.mean, "start.factor": self.factor}, self.checkpoint)
 
     def _draw_noise(self, parts: tuple[Tensor, ...]) -> None:
-        generator = torch.Generator().manual_seed(1_000_003 * (self.seed + 1) + self.global_step)
+        generator = generator_of(self.seed, self.global_step)
         shifts = torch.rand(self.levels, generator=generator).tolist()
         self._noise = []
         for level, (part, shift) in enumerate(zip(parts, shifts, strict=True)):
@@ -168,13 +169,12 @@ class FrameDiffusion(pl.LightningModule):
         except RuntimeError as error:
             raise CheckpointError(f"{self.checkpoint}: expected weights of this network: {error}") from error
 
-    def test_step(self, seed: int, index: int) -> None:
+    def test_step(self, batch: Request, index: int) -> None:
         """Compare as many samples as there are test frames with these, and training frames likewise."""
-        writer = writer_of(self.trainer)
-        if writer is not None and writer.done(seed):
+        if not self.is_due(batch, index):
             return
         frames = self._frames()
-        generator = torch.Generator().manual_seed(1_000_003 * (self.seed + 2) + seed)
+        generator = generator_of(batch.seed, batch.number)
         test, number = frames.test, len(frames.test)
         real = frames.train[torch.randperm(len(frames.train), generator=generator)[:number]]
         start = time.perf_counter()
@@ -201,8 +201,9 @@ class FrameDiffusion(pl.LightningModule):
         metrics["MMD, generated / training digits"] = metrics["MMD of generated"] / metrics["MMD of training digits"]
         metrics["implicit against denoising loss, standard errors"] = self._loss_agreement(frames.test, generator)
         self.log("mmd_ratio", metrics["MMD, generated / training digits"], batch_size=1)
+        writer = writer_of(self.trainer)
         if writer is not None:
-            writer.write([{"seed": seed, "case": 0, "metrics": metrics, "samples": number, "seconds": seconds}])
+            writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": number, "seconds": seconds}])
             if self.figure is not None and index == 0:
                 draw_frames(writer.directory / self.figure, samples, test)
 

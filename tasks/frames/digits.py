@@ -102,7 +102,7 @@ def extract(root: str | None, path: Path) -> None:
     tensors = {}
     for name, digits in (("train", source.train()), ("test", source.test())):
         chosen = torch.randperm(len(digits.images), generator=generator)[: _SIZES[name]]
-        tensors[name] = relative_frames(digits.images[chosen]).float().contiguous()
+        tensors[name] = relative_frames(digits.images[chosen].squeeze(1)).float().contiguous()
     about = (
         "relative frames of the halves of MNIST digits (Y. LeCun and C. Cortes, CC BY-SA 3.0); tasks/frames/digits.py"
     )

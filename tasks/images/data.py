@@ -1,4 +1,4 @@
-"""Clean digits for training: 28 x 28 pixels in a 40 x 40 frame, in batches that a resumed run repeats exactly."""
+"""Clean images for training, in the middle of their frame, in batches that a resumed run repeats exactly."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,14 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from tasks.images.mnist import MNIST, Digits, DigitSource
+from tasks.images.mnist import MNIST
+from tasks.images.sources import ImageSource, LabelledImages
+from tasks.seeds import generator_of
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 
-FRAME = 40
-"""Pixels a side of every image that a network sees."""
-
-_MARGIN = 6
 _WHITE = 255.0
 
 
@@ -25,37 +23,54 @@ class ImageBatch(NamedTuple):
     """Images with their classes.
 
     Attributes:
-        image: grey values in [0, 1], ink is 1, `[b, 1, 40, 40]`.
-        label: the digits, `[b]`.
+        image: numbers in [0, 1], ink is 1, `[b, c, h, w]`.
+        label: the classes, `[b]`.
     """
 
-    image: Float[Tensor, "b 1 40 40"]
+    image: Float[Tensor, "b c h w"]
     label: Int[Tensor, " b"]
 
 
-def grey(images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def unit_range(images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Bytes as numbers in [0, 1]; other numbers as they are; float32."""
     return images.float() / _WHITE if images.dtype == torch.uint8 else images.float()
 
 
-def framed(images: UInt8[Tensor, "b 28 28"]) -> Float[Tensor, "b 1 40 40"]:
-    """The images as numbers in [0, 1] with a margin of six empty pixels on every side, float32."""
-    return F.pad(grey(images.unsqueeze(1)), (_MARGIN,) * 4)
+def framed(images: UInt8[Tensor, "b c h w"], frame: tuple[int, int]) -> Float[Tensor, "b c height width"]:
+    """The images as numbers in [0, 1] in the middle of a frame that is empty around them, float32.
+
+    Args:
+        images: bytes.
+        frame: its height and width in pixels.
+
+    Raises:
+        ConfigurationError: the frame is smaller than the images.
+    """
+    rows, columns = (outer - inner for outer, inner in zip(frame, images.shape[-2:], strict=True))
+    if min(rows, columns) < 0:
+        raise ConfigurationError(f"frame: expected at least {list(images.shape[-2:])} pixels, got {list(frame)}")
+    return F.pad(unit_range(images), (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
 
 
-class CleanDigits(Dataset[ImageBatch]):
-    """Batches of digits: the index is a list of places."""
+class CleanImages(Dataset[ImageBatch]):
+    """Batches of images: the index is a list of places.
 
-    def __init__(self, digits: Digits) -> None:
-        self.digits = digits
+    Args:
+        data: the images.
+        frame: see `framed`.
+    """
+
+    def __init__(self, data: LabelledImages, frame: tuple[int, int]) -> None:
+        self.data = data
+        self.frame = frame
 
     def __len__(self) -> int:
-        """The number of digits."""
-        return len(self.digits.labels)
+        """The number of images."""
+        return len(self.data.labels)
 
     def __getitem__(self, places: list[int]) -> ImageBatch:
-        """The digits at these places."""
-        return ImageBatch(framed(self.digits.images[places]), self.digits.labels[places])
+        """The images at these places."""
+        return ImageBatch(framed(self.data.images[places], self.frame), self.data.labels[places])
 
 
 class ShuffledBatches(Sampler[list[int]]):
@@ -79,7 +94,7 @@ class ShuffledBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Run through the batches; the epoch is read at the first one, for a resumed trainer sets it that late."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        generator = generator_of(self.seed, self.epoch)
         order = torch.randperm(self.count, generator=generator)[: len(self) * self.batch_size]
         for places in order.split(self.batch_size):
             yield places.tolist()
@@ -112,45 +127,46 @@ class OrderedBatches(Sampler[list[int]]):
 
 
 class CleanTraining(pl.LightningDataModule):
-    """Clean digits: training digits less some held out for validation, and the test digits.
+    """Clean images: training images less some held out for validation, and the test images.
 
     Args:
-        source: where the digits come from; MNIST when None.
-        batch_size: digits a batch.
-        validation: training digits held out, chosen by the seed.
-        seed: of the choice and of the order of the training digits.
+        source: where the images come from; MNIST when None.
+        batch_size: images a batch.
+        validation: training images held out, chosen by the seed.
+        seed: of the choice and of the order of the training images.
 
     Raises:
-        ConfigurationError: a count is not positive; at set-up, the training digits do not fill one batch.
+        ConfigurationError: a count is not positive; at set-up, the training images do not fill one batch.
     """
 
     def __init__(
-        self, source: DigitSource | None = None, batch_size: int = 128, validation: int = 5_000, seed: int = 0
+        self, source: ImageSource | None = None, batch_size: int = 128, validation: int = 5_000, seed: int = 0
     ) -> None:
         super().__init__()
         self.source = MNIST() if source is None else source
         self.batch_size = check_count("batch_size", batch_size)
+        self.inputs = self.source.format
         self.validation = check_count("validation", validation)
         self.seed = seed
 
     def prepare_data(self) -> None:
-        """Fetch the digits."""
+        """Fetch the images."""
         self.source.prepare()
 
     def setup(self, stage: str) -> None:
-        """Read the digits and split them."""
-        digits = self.source.train()
-        count = len(digits.labels)
+        """Read the images and split them."""
+        images = self.source.train()
+        count = len(images.labels)
         if count - self.validation < self.batch_size:
             raise ConfigurationError(
-                f"expected at least {self.batch_size + self.validation} training digits for batches of "
+                f"expected at least {self.batch_size + self.validation} training images for batches of "
                 f"{self.batch_size} and {self.validation} held out, got {count}"
             )
         order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
         held_out, kept = order[: self.validation].sort().values, order[self.validation :].sort().values
-        self.train_set = CleanDigits(Digits(digits.images[kept], digits.labels[kept]))
-        self.validation_set = CleanDigits(Digits(digits.images[held_out], digits.labels[held_out]))
-        self.test_set = CleanDigits(self.source.test())
+        self.train_set = self._clean(LabelledImages(images.images[kept], images.labels[kept]))
+        self.validation_set = self._clean(LabelledImages(images.images[held_out], images.labels[held_out]))
+        self.test_set = self._clean(self.source.test())
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Batches in random order."""
@@ -158,12 +174,15 @@ class CleanTraining(pl.LightningDataModule):
         return DataLoader(self.train_set, batch_size=None, sampler=batches)
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
-        """The digits held out."""
+        """The images held out."""
         return self._ordered(self.validation_set)
 
     def test_dataloader(self) -> DataLoader[ImageBatch]:
-        """The test digits."""
+        """The test images."""
         return self._ordered(self.test_set)
 
-    def _ordered(self, digits: CleanDigits) -> DataLoader[ImageBatch]:
-        return DataLoader(digits, batch_size=None, sampler=OrderedBatches(len(digits), self.batch_size))
+    def _clean(self, images: LabelledImages) -> CleanImages:
+        return CleanImages(images, self.source.frame)
+
+    def _ordered(self, images: CleanImages) -> DataLoader[ImageBatch]:
+        return DataLoader(images, batch_size=None, sampler=OrderedBatches(len(images), self.batch_size))

@@ -10,11 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from tasks.images.checkpoints import load_checkpoint
-from tasks.images.convnet import ConvNet
+from tasks.checkpoints import load_checkpoint
 from tasks.images.models import ImageClassifier
 from tasks.images.regulariser import AdversarialRegulariser
-from tasks.images.resnet import ResNet18
 from tasks.images.vae import VAE
 from trivgeo.inversion import DataEnergy
 
@@ -33,14 +31,14 @@ class NetworkEnergy(nn.Module, DataEnergy):
         super().__init__()
         self.precision: Precision = precision
 
-    def forward(self, x: Float[Tensor, "b 1 h w"]) -> Float[Tensor, " b"]:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
         """One energy for each image; NaN where the image is."""
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             energy = self.evaluate(x)
         return energy.to(x.dtype)
 
     @abstractmethod
-    def evaluate(self, x: Float[Tensor, "b 1 h w"]) -> Float[Tensor, " b"]:
+    def evaluate(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
         """The energy in the precision of the surrounding context."""
 
 
@@ -48,13 +46,13 @@ class ClassifierEnergy(NetworkEnergy):
     """E(x) = -logsumexp of the logits (Grathwohl et al. 2020): low where the classifier is confident.
 
     Args:
-        classifier: a `ClassifierSource`.
+        classifier: name or path of its checkpoint, an `ImageClassifier` of any kind.
         precision: see `NetworkEnergy`.
     """
 
-    def __init__(self, classifier: "ClassifierSource", precision: Precision = "float32") -> None:
+    def __init__(self, classifier: str, precision: Precision = "float32") -> None:
         super().__init__(precision)
-        self.network = fused(classifier.load())
+        self.network = fused(load_classifier(classifier))
 
     def evaluate(self, x: Tensor) -> Tensor:
         """The classifier's energy."""
@@ -65,13 +63,13 @@ class PredictedClass:
     """The class that a classifier predicts, for the diversity of the hypotheses of `trivgeo.inversion.ITS`.
 
     Args:
-        classifier: a `ClassifierSource`.
+        classifier: name or path of its checkpoint, an `ImageClassifier` of any kind.
     """
 
-    def __init__(self, classifier: "ClassifierSource") -> None:
-        self.network = fused(classifier.load())
+    def __init__(self, classifier: str) -> None:
+        self.network = fused(load_classifier(classifier))
 
-    def __call__(self, x: Float[Tensor, "b 1 h w"]) -> Int[Tensor, " b"]:
+    def __call__(self, x: Float[Tensor, "b c h w"]) -> Int[Tensor, " b"]:
         """One class for each image; the network follows the images to their device."""
         classes: Tensor = self.network.to(x.device)(x)
         return classes.argmax(-1)
@@ -101,33 +99,16 @@ class VAEEnergy(NetworkEnergy):
         return energy if self.regulariser is None else energy + self.weight * self.regulariser(x)
 
 
-class ClassifierSource:
-    """A trained classifier by the name or path of its checkpoint.
+def load_classifier(checkpoint: str) -> ImageClassifier:
+    """A trained classifier, in evaluation mode, without gradients of its parameters.
 
     Args:
-        checkpoint: see `tasks.images.checkpoints.load_checkpoint`.
+        checkpoint: its name or path.
+
+    Raises:
+        CheckpointError: see `load_checkpoint`.
     """
-
-    kind: type[ImageClassifier]
-
-    def __init__(self, checkpoint: str) -> None:
-        self.checkpoint = checkpoint
-
-    def load(self) -> ImageClassifier:
-        """The network, in evaluation mode, without gradients of its parameters."""
-        return load_checkpoint(self.kind, self.checkpoint).network
-
-
-class TrainedResNet18(ClassifierSource):
-    """A `ResNet18`."""
-
-    kind = ResNet18
-
-
-class TrainedConvNet(ClassifierSource):
-    """A `ConvNet`."""
-
-    kind = ConvNet
+    return load_checkpoint(ImageClassifier, checkpoint).network  # type: ignore[type-abstract]
 
 
 def fused(network: ImageClassifier) -> ImageClassifier:

@@ -38,12 +38,12 @@ class FrechetDistance(nn.Module):
         self._metric = FrechetInceptionDistance(_Features(network), reset_real_features=False)
 
     @torch.no_grad()
-    def add_reference(self, images: Float[Tensor, "b 1 40 40"]) -> None:
+    def add_reference(self, images: Float[Tensor, "b c h w"]) -> None:
         """Add images of the set that is compared with."""
         self._metric.update(images, real=True)
 
     @torch.no_grad()
-    def add(self, images: Float[Tensor, "b 1 40 40"]) -> None:
+    def add(self, images: Float[Tensor, "b c h w"]) -> None:
         """Add images of the other set."""
         self._metric.update(images, real=False)
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -14,8 +14,14 @@ _COLUMNS = 12
 _ROWS = 3
 
 
+def draw_image(axis: Axes, image: Float[Tensor, "c h w"]) -> None:
+    """One image: of three channels in its colours, else the mean of its channels in grey."""
+    pixels = image.cpu() if len(image) == 3 else image.cpu().mean(0, keepdim=True)
+    axis.imshow(pixels.movedim(0, -1).numpy(), cmap="gray", vmin=0, vmax=1)
+
+
 def draw_pairs(
-    path: Path, given: Float[Tensor, "b 1 h w"], restored: Float[Tensor, "b 1 h w"], rows: Sequence[Row]
+    path: Path, given: Float[Tensor, "b c h w"], restored: Float[Tensor, "b c h w"], rows: Sequence[Row]
 ) -> None:
     """Images as given, above the same with the transformation undone; titles are what the classifier says.
 
@@ -39,7 +45,7 @@ def draw_pairs(
         line, column = divmod(place, columns)
         for offset, image, key in ((0, given, "predicted_alone"), (1, restored, "predicted")):
             axis = axes[2 * line + offset, column]
-            axis.imshow(torch.asarray(image[i, 0]).numpy(), cmap="gray", vmin=0, vmax=1)
+            draw_image(axis, image[i])
             right = rows[i][key] == rows[i]["label"]
             axis.set_title(str(rows[i][key]), fontsize=9, color="black" if right else "tab:red", pad=2)
     figure.suptitle("as given (top) and with the transformation undone (bottom); title: the classifier's answer")

@@ -3,18 +3,20 @@
 import math
 import time
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tasks.images.checkpoints import load_checkpoint
-from tasks.images.energies import ClassifierSource, NetworkEnergy
+from tasks.checkpoints import load_checkpoint
+from tasks.images.energies import NetworkEnergy, load_classifier
 from tasks.images.fid import FrechetDistance
 from tasks.images.figures import draw_pairs
 from tasks.images.testsets import ImageProblems
 from tasks.images.vae import VAE
 from tasks.results import Row, ShardedTest, writer_of
+from tasks.seeds import generator_of
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion import DataEnergy, FramedEnergy, Inverter, TestTimeEquivariant
@@ -28,12 +30,11 @@ class ImageInversion(ShardedTest):
     a run that was killed loses nothing. An image for which the inverter finds no element is classified as it is.
 
     Args:
-        classifier: the network that is tested.
+        classifier: name or path of the network that is tested, an `ImageClassifier` of any kind.
         action: how the transformations act.
         energy: an energy of images, low for clean ones; ``None`` for an inverter that needs none.
         inverter: makes the inverter from an action and an energy.
         frame_weight: weight of the frame term, see `trivgeo.inversion.FramedEnergy`; ``None`` for none.
-        seeds: of the inverter, a run over all images for each.
         features: name or path of the `VAE` in whose latent variables the Fréchet distance of the restored images to
             the clean ones is measured; ``None`` for no distance.
         equivariance: measure how far the predictions for transformed and clean images are from each other, too; takes
@@ -42,26 +43,22 @@ class ImageInversion(ShardedTest):
 
     Raises:
         CheckpointError: a network is missing or does not fit.
-        ConfigurationError: no seeds, or a seed twice.
+        ConfigurationError: (at the start) the classifier is one of other images than those of the test.
     """
 
     def __init__(
         self,
-        classifier: ClassifierSource,
+        classifier: str,
         action: ImageWarp,
         energy: NetworkEnergy | None,
         inverter: Callable[[ImageWarp, DataEnergy | None], Inverter],
         frame_weight: float | None = 1.0,
-        seeds: list[int] | None = None,
         features: str | None = None,
         equivariance: bool = False,
         figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
-        self.seeds = [0] if seeds is None else list(seeds)
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ConfigurationError(f"seeds: expected distinct seeds, got {seeds}")
-        self.classifier = classifier.load()
+        self.classifier = load_classifier(classifier)
         self.action = action
         self.energy = energy
         framed = energy if energy is None or frame_weight is None else FramedEnergy(energy, frame_weight)
@@ -70,23 +67,31 @@ class ImageInversion(ShardedTest):
         self.equivariance = equivariance
         self.figure = figure
 
-    def test_step(self, batch: ImageProblems, index: int) -> None:
-        """Invert one batch of images with the noise of every seed."""
-        if not self.mine(index):
-            return
-        writer = writer_of(self.trainer)
-        for seed in self.seeds:
-            if writer is not None and writer.done(seed, index):
-                continue
-            rows = self._invert(batch, seed, index)
-            for name in rows[0]["metrics"]:
-                mean = sum(row["metrics"][name] for row in rows) / len(rows)
-                self.log(name.replace(" ", "_"), mean, batch_size=len(rows), prog_bar=name == "accuracy with inversion")
-            if writer is not None:
-                writer.write(rows, index)
+    def on_test_start(self) -> None:
+        """Check that the classifier knows images like these.
 
-    def _invert(self, batch: ImageProblems, seed: int, index: int) -> list[Row]:
-        generator = torch.Generator(self.device).manual_seed(1_000_003 * (seed + 1) + index)
+        Raises:
+            ConfigurationError: it does not.
+        """
+        super().on_test_start()
+        known, given = self.classifier.images, self.trainer.datamodule.inputs  # type: ignore[attr-defined]
+        if known.channels != given.channels or known.classes != given.classes:
+            raise ConfigurationError(f"classifier: expected one of {given}, got one of {known}")
+
+    def test_step(self, batch: ImageProblems, index: int) -> None:
+        """Invert one batch of images with the noise of its seed."""
+        if not self.is_due(batch, index):
+            return
+        rows = self._invert(batch)
+        for name in rows[0]["metrics"]:
+            mean = sum(row["metrics"][name] for row in rows) / len(rows)
+            self.log(name.replace(" ", "_"), mean, batch_size=len(rows), prog_bar=name == "accuracy with inversion")
+        writer = writer_of(self.trainer)
+        if writer is not None:
+            writer.write(rows, batch.number)
+
+    def _invert(self, batch: ImageProblems) -> list[Row]:
+        generator = generator_of(batch.seed, batch.number, device=self.device)
         start = time.perf_counter()
         result = self.equivariant.inverter(batch.image, generator=generator)
         with torch.no_grad():
@@ -120,7 +125,7 @@ class ImageInversion(ShardedTest):
         )
         return [
             {
-                "seed": seed,
+                "seed": batch.seed,
                 "case": place,
                 "metrics": {name: float(column[i]) for name, column in correct.items()},
                 "label": label,
@@ -148,8 +153,8 @@ class ImageInversion(ShardedTest):
         rows: dict[tuple[int, int], Row] = {(row["seed"], row["case"]): row for row in writer.rows}
         loader: Any = self.trainer.test_dataloaders
         if self.figure is not None:
-            batch = next(iter(loader))
-            shown = [rows[self.seeds[0], place] for place in batch.place.tolist()]
+            batch: ImageProblems = next(iter(loader))
+            shown = [rows[batch.seed, place] for place in batch.place.tolist()]
             draw_pairs(writer.directory / self.figure, batch.image, self._restored(batch, shown).cpu(), shown)
         if self.features is not None:
             for name, of_seeds in self._distances(FrechetDistance(self.features), list(loader), rows).items():
@@ -159,25 +164,26 @@ class ImageInversion(ShardedTest):
         self, distance: FrechetDistance, batches: list[ImageProblems], rows: dict[tuple[int, int], Row]
     ) -> dict[str, dict[int, float]]:
         """Fréchet distances to the clean images, of the restored images of every seed and of those given."""
-        if not all(bool(torch.isfinite(batch.clean).all()) for batch in batches):
+        first = [batch for batch in batches if batch.seed == batches[0].seed]
+        if not all(bool(torch.isfinite(batch.clean).all()) for batch in first):
             return {}  # published files hold no clean images
         distance = distance.to(self.device)
-        for batch in batches:
+        for batch in first:
             distance.add_reference(batch.clean.to(self.device))
             distance.add(batch.image.to(self.device))
         names = {"FID without inversion": distance.compute()}
-        if all(bool(torch.isfinite(batch.element).all()) for batch in batches):
+        if all(bool(torch.isfinite(batch.element).all()) for batch in first):
             distance.reset()
-            for batch in batches:
+            for batch in first:
                 distance.add(self._undone(batch, batch.element))
             names["FID with the true transformation"] = distance.compute()
         restored = {}
-        for seed in self.seeds:
+        for seed, group in groupby(batches, lambda batch: batch.seed):
             distance.reset()
-            for batch in batches:
+            for batch in group:
                 distance.add(self._restored(batch, [rows[seed, place] for place in batch.place.tolist()]))
             restored[seed] = distance.compute()
-        return {"FID with inversion": restored} | {name: dict.fromkeys(self.seeds, d) for name, d in names.items()}
+        return {"FID with inversion": restored} | {name: dict.fromkeys(restored, d) for name, d in names.items()}
 
     def _restored(self, batch: ImageProblems, rows: list[Row]) -> Tensor:
         """The images with the elements of the rows undone."""

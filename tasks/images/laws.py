@@ -20,7 +20,7 @@ class TransformationLaw(ABC):
     group: LieGroup
 
     @abstractmethod
-    def draw(self, images: Float[Tensor, "b 1 h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b ..."]:
+    def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b ..."]:
         """Elements `[b, *element_shape]` of `group`, float64 on the CPU.
 
         Element i depends on image i and generator i alone, so not on how the images are put into batches.
@@ -58,7 +58,7 @@ class AffineRecipe(TransformationLaw):
         self._low = torch.tensor([-angle, -shear, scale_min, scale_min], dtype=torch.float64)
         self._high = torch.tensor([angle, shear, scale_max, scale_max], dtype=torch.float64)
 
-    def draw(self, images: Float[Tensor, "b 1 h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 2 3"]:
+    def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 2 3"]:
         """Elements by the recipe."""
         uniform = torch.stack([torch.rand(6, generator=g, dtype=torch.float64) for g in generators])
         angle, shear, scale_x, scale_y = (self._low + (self._high - self._low) * uniform[:, :4]).unbind(-1)
@@ -66,7 +66,7 @@ class AffineRecipe(TransformationLaw):
         first = torch.stack([cos * scale_x, sin * scale_x], -1)
         second = torch.stack([(cos * shear - sin) * scale_y, (sin * shear + cos) * scale_y], -1)
         linear = torch.stack([first, second], -1)
-        low, high = self._extent(linear, images[:, 0] > 0)
+        low, high = self._extent(linear, (images > 0).any(1))
         middle, room = -0.5 * (low + high), (2.0 - (high - low)).clamp_min(0.0)
         return self.group.join(linear, middle + (uniform[:, 4:] - 0.5) * room)
 
@@ -114,7 +114,7 @@ class HomographyRecipe(TransformationLaw):
         self.box = torch.tensor([check_positive("box", s) for s in box], dtype=torch.float64)
         self.steps = check_count("steps", steps)
 
-    def draw(self, images: Float[Tensor, "b 1 h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 3 3"]:
+    def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 3 3"]:
         """Elements by the recipe; they do not depend on the images."""
         return self.group.exp(self.walk(generators))
 
@@ -160,7 +160,7 @@ class NoTransformation(TransformationLaw):
     def __init__(self, group: LieGroup | None = None) -> None:
         self.group = Affine(2) if group is None else group
 
-    def draw(self, images: Float[Tensor, "b 1 h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b ..."]:
+    def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b ..."]:
         """The identity, once for each image."""
         return self.group.identity(len(generators), dtype=torch.float64)
 
@@ -182,7 +182,7 @@ class BroadNoise(TransformationLaw):
         self.group = group
         self.spread = torch.tensor([check_positive("spread", s) for s in spread], dtype=torch.float64)
 
-    def draw(self, images: Float[Tensor, "b 1 h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b ..."]:
+    def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b ..."]:
         """Elements, which do not depend on the images."""
         v = torch.stack([torch.randn(self.group.dim, generator=g, dtype=torch.float64) for g in generators])
         r = torch.stack([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])

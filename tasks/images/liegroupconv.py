@@ -24,13 +24,13 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from einops import repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.images.energies import ClassifierSource
 from tasks.images.models import ImageClassifier
-from tasks.images.seeds import generator_of
+from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Affine, LieGroup, PointAction, Projective
@@ -121,6 +121,7 @@ class Lifting(nn.Module):
 
     Args:
         action: of the group on the plane.
+        channels: of the images.
         radius: of the disc; the frame of the image is [-1, 1]^2.
         points: number of points.
         outputs: number of functions.
@@ -130,21 +131,23 @@ class Lifting(nn.Module):
     coordinates: Tensor
     points: Tensor
 
-    def __init__(self, action: PointAction, radius: float, points: int, outputs: int, width: int) -> None:
+    def __init__(
+        self, action: PointAction, channels: int, radius: float, points: int, outputs: int, width: int
+    ) -> None:
         super().__init__()
         self.action = action
         disc = disc_points(points)
         self.register_buffer("coordinates", disc.float())
         self.register_buffer("points", (radius * disc).float())
-        self.kernel = KernelNetwork(2, 1, outputs, width)
+        self.kernel = KernelNetwork(2, channels, outputs, width)
 
-    def forward(self, x: Float[Tensor, "b 1 h w"], g: Tensor) -> Float[Tensor, "b *elements outputs"]:
+    def forward(self, x: Float[Tensor, "b c h w"], g: Tensor) -> Float[Tensor, "b *elements outputs"]:
         """The functions of each image at the elements `[*elements, *element_shape]`."""
         source = self.action(g, self.points).nan_to_num(_OUTSIDE, _OUTSIDE, _OUTSIDE)
-        # the images as channels of one, since all are read at the same places
-        grid = source.reshape(1, -1, *self.points.shape)
-        read = F.grid_sample(x.transpose(0, 1), grid, padding_mode="zeros", align_corners=False).squeeze(0)
-        lifted = read @ (self.kernel(self.coordinates).squeeze(1) / len(self.points))
+        # the images as channels, and their channels as the batch, since all images are read at the same places
+        grid = repeat(source.reshape(-1, *self.points.shape), "m p d -> c m p d", c=x.shape[1])
+        read = F.grid_sample(x.transpose(0, 1), grid, padding_mode="zeros", align_corners=False)
+        lifted = torch.einsum("cbmp,pco->bmo", read, self.kernel(self.coordinates) / len(self.points))
         return lifted.unflatten(1, source.shape[:-2])
 
 
@@ -208,6 +211,7 @@ class LieGroupConv(ImageClassifier):
     batch alone; in evaluation they are fixed. Time and memory go with `samples` times the product of `neighbours`.
 
     Args:
+        images: their `ImageFormat`; they may have another size.
         scale: half-widths of the supports of the kernels, in the natural basis of the group; one number for all.
         spread: half-widths of the neighbourhood of the identity over which the maxima are taken. To transformations
             that are small beside it the network is nearly invariant.
@@ -219,7 +223,6 @@ class LieGroupConv(ImageClassifier):
         samples: elements of the maxima in training.
         evaluation_samples: elements of the maxima in evaluation, worked off `samples` at a time.
         seed: of all samples.
-        classes: number of logits.
 
     Raises:
         ConfigurationError: a number is out of range, or the lengths do not fit.
@@ -230,6 +233,7 @@ class LieGroupConv(ImageClassifier):
 
     def __init__(
         self,
+        images: Sequence[int],
         scale: float | Sequence[float] = 0.35,
         spread: float | Sequence[float] = 1.0,
         channels: Sequence[int] = (16, 32, 64),
@@ -240,9 +244,8 @@ class LieGroupConv(ImageClassifier):
         samples: int = 64,
         evaluation_samples: int = 256,
         seed: int = 0,
-        classes: int = 10,
     ) -> None:
-        super().__init__()
+        super().__init__(images, any_size=True)
         if len(channels) != len(neighbours) + 1:
             raise ConfigurationError(
                 f"channels: expected {len(neighbours) + 1} numbers, those of the lifting and of {len(neighbours)} "
@@ -254,12 +257,11 @@ class LieGroupConv(ImageClassifier):
         self.samples = check_count("samples", samples)
         self.evaluation_samples = check_count("evaluation_samples", evaluation_samples)
         self.seed = seed
-        self.classes = check_count("classes", classes)
         self.channels = [check_count("channels", count) for count in channels]
         self.neighbours = [check_count("neighbours", count) for count in neighbours]
         self.group = group = self.group_of(scale)
         self.region = group.with_scale(spread)
-        self.lifting = Lifting(group.action(), patch, points, self.channels[0], width)
+        self.lifting = Lifting(group.action(), self.images.channels, patch, points, self.channels[0], width)
         self.convolutions = nn.ModuleList(
             GroupConvolution(group, count, inputs, outputs, width, generator_of(seed, place))
             for place, (count, (inputs, outputs)) in enumerate(
@@ -267,7 +269,7 @@ class LieGroupConv(ImageClassifier):
             )
         )
         self.activations = nn.ModuleList(Activation(count) for count in self.channels)
-        self.head = nn.Linear(self.channels[-1], classes)
+        self.head = nn.Linear(self.channels[-1], self.images.classes)
         self.register_buffer("evaluation_elements", self._drawn(evaluation_samples, 0).float())
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
 
@@ -284,6 +286,7 @@ class LieGroupConv(ImageClassifier):
     def architecture(self) -> dict[str, Any]:
         """Constructor arguments."""
         return {
+            "images": list(self.images),
             "scale": self.group.scale.tolist(),
             "spread": self.region.scale.tolist(),
             "channels": self.channels,
@@ -294,10 +297,9 @@ class LieGroupConv(ImageClassifier):
             "samples": self.samples,
             "evaluation_samples": self.evaluation_samples,
             "seed": self.seed,
-            "classes": self.classes,
         }
 
-    def functions(self, x: Float[Tensor, "b 1 h w"], g: Tensor) -> Float[Tensor, "b m c"]:
+    def functions(self, x: Float[Tensor, "b c h w"], g: Tensor) -> Float[Tensor, "b m c"]:
         """The functions of the last layer at elements `[m, *element_shape]`."""
         for convolution in reversed(self.convolutions):
             assert isinstance(convolution, GroupConvolution)
@@ -345,15 +347,3 @@ class HomographyConv(LieGroupConv):
     def group_of(scale: float | Sequence[float]) -> LieGroup:
         """The projective group of the plane."""
         return Projective(2, scale)
-
-
-class TrainedAffineConv(ClassifierSource):
-    """An `AffineConv`."""
-
-    kind = AffineConv
-
-
-class TrainedHomographyConv(ClassifierSource):
-    """A `HomographyConv`."""
-
-    kind = HomographyConv

@@ -12,10 +12,13 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 from torch import Tensor
 
-from tasks.images.data import FRAME
 from tasks.images.idx import DataError
+from tasks.images.models import ImageFormat
 
-_CLASSES = 10
+FORMAT = ImageFormat(1, 40, 40, 10)
+"""That of all published images."""
+
+_SIDE = FORMAT.height
 
 MatImages = tuple[Shaped[Tensor, "n 40 40"], Int[Tensor, " n"]]
 
@@ -39,12 +42,12 @@ def read_affnist(path: str | Path) -> MatImages:
             f"{path}: expected one structure affNISTdata with image and label_int, got fields {list(names)}"
         )
     images, labels = structure["image"].item(), structure["label_int"].item()
-    if images.ndim != 2 or images.shape[0] != FRAME**2 or not 0 < labels.size == images.shape[1]:
+    if images.ndim != 2 or images.shape[0] != _SIDE**2 or not 0 < labels.size == images.shape[1]:
         raise DataError(
-            f"{path}: expected images [{FRAME**2}, n] and n > 0 labels, "
+            f"{path}: expected images [{_SIDE**2}, n] and n > 0 labels, "
             f"got {list(images.shape)} and {list(labels.shape)}"
         )
-    return _checked(path, images.T.reshape(-1, FRAME, FRAME), labels.reshape(-1))
+    return _checked(path, images.T.reshape(-1, _SIDE, _SIDE), labels.reshape(-1))
 
 
 def read_homnist(path: str | Path) -> MatImages:
@@ -63,9 +66,9 @@ def read_homnist(path: str | Path) -> MatImages:
         DataError: the file is missing or damaged, or its content is not as above.
     """
     images, labels = _load(path, "img_data", "labels")
-    if images.ndim < 3 or images.shape[-2:] != (FRAME, FRAME):
-        raise DataError(f"{path}: expected img_data [..., {FRAME}, {FRAME}], got {list(images.shape)}")
-    pictures, labels = images.reshape(-1, FRAME, FRAME), labels.reshape(-1)
+    if images.ndim < 3 or images.shape[-2:] != (_SIDE, _SIDE):
+        raise DataError(f"{path}: expected img_data [..., {_SIDE}, {_SIDE}], got {list(images.shape)}")
+    pictures, labels = images.reshape(-1, _SIDE, _SIDE), labels.reshape(-1)
     if len(labels) == images.shape[0]:
         labels = labels.repeat(len(pictures) // len(labels))
     if len(labels) != len(pictures):
@@ -96,7 +99,7 @@ def _checked(path: str | Path, images: NDArray[Any], labels: NDArray[Any]) -> Ma
             f"{path}: expected grey values as bytes or as numbers in [0, 1], "
             f"got {images.dtype} from {images.min()} to {images.max()}"
         )
-    if not (np.isin(labels, np.arange(_CLASSES))).all():
-        raise DataError(f"{path}: expected labels 0 to {_CLASSES - 1}, got {sorted(set(labels.tolist()))}")
+    if not (np.isin(labels, np.arange(FORMAT.classes))).all():
+        raise DataError(f"{path}: expected labels 0 to {FORMAT.classes - 1}, got {sorted(set(labels.tolist()))}")
     kept = images if images.dtype == np.uint8 else images.astype(np.float32)
     return torch.from_numpy(np.ascontiguousarray(kept)), torch.from_numpy(labels.astype(np.int64))

@@ -3,17 +3,14 @@
 import os
 import tempfile
 import urllib.request
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Int, UInt8
-from torch import Tensor
 from tqdm import tqdm
 
 from tasks.images.idx import DataError, read_idx
+from tasks.images.sources import ImageSource, LabelledImages
 
 ROOT_VARIABLE = "TRIVGEO_MNIST"
 """Environment variable that names the folder of the files."""
@@ -38,31 +35,12 @@ _TIMEOUT = 30.0  # seconds without an answer
 _BLOCK = 1 << 16
 
 
-class Digits(NamedTuple):
-    """Digits with their classes.
+class DigitSource(ImageSource):
+    """Digits in the middle of a frame in which they can move."""
 
-    Attributes:
-        images: grey values, ink is 255, `[n, 28, 28]`.
-        labels: the digits 0 to 9, `[n]`.
-    """
-
-    images: UInt8[Tensor, "n 28 28"]
-    labels: Int[Tensor, " n"]
-
-
-class DigitSource(ABC):
-    """Training and test digits."""
-
-    def prepare(self) -> None:  # noqa: B027 (most sources have nothing to prepare)
-        """Fetch what is missing; called once, in one process."""
-
-    @abstractmethod
-    def train(self) -> Digits:
-        """The digits for training."""
-
-    @abstractmethod
-    def test(self) -> Digits:
-        """The digits for tests, none of them in `train`."""
+    channels = 1
+    classes = _CLASSES
+    frame = (40, 40)
 
 
 class MNIST(DigitSource):
@@ -86,15 +64,15 @@ class MNIST(DigitSource):
             if self._find(name) is None:
                 download(name, self.root)
 
-    def train(self) -> Digits:
+    def train(self) -> LabelledImages:
         """The 60,000 training digits."""
         return self._read("train", 60_000)
 
-    def test(self) -> Digits:
+    def test(self) -> LabelledImages:
         """The 10,000 test digits."""
         return self._read("t10k", 10_000)
 
-    def _read(self, part: str, count: int) -> Digits:
+    def _read(self, part: str, count: int) -> LabelledImages:
         names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
         paths = [self._find(name) or self.root / f"{name}.gz" for name in names]
         return read_digits(*paths, count=count, checksums=(CHECKSUMS[names[0]], CHECKSUMS[names[1]]))
@@ -108,22 +86,22 @@ class BundledSample(DigitSource):
 
     _folder = Path(__file__).parent / "sample"
 
-    def train(self) -> Digits:
+    def train(self) -> LabelledImages:
         """The first 2,000 training digits of MNIST."""
         return self._read("train", 2_000)
 
-    def test(self) -> Digits:
+    def test(self) -> LabelledImages:
         """The first 512 test digits of MNIST."""
         return self._read("t10k", 512)
 
-    def _read(self, part: str, count: int) -> Digits:
+    def _read(self, part: str, count: int) -> LabelledImages:
         paths = (self._folder / f"{part}-images-idx3-ubyte.gz", self._folder / f"{part}-labels-idx1-ubyte.gz")
         return read_digits(*paths, count=count)
 
 
 def read_digits(
     images: Path, labels: Path, *, count: int, checksums: tuple[str | None, str | None] = (None, None)
-) -> Digits:
+) -> LabelledImages:
     """Read a file of images and the file of their labels.
 
     Args:
@@ -143,7 +121,7 @@ def read_digits(
         raise DataError(f"{labels}: expected {count} labels, got {len(classes)}")
     if count and classes.max() >= _CLASSES:
         raise DataError(f"{labels}: expected labels 0 to {_CLASSES - 1}, got {classes.max()}")
-    return Digits(torch.from_numpy(pixels), torch.from_numpy(classes).long())
+    return LabelledImages(torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(classes).long())
 
 
 def download(name: str, folder: Path, mirrors: tuple[str, ...] = MIRRORS) -> Path:

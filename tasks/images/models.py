@@ -1,42 +1,85 @@
-"""What every image network shares: its shape as plain data, its initial weights, and the energy of a classifier."""
+"""What every image network shares: the format of its images as plain data, and the energy of a classifier."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from trivgeo.errors import ShapeError
+from tasks.checkpoints import Network
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError, ShapeError
 
 
-class ImageNetwork(nn.Module, ABC):
-    """A network on images `[*batch, 1, h, w]`, with any batch dimensions, that sees each image by itself.
+class ImageFormat(NamedTuple):
+    """What a data set says of its images as networks see them.
 
-    Args:
-        side: pixels a side that the images must have; None where any size will do.
+    Attributes:
+        channels: one for grey values, three for colours.
+        height: pixels from top to bottom of the frame.
+        width: pixels from left to right.
+        classes: that there are.
     """
 
-    def __init__(self, side: int | None = None) -> None:
-        super().__init__()
-        self.side = side
+    channels: int
+    height: int
+    width: int
+    classes: int
 
     @property
-    @abstractmethod
-    def architecture(self) -> dict[str, Any]:
-        """Constructor arguments that rebuild a network of this shape (plain types)."""
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
 
-    def per_image(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """A function `[b, 1, h, w] -> [b, *out]` at images with any batch dimensions, `[*batch, *out]`.
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """That of one image."""
+        return self.channels, self.height, self.width
+
+    def check_halvings(self, count: int) -> None:
+        """Raise unless something is left of an image whose sides are halved ``count`` times.
 
         Raises:
-            ShapeError: the tensor does not hold images of one channel, or they have another size than `side`.
+            ConfigurationError: nothing is.
         """
-        side = self.side
-        if x.ndim < 3 or x.shape[-3] != 1 or (side is not None and tuple(x.shape[-2:]) != (side, side)):
-            size = "h, w" if side is None else f"{side}, {side}"
-            raise ShapeError(f"x: expected images [*batch, 1, {size}], got {list(x.shape)}")
+        most = min(self.size).bit_length() - 1
+        if count > most:
+            raise ConfigurationError(
+                f"channels: expected at most {most} convolutions on images of {self.height} x {self.width} pixels, "
+                f"got {count}"
+            )
+
+
+class ImageNetwork(Network):
+    """A network on images `[*batch, c, h, w]`, with any batch dimensions, that sees each image by itself.
+
+    Args:
+        images: what they look like, an `ImageFormat`.
+        any_size: whether height and width may be others.
+
+    Raises:
+        ConfigurationError: not four numbers of at least one.
+    """
+
+    def __init__(self, images: Sequence[int], any_size: bool = False) -> None:
+        super().__init__()
+        if len(images) != len(ImageFormat._fields):
+            raise ConfigurationError(f"images: expected channels, height, width and classes, got {list(images)}")
+        self.images = ImageFormat(*(check_count("images", number) for number in images))
+        self.any_size = any_size
+
+    def per_image(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """A function `[b, c, h, w] -> [b, *out]` at images with any batch dimensions, `[*batch, *out]`.
+
+        Raises:
+            ShapeError: the images have other channels, or another size.
+        """
+        expected = (self.images.channels, *(x.shape[-2:] if self.any_size else self.images.size))
+        if tuple(x.shape[-3:]) != expected:
+            size = "h, w" if self.any_size else f"{self.images.height}, {self.images.width}"
+            raise ShapeError(f"x: expected images [*batch, {self.images.channels}, {size}], got {list(x.shape)}")
         y = function(x.reshape(-1, *x.shape[-3:]))
         return y.reshape((*x.shape[:-3], *y.shape[1:]))
 
@@ -46,9 +89,9 @@ class ImageClassifier(ImageNetwork):
 
     @abstractmethod
     def _logits(self, x: Tensor) -> Tensor:
-        """Logits `[b, classes]` of images `[b, 1, h, w]`."""
+        """Logits `[b, classes]` of images `[b, c, h, w]`."""
 
-    def forward(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch classes"]:
+    def forward(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch classes"]:
         """The logits.
 
         Raises:
@@ -56,22 +99,10 @@ class ImageClassifier(ImageNetwork):
         """
         return self.per_image(self._logits, x)
 
-    def energy(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch"]:
+    def energy(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch"]:
         """E(x) = -logsumexp of the logits: low where the classifier is confident. Grathwohl et al., 2020.
 
         Raises:
             ShapeError: see `per_image`.
         """
         return -torch.logsumexp(self(x), -1)
-
-
-def initialise(network: nn.Module, generator: torch.Generator) -> None:
-    """Draw initial weights in place: normal with variance 2 / fan_in (He et al., 2015), biases zero.
-
-    Parameters of one dimension that are no biases, those of normalisation, keep what their constructor gave.
-    """
-    for name, parameter in network.named_parameters():
-        if parameter.ndim > 1:
-            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
-        elif name.endswith("bias"):
-            nn.init.zeros_(parameter)

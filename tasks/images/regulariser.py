@@ -1,5 +1,6 @@
 """The adversarial regulariser: a network that scores transformed images higher than clean ones."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,6 @@ from torch import Tensor, nn
 
 from tasks.images.models import ImageNetwork
 from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError
 
 _SLOPE = 0.2
 
@@ -21,7 +21,7 @@ class AdversarialRegulariser(ImageNetwork):
     no normalisation: the penalty on the gradient is on that of each image by itself.
 
     Args:
-        side: pixels a side of the images.
+        images: their `ImageFormat`.
         channels: of the convolutions.
         width: of the hidden linear layer.
 
@@ -29,28 +29,24 @@ class AdversarialRegulariser(ImageNetwork):
         ConfigurationError: a number below one, or nothing is left of the image after the convolutions.
     """
 
-    def __init__(self, side: int = 40, channels: Sequence[int] = (16, 32, 64), width: int = 128) -> None:
-        super().__init__(check_count("side", side))
+    def __init__(self, images: Sequence[int], channels: Sequence[int] = (16, 32, 64), width: int = 128) -> None:
+        super().__init__(images)
         self.channels = [check_count("channels", count) for count in channels]
         self.width = check_count("width", width)
         layers: list[nn.Module] = []
-        for inputs, outputs in pairwise([1, *self.channels]):
+        for inputs, outputs in pairwise([self.images.channels, *self.channels]):
             layers += [nn.Conv2d(inputs, outputs, 4, 2, 1), nn.LeakyReLU(_SLOPE)]
-        left = side >> len(self.channels)
-        if left < 1:
-            raise ConfigurationError(
-                f"channels: expected at most {side.bit_length() - 1} convolutions on images of {side} x {side} pixels, "
-                f"got {len(self.channels)}"
-            )
-        layers += [nn.Flatten(), nn.Linear(self.channels[-1] * left**2, width), nn.LeakyReLU(_SLOPE)]
+        self.images.check_halvings(len(self.channels))
+        cells = math.prod(side >> len(self.channels) for side in self.images.size)
+        layers += [nn.Flatten(), nn.Linear(self.channels[-1] * cells, width), nn.LeakyReLU(_SLOPE)]
         self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
 
     @property
     def architecture(self) -> dict[str, Any]:
         """Constructor arguments."""
-        return {"side": self.side, "channels": self.channels, "width": self.width}
+        return {"images": list(self.images), "channels": self.channels, "width": self.width}
 
-    def forward(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch"]:
+    def forward(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch"]:
         """R(x); only its differences have a meaning.
 
         Raises:

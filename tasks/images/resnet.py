@@ -1,5 +1,6 @@
-"""ResNet18 for images of one channel."""
+"""ResNet18 for images of any size."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,15 +43,17 @@ class ResNet18(ImageClassifier):
     The stem is that for large photographs: a 7 x 7 convolution of stride 2, then maximum pooling of stride 2.
 
     Args:
-        classes: number of logits.
+        images: their `ImageFormat`; they may have another size.
     """
 
-    def __init__(self, classes: int = 10) -> None:
-        super().__init__()
-        self.classes = classes
+    def __init__(self, images: Sequence[int]) -> None:
+        super().__init__(images, any_size=True)
         channels = _STAGES[0][0]
         self.stem = nn.Sequential(
-            nn.Conv2d(1, channels, 7, 2, 3, bias=False), nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(self.images.channels, channels, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
         )
         blocks: list[nn.Module] = []
         for outputs, stride in _STAGES:
@@ -58,12 +61,12 @@ class ResNet18(ImageClassifier):
                 blocks.append(ResidualBlock(channels, outputs, stride if place == 0 else 1))
                 channels = outputs
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(channels, classes)
+        self.head = nn.Linear(channels, self.images.classes)
 
     @property
     def architecture(self) -> dict[str, Any]:
         """Constructor arguments."""
-        return {"classes": self.classes}
+        return {"images": list(self.images)}
 
     def _logits(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(self.stem(x)).mean((-2, -1)))

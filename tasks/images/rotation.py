@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tasks.images.energies import NetworkEnergy
+from tasks.images.figures import draw_image
 from tasks.images.laws import TransformationLaw
 from tasks.images.testsets import ImageProblems
 from tasks.results import ShardedTest, writer_of
+from tasks.seeds import generator_of
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
@@ -27,7 +29,7 @@ class UniformRotation(TransformationLaw):
     def __init__(self) -> None:
         self.group: SO = SO(2)
 
-    def draw(self, images: Float[Tensor, "b 1 h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 2 2"]:
+    def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 2 2"]:
         """Rotations, which do not depend on the images."""
         turns = torch.stack([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
         return self.group.exp(2 * math.pi * turns)
@@ -50,7 +52,6 @@ class RotationPosterior(ShardedTest):
         angles: of the grid, a multiple of ``bins``.
         bins: of the histogram.
         times: at which the picture is drawn.
-        seed: of the samples.
         figure: file name of the picture in the results' directory.
 
     Raises:
@@ -68,7 +69,6 @@ class RotationPosterior(ShardedTest):
         angles: int = 360,
         bins: int = 36,
         times: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
-        seed: int = 0,
         figure: str = "figure.png",
     ) -> None:
         super().__init__()
@@ -82,17 +82,15 @@ class RotationPosterior(ShardedTest):
         if angles % bins:
             raise ConfigurationError(f"angles: expected a multiple of bins = {bins}, got {angles}")
         self.times = list(times)
-        self.seed = seed
         self.figure = figure
 
     def test_step(self, batch: ImageProblems, index: int) -> None:
         """All images of a batch."""
-        writer = writer_of(self.trainer)
-        if not self.mine(index) or (writer is not None and writer.done(self.seed, index)):
+        if not self.is_due(batch, index):
             return
         grid = self.grid.to(batch.image)
         density = self.exact(batch.image)
-        generator = torch.Generator(self.device).manual_seed(1_000_003 * (self.seed + 1) + index)
+        generator = generator_of(batch.seed, batch.number, device=self.device)
         result = self.inverter(batch.image, generator=generator)
         sampled = self.action.group.log(result.elements).squeeze(-1).remainder(2 * math.pi)
         width = 2 * math.pi / self.bins
@@ -107,7 +105,7 @@ class RotationPosterior(ShardedTest):
         floor = 0.5 * (2 * exact * (1 - exact) / (math.pi * sampled.shape[1])).sqrt().sum(-1)
         rows = [
             {
-                "seed": self.seed,
+                "seed": batch.seed,
                 "case": place,
                 "metrics": {"total variation": tv, "total variation of an exact sample": least},
                 "label": label,
@@ -123,8 +121,9 @@ class RotationPosterior(ShardedTest):
             )
         ]
         self.log("total_variation", variation.mean(), batch_size=len(rows), prog_bar=True)
+        writer = writer_of(self.trainer)
         if writer is not None:
-            writer.write(rows, index)
+            writer.write(rows, batch.number)
             if index == 0:
                 draw_posterior(writer.directory / self.figure, batch.image, grid, density, self.times, share, truth)
 
@@ -133,7 +132,7 @@ class RotationPosterior(ShardedTest):
         """The middles of equal arcs of the circle."""
         return (torch.arange(self.angles) + 0.5) * (2 * math.pi / self.angles)
 
-    def exact(self, images: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "t b a"]:
+    def exact(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "t b a"]:
         """Densities of the angle at the times of the picture, with respect to the arc length."""
         group = self.action.group
         elements = group.exp(self.grid.to(images).unsqueeze(-1)).expand(len(images), -1, -1, -1)
@@ -156,7 +155,7 @@ class RotationPosterior(ShardedTest):
 
 def draw_posterior(
     path: Path,
-    images: Float[Tensor, "b 1 h w"],
+    images: Float[Tensor, "b c h w"],
     grid: Float[Tensor, " a"],
     density: Float[Tensor, "t b a"],
     times: Sequence[float],
@@ -180,7 +179,7 @@ def draw_posterior(
     degrees = (grid.cpu() * (180 / math.pi)).numpy()
     bins = share.shape[1]
     for i in range(shown):
-        axes[0, i].imshow(images[i, 0].cpu().numpy(), cmap="gray", vmin=0, vmax=1)
+        draw_image(axes[0, i], images[i])
         axes[0, i].set_axis_off()
         for j, t in enumerate(times):
             colour = (0.1 + 0.75 * j / max(1, len(times) - 1),) * 3 if j else "tab:red"

@@ -1,4 +1,4 @@
-"""Transformed test digits: drawn by the recipes of affNIST and homNIST, or read from the published files."""
+"""Transformed test images: drawn by the recipes of affNIST and homNIST, or read from the published files."""
 
 import math
 from abc import ABC, abstractmethod
@@ -6,17 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import lightning.pytorch as pl
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from tasks.images.data import OrderedBatches, framed, grey
+from tasks.images.data import framed, unit_range
 from tasks.images.laws import TransformationLaw
-from tasks.images.mat import MatImages, read_affnist, read_homnist
-from tasks.images.mnist import MNIST, Digits, DigitSource
-from tasks.images.seeds import generator_of
+from tasks.images.mat import FORMAT, MatImages, read_affnist, read_homnist
+from tasks.images.mnist import MNIST
+from tasks.images.models import ImageFormat
+from tasks.images.sources import ImageSource
+from tasks.problems import Problems
+from tasks.seeds import generator_of
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
@@ -28,17 +30,21 @@ class ImageProblems(NamedTuple):
 
     Attributes:
         place: their places in the whole test set, `[b]`.
-        image: the transformed images x~ = g.x, what an inverter sees, `[b, 1, 40, 40]`.
-        label: the digits, `[b]`.
+        image: the transformed images x~ = g.x, what an inverter sees, `[b, c, h, w]`.
+        label: the classes, `[b]`.
         clean: the images x before the transformation; NaN where they are not known.
         element: the transformations g, `[b, *element_shape]`; NaN where they are not known.
+        seed: of the inverter's noise.
+        number: of the batch among those of its seed.
     """
 
     place: Int[Tensor, " b"]
-    image: Float[Tensor, "b 1 40 40"]
+    image: Float[Tensor, "b c h w"]
     label: Int[Tensor, " b"]
-    clean: Float[Tensor, "b 1 40 40"]
+    clean: Float[Tensor, "b c h w"]
     element: Float[Tensor, "b ..."]
+    seed: int = 0
+    number: int = 0
 
 
 class ProblemSet(Dataset[ImageProblems], ABC):
@@ -54,36 +60,37 @@ class ProblemSet(Dataset[ImageProblems], ABC):
 
 
 class DrawnProblems(ProblemSet):
-    """Digits moved by random elements; image i is a function of (seed, i) alone.
+    """Images moved by random elements; image i is a function of (seed, i) alone.
 
     Args:
-        digits: the digits.
+        source: where the test images come from.
         law: of the elements.
         seed: of the elements.
     """
 
-    def __init__(self, digits: Digits, law: TransformationLaw, seed: int) -> None:
-        self.digits = digits
+    def __init__(self, source: ImageSource, law: TransformationLaw, seed: int) -> None:
+        self.images = source.test()
+        self.frame = source.frame
         self.law = law
         self.seed = seed
         self.action = ImageWarp(law.group)
 
     def __len__(self) -> int:
-        """The number of digits."""
-        return len(self.digits.labels)
+        """The number of images."""
+        return len(self.images.labels)
 
     def __getitem__(self, places: list[int]) -> ImageProblems:
-        """The digits at these places, transformed.
+        """The images at these places, transformed.
 
         Raises:
             DomainError: a transformation is not defined on the frame.
         """
-        clean = framed(self.digits.images[places])
+        clean = framed(self.images.images[places], self.frame)
         element = self.law.draw(clean, [generator_of(self.seed, place) for place in places]).to(clean.dtype)
         image = self.action(element, clean)
         if not bool(torch.isfinite(image).all()):
             raise DomainError(f"{self.law}: expected transformations that are defined on the whole frame")
-        return ImageProblems(torch.tensor(places), image, self.digits.labels[places], clean, element)
+        return ImageProblems(torch.tensor(places), image, self.images.labels[places], clean, element)
 
 
 class ReadProblems(ProblemSet):
@@ -106,38 +113,32 @@ class ReadProblems(ProblemSet):
 
     def __getitem__(self, places: list[int]) -> ImageProblems:
         """The images at these places."""
-        image = grey(self.images[places].unsqueeze(1))
+        image = unit_range(self.images[places].unsqueeze(1))
         element = image.new_full((len(places), *self.group.element_shape), math.nan)
         return ImageProblems(
             torch.tensor(places), image, self.labels[places], torch.full_like(image, math.nan), element
         )
 
 
-class _Chosen(Dataset[ImageProblems]):
-    """Problems in another order."""
+class ImageTest(Problems, ABC):
+    """Test images in a random order that depends on one seed alone: a smaller limit takes the first of them.
 
-    def __init__(self, problems: ProblemSet, order: Int[Tensor, " n"]) -> None:
-        self._problems = problems
-        self._order = order
-
-    def __getitem__(self, places: list[int]) -> ImageProblems:
-        return self._problems[self._order[places].tolist()]
-
-
-class ImageTest(pl.LightningDataModule, ABC):
-    """Test images in a random order that depends on the seed alone: a smaller limit takes the first of them.
+    The images do not change with `seeds`; all of them are tested once for each, with other noise of the inverter.
 
     Args:
         limit: how many images; all when None.
         batch_size: images a batch.
         seed: of the order, and of the transformations where they are drawn.
+        seeds: see `Problems`; 0 alone when None.
 
     Raises:
-        ConfigurationError: a count is not positive.
+        ConfigurationError: a count is not positive, or as `Problems`.
     """
 
-    def __init__(self, limit: int | None, batch_size: int, seed: int) -> None:
-        super().__init__()
+    inputs: ImageFormat
+
+    def __init__(self, limit: int | None, batch_size: int, seed: int, seeds: list[int] | None) -> None:
+        super().__init__([0] if seeds is None else seeds)
         self.limit = None if limit is None else check_count("limit", limit)
         self.batch_size = check_count("batch_size", batch_size)
         self.seed = seed
@@ -148,45 +149,53 @@ class ImageTest(pl.LightningDataModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Read the images."""
-        problems = self.problems()
-        order = torch.randperm(len(problems), generator=torch.Generator().manual_seed(self.seed))[: self.limit]
-        self.chosen, self.count = _Chosen(problems, order), len(order)
+        self._problems = self.problems()
+        order = torch.randperm(len(self._problems), generator=torch.Generator().manual_seed(self.seed))
+        self._places = order[: self.limit].split(self.batch_size)
 
-    def test_dataloader(self) -> DataLoader[ImageProblems]:
-        """The images."""
-        return DataLoader(self.chosen, batch_size=None, sampler=OrderedBatches(self.count, self.batch_size))
+    @property
+    def batches(self) -> int:
+        """Batches of a seed."""
+        return len(self._places)
+
+    def batch(self, seed: int, number: int) -> ImageProblems:
+        """The images of one batch."""
+        return self._problems[self._places[number].tolist()]._replace(seed=seed, number=number)
 
 
 class DrawnTest(ImageTest):
-    """Test digits moved by elements that are drawn by a recipe.
+    """Test images moved by elements that are drawn by a recipe.
 
     Args:
-        source: where the digits come from; MNIST when None.
         law: of the elements.
+        source: where the images come from; MNIST when None.
         limit: see `ImageTest`.
         batch_size: see `ImageTest`.
         seed: see `ImageTest`.
+        seeds: see `ImageTest`.
     """
 
     def __init__(
         self,
         law: TransformationLaw,
-        source: DigitSource | None = None,
+        source: ImageSource | None = None,
         limit: int | None = None,
         batch_size: int = 100,
         seed: int = 0,
+        seeds: list[int] | None = None,
     ) -> None:
-        super().__init__(limit, batch_size, seed)
+        super().__init__(limit, batch_size, seed, seeds)
         self.source = MNIST() if source is None else source
+        self.inputs = self.source.format
         self.law = law
 
     def prepare_data(self) -> None:
-        """Fetch the digits."""
+        """Fetch the images."""
         self.source.prepare()
 
     def problems(self) -> DrawnProblems:
-        """All test digits, each moved by one element."""
-        return DrawnProblems(self.source.test(), self.law, self.seed)
+        """All test images, each moved by one element."""
+        return DrawnProblems(self.source, self.law, self.seed)
 
 
 class PublishedFiles(ImageTest):
@@ -197,13 +206,23 @@ class PublishedFiles(ImageTest):
         limit: see `ImageTest`.
         batch_size: see `ImageTest`.
         seed: see `ImageTest`.
+        seeds: see `ImageTest`.
 
     Raises:
         ConfigurationError: no files.
     """
 
-    def __init__(self, files: list[str], limit: int | None = 10_000, batch_size: int = 100, seed: int = 0) -> None:
-        super().__init__(limit, batch_size, seed)
+    inputs = FORMAT
+
+    def __init__(
+        self,
+        files: list[str],
+        limit: int | None = 10_000,
+        batch_size: int = 100,
+        seed: int = 0,
+        seeds: list[int] | None = None,
+    ) -> None:
+        super().__init__(limit, batch_size, seed, seeds)
         if not files:
             raise ConfigurationError("files: expected at least one .mat file, got none")
         self.files = [Path(file) for file in files]

@@ -1,5 +1,6 @@
 """A variational autoencoder, and the evidence lower bound as an energy."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,7 @@ class VAE(ImageNetwork):
     -log p(x | z) is the sum of squared errors up to a constant; the prior of z is N(0, I).
 
     Args:
-        side: pixels a side of the images.
+        images: their `ImageFormat`.
         hidden: widths of the encoder; the decoder has them in reverse.
         latent: dimension of z.
 
@@ -30,21 +31,21 @@ class VAE(ImageNetwork):
         ConfigurationError: a number below one.
     """
 
-    def __init__(self, side: int = 40, hidden: Sequence[int] = (512, 256), latent: int = 10) -> None:
-        super().__init__(side)
+    def __init__(self, images: Sequence[int], hidden: Sequence[int] = (512, 256), latent: int = 10) -> None:
+        super().__init__(images)
         self.latent = check_count("latent", latent)
         self.hidden = [check_count("hidden", width) for width in hidden]
-        sizes = [check_count("side", side) ** 2, *self.hidden]
+        sizes = [math.prod(self.images.shape), *self.hidden]
         self.encoder = _perceptron([*sizes, 2 * latent])
         self.decoder = _perceptron([latent, *reversed(sizes)])
 
     @property
     def architecture(self) -> dict[str, Any]:
         """Constructor arguments."""
-        return {"side": self.side, "hidden": self.hidden, "latent": self.latent}
+        return {"images": list(self.images), "hidden": self.hidden, "latent": self.latent}
 
     def bound(
-        self, x: Float[Tensor, "b 1 h w"], noise: Float[Tensor, "b l"] | None = None
+        self, x: Float[Tensor, "b c h w"], noise: Float[Tensor, "b l"] | None = None
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """The two parts of the negative evidence lower bound: squared error, and KL divergence of q(z | x) from p(z).
 
@@ -62,7 +63,7 @@ class VAE(ImageNetwork):
         divergence = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(-1)
         return error, divergence
 
-    def features(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch f"]:
+    def features(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch f"]:
         """The mean of q(z | x), `f = latent`: shape and pose of the digit, and little of its sharpness.
 
         Raises:
@@ -70,7 +71,7 @@ class VAE(ImageNetwork):
         """
         return self.per_image(self._features, x)
 
-    def elbo_energy(self, x: Float[Tensor, "*batch 1 h w"]) -> Float[Tensor, "*batch"]:
+    def elbo_energy(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch"]:
         """E(x) = 0.1 (squared error + KL divergence), with the reconstruction from the mean of q(z | x).
 
         So it is a deterministic function of the image, a little below the bound, which averages over q(z | x).

@@ -45,7 +45,7 @@ def compare(path: str | Path, folders: Sequence[str | Path]) -> list[ErrorSeries
         for label, cases in rows.items()
     ]
     inside = [row["metrics"][_INSIDE] for row in rows["network alone"]]
-    equation = _settings(runs[0])["equation"]["class_path"].rsplit(".", 1)[-1]
+    equation = runs[0]["config"]["data"]["init_args"]["equation"]["class_path"].rsplit(".", 1)[-1]
     draw_errors(path, series, sum(inside) / len(inside), equation)
     return series
 

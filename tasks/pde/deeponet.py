@@ -1,23 +1,16 @@
 """DeepONet: a neural operator from an initial condition at fixed sensors to the solution at any point of space-time."""
 
-import json
 import math
-from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
-
-_ARCHITECTURE_KEY = "deeponet.architecture"
-_METADATA_KEY = "deeponet.metadata"
+from tasks.checkpoints import Network
+from trivgeo.errors import ConfigurationError, ShapeError
 
 
 class Jet(NamedTuple):
@@ -185,7 +178,7 @@ class PlainFeatures(nn.Module):
         return points
 
 
-class DeepONet(nn.Module):
+class DeepONet(Network):
     r"""Operator network u(u_0)(x, t) = u_scale (sum_k b_k(u_0 / u_scale) tau_k(x, t) + b_0).
 
     The branch b sees the initial condition at `num_sensors` fixed locations, the trunk tau the query point; inputs are
@@ -330,83 +323,6 @@ class DeepONet(nn.Module):
             raise ShapeError(
                 f"batch dimensions of sensors {list(sensors.shape)} and points {list(points.shape)} do not broadcast"
             ) from error
-
-
-def save_deeponet(model: DeepONet, path: str | Path, metadata: Mapping[str, Any]) -> None:
-    """Write a network to a safetensors file with its architecture and metadata in the header.
-
-    Args:
-        model: the network; its parameters are stored in their own dtype.
-        path: the file; missing parent folders are created.
-        metadata: what JSON can hold, e.g. training domain, seed, measured error, versions.
-
-    Raises:
-        CheckpointError: the metadata cannot be written as JSON.
-    """
-    try:
-        header = {_ARCHITECTURE_KEY: json.dumps(model.architecture), _METADATA_KEY: json.dumps(dict(metadata))}
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"metadata must be plain JSON types: {error}") from error
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, path, metadata=header)
-
-
-def load_deeponet(path: str | Path) -> tuple[DeepONet, dict[str, Any]]:
-    """Read a network written by `save_deeponet`, on the CPU, in the dtype of the file and in evaluation mode.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The network and the metadata it was saved with.
-
-    Raises:
-        CheckpointError: the file is missing or unreadable, has no DeepONet header, or its tensors do not fit the
-            architecture of the header.
-    """
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            header: dict[str, str] = file.metadata() or {}
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: expected a readable safetensors file: {error}") from error
-    architecture = _read_header(path, header, _ARCHITECTURE_KEY)
-    metadata = _read_header(path, header, _METADATA_KEY)
-    try:
-        model = DeepONet(**architecture)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: the header's architecture {architecture} is no DeepONet: {error}") from error
-    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    faults = [f"missing {name} {expected[name]}" for name in expected.keys() - found.keys()]
-    faults += [f"unexpected {name} {found[name]}" for name in found.keys() - expected.keys()]
-    faults += [
-        f"{name}: expected {expected[name]}, got {found[name]}"
-        for name in expected.keys() & found.keys()
-        if expected[name] != found[name]
-    ]
-    dtypes = {tensor.dtype for tensor in tensors.values()}
-    if len(dtypes) != 1 or not all(dtype.is_floating_point for dtype in dtypes):
-        faults.append(f"expected one floating-point dtype, got {sorted(map(str, dtypes))}")
-    if faults:
-        raise CheckpointError(f"{path}: tensors do not fit the header's architecture: " + "; ".join(sorted(faults)))
-    model.to(dtypes.pop())
-    model.load_state_dict(tensors)
-    return model.eval(), metadata
-
-
-def _read_header(path: str | Path, header: Mapping[str, str], key: str) -> dict[str, Any]:
-    if key not in header:
-        raise CheckpointError(f"{path}: expected {key!r} in the safetensors header, got keys {sorted(header)}")
-    try:
-        value = json.loads(header[key])
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path}: header entry {key!r} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected header entry {key!r} to be an object, got {type(value).__name__}")
-    return value
 
 
 def _linear_jet(layer: nn.Module, jet: Jet) -> Jet:

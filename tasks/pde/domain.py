@@ -39,6 +39,11 @@ class Domain:
             if not low < high:
                 raise DomainError(f"expected {name}_min < {name}_max, got {low} and {high}")
 
+    @property
+    def bounds(self) -> list[float]:
+        """All numbers, in the order of the arguments."""
+        return [self.x_min, self.x_max, self.t_min, self.t_max, self.u_min, self.u_max]
+
     def sensors(self, n: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
         """Positions x of `n` sensors of an initial condition: equidistant, both ends included."""
         return torch.linspace(self.x_min, self.x_max, n, dtype=dtype)

@@ -1,17 +1,34 @@
-"""Energies made from the training law of a network."""
+"""Energies made from the training law of a network: what a test calls with its equation."""
+
+from typing import Literal
 
 import torch
 
 from tasks.pde.equation import Equation
-from trivgeo.inversion import DataEnergy, DomainDistance
+from trivgeo.inversion import DomainDistance
 from trivgeo.inversion.learned_energy import GaussianInitialEnergy
 
 _SAMPLES_SEED = 2_147_483_646
 
 
-def gaussian_initial_energy(
-    equation: Equation, sensors: int = 41, samples: int = 2000, weight: float = 0.02, floor: float = 0.1
-) -> DataEnergy:
+class TrainingBox(DomainDistance):
+    """The distance to the box of the training set.
+
+    Args:
+        equation: the equation and the law on which the network was trained.
+        u: the range of u that initial conditions have in common; ``None`` where they have none, such as random fields.
+        fill: whether the query points fill the domain, see `trivgeo.inversion.DomainDistance`.
+    """
+
+    def __init__(
+        self, equation: Equation, u: tuple[float, float] | Literal["domain"] | None = "domain", fill: bool = True
+    ) -> None:
+        d = equation.domain
+        u = (d.u_min, d.u_max) if u == "domain" else u
+        super().__init__((d.x_min, d.x_max), (d.t_min, d.t_max), u, fill=fill)
+
+
+class InitialLaw(GaussianInitialEnergy):
     """The training domain without a range of u, and the Gaussian law of initial conditions, fitted to samples of it.
 
     Query points must lie in the domain, and need not fill it.
@@ -23,8 +40,10 @@ def gaussian_initial_energy(
         weight: see there.
         floor: see there.
     """
-    domain = equation.domain
-    box = DomainDistance((domain.x_min, domain.x_max), (domain.t_min, domain.t_max), fill=False)
-    place = domain.sensors(sensors, dtype=torch.float64)
-    law = equation.sample(samples, torch.Generator().manual_seed(_SAMPLES_SEED))
-    return GaussianInitialEnergy(box, place, law.initial(place), weight, floor)
+
+    def __init__(
+        self, equation: Equation, sensors: int = 41, samples: int = 2000, weight: float = 0.02, floor: float = 0.1
+    ) -> None:
+        place = equation.domain.sensors(sensors, dtype=torch.float64)
+        law = equation.sample(samples, torch.Generator().manual_seed(_SAMPLES_SEED))
+        super().__init__(TrainingBox(equation, u=None, fill=False), place, law.initial(place), weight, floor)

@@ -14,6 +14,7 @@ from torch import Tensor
 from tasks.pde.deeponet import Jet
 from tasks.pde.domain import Domain
 from tasks.pde.equation import ResidualEquation, Solutions
+from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import HeatSymmetry
 
@@ -29,10 +30,10 @@ def initial_condition(amplitude: Float[Tensor, "*#batch"], x: Float[Tensor, "*#b
 
 
 def exact_solution(
-    amplitude: Float[Tensor, "*#batch"], x: Float[Tensor, "*#batch"], t: Float[Tensor, "*#batch"]
+    amplitude: Float[Tensor, "*#batch"], x: Float[Tensor, "*#batch"], t: Float[Tensor, "*#batch"], nu: float = HEAT_NU
 ) -> Float[Tensor, "*batch"]:
-    """Exact solution A exp(-4 nu t) sin(2 x) at nu = `HEAT_NU`; the arguments broadcast."""
-    return initial_condition(amplitude, x) * torch.exp(-HEAT_NU * _WAVE_NUMBER**2 * t)
+    """Exact solution A exp(-4 nu t) sin(2 x); the arguments broadcast."""
+    return initial_condition(amplitude, x) * torch.exp(-nu * _WAVE_NUMBER**2 * t)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class HeatSolutions(Solutions):
 
     amplitude: Tensor
     domain: Domain
+    nu: float = HEAT_NU
 
     def initial(self, x: Float[Tensor, " p"]) -> Float[Tensor, "b p"]:
         """A sin(2 x)."""
@@ -49,51 +51,55 @@ class HeatSolutions(Solutions):
     def on_grid(self, nx: int, nt: int) -> Float[Tensor, "b q"]:
         """The exact solutions."""
         x, t = self.domain.grid(nx, nt, dtype=self.amplitude.dtype).unbind(-1)
-        return exact_solution(self.amplitude, x, t)
+        return exact_solution(self.amplitude, x, t, self.nu)
 
 
 class HeatEquation(ResidualEquation):
-    """u_t = 0.1 u_xx with u_0 = A sin(2 x), A ~ U(amplitude_min, amplitude_max).
+    """u_t = nu u_xx with u_0 = A sin(2 x), A ~ U(amplitude_min, amplitude_max).
 
     The published networks know A = 1 ("fixed") or A ~ U(0.5, 5) ("augmented").
 
     Args:
         amplitude_min: smallest amplitude A.
         amplitude_max: largest amplitude; equal to the smallest for a single function.
+        nu: diffusivity.
 
     Raises:
         ConfigurationError: the amplitudes are not 0 < min <= max.
     """
 
-    def __init__(self, amplitude_min: float = 1.0, amplitude_max: float = 1.0) -> None:
+    def __init__(self, amplitude_min: float = 1.0, amplitude_max: float = 1.0, nu: float = HEAT_NU) -> None:
         if not 0.0 < amplitude_min <= amplitude_max:
             raise ConfigurationError(
                 f"expected 0 < amplitude_min <= amplitude_max, got {amplitude_min} and {amplitude_max}"
             )
+        self.nu = float(check_positive("nu", nu))
         self.amplitudes = (amplitude_min, amplitude_max)
         self.domain = Domain(0.0, 2.0 * math.pi, 0.0, 16.0, -amplitude_max, amplitude_max)
 
     @property
     def description(self) -> dict[str, Any]:
         """The equation and nu."""
-        return {"equation": "u_t = nu u_xx", "nu": HEAT_NU}
+        return {"equation": "u_t = nu u_xx", "nu": self.nu}
 
     def group(self) -> HeatSymmetry:
         """The heat group of dimension 6."""
-        return HeatSymmetry(HEAT_NU)
+        return HeatSymmetry(self.nu)
 
     def residual(self, jet: Jet) -> Tensor:
         """u_t - nu u_xx."""
-        return jet.t - HEAT_NU * jet.xx
+        return jet.t - self.nu * jet.xx
 
     def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> HeatSolutions:
         """Uniform amplitudes."""
         low, high = self.amplitudes
-        return HeatSolutions(low + (high - low) * torch.rand(count, 1, generator=generator, dtype=dtype), self.domain)
+        return HeatSolutions(
+            low + (high - low) * torch.rand(count, 1, generator=generator, dtype=dtype), self.domain, self.nu
+        )
 
     def held_out(self, count: int) -> HeatSolutions:
         """Equidistant amplitudes, the mean one if alone."""
         low, high = self.amplitudes
         if count == 1:
             low = high = (low + high) / 2
-        return HeatSolutions(torch.linspace(low, high, count, dtype=torch.float64)[:, None], self.domain)
+        return HeatSolutions(torch.linspace(low, high, count, dtype=torch.float64)[:, None], self.domain, self.nu)

@@ -7,14 +7,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tasks.pde.deeponet import load_deeponet
+from tasks.checkpoints import load_checkpoint
+from tasks.pde.deeponet import DeepONet
 from tasks.pde.domain import relative_l2
+from tasks.pde.energies import TrainingBox
 from tasks.pde.equation import Equation
 from tasks.pde.equivariance import equivariance_error
 from tasks.pde.figures import draw_solutions
 from tasks.pde.predictor import OperatorPredictor
 from tasks.pde.problems import OperatorProblems, SymmetryProblems
 from tasks.results import ShardedTest, writer_of
+from tasks.seeds import generator_of
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
@@ -32,57 +35,56 @@ class OperatorInversion(ShardedTest):
     is predicted without inversion; its row says so.
 
     Args:
-        checkpoint: a DeepONet in safetensors.
-        equation: the equation and the law on which the network was trained.
-        group: the symmetry group; its scale is the unit of ``calibrate``, or the sampler's basis without it.
-        energy: the distance to the training domain.
+        checkpoint: name or path of a DeepONet.
+        equation: that of the problems, from the data; the network must have been trained for it.
         inverter: makes the inverter from an action and an energy.
+        scale: of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
+        group: another form of that group, such as one from its generators.
+        energy: makes the distance to the training domain from the equation; default `tasks.pde.energies.TrainingBox`.
         calibrate: step of `trivgeo.inversion.calibrated_scale`, which replaces the group's basis by one in which the
             energy of the network's own training problems is round; ``None`` keeps the basis.
         calibration_unit: unit of `trivgeo.inversion.calibrated_scale`.
         calibration_functions: training problems of the calibration; more than one if the energy depends on u_0.
         equivariance: measure how far the predictor is from commuting with the group, too; takes two more inversions.
-        seed: of the inverter; each batch of problems adds its own.
         figure: file name of the figure in the results' directory; ``None`` for none.
 
     Raises:
         CheckpointError: the checkpoint cannot be read or does not fit.
-        ConfigurationError: the checkpoint was trained for another equation than the group's or the given one.
+        ConfigurationError: the checkpoint was trained for another equation, or the scale does not fit the group.
     """
 
     def __init__(
         self,
         checkpoint: str,
         equation: Equation,
-        group: LieGroup,
-        energy: DataEnergy,
         inverter: Callable[[OperatorAction, DataEnergy], Inverter],
+        scale: list[float] | None = None,
+        group: LieGroup | None = None,
+        energy: Callable[[Equation], DataEnergy] | None = None,
         calibrate: float | None = None,
         calibration_unit: float = 1.0,
         calibration_functions: int = 1,
         equivariance: bool = False,
-        seed: int = 0,
         figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
-        network, metadata = load_deeponet(checkpoint)
-        nu = getattr(group, "nu", None)
-        if nu is not None and metadata.get("nu") != nu:
-            raise ConfigurationError(f"checkpoint: expected a network for nu = {nu}, got nu = {metadata.get('nu')}")
+        loaded = load_checkpoint(DeepONet, checkpoint)
+        network, metadata = loaded.network, loaded.metadata
         trained_for = {name: metadata.get(name) for name in equation.description}
         if trained_for != equation.description:
             raise ConfigurationError(f"checkpoint: expected a network for {equation.description}, got {trained_for}")
         self.predictor = OperatorPredictor(network, equation.domain.sensors(network.num_sensors, dtype=torch.float64))
         self.num_sensors = network.num_sensors
         self.equation = equation
-        self.group = group
-        self.energy = energy
+        self.group = equation.group() if group is None else group
+        if scale is not None:
+            self.group = self.group.with_scale(scale)
+        self.energy = TrainingBox(equation) if energy is None else energy(equation)
         self.make_inverter = inverter
         self.calibrate = calibrate
         self.calibration_unit = check_positive("calibration_unit", calibration_unit)
         self.calibration_functions = check_count("calibration_functions", calibration_functions)
         self.equivariance = equivariance
-        self.seed = seed
         self.figure = figure
         self.equivariant: TestTimeEquivariant | None = None
 
@@ -92,16 +94,12 @@ class OperatorInversion(ShardedTest):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, SymmetryProblems):
             raise ConfigurationError(f"data: expected SymmetryProblems, got {type(data).__name__}")
-        if data.equation.description != self.equation.description:
-            raise ConfigurationError(
-                f"data.equation: expected {self.equation.description}, got {data.equation.description}"
-            )
         group = self.group
         if self.calibrate is not None:
             held_out = self.equation.held_out(self.calibration_functions)
             clean = self.equation.inputs(held_out, self.num_sensors, _CALIBRATION_GRID)
             clean = OperatorInput(*(part.to(self.device) for part in clean))
-            generator = self._generator(self.seed)
+            generator = self._generator(0)
             action = OperatorAction(group.action())
             scale = calibrated_scale(
                 action, self.energy, clean, step=self.calibrate, unit=self.calibration_unit, generator=generator
@@ -113,16 +111,14 @@ class OperatorInversion(ShardedTest):
 
     def test_step(self, batch: OperatorProblems, index: int) -> None:
         """Invert and predict all problems of one seed."""
-        writer = writer_of(self.trainer)
-        if not self.mine(index) or (writer is not None and writer.done(batch.seed)):
+        if not self.is_due(batch, index):
             return
         equivariant = self.equivariant
         assert equivariant is not None
         action = equivariant.inverter.action
         assert isinstance(action, OperatorAction)
-        noise = 1_000_003 * (self.seed + 1) + batch.seed
         start = time.perf_counter()
-        result = equivariant.inverter(batch.x, generator=self._generator(noise))
+        result = equivariant.inverter(batch.x, generator=self._generator(batch.seed, 0))
         inversion_seconds = (time.perf_counter() - start) / len(batch.solution)
         with torch.no_grad():
             inverted = equivariant.predict(batch.x, result)
@@ -145,7 +141,7 @@ class OperatorInversion(ShardedTest):
                 "inside the training domain": relative_l2(floor[..., 2], batch.canonical_solution),
             }
         if self.equivariance:
-            metrics.update(self._equivariance(batch, true.point_action, noise, inverted, alone, floor))
+            metrics.update(self._equivariance(batch, true.point_action, inverted, alone, floor))
         names = {name: name.replace(",", "").replace(" ", "_") for name in metrics}
         self.log_dict({names[name]: metric.mean() for name, metric in metrics.items()}, batch_size=len(alone))
         rows = [
@@ -168,26 +164,27 @@ class OperatorInversion(ShardedTest):
             }
             for case in range(len(inverted))
         ]
+        writer = writer_of(self.trainer)
         if writer is not None:
-            writer.write(rows)
+            writer.write(rows, batch.number)
             if self.figure is not None and index == 0:
                 best = action(action.group.inverse(result.best()), batch.x)
                 self._draw(writer.directory / self.figure, batch, alone[..., 2], inverted[..., 2], best, metrics)
 
     def _equivariance(
-        self, batch: OperatorProblems, action: PointAction, noise: int, inverted: Tensor, alone: Tensor, floor: Tensor
+        self, batch: OperatorProblems, action: PointAction, inverted: Tensor, alone: Tensor, floor: Tensor
     ) -> dict[str, Tensor]:
         """Errors of the predictor, once with noise of its own at each input and once with the same, and the network."""
         assert self.equivariant is not None
         predictions = {"equivariance error without inversion": (floor, alone)}
-        for name, seed in (("equivariance error", noise + 1), ("equivariance error, same noise", noise)):
-            result = self.equivariant.inverter(batch.canonical, generator=self._generator(seed))
+        for name, other in (("equivariance error", 1), ("equivariance error, same noise", 0)):
+            result = self.equivariant.inverter(batch.canonical, generator=self._generator(batch.seed, other))
             with torch.no_grad():
                 predictions[name] = (self.equivariant.predict(batch.canonical, result), inverted)
         return {name: equivariance_error(action, batch.elements, *pair) for name, pair in predictions.items()}
 
-    def _generator(self, seed: int) -> torch.Generator:
-        return torch.Generator(self.device).manual_seed(seed)
+    def _generator(self, *key: int) -> torch.Generator:
+        return generator_of(*key, device=self.device)
 
     def _draw(
         self,

@@ -5,12 +5,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from tasks.pde.equation import Equation
+from tasks.problems import Problems
 from trivgeo.actions import OperatorInput
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
@@ -29,6 +28,7 @@ class OperatorProblems(NamedTuple):
         canonical: the problems before the transformation, inside the training domain.
         canonical_solution: their solutions, `[b, q]`.
         grid: the numbers (nx, nt) of query points of one problem, q = nx nt, x-major.
+        number: of the batch among those of its seed.
     """
 
     seed: int
@@ -38,24 +38,10 @@ class OperatorProblems(NamedTuple):
     canonical: OperatorInput
     canonical_solution: Tensor
     grid: tuple[int, int]
+    number: int = 0
 
 
-class ProblemSet(Dataset[OperatorProblems]):
-    """One batch of problems for each seed."""
-
-    def __init__(self, owner: "SymmetryProblems") -> None:
-        self._owner = owner
-
-    def __len__(self) -> int:
-        """The number of seeds."""
-        return len(self._owner.seeds)
-
-    def __getitem__(self, index: int) -> OperatorProblems:
-        """The problems of one seed, a function of that seed alone."""
-        return self._owner.problems(self._owner.seeds[index])
-
-
-class SymmetryProblems(pl.LightningDataModule):
+class SymmetryProblems(Problems):
     """Solutions inside the training domain, moved with their grid by elements of the symmetry group of the equation.
 
     The transformed solution at a transformed grid point is the transformed value: no error is added to that of the
@@ -84,11 +70,8 @@ class SymmetryProblems(pl.LightningDataModule):
         nt: int = 101,
         part: float = 1.0,
     ) -> None:
-        super().__init__()
-        if not seeds or len(set(seeds)) != len(seeds):
-            raise ConfigurationError(f"seeds: expected distinct seeds, got {seeds}")
+        super().__init__(seeds)
         self.equation = equation
-        self.seeds = list(seeds)
         self.cases = check_count("cases", cases)
         self.num_sensors = check_count("num_sensors", num_sensors)
         self.grid = (check_count("nx", nx), check_count("nt", nt))
@@ -102,6 +85,10 @@ class SymmetryProblems(pl.LightningDataModule):
     @abstractmethod
     def draw(self, generator: torch.Generator, canonical: OperatorInput) -> Tensor:
         """Transformations g for the cases, `[cases, *element_shape]`."""
+
+    def batch(self, seed: int, number: int) -> OperatorProblems:
+        """The problems of one seed."""
+        return self.problems(seed)
 
     def problems(self, seed: int) -> OperatorProblems:
         """The problems of one seed, in float64."""
@@ -132,10 +119,6 @@ class SymmetryProblems(pl.LightningDataModule):
         action = self.group.action()
         jets = action(g, torch.cat([x.query, solution.unsqueeze(-1)], -1))
         return OperatorInput(action(g, x.initial), jets[..., :2]), jets[..., 2]
-
-    def test_dataloader(self) -> DataLoader[OperatorProblems]:
-        """One batch a seed."""
-        return DataLoader(ProblemSet(self), batch_size=None)
 
 
 class FactorProblems(SymmetryProblems):

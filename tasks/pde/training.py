@@ -3,16 +3,13 @@
 import hashlib
 import json
 import math
-import platform
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightning
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -20,10 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from tasks.pde.deeponet import DeepONet, save_deeponet
+from tasks.checkpoints import save_checkpoint, trained_path
+from tasks.pde.deeponet import DeepONet
 from tasks.pde.domain import Domain, relative_l2
 from tasks.pde.equation import Equation, ResidualEquation
 from tasks.pde.soap import SOAP
+from tasks.results import versions
+from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 
@@ -67,13 +67,6 @@ def root_mean_square(sensors: Float[Tensor, "f m"]) -> Float[Tensor, "f 1"]:
     return sensors.square().mean(dim=-1, keepdim=True).sqrt()
 
 
-def batch_generator(seed: int, index: int) -> torch.Generator:
-    """The source of batch `index`: a function of both numbers alone, so that training resumes exactly."""
-    # the CPU generator takes 32 bits; SeedSequence mixes seed and index into them
-    state = int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
-    return torch.Generator().manual_seed(state)
-
-
 class CollocationDataset(Dataset[CollocationBatch]):
     """Random collocation batches; batch `i` is a function of `(seed, i)` alone.
 
@@ -104,7 +97,7 @@ class CollocationDataset(Dataset[CollocationBatch]):
 
     def __getitem__(self, index: int) -> CollocationBatch:
         """Draw batch `index`."""
-        generator = batch_generator(self.seed, index)
+        generator = generator_of(self.seed, index)
         box = self.equation.domain
 
         def positions(n: int) -> Tensor:
@@ -145,7 +138,7 @@ class SolutionDataset(Dataset[SolutionBatch]):
 
     def __getitem__(self, index: int) -> SolutionBatch:
         """Draw batch `index`."""
-        generator = batch_generator(self.seed, index)
+        generator = generator_of(self.seed, index)
         f = torch.randint(len(self.data.sensors), (self.functions,), generator=generator)
         q = torch.randint(len(self.data.points), (self.points,), generator=generator)
         return SolutionBatch(self.data.sensors[f], self.data.points[q], self.data.solution[f[:, None], q])
@@ -378,7 +371,7 @@ class OperatorTraining(pl.LightningModule):
         warmup_steps: steps over which it rises linearly; then it falls to zero along a cosine.
         precondition_frequency: steps between refreshes of SOAP's eigenvectors.
         seed: seed of the initial weights, for the record.
-        export_path: where the trained network goes as safetensors; nowhere when None.
+        export: a name in the folder of trained checkpoints, or the path of a `.safetensors` file; nowhere when None.
     """
 
     def __init__(
@@ -389,7 +382,7 @@ class OperatorTraining(pl.LightningModule):
         warmup_steps: int,
         precondition_frequency: int,
         seed: int,
-        export_path: str | None,
+        export: str | None,
     ) -> None:
         super().__init__()
         self.equation = equation
@@ -398,7 +391,7 @@ class OperatorTraining(pl.LightningModule):
         self.warmup_steps = warmup_steps
         self.precondition_frequency = precondition_frequency
         self.seed = seed
-        self.export_path = export_path
+        self.export = export
 
     @abstractmethod
     def losses(self, batch: Any) -> dict[str, tuple[float, Float[Tensor, ""]]]:
@@ -453,8 +446,8 @@ class OperatorTraining(pl.LightningModule):
 
     def on_train_end(self) -> None:
         """Export the network."""
-        if self.export_path is not None and self.trainer.is_global_zero:
-            save_deeponet(self.network, Path(self.export_path), self.export_metadata())
+        if self.export is not None and self.trainer.is_global_zero:
+            save_checkpoint(self.network, trained_path(self.export), self.export_metadata())
 
     def export_metadata(self) -> dict[str, Any]:
         """What goes into the header of the exported file: equation, domain, seed, measured errors, versions."""
@@ -469,11 +462,7 @@ class OperatorTraining(pl.LightningModule):
             "seed": self.seed,
             "steps": self.trainer.global_step,
             "validation": measured,
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "lightning": lightning.__version__,
-            },
+            "versions": versions(),
         }
 
 
@@ -508,12 +497,12 @@ class PhysicsInformedTraining(OperatorTraining):
         boundary_weight: float = 1.0,
         residual_weight: float = 1.0,
         seed: int = 0,
-        export_path: str | None = None,
+        export: str | None = None,
     ) -> None:
         network = network_for(equation.domain, num_sensors, width, depth, gated, harmonics, seed)
-        super().__init__(equation, network, learning_rate, warmup_steps, precondition_frequency, seed, export_path)
+        super().__init__(equation, network, learning_rate, warmup_steps, precondition_frequency, seed, export)
         # where a resumed run exports is its own choice; the equation is no plain type
-        self.save_hyperparameters(ignore=["equation", "export_path"])
+        self.save_hyperparameters(ignore=["equation", "export"])
         self._residual = equation.residual
         self.initial_weight = initial_weight
         self.boundary_weight = boundary_weight
@@ -558,11 +547,11 @@ class SupervisedTraining(OperatorTraining):
         warmup_steps: int = 100,
         precondition_frequency: int = 10,
         seed: int = 0,
-        export_path: str | None = None,
+        export: str | None = None,
     ) -> None:
         network = network_for(equation.domain, num_sensors, width, depth, gated, harmonics, seed)
-        super().__init__(equation, network, learning_rate, warmup_steps, precondition_frequency, seed, export_path)
-        self.save_hyperparameters(ignore=["equation", "export_path"])
+        super().__init__(equation, network, learning_rate, warmup_steps, precondition_frequency, seed, export)
+        self.save_hyperparameters(ignore=["equation", "export"])
 
     def losses(self, batch: SolutionBatch) -> dict[str, tuple[float, Float[Tensor, ""]]]:
         """One term, "data"."""

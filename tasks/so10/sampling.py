@@ -2,17 +2,18 @@
 
 import time
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from tasks.results import writer_of
+from tasks.problems import Request
+from tasks.results import ShardedTest, writer_of
+from tasks.seeds import generator_of
 from tasks.so10.figures import draw_sampling
 from tasks.so10.law import CornerLaw
 from tasks.so10.samplers import Sampler
 
 
-class CornerSampling(pl.LightningModule):
+class CornerSampling(ShardedTest):
     """Kolmogorov-Smirnov distance of X_11 to its exact law, and its moments.
 
     Args:
@@ -20,7 +21,6 @@ class CornerSampling(pl.LightningModule):
         n: the size of the matrices.
         strength: c of the energy -c X_11^2.
         batch_size: samples drawn at once, which bounds the memory.
-        seed: added to the seed of each request.
         figure: file name of the figure in the results' directory; `None` for none.
     """
 
@@ -30,23 +30,20 @@ class CornerSampling(pl.LightningModule):
         n: int = 10,
         strength: float = 10.0,
         batch_size: int = 2500,
-        seed: int = 0,
         figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
         self.sampler = sampler
         self.law = CornerLaw(n, strength)
         self.batch_size = batch_size
-        self.seed = seed
         self.figure = figure
 
-    def test_step(self, batch: tuple[int, int], index: int) -> None:
+    def test_step(self, batch: Request, index: int) -> None:
         """Draw and compare the samples of one seed."""
-        seed, count = batch
-        writer = writer_of(self.trainer)
-        if writer is not None and writer.done(seed):
+        if not self.is_due(batch, index):
             return
-        generator = torch.Generator(self.device).manual_seed(1_000_003 * (self.seed + 1) + seed)
+        count = batch.size
+        generator = generator_of(batch.seed, batch.number, device=self.device)
         start = time.perf_counter()
         sizes = [min(self.batch_size, count - first) for first in range(0, count, self.batch_size)]
         draws = [self.sampler.sample(self.law, size, generator) for size in sizes]
@@ -64,7 +61,7 @@ class CornerSampling(pl.LightningModule):
         }
         self.log("ks", metrics["kolmogorov-smirnov distance"], batch_size=1)
         row = {
-            "seed": seed,
+            "seed": batch.seed,
             "case": 0,
             "metrics": metrics,
             "samples": count,
@@ -72,6 +69,7 @@ class CornerSampling(pl.LightningModule):
             "seconds": seconds,
             "trace": {str(step): abs(float(values.mean())) for step, values in trace.items()},
         }
+        writer = writer_of(self.trainer)
         if writer is not None:
             writer.write([row])
             if self.figure is not None and index == 0:

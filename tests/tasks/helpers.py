@@ -3,10 +3,19 @@
 from pathlib import Path
 
 from lightning.pytorch.cli import LightningCLI
+from torch import Tensor
 
 from tasks.cli import main
+from tasks.images.data import framed
+from tasks.images.mnist import BundledSample
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"
+DIGITS = BundledSample().format
+
+
+def framed_digits(images: Tensor) -> Tensor:
+    """Digits in their frame."""
+    return framed(images, DIGITS.size)
 
 
 def run_on_sample(subcommand: str, config: str, *settings: str, epochs: int = 2) -> LightningCLI:

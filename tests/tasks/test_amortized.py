@@ -10,24 +10,17 @@ import pytest
 import torch
 import yaml
 
+from tasks.checkpoints import initialise, load_checkpoint, save_checkpoint
 from tasks.cli import main
 from tasks.hybrid import WeighedInverter
-from tasks.images.amortized import (
-    DenoisingTraining,
-    PoseNetwork,
-    TrainedInverter,
-    describe,
-    load_score,
-)
-from tasks.images.checkpoints import load_checkpoint, save_checkpoint
 from tasks.images.convnet import ConvNet
-from tasks.images.data import framed
 from tasks.images.laws import AffineRecipe
 from tasks.images.mnist import BundledSample
-from tasks.images.models import initialise
+from tasks.images.pose import PoseNetwork
 from tasks.images.testsets import DrawnProblems
+from tasks.learned import TrainedInverter, describe, load_score
 from tests.helpers import seeded
-from tests.tasks.helpers import CONFIGS, run_on_sample
+from tests.tasks.helpers import CONFIGS, DIGITS, framed_digits, run_on_sample
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import Affine, Projective
@@ -43,18 +36,18 @@ SMALL = ("--model.network.init_args.channels=[8,8]", "--model.network.init_args.
 
 def small() -> PoseNetwork:
     """A network that was not trained."""
-    network = PoseNetwork(6, channels=[4, 8], width=16, precision="float32")
+    network = PoseNetwork(6, DIGITS, channels=[4, 8], width=16, precision="float32")
     initialise(network, seeded(1))
     return network
 
 
 def saved(name: str, dim: int = 6) -> Path:
     """A score that was not trained, in a file."""
-    network = PoseNetwork(dim, channels=[4], width=8, precision="float32")
+    network = PoseNetwork(dim, DIGITS, channels=[4], width=8, precision="float32")
     group = Affine(2, scale=SCALE) if dim == 6 else Projective(2)
     schedule = GeometricSchedule(0.1, 2.4)
     path = Path("checkpoints") / f"{name}.safetensors"
-    save_checkpoint(network, path, {"score": describe(LearnedScore(ImageWarp(group), schedule, network), schedule)})
+    save_checkpoint(network, path, {}, describe(LearnedScore(ImageWarp(group), schedule, network)))
     return path
 
 
@@ -82,13 +75,11 @@ class TestNetwork:
 
     def test_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="channels"):
-            PoseNetwork(6, side=8, channels=[4] * 4)
+            PoseNetwork(6, (1, 8, 8, 10), channels=[4] * 4)
         with pytest.raises(ConfigurationError, match="dim"):
-            PoseNetwork(0)
+            PoseNetwork(0, DIGITS)
         with pytest.raises(ShapeError, match="40"):
-            PoseNetwork(6, channels=[4])(torch.zeros(2, 1, 28, 28), torch.ones(2))
-        with pytest.raises(ConfigurationError, match="expected dim 8"):
-            DenoisingTraining(PoseNetwork(6), ImageWarp(Projective(2)), GeometricSchedule(0.1, 1.0))
+            PoseNetwork(6, DIGITS, channels=[4])(torch.zeros(2, 1, 28, 28), torch.ones(2))
 
 
 class TestTraining:
@@ -98,10 +89,11 @@ class TestTraining:
         metrics = run_on_sample("fit", "affnist/amortized_fit", *settings, epochs=6).trainer.callback_metrics
         assert metrics["val/noise"] < 0.92  # one without knowledge
         loaded = load_checkpoint(PoseNetwork, "checkpoints/amortized_affine.safetensors")
-        assert loaded.metadata["score"]["scale"] == SCALE
+        assert loaded.score is not None
+        assert loaded.score["scale"] == SCALE
         action = ImageWarp(Affine(2))
-        problems = DrawnProblems(BundledSample().test(), AffineRecipe(), seed=0)[list(range(200))]
-        inverter = TrainedInverter(action, None, "amortized_affine")
+        problems = DrawnProblems(BundledSample(), AffineRecipe(), seed=0)[list(range(200))]
+        inverter = TrainedInverter(action, None, "amortized_affine", times=(1.0, 0.5, 0.0))
         result = inverter(problems.image)
         assert result.network_evaluations == 2
         left = action.group.compose(action.group.inverse(result.best()), problems.element)
@@ -114,7 +106,8 @@ class TestTraining:
         settings = ("--data.batch_size=300", "--model.learning_rate=1e-3")
         run_on_sample("fit", "affnist/distilled_fit", *settings, epochs=1)
         after = load_checkpoint(PoseNetwork, "distilled_affine")
-        assert after.metadata["score"]["schedule"] == [0.1, 2.4]
+        assert after.score is not None
+        assert after.score["schedule"] == [0.1, 2.4]
         assert after.metadata["metrics"]["consistency"] >= 0
         changes = [float((after.network.state_dict()[name] - tensor).abs().max()) for name, tensor in before.items()]
         assert 0 < max(changes) < 0.1
@@ -124,9 +117,9 @@ class TestTraining:
 class TestScores:
     def test_the_scale_comes_from_the_file(self) -> None:
         saved("one")
-        score, schedule = load_score("checkpoints/one.safetensors", ImageWarp(Affine(2, scale=3.0)))
+        score = load_score("checkpoints/one.safetensors", ImageWarp(Affine(2, scale=3.0)))
         assert score.group.scale.tolist() == SCALE
-        assert (schedule.minimum, schedule.maximum) == (0.1, 2.4)
+        assert describe(score)["schedule"] == [0.1, 2.4]
         assert not any(p.requires_grad for p in score.parameters())
 
     def test_of_another_group(self) -> None:
@@ -135,19 +128,24 @@ class TestScores:
             load_score("checkpoints/one.safetensors", ImageWarp(Projective(2)))
 
     def test_without_a_score(self) -> None:
-        network = PoseNetwork(6, channels=[4], width=8)
+        network = PoseNetwork(6, DIGITS, channels=[4], width=8)
         save_checkpoint(network, "checkpoints/two.safetensors", {})
         with pytest.raises(CheckpointError, match="noise of a score"):
             load_score("checkpoints/two.safetensors", ImageWarp(Affine(2)))
 
 
 class TestInverters:
-    IMAGES = framed(BundledSample().test().images[:3])
+    IMAGES = framed_digits(BundledSample().test().images[:3])
 
     def test_ranked_or_not(self) -> None:
         saved("one")
         action, energy = ImageWarp(Affine(2)), FunctionEnergy(lambda x: x.sum((1, 2, 3)))
-        options = {"checkpoint": "checkpoints/one.safetensors", "num_hypotheses": 4, "stepper": AncestralStep()}
+        options: dict[str, Any] = {
+            "checkpoint": "checkpoints/one.safetensors",
+            "num_hypotheses": 4,
+            "stepper": AncestralStep(),
+        }
+        options["times"] = (1.0, 0.5, 0.0)
         r = TrainedInverter(action, energy, ranked=True, **options)(self.IMAGES, generator=seeded(0))
         restored = action(Affine(2).inverse(r.elements), self.IMAGES.unsqueeze(1))
         torch.testing.assert_close(r.energies, restored.sum((-3, -2, -1)))
@@ -158,7 +156,11 @@ class TestInverters:
         saved("one")
         energy = FunctionEnergy(lambda x: x.square().sum((1, 2, 3)))
         proposals = functools.partial(
-            TrainedInverter, checkpoint="checkpoints/one.safetensors", num_hypotheses=5, stepper=AncestralStep()
+            TrainedInverter,
+            checkpoint="checkpoints/one.safetensors",
+            times=(1.0, 0.5, 0.0),
+            num_hypotheses=5,
+            stepper=AncestralStep(),
         )
         inverter = WeighedInverter(ImageWarp(Affine(2)), energy, proposals, num_hypotheses=2, steps=2, temperature=0.1)
         r = inverter(self.IMAGES, generator=seeded(0))
@@ -173,11 +175,8 @@ class TestTask:
     def test_runs_from_the_command_line(self, tmp_path: Path, config: str) -> None:
         """The shipped tests on a few digits, with a score and a classifier that were not trained."""
         saved("amortized_affine")
-        save_checkpoint(ConvNet([4, 4]), "checkpoints/tiny.safetensors", {})
-        classifier = {
-            "class_path": "tasks.images.energies.TrainedConvNet",
-            "init_args": {"checkpoint": "checkpoints/tiny.safetensors"},
-        }
+        save_checkpoint(ConvNet(DIGITS, [4, 4]), "checkpoints/tiny.safetensors", {})
+        classifier = "checkpoints/tiny.safetensors"
         writer = {"class_path": "tasks.results.ResultsWriter", "init_args": {"directory": str(tmp_path / "out")}}
         changes: dict[str, Any] = {
             "trainer": {"callbacks": [writer], "enable_progress_bar": False},
@@ -185,13 +184,17 @@ class TestTask:
                 "init_args": {
                     "classifier": classifier,
                     "energy": {"init_args": {"classifier": classifier}} if config == "hybrid" else None,
-                    "seeds": [0],
                     "features": None,
                     "figure": None,
                 }
             },
             "data": {
-                "init_args": {"source": {"class_path": "tasks.images.mnist.BundledSample"}, "limit": 6, "batch_size": 4}
+                "init_args": {
+                    "source": {"class_path": "tasks.images.mnist.BundledSample"},
+                    "limit": 6,
+                    "batch_size": 4,
+                    "seeds": [0],
+                }
             },
         }
         Path("override.yaml").write_text(yaml.safe_dump(changes))

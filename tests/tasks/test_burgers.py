@@ -10,12 +10,13 @@ import torch
 import yaml
 from torch import Tensor
 
+from tasks.checkpoints import load_checkpoint
 from tasks.cli import main
 from tasks.pde.burgers import BurgersEquation
 from tasks.pde.compare import compare
-from tasks.pde.deeponet import Jet, load_deeponet
+from tasks.pde.deeponet import DeepONet, Jet
 from tasks.pde.domain import Domain, relative_l2
-from tasks.pde.energies import gaussian_initial_energy
+from tasks.pde.energies import InitialLaw
 from tasks.pde.equation import Equation
 from tasks.pde.equivariance import equivariance_error
 from tasks.pde.heat import HeatEquation
@@ -75,7 +76,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 )
 def test_committed_checkpoint(name: str, equation: Equation, bar: float) -> None:
     """On fields that neither training nor validation has seen."""
-    net, metadata = load_deeponet(CHECKPOINTS / f"{name}.safetensors")
+    loaded = load_checkpoint(DeepONet, str(CHECKPOINTS / f"{name}.safetensors"))
+    net, metadata = loaded.network, loaded.metadata
     assert Domain(**metadata["domain"]) == equation.domain
     assert {key: metadata[key] for key in equation.description} == equation.description
     solutions = equation.sample(50, seeded(11))
@@ -130,14 +132,12 @@ def test_errors_of_several_runs_are_drawn_against_their_size(run: Any, tmp_path:
 def test_misfits_are_refused_before_work_starts(run: Any) -> None:
     options: dict[str, Any] = {
         "checkpoint": str(CHECKPOINTS / "burgers_deeponet.safetensors"),
-        "group": BurgersSymmetry(),
-        "energy": DomainDistance((0.0, 1.0), (0.0, 1.0)),
         "inverter": TIED,
     }
     with pytest.raises(ConfigurationError, match=r"expected a network for .*'nu': 0.02"):
         OperatorInversion(equation=BurgersEquation(nu=0.02), **options)
     data = {"equation": {"class_path": "tasks.pde.burgers.BurgersEquation", "init_args": {"sigma": 600.0}}}
-    with pytest.raises(ConfigurationError, match=r"data.equation: expected .*625.*, got .*600"):
+    with pytest.raises(ValueError, match=r"checkpoint: expected .*600.*, got .*625"):
         run("burgers/tied.yaml", data=data)
 
 
@@ -180,7 +180,7 @@ class TestEnergies:
     def test_the_parts_that_are_read_have_the_energy_of_the_whole(self, learned: bool) -> None:
         """`prepare` and `select` spare the action most points, and change nothing."""
         box = DomainDistance((0.0, 1.0), (0.0, 1.0), fill=not learned)
-        energy = gaussian_initial_energy(BURGERS, sensors=21, samples=100) if learned else box
+        energy = InitialLaw(BURGERS, sensors=21, samples=100) if learned else box
         group = BurgersSymmetry(scale=0.2)
         action = OperatorAction(group.action())
         g = group.random(4, 3, generator=seeded(1), dtype=F64)
@@ -203,7 +203,7 @@ class TestEnergies:
 
     def test_learned_energy_sees_boosts_and_projections_of_the_initial_condition_alone(self) -> None:
         """The box of a window does not tell them; the law of the initial conditions does."""
-        energy = gaussian_initial_energy(BURGERS)
+        energy = InitialLaw(BURGERS)
         group = BurgersSymmetry()
         action, x = OperatorAction(group.action()), problem(part=0.5)
         v = torch.zeros(2, 5, dtype=F64)

@@ -19,6 +19,7 @@ from tasks.frames.digits import BUNDLED, bundled_frames, extract, ink_frames, re
 from tasks.frames.group import COORDINATES, frame_group, from_affine, to_affine
 from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
 from tasks.images.mnist import BundledSample
+from tasks.overlays import read
 from tests.helpers import assert_relative, randn
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import Affine
@@ -47,7 +48,7 @@ class TestGroup:
 
 class TestFrames:
     def images(self) -> torch.Tensor:
-        return BundledSample().test().images[:20]
+        return BundledSample().test().images[:20].squeeze(1)
 
     def test_moments(self) -> None:
         """Against sums over a fine subdivision of the pixels."""
@@ -139,9 +140,8 @@ class TestTask:
         monkeypatch.setattr("sys.argv", ["tasks"])
 
         def go(command: str, **changes: dict[str, Any]) -> dict[str, Any]:
-            config = yaml.safe_load(CONFIG.read_text())
+            config = read(CONFIG)
             config["trainer"] |= {"default_root_dir": str(tmp_path), "enable_progress_bar": False}
-            config["trainer"]["callbacks"][0]["init_args"]["directory"] = str(tmp_path)
             config["model"]["init_args"] |= changes.get("model", {})
             config["data"]["init_args"] |= changes.get("data", {})
             config["trainer"] |= changes.get("trainer", {})

@@ -10,12 +10,12 @@ import torch
 import yaml
 
 from tasks.cli import main
+from tasks.overlays import read
 from tasks.pde.heat import HeatEquation
 from tasks.pde.inversion import OperatorInversion
 from tasks.results import ResultsWriter, format_summary, summarise
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.groups import HeatSymmetry
-from trivgeo.inversion import TIED, DomainDistance
+from trivgeo.inversion import TIED
 
 CONFIGS = Path("tasks/configs/heat")
 
@@ -26,10 +26,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("sys.argv", ["tasks"])
 
     def go(name: str, **changes: Any) -> dict[str, Any]:
-        config = yaml.safe_load((CONFIGS / name).read_text())
+        config = read(CONFIGS / name)
         config["trainer"]["default_root_dir"] = str(tmp_path)
         config["trainer"]["enable_progress_bar"] = False
-        config["trainer"]["callbacks"][0]["init_args"]["directory"] = str(tmp_path)
         config["data"]["init_args"].update({"seeds": [0], "cases": 4, "nx": 32, "nt": 17, **changes.pop("data", {})})
         config["model"]["init_args"].update(changes.pop("model", {}))
         config["model"]["init_args"]["inverter"]["init_args"].update({"num_hypotheses": 16, **changes})
@@ -90,18 +89,16 @@ def test_summary_is_over_seeds() -> None:
 
 def _module(**changes: Any) -> OperatorInversion:
     options: dict[str, Any] = {
-        "checkpoint": "tasks/checkpoints/heat_deeponet.safetensors",
+        "checkpoint": "heat_deeponet",
         "equation": HeatEquation(),
-        "group": HeatSymmetry(0.1),
-        "energy": DomainDistance((0.0, 6.0), (0.0, 16.0), (-1.0, 1.0)),
         "inverter": TIED,
     }
     return OperatorInversion(**{**options, **changes})
 
 
 def test_bad_settings_are_refused_before_work_starts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"expected a network for nu = 0.2, got nu = 0.1"):
-        _module(group=HeatSymmetry(0.2))
+    with pytest.raises(ConfigurationError, match=r"expected a network for .*'nu': 0.2.*, got .*'nu': 0.1"):
+        _module(equation=HeatEquation(nu=0.2))
     with pytest.raises(CheckpointError, match="expected a readable safetensors file"):
         _module(checkpoint=str(tmp_path / "missing.safetensors"))
 

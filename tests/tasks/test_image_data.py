@@ -12,11 +12,12 @@ import torch
 from scipy.io import savemat
 
 from tasks.images import mnist
-from tasks.images.data import CleanTraining, OrderedBatches, ShuffledBatches, framed
+from tasks.images.data import CleanTraining, OrderedBatches, ShuffledBatches
 from tasks.images.idx import DataError, read_idx
 from tasks.images.mat import read_affnist, read_homnist
 from tasks.images.mnist import MNIST, BundledSample, download, read_digits
 from tasks.images.testsets import AffNISTFiles, HomNISTFiles
+from tests.tasks.helpers import framed_digits
 from trivgeo.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
@@ -78,8 +79,8 @@ class TestIdx:
 class TestSources:
     def test_sample(self) -> None:
         train, test = BundledSample().train(), BundledSample().test()
-        assert train.images.shape == (2_000, 28, 28)
-        assert test.images.shape == (512, 28, 28)
+        assert train.images.shape == (2_000, 1, 28, 28)
+        assert test.images.shape == (512, 1, 28, 28)
         assert train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]  # the well-known first digits of MNIST
         assert test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
         assert train.labels.bincount().min() > 150
@@ -179,14 +180,14 @@ class TestDownload:
 
 class TestBatches:
     def test_frame(self) -> None:
-        images = torch.from_numpy(grey_values(3, 28, 28))
-        x = framed(images)
+        images = torch.from_numpy(grey_values(3, 28, 28)).unsqueeze(1)
+        x = framed_digits(images)
         assert x.shape == (3, 1, 40, 40)
         assert x.dtype == torch.float32
-        assert torch.equal((255 * x[:, 0, 6:34, 6:34]).round().byte(), images)
+        assert torch.equal((255 * x[:, :, 6:34, 6:34]).round().byte(), images)
         x[:, :, 6:34, 6:34] = 0
         assert not x.any()
-        assert framed(torch.full((1, 28, 28), 255, dtype=torch.uint8)).max() == 1
+        assert framed_digits(torch.full((1, 1, 28, 28), 255, dtype=torch.uint8)).max() == 1
 
     def test_order_depends_on_seed_and_epoch_alone(self) -> None:
         batches = ShuffledBatches(23, 5, seed=1)
@@ -216,7 +217,7 @@ class TestBatches:
         data.setup("fit")
         train, held_out, test = map(pictures, (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()))
         assert [len(train), len(held_out), len(test)] == [1_700, 300, 512]
-        whole = {image.numpy().tobytes() for image in framed(BundledSample().train().images)}
+        whole = {image.numpy().tobytes() for image in framed_digits(BundledSample().train().images)}
         assert set(train) | set(held_out) == whole
         assert not set(train) & set(held_out)
         other = CleanTraining(BundledSample(), batch_size=100, validation=300, seed=2)
@@ -226,7 +227,7 @@ class TestBatches:
     def test_wrong_configuration(self) -> None:
         with pytest.raises(ConfigurationError, match="batch_size"):
             CleanTraining(BundledSample(), batch_size=0)
-        with pytest.raises(ConfigurationError, match=r"expected at least 2064 training digits .* got 2000"):
+        with pytest.raises(ConfigurationError, match=r"expected at least 2064 training images .* got 2000"):
             CleanTraining(BundledSample(), batch_size=64, validation=2_000).setup("fit")
 
 

@@ -14,10 +14,11 @@ import yaml
 from torch import Tensor
 
 from tasks.cli import main
-from tasks.images.energies import ClassifierEnergy, NetworkEnergy, TrainedConvNet, fused
+from tasks.images.energies import ClassifierEnergy, NetworkEnergy, fused, load_classifier
 from tasks.images.resnet import ResNet18
 from tasks.images.rotation import RotationPosterior
 from tests.helpers import assert_relative, seeded
+from tests.tasks.helpers import DIGITS
 from trivgeo.sde import GeometricSchedule
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +42,7 @@ def small(folder: Path, limit: int = 10, batch_size: int = 4, seeds: list[int] |
     return override(
         folder,
         "affnist/small.yaml",
-        data={"init_args": {"limit": limit, "batch_size": batch_size}},
-        model={"init_args": {"seeds": seeds or [0]}},
+        data={"init_args": {"limit": limit, "batch_size": batch_size, "seeds": seeds or [0]}},
     )
 
 
@@ -82,7 +82,7 @@ class TestSmallRun:
         main(small(tmp_path, seeds=[0, 1]))
         whole, path = results(tmp_path), tmp_path / "rows.jsonl"
         header, *lines = path.read_text().splitlines()
-        rows = sorted(map(json.loads, lines), key=lambda row: (row["batch"], row["seed"]))
+        rows = sorted(map(json.loads, lines), key=lambda row: (row["seed"], row["batch"]))
         kept = [json.dumps(row | {"energy": -1.0} if i == 0 else row) for i, row in enumerate(rows[:15])]
         path.write_text("\n".join([header, *kept]) + '\n{"seed": 0, "ca')
         main(small(tmp_path, seeds=[0, 1]))
@@ -115,7 +115,7 @@ class TestSmallRun:
 
 @pytest.mark.parametrize("name", ["affnist/tied_classifier.yaml", "homnist/tied_classifier.yaml"])
 def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_path: Path, name: str) -> None:
-    classifier = {"class_path": "tasks.images.energies.TrainedConvNet", "init_args": {"checkpoint": "small_cnn"}}
+    classifier = "small_cnn"
     arguments = override(
         tmp_path,
         name,
@@ -125,7 +125,6 @@ def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_pa
                 "energy": {"init_args": {"classifier": classifier}},
                 "inverter": {"init_args": {"num_hypotheses": 4, "steps": 5, "pruning": [[0.4, 2]]}},
                 "features": None,
-                "seeds": [3],
             }
         },
         data={
@@ -133,6 +132,7 @@ def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_pa
                 "source": {"class_path": "tasks.images.mnist.BundledSample", "init_args": {}},
                 "limit": 4,
                 "batch_size": 4,
+                "seeds": [3],
             }
         },
     )
@@ -146,7 +146,7 @@ def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_pa
 
 class TestEnergies:
     def test_fused_networks_are_the_same_function(self) -> None:
-        network = ResNet18()
+        network = ResNet18(DIGITS)
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=seeded(len(name))) * 0.1 + (parameter.ndim == 1))
@@ -161,17 +161,17 @@ class TestEnergies:
         assert_relative(made(x), network(x), 1e-4, event=1)
 
     def test_bfloat16_is_close_and_comes_back_in_the_precision_of_the_images(self) -> None:
-        source = TrainedConvNet("small_cnn")
+        source = "small_cnn"
         x = torch.rand(16, 1, 40, 40, generator=seeded(1))
         exact = ClassifierEnergy(source)(x)
         rough = ClassifierEnergy(source, "bfloat16")(x)
         assert rough.dtype == torch.float32
         assert_relative(rough, exact, 0.05)
         assert not torch.equal(rough, exact)
-        assert_relative(exact, -source.load()(x).logsumexp(-1), 1e-3)
+        assert_relative(exact, -load_classifier(source)(x).logsumexp(-1), 1e-3)
 
     def test_nan_images_have_nan_energies_and_leave_the_others_alone(self) -> None:
-        energy = ClassifierEnergy(TrainedConvNet("small_cnn"))
+        energy = ClassifierEnergy("small_cnn")
         x = torch.rand(3, 1, 40, 40, generator=seeded(1))
         y = x.clone()
         y[1] = math.nan

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from scipy.linalg import sqrtm
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from tasks.images.checkpoints import checkpoint_path, load_checkpoint, manifest, save_checkpoint, trained_path
+from tasks.checkpoints import checkpoint_path, initialise, load_checkpoint, manifest, save_checkpoint, trained_path
 from tasks.images.convnet import ConvNet
-from tasks.images.data import framed
 from tasks.images.fid import FrechetDistance
 from tasks.images.mnist import BundledSample
-from tasks.images.models import ImageNetwork, initialise
+from tasks.images.models import ImageNetwork
 from tasks.images.regulariser import AdversarialRegulariser
 from tasks.images.resnet import ResNet18
 from tasks.images.vae import VAE
+from tasks.overlays import read
+from tests.tasks.helpers import DIGITS, framed_digits
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,12 @@ def drawn(network: ImageNetwork) -> ImageNetwork:
 
 
 def outputs() -> list:
-    net, resnet, vae, regulariser = ConvNet((4, 8)), ResNet18(), VAE(hidden=(12,), latent=3), AdversarialRegulariser()
+    net, resnet, vae, regulariser = (
+        ConvNet(DIGITS, (4, 8)),
+        ResNet18(DIGITS),
+        VAE(DIGITS, hidden=(12,), latent=3),
+        AdversarialRegulariser(DIGITS),
+    )
     return [
         pytest.param(net, net.__call__, (10,), id="ConvNet"),
         pytest.param(net, net.energy, (), id="ConvNet.energy"),
@@ -85,19 +90,19 @@ class TestNetworks:
 
     def test_initial_weights_are_those_of_their_seed(self) -> None:
         def weights(seed: int) -> Tensor:
-            network = ConvNet((4, 8))
+            network = ConvNet(DIGITS, (4, 8))
             initialise(network, generator(seed))
             return torch.cat([p.detach().flatten() for p in network.parameters()])
 
         assert torch.equal(weights(1), weights(1))
         assert not torch.equal(weights(1), weights(2))
-        network = VAE()
+        network = VAE(DIGITS)
         initialise(network, generator())
         assert float(network.encoder[0].weight.detach().var()) == pytest.approx(2 / 1600, rel=0.01)
         assert not network.decoder[0].bias.detach().any()
 
     def test_resnet18_is_the_published_one(self) -> None:
-        network = ResNet18()
+        network = ResNet18(DIGITS)
         # 11,689,512 with 3 colours and 1,000 classes; 7 x 7 x 64 less a colour, 513 less a class
         expected = 11_689_512 - 2 * 49 * 64 - 990 * 513
         assert sum(p.numel() for p in network.parameters()) == expected
@@ -107,7 +112,7 @@ class TestNetworks:
         assert sum(1 for m in network.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)) == 18 + 3
 
     def test_confidence(self) -> None:
-        network = drawn(ConvNet((4, 8)))
+        network = drawn(ConvNet(DIGITS, (4, 8)))
         x = images(5)
         logits = network(x)
         torch.testing.assert_close(network.energy(x), -logits.exp().sum(-1).log())
@@ -115,10 +120,10 @@ class TestNetworks:
     def test_size_of_the_published_vae(self) -> None:
         sizes = [1600, 512, 256]
         shapes = [(o, i) for i, o in pairwise([*sizes, 20])] + [(o, i) for i, o in pairwise([10, *sizes[::-1]])]
-        assert [tuple(p.shape) for p in VAE().parameters() if p.ndim == 2] == shapes
+        assert [tuple(p.shape) for p in VAE(DIGITS).parameters() if p.ndim == 2] == shapes
 
     def test_bound(self) -> None:
-        vae = drawn(VAE(hidden=(12,), latent=3))
+        vae = drawn(VAE(DIGITS, hidden=(12,), latent=3))
         x, noise = images(4), torch.randn(4, 3, generator=generator(), dtype=torch.float64)
         mean, log_variance = vae.encoder(x.flatten(1)).chunk(2, -1)
         posterior = Normal(mean, log_variance.exp().sqrt())
@@ -136,12 +141,12 @@ class TestNetworks:
     @pytest.mark.parametrize(
         "make",
         [
-            lambda: ConvNet(()),
-            lambda: ConvNet((4, 0)),
-            lambda: VAE(latent=0),
-            lambda: VAE(hidden=(0,)),
-            lambda: AdversarialRegulariser(side=0),
-            lambda: AdversarialRegulariser(channels=(1,) * 6),
+            lambda: ConvNet(DIGITS, ()),
+            lambda: ConvNet(DIGITS, (4, 0)),
+            lambda: VAE(DIGITS, latent=0),
+            lambda: VAE(DIGITS, hidden=(0,)),
+            lambda: AdversarialRegulariser((1, 0, 40, 10)),
+            lambda: AdversarialRegulariser(DIGITS, channels=(1,) * 6),
         ],
     )
     def test_wrong_configuration(self, make) -> None:
@@ -150,7 +155,12 @@ class TestNetworks:
 
 
 class TestCheckpoints:
-    NETWORKS = (ConvNet((4, 8), classes=3), ResNet18(classes=4), VAE(hidden=(5,)), AdversarialRegulariser(width=7))
+    NETWORKS = (
+        ConvNet((1, 40, 40, 3), (4, 8)),
+        ResNet18((3, 40, 40, 4)),
+        VAE(DIGITS, hidden=(5,)),
+        AdversarialRegulariser(DIGITS, width=7),
+    )
 
     @pytest.mark.parametrize("network", NETWORKS, ids=lambda n: type(n).__name__)
     def test_round_trip(self, network: ImageNetwork, tmp_path: Path) -> None:
@@ -170,7 +180,7 @@ class TestCheckpoints:
 
     def test_metadata_must_be_plain(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="JSON"):
-            save_checkpoint(ConvNet(), tmp_path / "net.safetensors", {"tensor": torch.zeros(1)})
+            save_checkpoint(ConvNet(DIGITS), tmp_path / "net.safetensors", {"tensor": torch.zeros(1)})
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -182,19 +192,19 @@ class TestCheckpoints:
                 r"head.bias: expected .*10.* got .*3",
             ),
             (lambda tensors, header: tensors.update({"head.bias": torch.zeros(10).half()}), r"got .*float16"),
-            (lambda tensors, header: header.pop("image.network"), "expected a ConvNet, got no image network"),
-            (lambda tensors, header: header.update({"image.network": "VAE"}), "expected a ConvNet, got VAE"),
-            (lambda tensors, header: header.pop("image.metadata"), "expected 'image.metadata'"),
-            (lambda tensors, header: header.update({"image.metadata": "{"}), "expected 'image.metadata' .* as JSON"),
-            (lambda tensors, header: header.update({"image.metadata": "[]"}), "object, got list"),
-            (lambda tensors, header: header.update({"image.architecture": '{"layers": 3}'}), "is no ConvNet"),
+            (lambda tensors, header: header.pop("network"), "expected a ConvNet, got no network"),
+            (lambda tensors, header: header.update({"network": "tasks.images.vae.VAE"}), "expected a ConvNet, got VAE"),
+            (lambda tensors, header: header.pop("metadata"), "expected 'metadata'"),
+            (lambda tensors, header: header.update({"metadata": "{"}), "expected 'metadata' .* as JSON"),
+            (lambda tensors, header: header.update({"metadata": "[]"}), "object, got list"),
+            (lambda tensors, header: header.update({"architecture": '{"layers": 3}'}), "is no ConvNet"),
         ],
     )
     def test_misfits(self, tmp_path: Path, change, message: str) -> None:
-        save_checkpoint(ConvNet((4, 8)), tmp_path / "good.safetensors", {})
+        save_checkpoint(ConvNet(DIGITS, (4, 8)), tmp_path / "good.safetensors", {})
         tensors = load_file(tmp_path / "good.safetensors")
-        architecture = json.dumps(ConvNet((4, 8)).architecture)
-        header = {"image.network": "ConvNet", "image.architecture": architecture, "image.metadata": "{}"}
+        architecture = json.dumps(ConvNet(DIGITS, (4, 8)).architecture)
+        header = {"network": "tasks.images.convnet.ConvNet", "architecture": architecture, "metadata": "{}"}
         change(tensors, header)
         save_file(tensors, tmp_path / "bad.safetensors", metadata=header)
         with pytest.raises(CheckpointError, match=message):
@@ -224,7 +234,7 @@ class TestCheckpoints:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setenv("TRIVGEO_CHECKPOINTS", str(tmp_path))
-        save_checkpoint(VAE(hidden=(5,)), trained_path("vae"), {})
+        save_checkpoint(VAE(DIGITS, hidden=(5,)), trained_path("vae"), {})
         with caplog.at_level("INFO"):
             loaded = load_checkpoint(VAE, "vae")
         assert not loaded.listed
@@ -233,7 +243,7 @@ class TestCheckpoints:
     @pytest.mark.parametrize("name", sorted(manifest()))
     def test_the_manifest_is_true(self, name: str) -> None:
         entry = manifest()[name]
-        config = yaml.safe_load((ROOT / entry["config"]).read_text())
+        config = read(ROOT / entry["config"])
         assert config["model"]["init_args"]["export"] == name
         assert len(entry["sha256"]) == 64
         assert entry["metrics"]
@@ -246,7 +256,7 @@ class TestCheckpoints:
         assert loaded.listed
         test = BundledSample().test()
         with torch.no_grad():
-            accuracy = (loaded.network(framed(test.images)).argmax(-1) == test.labels).float().mean()
+            accuracy = (loaded.network(framed_digits(test.images)).argmax(-1) == test.labels).float().mean()
         assert accuracy > 0.98
         assert loaded.metadata["metrics"]["accuracy"] == pytest.approx(manifest()["small_cnn"]["metrics"]["accuracy"])
         assert checkpoint_path("small_cnn").stat().st_size < 250_000
@@ -254,7 +264,7 @@ class TestCheckpoints:
 
 class TestFrechetDistance:
     def test_closed_form(self) -> None:
-        network = drawn(VAE(hidden=(12,), latent=3)).float()
+        network = drawn(VAE(DIGITS, hidden=(12,), latent=3)).float()
         first, second = images(60, dtype=torch.float32), images(50, seed=2, dtype=torch.float32) ** 3
         distance = FrechetDistance(network)
         for batch in first.split(25):

@@ -9,7 +9,6 @@ import torch
 from scipy import ndimage, stats
 from torch import Tensor
 
-from tasks.images.data import framed
 from tasks.images.laws import (
     AffineRecipe,
     BroadNoise,
@@ -20,8 +19,9 @@ from tasks.images.laws import (
     homography_noise,
 )
 from tasks.images.mnist import BundledSample
-from tasks.images.seeds import generator_of
 from tasks.images.testsets import DrawnProblems, DrawnTest, ImageProblems
+from tasks.seeds import generator_of
+from tests.tasks.helpers import framed_digits
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Affine, Projective
 
@@ -33,7 +33,7 @@ def generators(count: int, seed: int = 0) -> list[torch.Generator]:
 
 
 def problems(law: TransformationLaw, seed: int = 0) -> DrawnProblems:
-    return DrawnProblems(BundledSample().test(), law, seed)
+    return DrawnProblems(BundledSample(), law, seed)
 
 
 def pixel_corners(ink: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class TestGenerators:
 class TestAffineRecipe:
     @pytest.fixture
     def drawn(self) -> tuple[Tensor, Tensor]:
-        clean = framed(BundledSample().test().images)
+        clean = framed_digits(BundledSample().test().images)
         return AffineRecipe().draw(clean, generators(len(clean))), clean
 
     def test_the_parameters_are_uniform(self, drawn: tuple[Tensor, Tensor]) -> None:
@@ -202,15 +202,15 @@ class TestProblems:
     @pytest.mark.parametrize("law", RECIPES, ids=["affine", "homography"])
     def test_functions_of_seed_and_place_alone(self, law: TransformationLaw) -> None:
         def same(a: ImageProblems, b: ImageProblems) -> bool:
-            return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+            return all(torch.equal(x, y) for x, y in zip(a[:5], b[:5], strict=True))
 
         whole = problems(law)[[5, 6, 7, 8]]
         assert whole.place.tolist() == [5, 6, 7, 8]
-        assert same(ImageProblems(*(x[2:3] for x in whole)), problems(law)[[7]])
+        assert same(ImageProblems(*(x[2:3] for x in whole[:5])), problems(law)[[7]])
         assert not torch.equal(whole.element[0], whole.element[1])
         assert not torch.equal(whole.element, problems(law, seed=1)[[5, 6, 7, 8]].element)
         assert torch.equal(whole.label, BundledSample().test().labels[5:9])
-        assert torch.equal(whole.clean, framed(BundledSample().test().images[5:9]))
+        assert torch.equal(whole.clean, framed_digits(BundledSample().test().images[5:9]))
 
     def test_no_transformation(self) -> None:
         for group in (None, Projective(2)):

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from tasks.images.checkpoints import load_checkpoint
+from tasks.checkpoints import load_checkpoint
 from tasks.images.convnet import ConvNet
-from tasks.images.data import ImageBatch, framed
+from tasks.images.data import ImageBatch
 from tasks.images.laws import NoTransformation, affine_noise, homography_noise
 from tasks.images.mnist import BundledSample
 from tasks.images.regulariser import AdversarialRegulariser
 from tasks.images.training import ClassifierTraining, RegulariserTraining, VAETraining
 from tasks.images.vae import VAE
 from tests.helpers import seeded
-from tests.tasks.helpers import run_on_sample
+from tests.tasks.helpers import DIGITS, framed_digits, run_on_sample
 from trivgeo.errors import ConfigurationError
 
 pytestmark = pytest.mark.usefixtures("workplace")
@@ -34,7 +34,7 @@ def test_a_classifier_learns_exports_and_resumes() -> None:
     assert straight.metadata["seed"] == 0
     digits = BundledSample().test()
     with torch.no_grad():
-        accuracy = (straight.network(framed(digits.images)).argmax(-1) == digits.labels).float().mean()
+        accuracy = (straight.network(framed_digits(digits.images)).argmax(-1) == digits.labels).float().mean()
     assert straight.metadata["metrics"]["accuracy"] == pytest.approx(accuracy.item())
 
 
@@ -42,11 +42,11 @@ def test_an_autoencoder_learns() -> None:
     size = ("--model.network.init_args.hidden=[64]", "--data.batch_size=50")
     run_on_sample("fit", "mnist/vae", *size, "--model.learning_rate=0.005", epochs=12)
     loaded = load_checkpoint(VAE, "checkpoints/vae.safetensors")
-    images = framed(BundledSample().test().images)
+    images = framed_digits(BundledSample().test().images)
     trained = loaded.network.elbo_energy(images)
     assert trained.mean().item() == pytest.approx(loaded.metadata["metrics"]["energy"], rel=1e-4)
     # better than the best constant image with no information in the latent variable
-    mean_image = framed(BundledSample().train().images).mean(0)
+    mean_image = framed_digits(BundledSample().train().images).mean(0)
     assert trained.mean() < 0.1 * (images - mean_image).square().sum((1, 2, 3)).mean() * 0.9
 
 
@@ -70,15 +70,15 @@ def test_configurations_are_complete(name: str, metric: str, highest: float) -> 
 class TestRegulariserLoss:
     def batch(self) -> ImageBatch:
         digits = BundledSample().test()
-        return ImageBatch(framed(digits.images[:16]), digits.labels[:16])
+        return ImageBatch(framed_digits(digits.images[:16]), digits.labels[:16])
 
     def test_no_transformation_has_no_gap(self) -> None:
-        training = RegulariserTraining(AdversarialRegulariser(), NoTransformation())
-        metrics = training.measure(self.batch())
+        training = RegulariserTraining(AdversarialRegulariser, DIGITS, NoTransformation())
+        metrics = training.measure(self.batch(), 0)
         assert metrics["gap"].item() == pytest.approx(0.0, abs=1e-5)
 
     def test_undefined_images_are_empty(self) -> None:
-        training = RegulariserTraining(AdversarialRegulariser(), homography_noise(perspective=5.0))
+        training = RegulariserTraining(AdversarialRegulariser, DIGITS, homography_noise(perspective=5.0))
         moved = training.transformed(self.batch().image, seeded(0))
         assert moved.isfinite().all()
         assert 0 < moved.flatten(1).eq(0).all(1).sum() < 16
@@ -86,8 +86,8 @@ class TestRegulariserLoss:
 
 @pytest.mark.parametrize("options", [{"learning_rate": 0.0}, {"weight_decay": -1.0}, {"warmup": 1.0}, {"warmup": -0.1}])
 def test_wrong_configuration(options: dict[str, float]) -> None:
-    for make in (lambda: ClassifierTraining(ConvNet(), **options), lambda: VAETraining(VAE(), **options)):
+    for make in (lambda: ClassifierTraining(ConvNet, DIGITS, **options), lambda: VAETraining(VAE, DIGITS, **options)):
         with pytest.raises(ConfigurationError):
             make()
     with pytest.raises(ConfigurationError, match="penalty"):
-        RegulariserTraining(AdversarialRegulariser(), affine_noise(), penalty=0.0)
+        RegulariserTraining(AdversarialRegulariser, DIGITS, affine_noise(), penalty=0.0)

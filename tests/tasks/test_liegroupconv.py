@@ -10,24 +10,22 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
+from tasks.checkpoints import initialise, load_checkpoint, save_checkpoint
 from tasks.cli import main
-from tasks.images.checkpoints import load_checkpoint, save_checkpoint
-from tasks.images.data import framed
+from tasks.images.energies import load_classifier
 from tasks.images.liegroupconv import (
     AffineConv,
     GroupConvolution,
     HomographyConv,
     LieGroupConv,
     Lifting,
-    TrainedAffineConv,
-    TrainedHomographyConv,
     disc_points,
     haar_sample,
     window_points,
 )
 from tasks.images.mnist import BundledSample
-from tasks.images.models import initialise
 from tests.helpers import affine_line, rand, randn, random_vectors, seeded
+from tests.tasks.helpers import DIGITS, framed_digits
 from trivgeo.actions.image import pixel_centres
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, Affine, LieGroup, Projective
@@ -48,7 +46,7 @@ class RigidConv(LieGroupConv):
 
 def made(kind: type[LieGroupConv], **options: object) -> LieGroupConv:
     """A network with weights, and with statistics of its normalisations that are not those of its constructor."""
-    network = kind(**{**SMALL, **options})
+    network = kind(DIGITS, **{**SMALL, **options})
     initialise(network, seeded(0))
     network.double().train()(rand(8, 1, 40, 40, seed=9))
     return network.eval()
@@ -74,7 +72,7 @@ def moved_by(group: LieGroup, g: Tensor, side: int) -> Tensor:
 
 
 def lifting_of(group: LieGroup, points: int) -> Lifting:
-    lifting = Lifting(group.action(), 0.4, points, 3, 6)
+    lifting = Lifting(group.action(), 1, 0.4, points, 3, 6)
     initialise(lifting, seeded(3))
     return lifting.double()
 
@@ -314,24 +312,24 @@ class TestNetwork:
         state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         first, second = network(x), network(x)
         assert (first - second).abs().max() > 1e-3
-        resumed = AffineConv(**SMALL).double().train()
+        resumed = AffineConv(DIGITS, **SMALL).double().train()
         resumed.load_state_dict(state)
         assert torch.equal(resumed(x), first)
-        other = AffineConv(**SMALL, seed=1).double().eval()
+        other = AffineConv(DIGITS, **SMALL, seed=1).double().eval()
         other.load_state_dict({name: t for name, t in state.items() if "weight" in name}, strict=False)
         assert not torch.equal(other.evaluation_elements, network.evaluation_elements)
 
-    @pytest.mark.parametrize("source", [TrainedAffineConv, TrainedHomographyConv])
-    def test_checkpoint(self, source: type[TrainedAffineConv | TrainedHomographyConv], tmp_path: Path) -> None:
-        network = made(source.kind, scale=0.3, seed=2).float()
+    @pytest.mark.parametrize("kind", NETWORKS)
+    def test_checkpoint(self, kind: type[LieGroupConv], tmp_path: Path) -> None:
+        network = made(kind, scale=0.3, seed=2).float()
         path = str(tmp_path / "net.safetensors")
         save_checkpoint(network, path, {"seed": 2})
-        loaded = load_checkpoint(source.kind, path)
+        loaded = load_checkpoint(kind, path)
         assert loaded.network.architecture == network.architecture
         assert loaded.network.architecture["scale"] == [0.3] * network.region.dim
         x = margin_images(2).float()
         with torch.no_grad():
-            assert torch.equal(source(path).load()(x), network(x))
+            assert torch.equal(load_classifier(path)(x), network(x))
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -346,13 +344,12 @@ class TestNetwork:
             ({"width": 0}, "width"),
             ({"samples": 0}, "samples"),
             ({"evaluation_samples": 0}, "evaluation_samples"),
-            ({"classes": 0}, "classes"),
         ],
     )
     @pytest.mark.parametrize("kind", NETWORKS)
     def test_wrong_configuration(self, kind: type[LieGroupConv], options: dict[str, object], message: str) -> None:
         with pytest.raises(ConfigurationError, match=message):
-            kind(**{**SMALL, **options})
+            kind(DIGITS, **{**SMALL, **options})
 
 
 @pytest.mark.parametrize(("config", "kind"), [("affconv", AffineConv), ("homconv", HomographyConv)])
@@ -384,7 +381,7 @@ class TestTraining:
         module = self.run(tmp_path, monkeypatch, config, "test", *limits).model
         assert isinstance(module.network, kind)
         digits = BundledSample().train()
-        x, label = framed(digits.images[:16]), digits.labels[:16]
+        x, label = framed_digits(digits.images[:16]), digits.labels[:16]
         network = module.network.train()
         optimiser = torch.optim.SGD(network.parameters(), 1e-2)
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from scipy.interpolate import CubicSpline
 
-from tasks.pde.deeponet import DeepONet, load_deeponet
+from tasks.checkpoints import load_checkpoint
+from tasks.pde.deeponet import DeepONet
 from tasks.pde.domain import relative_l2
 from tasks.pde.heat import HEAT_NU, HeatEquation, exact_solution
 from tasks.pde.predictor import OperatorPredictor
@@ -61,7 +62,8 @@ def test_interpolation_continues_linearly() -> None:
 
 def test_predictor_reaches_the_floor_and_does_not_care_when_the_problem_starts() -> None:
     """A line at t = 3 is the same problem three units later: the time translation is composed in (DESIGN 3.5)."""
-    network, _ = load_deeponet(CHECKPOINT)
+    loaded = load_checkpoint(DeepONet, str(CHECKPOINT))
+    network, _ = loaded.network, loaded.metadata
     predictor = OperatorPredictor(network, HEAT.domain.sensors(200))
     place = HEAT.domain.sensors(300, dtype=torch.float64)[None]
     initial = torch.stack([place, torch.zeros_like(place), torch.sin(2 * place)], -1)

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from tasks.cli import main
+from tasks.overlays import read
 from tasks.so10.data import SampleRequests
 from tasks.so10.law import CornerLaw
 from tasks.so10.samplers import Langevin, ReverseDiffusion
@@ -27,10 +28,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("sys.argv", ["tasks"])
 
     def go(name: str, count: int, seeds: list[int], **changes: Any) -> dict[str, Any]:
-        config = yaml.safe_load((CONFIGS / name).read_text())
+        config = read(CONFIGS / name)
         config["trainer"]["default_root_dir"] = str(tmp_path)
         config["trainer"]["enable_progress_bar"] = False
-        config["trainer"]["callbacks"][0]["init_args"]["directory"] = str(tmp_path)
         config["data"]["init_args"] = {"seeds": seeds, "count": count}
         config["model"]["init_args"]["sampler"]["init_args"].update(changes)
         path = tmp_path / "small.yaml"
@@ -93,9 +93,9 @@ class TestTask:
         results = run("langevin_short.yaml", 4000, [0])
         assert results["metrics"]["kolmogorov-smirnov distance"]["worst"] < 0.045
 
-    @pytest.mark.parametrize("name", [p.name for p in sorted(CONFIGS.glob("*.yaml"))])
+    @pytest.mark.parametrize("name", [p.name for p in sorted(CONFIGS.glob("*.yaml")) if p.stem != "base"])
     def test_configs_are_whole(self, name: str) -> None:
-        config = yaml.safe_load((CONFIGS / name).read_text())
+        config = read(CONFIGS / name)
         assert config["trainer"]["default_root_dir"] == f"runs/so10/{name.removesuffix('.yaml')}"
 
     def test_bad_input(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks import sweep
+from tasks import overlays, sweep
 from tasks.sweep import Line, Sweep
 from trivgeo.errors import ConfigurationError
 
@@ -115,7 +115,7 @@ def test_shipped_budgets_can_be_read(name: str) -> None:
 def test_shipped_tables_name_settings_that_exist(name: str) -> None:
     read = Sweep.read(str(CONFIGS / f"{name}.yaml"))
     assert all((CONFIGS.parents[1] / base).exists() for base in read.base)
-    base = yaml.safe_load((CONFIGS.parents[1] / read.base[0]).read_text())
+    base = overlays.read(CONFIGS.parents[1] / read.base[0])
     lines = [*read.rows, *read.columns, Line("", read.settings)]
     for setting in {s for line in lines for s in line.settings}:
         branch = base

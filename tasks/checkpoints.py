@@ -1,39 +1,71 @@
-"""Files of trained image networks: safetensors with the architecture in the header, found by name.
+"""Files of trained networks: safetensors with all that rebuilds the network in the header, found by name or path.
 
 A name stands for the file in `tasks/checkpoints/` where the repository holds one, else for the file in the folder of
 trained checkpoints: TRIVGEO_CHECKPOINTS, by default `runs/checkpoints` in the checkout. The file
 `tasks/checkpoints/manifest.json` lists every name with the configuration that trains it, what was measured, and the
 checksum of the file measured.
+
+The header says `network`, the class path; `architecture`, its constructor arguments; `metadata`, what was measured and
+with what; and of a learned score `score`: its group and its noise. Files of earlier releases are read as well, and
+`python -m tasks convert FILE ...` writes them anew.
 """
 
 import hashlib
+import importlib
 import json
 import os
-from collections.abc import Mapping
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import torch
 from lightning.pytorch.utilities import rank_zero_info
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from tasks.images.models import ImageNetwork
+from tasks.legacy import modern_header
 from trivgeo.errors import CheckpointError
+from trivgeo.groups import LieGroup
 
 FOLDER_VARIABLE = "TRIVGEO_CHECKPOINTS"
 """Environment variable that names the folder of trained checkpoints."""
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 _COMMITTED = _ROOT / "tasks" / "checkpoints"
 _MANIFEST = _COMMITTED / "manifest.json"
 _SUFFIX = ".safetensors"
-_NETWORK_KEY = "image.network"
-_ARCHITECTURE_KEY = "image.architecture"
-_METADATA_KEY = "image.metadata"
 
-NetworkT = TypeVar("NetworkT", bound=ImageNetwork)
+
+class Network(nn.Module, ABC):
+    """A network that a checkpoint can hold."""
+
+    @property
+    @abstractmethod
+    def architecture(self) -> dict[str, Any]:
+        """Constructor arguments that rebuild a network of this shape (plain types)."""
+
+    def initialise(self, seed: int) -> None:
+        """Draw initial weights in place, a function of the seed alone, by `initialise`."""
+        initialise(self, torch.Generator().manual_seed(seed))
+
+
+def initialise(network: nn.Module, generator: torch.Generator) -> None:
+    """Draw initial weights in place: normal with variance 2 / fan_in (He et al., 2015), biases zero.
+
+    Parameters of one dimension that are no biases, those of normalisation, keep what their constructor gave.
+    """
+    for name, parameter in network.named_parameters():
+        if parameter.ndim > 1:
+            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+
+
+NetworkT = TypeVar("NetworkT", bound=Network)
 
 
 @dataclass(frozen=True)
@@ -41,14 +73,16 @@ class Loaded(Generic[NetworkT]):
     """A trained network.
 
     Attributes:
-        network: on the CPU, in evaluation mode, its parameters constant (no gradients).
+        network: on the CPU, in the dtype of the file, in evaluation mode, its parameters constant (no gradients).
         metadata: what it was saved with: metrics, seed, versions.
+        score: what a learned score was saved with, see `tasks.learned.describe`; `None` for other networks.
         sha256: checksum of the file.
         listed: whether that is the checksum in the manifest; a network trained again has another.
     """
 
     network: NetworkT
     metadata: dict[str, Any]
+    score: dict[str, Any] | None
     sha256: str
     listed: bool
 
@@ -77,23 +111,37 @@ def manifest() -> dict[str, dict[str, Any]]:
     return json.loads(_MANIFEST.read_text())
 
 
-def save_checkpoint(network: ImageNetwork, path: str | Path, metadata: Mapping[str, Any]) -> None:
+def fingerprint(group: LieGroup) -> dict[str, Any]:
+    """What a file says of a group, apart from its scale, in plain types."""
+    return {"class": type(group).__name__, "dim": group.dim}
+
+
+def matches(group: LieGroup, found: Mapping[str, Any]) -> bool:
+    """Whether a file was written for this group, whatever its scale."""
+    return fingerprint(group) == found
+
+
+def save_checkpoint(
+    network: Network, path: str | Path, metadata: Mapping[str, Any], score: Mapping[str, Any] | None = None
+) -> None:
     """Write a network to a safetensors file with its architecture and metadata in the header.
 
     Args:
         network: the network.
         path: the file; missing parent folders are created.
         metadata: what JSON can hold.
+        score: of a learned score, see `tasks.learned.describe`.
 
     Raises:
         CheckpointError: the metadata cannot be written as JSON.
     """
+    kind = type(network)
+    entries = {"architecture": network.architecture, "metadata": dict(metadata)}
+    if score is not None:
+        entries["score"] = dict(score)
     try:
-        header = {
-            _NETWORK_KEY: type(network).__name__,
-            _ARCHITECTURE_KEY: json.dumps(network.architecture),
-            _METADATA_KEY: json.dumps(dict(metadata)),
-        }
+        header = {"network": f"{kind.__module__}.{kind.__qualname__}"}
+        header |= {name: json.dumps(entry) for name, entry in entries.items()}
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"metadata must be plain JSON types: {error}") from error
     path = Path(path)
@@ -108,7 +156,7 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
     """Read a trained network.
 
     Args:
-        kind: the class that it must have.
+        kind: the class that it must have, or one that this is derived from.
         name: a name of the manifest, or the path of a `.safetensors` file.
 
     Raises:
@@ -124,16 +172,15 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
             tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: expected a readable safetensors file: {error}") from error
-    if header.get(_NETWORK_KEY) != kind.__name__:
-        raise CheckpointError(
-            f"{path}: expected a {kind.__name__}, got {header.get(_NETWORK_KEY) or 'no image network'}"
-        )
-    architecture, metadata = (_read_header(path, header, key) for key in (_ARCHITECTURE_KEY, _METADATA_KEY))
+    header = modern_header(path, header)
+    found = _class(path, header.get("network"), kind)
+    architecture, metadata = (_read_header(path, header, key) for key in ("architecture", "metadata"))
+    score = _read_header(path, header, "score") if "score" in header else None
     try:
-        network = kind(**architecture)
+        network = found(**architecture)
     except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: the header's architecture {architecture} is no {kind.__name__}: {error}"
+            f"{path}: the header's architecture {architecture} is no {found.__name__}: {error}"
         ) from error
     _fit(path, network, tensors)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -141,10 +188,40 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
     listed = entry is not None and entry["sha256"] == sha256
     if entry is not None and not listed:
         rank_zero_info(f"{path}: not the file of the manifest but one trained again; its figures may differ a little")
-    return Loaded(network.eval().requires_grad_(False), metadata, sha256, listed)
+    return Loaded(network.eval().requires_grad_(False), metadata, score, sha256, listed)
 
 
-def _fit(path: Path, network: ImageNetwork, tensors: Mapping[str, Tensor]) -> None:
+def convert(path: str | Path) -> None:
+    """Write a file of an earlier release in the form of today; the tensors and what was measured stay.
+
+    Args:
+        path: the file, which is replaced.
+
+    Raises:
+        CheckpointError: see `load_checkpoint`.
+    """
+    loaded = load_checkpoint(Network, str(path))  # type: ignore[type-abstract]
+    save_checkpoint(loaded.network, path, loaded.metadata, loaded.score)
+
+
+def _class(path: Path, name: str | None, kind: type[NetworkT]) -> type[NetworkT]:
+    """The class of a class path, if it is a `kind`."""
+    if name is None:
+        raise CheckpointError(f"{path}: expected a {kind.__name__}, got no network of this library")
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = vars(importlib.import_module(module)).get(attribute)
+    except (ImportError, ValueError) as error:
+        raise CheckpointError(f"{path}: expected a {kind.__name__}, got {name}: {error}") from error
+    if not isinstance(found, type) or not issubclass(found, kind):
+        raise CheckpointError(f"{path}: expected a {kind.__name__}, got {attribute}")
+    return found
+
+
+def _fit(path: Path, network: Network, tensors: Mapping[str, Tensor]) -> None:
+    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if len(dtypes) == 1:
+        network.to(dtypes.pop())
     expected = {name: (list(tensor.shape), tensor.dtype) for name, tensor in network.state_dict().items()}
     found = {name: (list(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     faults = [f"missing {name} {expected[name]}" for name in expected.keys() - found.keys()]
@@ -178,3 +255,14 @@ def _read_header(path: Path, header: Mapping[str, str], key: str) -> dict[str, A
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected header entry {key!r} to be an object, got {type(value).__name__}")
     return value
+
+
+def main(files: Sequence[str]) -> None:
+    """Convert files and say so.
+
+    Args:
+        files: the command line after `convert`.
+    """
+    for file in files:
+        convert(file)
+        sys.stdout.write(f"{file}: sha256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()}\n")

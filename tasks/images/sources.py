@@ -1,0 +1,51 @@
+"""The contract of a set of labelled images: what adding one takes."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from tasks.images.models import ImageFormat
+
+
+class LabelledImages(NamedTuple):
+    """Images with their classes.
+
+    Attributes:
+        images: bytes, ink is 255, `[n, c, h, w]`.
+        labels: numbers of the classes from 0 on, `[n]`.
+    """
+
+    images: UInt8[Tensor, "n c h w"]
+    labels: Int[Tensor, " n"]
+
+
+class ImageSource(ABC):
+    """Training and test images of one size.
+
+    Attributes:
+        channels: of the images.
+        classes: that there are.
+        frame: height and width in pixels of the frame that networks see, the images in its middle.
+    """
+
+    channels: int
+    classes: int
+    frame: tuple[int, int]
+
+    @property
+    def format(self) -> ImageFormat:
+        """What networks see."""
+        return ImageFormat(self.channels, *self.frame, self.classes)
+
+    def prepare(self) -> None:  # noqa: B027 (most sources have nothing to prepare)
+        """Fetch what is missing; called once, in one process."""
+
+    @abstractmethod
+    def train(self) -> LabelledImages:
+        """The images for training."""
+
+    @abstractmethod
+    def test(self) -> LabelledImages:
+        """The images for tests, none of them in `train`."""

@@ -1,0 +1,88 @@
+"""Configuration files that lie on others.
+
+A file may name those that it lies on, relative to its own folder, from the lowest to the highest:
+
+    base: [base.yaml, mixed.yaml]
+
+Trees are merged key by key; what stands above wins, and where a `class_path` changes, the `init_args` of the old class
+go with it. `$name` in a value becomes the folder and the stem of the file that was asked for, such as
+`heat/tied_mixed`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trivgeo.errors import ConfigurationError
+
+_BASE = "base"
+_OPTIONS = ("--config", "-c")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The whole configuration of a file.
+
+    Raises:
+        ConfigurationError: a file is missing or no YAML, lies on itself, or its `base` is no list of files.
+    """
+    path = Path(path)
+    return _named(_read(path.resolve(), ()), f"{path.resolve().parent.name}/{path.stem}")
+
+
+def merge(below: Any, above: Any) -> Any:
+    """One tree laid on another."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    if "class_path" in above and above["class_path"] != below.get("class_path"):
+        return above
+    return below | {key: merge(below[key], value) if key in below else value for key, value in above.items()}
+
+
+def resolved(arguments: Sequence[str]) -> list[str]:
+    """Command line arguments in which every configuration file is replaced by its whole configuration."""
+    found: list[str] = []
+    expects_file = False
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if expects_file:
+            found.append(_text(argument))
+        elif option in _OPTIONS and equals:
+            found.append(f"{option}={_text(value)}")
+        else:
+            found.append(argument)
+        expects_file = argument in _OPTIONS
+    return found
+
+
+def _text(file: str) -> str:
+    return yaml.safe_dump(read(file), sort_keys=False)
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    if path in above:
+        raise ConfigurationError(f"{path}: expected files that do not lie on themselves")
+    if not path.exists():
+        raise ConfigurationError(f"{path}: expected a configuration, the file does not exist")
+    try:
+        document = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{path}: expected a configuration in YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigurationError(f"{path}: expected a configuration in YAML, got {type(document).__name__}")
+    files = document.pop(_BASE, [])
+    if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+        raise ConfigurationError(f"{path}: {_BASE}: expected a list of files, got {files!r}")
+    whole: dict[str, Any] = {}
+    for file in files:
+        whole = merge(whole, _read((path.parent / file).resolve(), (*above, path)))
+    return merge(whole, document)
+
+
+def _named(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _named(entry, name) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_named(entry, name) for entry in value]
+    return value.replace("$name", name) if isinstance(value, str) else value

@@ -1,0 +1,64 @@
+"""Test sets: batches of problems for one seed after another, each a function of its seed and number alone."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader, Dataset
+
+from tasks.seeds import check_seeds
+
+
+class Request(NamedTuple):
+    """A batch without data, for tests that draw all that they need.
+
+    Attributes:
+        seed: of the draws.
+        number: of the batch among those of its seed.
+        size: how many are to be drawn.
+    """
+
+    seed: int
+    number: int = 0
+    size: int = 0
+
+
+class Problems(pl.LightningDataModule, ABC):
+    """Batches of a test, all of one seed, then all of the next; each says its `seed` and its `number` in that seed.
+
+    Args:
+        seeds: of the test; every method that draws random numbers at a batch draws them by its seed and number.
+
+    Raises:
+        ConfigurationError: no seeds, or a seed twice.
+    """
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        super().__init__()
+        self.seeds = check_seeds(seeds)
+
+    @property
+    def batches(self) -> int:
+        """Batches of a seed."""
+        return 1
+
+    @abstractmethod
+    def batch(self, seed: int, number: int) -> Any:
+        """One batch, with attributes `seed` and `number`."""
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """All batches."""
+        return DataLoader(_Batches(self), batch_size=None)
+
+
+class _Batches(Dataset[Any]):
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+
+    def __len__(self) -> int:
+        return len(self._problems.seeds) * self._problems.batches
+
+    def __getitem__(self, index: int) -> Any:
+        place, number = divmod(index, self._problems.batches)
+        return self._problems.batch(self._problems.seeds[place], number)
