@@ -47,9 +47,9 @@ class Problems:
 
 def with_focal(problems: Problems, x: Tensor, initial: int, evaluations: int, together: int) -> Tensor:
     """The lowest energies, so many problems at a time."""
-    inverter = FoCal(problems.action, problems.energy, initial, evaluations, max_evaluations=together * initial)
+    inverter = FoCal(problems.action, problems.energy, initial, evaluations)
     generator = torch.Generator(x.device).manual_seed(1)
-    return inverter(x, generator=generator).best_energy()
+    return torch.cat([inverter(part, generator=generator).best_energy() for part in x.split(together)])
 
 
 def with_bayesian_optimization(problems: Problems, x: Tensor, initial: int, evaluations: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from tasks.checkpoints import Network, fingerprint, load_checkpoint, matches
 from tasks.training import NetworkTraining
@@ -19,13 +19,10 @@ from trivgeo.groups import Action
 from trivgeo.inversion import (
     AmortizedInverter,
     DataEnergy,
-    InversionResult,
-    Inverter,
     LearnedScore,
     consistency_loss,
 )
-from trivgeo.sde import GeometricSchedule
-from trivgeo.sde.denoising import DenoisingStep, RefiningStep
+from trivgeo.sde import DenoisingStep, GeometricSchedule, RefiningStep
 
 
 class NoiseNetwork(Network):
@@ -239,7 +236,7 @@ def _(action: OperatorAction, scale: Any) -> OperatorAction:
     return OperatorAction(action.group.with_scale(scale).action())
 
 
-class TrainedInverter(nn.Module, Inverter):
+class TrainedInverter(AmortizedInverter):
     """An `AmortizedInverter` of a trained score; see there for the options that are not here.
 
     Args:
@@ -265,21 +262,13 @@ class TrainedInverter(nn.Module, Inverter):
         stepper: DenoisingStep | None = None,
         start: Literal["noise", "identity"] = "identity",
         ranked: bool = False,
-        max_evaluations: int | None = None,
     ) -> None:
-        super().__init__()
-        self.inverter = AmortizedInverter(
+        super().__init__(
             load_score(checkpoint, action),
             energy if ranked else None,
-            steps=steps,
-            num_hypotheses=num_hypotheses,
-            stepper=RefiningStep() if stepper is None else stepper,
-            start=start,
-            times=times,
-            max_evaluations=max_evaluations,
+            steps,
+            num_hypotheses,
+            RefiningStep() if stepper is None else stepper,
+            start,
+            times,
         )
-        self.action = self.inverter.action
-
-    def forward(self, x_tilde: Any, *, generator: torch.Generator | None = None) -> InversionResult:
-        """Those of the `AmortizedInverter`."""
-        return self.inverter(x_tilde, generator=generator)

@@ -17,7 +17,6 @@ from scipy.io import savemat
 with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
     import trivgeo.inversion
     from tasks.checkpoints import save_checkpoint
-    from tasks.hybrid import WeighedInverter
     from tasks.images.convnet import ConvNet
     from tasks.images.data import CleanTraining, ImageBatch
     from tasks.images.energies import ClassifierEnergy, PredictedClass, VAEEnergy, load_classifier
@@ -38,6 +37,7 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
     from tasks.images.testsets import AffNISTFiles, DrawnTest, HomNISTFiles, ImageProblems
     from tasks.images.training import ClassifierTraining, RegulariserTraining, VAETraining
     from tasks.images.vae import VAE
+    from tasks.inverters import ProposedInverter
     from tasks.learned import DistillationTraining, ScoreTraining, TrainedInverter, describe
     from tasks.pde.burgers import BurgersEquation
     from tasks.pde.heat import HeatEquation
@@ -53,16 +53,19 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
         ITS,
         TIED,
         AmortizedInverter,
-        Descent,
+        Choose,
+        Descend,
         DomainDistance,
         FunctionEnergy,
         GaussianInitialEnergy,
         GroupElements,
-        HybridInverter,
-        InversionResult,
         Inverter,
+        KeepLower,
         LieLAC,
+        Noise,
         OrbitCurvature,
+        Propose,
+        Reverse,
         TestTimeEquivariant,
         affine_levels,
         calibrated_scale,
@@ -106,7 +109,7 @@ def inverters() -> None:
     def run(inverter: Inverter, x: object) -> None:
         called.add(type(inverter))
         result = inverter(x, generator=seeded(0))
-        result.best(), result.best_energy(), result.found, InversionResult.cat([result, result])
+        result.best(), result.best_energy(), result.found
 
     for make in METHODS.values():
         for action, energy, x in (images(), operators()):
@@ -114,7 +117,9 @@ def inverters() -> None:
     action, energy, x = images()
     warp = ImageWarp(Affine(2))
     schedule = GeometricSchedule(0.1, 1.0)
-    run(TIED(action, energy, schedule, 4, 2, 6, pruning=[(0.5, 3)], descent=Descent(2, 0.05, 0.5), log_det=True), x)
+    for side in ("restored", "given"):
+        run(TIED(action, energy, schedule, 4, 2, 6, pruning=[(0.5, 3)], side=side), x)
+    run(TIED(action, energy, schedule, 4, 2, 6).then(Descend(2)).replace(log_det=True, max_evaluations=5), x)
     run(LieLAC(action, energy, 2, 0.05, 3, parametrization=GroupElements()), x)
     levels = affine_levels()
     run(ITS(warp, energy, levels, 6, 2, classes=lambda y: y.sum((1, 2, 3)).long(), criterion=OrbitCurvature()), x)
@@ -124,10 +129,11 @@ def inverters() -> None:
     consistency_loss(score, untrained(1), circles, generator=seeded(0)).backward()
     turned = AmortizedInverter(score, lambda y: y.square().sum((1, 2)), num_hypotheses=6, steps=3)
     run(turned, circles)
+    moves = KeepLower(Noise(steps=2, time=0.3), Reverse(steps=2))
     for choice in ("lowest", "resample"):
-        run(HybridInverter(turned, turned.energy, num_hypotheses=3, choice=choice, steps=2), circles)
+        run(Inverter(turned.action, turned.energy, [Propose(turned), Choose(3, choice), moves]), circles)
     exported = {c for c in vars(trivgeo.inversion).values() if isinstance(c, type) and issubclass(c, Inverter)}
-    assert called == exported - {Inverter}, exported - {Inverter} ^ called
+    assert called == exported, exported ^ called
 
 
 def equivariance() -> None:
@@ -223,7 +229,7 @@ def learned_poses(folder: Path) -> None:
     DistillationTraining(file, action).measure(clean, 0)
     energy = FunctionEnergy(lambda x: x.square().sum((1, 2, 3)))
     proposals = partial(TrainedInverter, checkpoint=file, num_hypotheses=2, ranked=True)
-    for inverter in (proposals(action, energy), WeighedInverter(action, energy, proposals, steps=1)):
+    for inverter in (proposals(action, energy), ProposedInverter(action, energy, proposals, [Choose()])):
         inverter(batch.image, generator=seeded(0))
 
 

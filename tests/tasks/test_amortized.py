@@ -12,19 +12,19 @@ import yaml
 
 from tasks.checkpoints import initialise, load_checkpoint, save_checkpoint
 from tasks.cli import main
-from tasks.hybrid import WeighedInverter
 from tasks.images.convnet import ConvNet
 from tasks.images.laws import AffineRecipe
 from tasks.images.mnist import BundledSample
 from tasks.images.pose import PoseNetwork
 from tasks.images.testsets import DrawnProblems
+from tasks.inverters import ProposedInverter
 from tasks.learned import TrainedInverter, describe, load_score
 from tests.helpers import seeded
 from tests.tasks.helpers import CONFIGS, DIGITS, framed_digits, run_on_sample
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import Affine, Projective
-from trivgeo.inversion import FunctionEnergy, LearnedScore
+from trivgeo.inversion import Choose, FunctionEnergy, KeepLower, LearnedScore, Noise, Reverse
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.denoising import AncestralStep
 
@@ -162,7 +162,8 @@ class TestInverters:
             num_hypotheses=5,
             stepper=AncestralStep(),
         )
-        inverter = WeighedInverter(ImageWarp(Affine(2)), energy, proposals, num_hypotheses=2, steps=2, temperature=0.1)
+        moves = KeepLower(Noise(steps=2, time=0.3), Reverse(steps=2, temperature=0.1))
+        inverter = ProposedInverter(ImageWarp(Affine(2)), energy, proposals, [Choose(2), moves])
         r = inverter(self.IMAGES, generator=seeded(0))
         assert r.elements.shape == (3, 2, 2, 3)
         assert (r.energy_evaluations, r.gradient_evaluations, r.network_evaluations) == (7, 8, 10)

@@ -1,0 +1,46 @@
+"""Inverters as a configuration names them: a method, what it proposes to, how it ends, and how much memory it has."""
+
+from collections.abc import Callable, Sequence
+
+from trivgeo.groups import Action
+from trivgeo.inversion import DataEnergy, Inverter, Propose, Stage
+
+Method = Callable[[Action, DataEnergy | None], Inverter]
+"""What a configuration gives: an inverter but for its action and energy."""
+
+
+class ProposedInverter(Inverter):
+    """Hypotheses of one method, weighed and moved by stages with the energy.
+
+    Args:
+        action: on data; the scale of its group is that of the proposals.
+        energy: see `Inverter`.
+        proposals: the method that proposes.
+        stages: what comes after, such as `trivgeo.inversion.Choose`.
+    """
+
+    def __init__(
+        self, action: Action, energy: DataEnergy | None, proposals: Method, stages: Sequence[Stage] = ()
+    ) -> None:
+        proposed = proposals(action, energy)
+        super().__init__(proposed.action, energy, [Propose(proposed), *stages])
+
+
+def made(
+    method: Method,
+    action: Action,
+    energy: DataEnergy | None,
+    finish: Sequence[Stage] | None,
+    max_evaluations: int | None,
+) -> Inverter:
+    """The inverter of a test.
+
+    Args:
+        method: makes it from the action and the energy.
+        action: on data.
+        energy: of data.
+        finish: stages that end every inversion.
+        max_evaluations: see `Inverter`.
+    """
+    inverter = method(action, energy).then(*(finish or ()))
+    return inverter.replace(max_evaluations=max_evaluations, progress=False)
