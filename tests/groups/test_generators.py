@@ -26,6 +26,30 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
 from tests.groups.pdes import burgers, heat, kdv
 from tests.groups.test_pde_symmetries import residual
+from tests.groups.textbook import (
+    BURGERS,
+    FILIFORM,
+    GALILEI,
+    HEAT,
+    KDV,
+    LINEAR,
+    NU,
+    PLANE,
+    SCHROEDINGER,
+    SPACE,
+    TURNS,
+    b,
+    c,
+    d,
+    e,
+    nu,
+    t,
+    u,
+    v,
+    x,
+    y,
+    z,
+)
 from tests.helpers import BOUNDS, assert_relative, numeric_jacobian, rand, randn, random_elements, random_vectors
 from trivgeo.actions import OperatorAction
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
@@ -47,45 +71,6 @@ from trivgeo.groups import (
 from trivgeo.groups.generators.reductive import ReductiveGroup
 from trivgeo.groups.structure import centre, derived_series, find_split, levi_factor, nilradical, radical
 from trivgeo.sde import GeometricSchedule, NoiseKernel
-
-NU = 0.1
-x, y, z, t, u, v = sp.symbols("x y z t u v")
-b, c, d, e = sp.symbols("b c d e")
-nu = sp.Symbol("nu")
-
-HEAT = {
-    "D": (x, 2 * t, 0),
-    "E": (0, 1, 0),
-    "F": (x * t, t**2, -(x**2 / (4 * nu) + t / 2) * u),
-    "Q": (1, 0, 0),
-    "P": (t, 0, -x * u / (2 * nu)),
-    "Z": (0, 0, u),
-}
-BURGERS = {"D": (x, 2 * t, -u), "E": (0, 1, 0), "F": (x * t, t**2, x - t * u), "Q": (1, 0, 0), "P": (t, 0, 1)}
-KDV = {"X": (1, 0, 0), "T": (0, 1, 0), "C": (t, 0, 1), "S": (x, 3 * t, -2 * u)}
-PLANE = {"Tx": (1, 0), "Ty": (0, 1)}
-LINEAR = {"xx": (x, 0), "xy": (y, 0), "yx": (0, x), "yy": (0, y)}
-SPACE = {"Tx": (1, 0, 0), "Ty": (0, 1, 0), "Tz": (0, 0, 1)}
-TURNS = {"Rx": (0, -z, y), "Ry": (z, 0, -x), "Rz": (-y, x, 0)}
-GALILEI = {k: (*f, 0) for k, f in (SPACE | TURNS).items()}
-GALILEI |= {f"K{k[1]}": (*(t * s for s in f), 0) for k, f in SPACE.items()} | {"E": (0, 0, 0, 1)}
-SCHROEDINGER = {
-    "Q": (1, 0, 0, 0),
-    "E": (0, 1, 0, 0),
-    "R": (0, 0, -v, u),
-    "P": (t, 0, -x * v / 2, x * u / 2),
-    "D": (x, 2 * t, -u / 2, -v / 2),
-    "F": (x * t, t**2, -t * u / 2 - x**2 * v / 4, -t * v / 2 + x**2 * u / 4),
-}
-FILIFORM = {
-    "X": (1, 0, 0, 0, 0, 0),
-    "S": (x, 0, b, 2 * c, 3 * d, 4 * e),
-    "Y1": (0, 1, x, x**2 / 2, x**3 / 6, x**4 / 24),
-    "Y2": (0, 0, 1, x, x**2 / 2, x**3 / 6),
-    "Y3": (0, 0, 0, 1, x, x**2 / 2),
-    "Y4": (0, 0, 0, 0, 1, x),
-    "Y5": (0, 0, 0, 0, 0, 1),
-}
 
 
 @dataclass(frozen=True)
@@ -135,6 +120,12 @@ def generated(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
+# neither among the cases of the law suite nor below held against a closed form
+@pytest.fixture(params=["galilei", "pgl3", "schroedinger", "filiform"])
+def other(request: pytest.FixtureRequest) -> GeneratedGroup:
+    return BY_NAME[request.param].group
+
+
 def points_for(group: LieGroup, count: int, seed: int = 5) -> Tensor:
     return rand(count, max(group.action().point_dims), seed=seed, low=0.2, high=0.9)
 
@@ -146,8 +137,8 @@ class TestLaws:
         assert generated.group.algebra.is_unimodular == generated.unimodular
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-    def test_axioms(self, generated: Case, dtype: torch.dtype) -> None:
-        group = generated.group
+    def test_axioms(self, other: GeneratedGroup, dtype: torch.dtype) -> None:
+        group = other
         g, h, k = (random_elements(group, 4, std=0.4, seed=s, dtype=dtype) for s in range(3))
         w = random_vectors(group, 4, std=0.4, seed=3, dtype=dtype)
         bound = BOUNDS[dtype]
@@ -161,9 +152,9 @@ class TestLaws:
         assert_relative(group.log_modular(g), -torch.linalg.slogdet(group.Ad(g))[1], bound)
         assert_relative(compose(g.unsqueeze(1), h), compose(g[:, None].expand(4, 4, -1), h.expand(4, 4, -1)), bound)
 
-    def test_derivatives_at_the_identity(self, generated: Case) -> None:
+    def test_derivatives_at_the_identity(self, other: GeneratedGroup) -> None:
         """Forward, reverse and numerical derivatives agree under vmap; jaxlie#9, kornia#4404 had NaN here."""
-        group = generated.group
+        group = other
         g = torch.stack([group.identity(dtype=torch.float64), random_elements(group, std=0.3)])
         f = lambda w, g: group.retract(g, w)  # noqa: E731
         zero = torch.zeros(2, group.dim, dtype=torch.float64)
@@ -179,12 +170,6 @@ class TestLaws:
         kernel = NoiseKernel(generated.group, GeometricSchedule(0.1, 0.3), steps=5)
         w, log_lambda = kernel.sample(6, t=0.5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         assert_relative(log_lambda, generated.group.log_modular(w), 1e-10)
-
-    def test_scale(self, generated: Case) -> None:
-        scaled = generated.make(scale=[0.5 + 0.1 * i for i in range(generated.group.dim)])
-        w = random_vectors(scaled, 3, std=0.3)
-        assert_relative(scaled.exp(w), generated.group.exp(w * scaled.scale), 1e-12, event=1)
-        assert_relative(scaled.log(scaled.exp(w)), w, 1e-10, event=1)
 
 
 def flow_by_scipy(case: Case, w: Tensor, start: Tensor) -> Tensor:
