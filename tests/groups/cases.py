@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.groups.pdes import Pde, burgers, heat, kdv
-from tests.groups.textbook import HEAT, NU, SPACE, SPECIAL_AFFINE, TURNS, nu, t, u, x, y, z
+from tests.groups.textbook import HEAT, NU, PLANE, SPECIAL_AFFINE, nu, t, u, x, y
 from tests.helpers import affine_line
 from trivgeo.groups import (
     SE,
@@ -285,7 +285,7 @@ CASES = [
     ),
     GroupCase(
         "rigid motions from generators",
-        partial(from_generators, SPACE | TURNS, variables=(x, y, z)),
+        partial(from_generators, PLANE | {"R": (-y, x)}, variables=(x, y)),
         0.5,
         has_action=True,
     ),

@@ -121,7 +121,7 @@ def generated(request: pytest.FixtureRequest) -> Case:
 
 
 # neither among the cases of the law suite nor below held against a closed form
-@pytest.fixture(params=["galilei", "pgl3", "schroedinger", "filiform"])
+@pytest.fixture(params=["se3", "galilei", "pgl3", "schroedinger", "filiform"])
 def other(request: pytest.FixtureRequest) -> GeneratedGroup:
     return BY_NAME[request.param].group
 

@@ -110,7 +110,7 @@ class ReductiveGroup(LieGroup):
             return y
         # a principal logarithm may leave the algebra: then it is not one of this group
         defect = (self._kernel.exp(self.matrix_of(y)) - a).abs().amax((-2, -1))
-        bound = torch.finfo(a.dtype).eps ** 0.5 * a.abs().amax((-2, -1))
+        bound = torch.finfo(a.dtype).eps ** (1 / 3) * a.abs().amax((-2, -1))
         return torch.where((defect < bound).unsqueeze(-1), y, math.nan)
 
     def _log(self, g: Tensor) -> Tensor:
