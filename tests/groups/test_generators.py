@@ -28,12 +28,14 @@ from tests.groups.pdes import burgers, heat, kdv
 from tests.groups.test_pde_symmetries import residual
 from tests.groups.textbook import (
     BURGERS,
+    ERMAKOV,
     FILIFORM,
     GALILEI,
     HEAT,
     KDV,
     LINEAR,
     NU,
+    OSCILLATOR,
     PLANE,
     SCHROEDINGER,
     SPACE,
@@ -708,6 +710,66 @@ class TestLocality:
         g = group.exp(torch.tensor([0.0, 0.0, 0.0, 200.0], dtype=torch.float64))
         assert_relative(group.compose(g, group.inverse(g)), group.identity(dtype=torch.float64), 1e-12)
         assert_relative(group.log_modular(g), torch.tensor(-400.0).double(), 1e-12)
+
+
+class TestWinding:
+    """Full turns of SL(2, R) that move points: the group is the cover, on which turns are counted."""
+
+    @pytest.mark.parametrize("w", [[4.0, 0.0, 0.0], [-9.0, 0.5, 0.2], [3.0, 1.0, -2.0], [0.3, 0.8, 0.5]], ids=str)
+    @pytest.mark.parametrize(
+        "case",
+        [
+            Case("oscillator", OSCILLATOR, (x,), (3, 0, 0), by_quadrature=""),
+            Case("ermakov", ERMAKOV, (t, u), (3, 0, 0), by_quadrature=""),
+        ],
+        ids=str,
+    )
+    def test_long_flows(self, case: Case, w: list[float]) -> None:
+        group, vector, start = case.group, torch.tensor(w).double(), rand(4, len(case.variables), low=0.2)
+        image = group.action()(group.exp(vector), start)
+        expected = torch.stack([flow_by_scipy(case, vector, p) for p in start])
+        valid = torch.isfinite(image).all(-1)
+        assert_relative(image[valid], expected[valid], 1e-4)
+        error = group.action().flow_error(group.exp(vector), start)
+        assert torch.equal(torch.isfinite(error), valid)
+        assert bool(((image - expected).abs().amax(-1)[valid] <= 100.0 * error[valid] + 1e-10).all())
+        assert bool(valid.any())
+        if w[1] == 0.0:
+            assert_relative(image[:, 0], start[:, 0] + w[0], 1e-12)
+
+    def test_laws_beyond_a_turn(self) -> None:
+        group = from_generators(OSCILLATOR, variables=(x,))
+        w, s = (torch.tensor([9.0, 0.5, 0.3]) * randn(50, 3, seed=k) for k in range(2))
+        g, h = group.exp(w), group.exp(s)
+        assert bool(((group.exp(0.3 * w) - g).abs().amax(-1) > 1e-3).any())
+        assert_relative(group.compose(group.exp(0.3 * w), group.exp(0.7 * w)), g, 1e-9, event=1)
+        assert_relative(group.compose(g, group.inverse(g)), group.identity(50, dtype=torch.float64), 1e-9, event=1)
+        product = group.compose(g, h)
+        assert_relative(group.compose(group.compose(g, h), g), group.compose(g, group.compose(h, g)), 1e-9, event=1)
+        log, found = group.log(product), group.has_log(product)
+        assert bool(found.any())
+        assert_relative(group.exp(log[found]), product[found], 1e-9, event=1)
+        elliptic = w[:, 0].square() > w[:, 1:].square().sum(-1)
+        assert_relative(group.log(g)[elliptic], w[elliptic], 1e-8, event=1)
+
+    def test_no_logarithm(self) -> None:
+        """A full turn times a stretch is on no one-parameter group."""
+        group = from_generators(OSCILLATOR, variables=(x,))
+        around = group.exp(torch.tensor([2 * np.pi, 0.0, 0.0]).double())
+        assert_relative(group.log(around), torch.tensor([2 * np.pi, 0.0, 0.0]).double(), 1e-12)
+        assert not group.has_log(group.compose(around, group.exp(torch.tensor([0.0, 0.5, 0.0]).double())))
+
+    def test_other_groups_are_refused(self) -> None:
+        """Rotations of a sphere in longitude and colatitude: a full turn adds 2 pi to the longitude."""
+        p, q = sp.symbols("p q")
+        cot = sp.cos(q) / sp.sin(q)
+        turns = {"X": (-sp.cos(p) * cot, -sp.sin(p)), "Y": (-sp.sin(p) * cot, sp.cos(p)), "Z": (1, 0)}
+        with pytest.raises(AlgebraError, match=r"exp\(.*Z\) is the unit matrix"):
+            from_generators(turns, variables=(p, q), sampler=lambda n: rand(n, 2, low=0.9, high=1.4))
+
+    def test_where_turns_do_nothing(self) -> None:
+        for name in ("heat", "burgers", "schroedinger", "se3"):
+            assert not BY_NAME[name].group.reductive.covers
 
 
 class TestInput:

@@ -41,4 +41,10 @@ FILIFORM = {
     "Y5": (0, 0, 0, 0, 0, 1),
 }
 
+OSCILLATOR = {"T": (1,), "C": (sp.cos(x),), "S": (sp.sin(x),)}
+ERMAKOV = {
+    "T": (1, 0),
+    "C": (sp.cos(2 * t), -u * sp.sin(2 * t)),
+    "S": (sp.sin(2 * t), u * sp.cos(2 * t)),
+}
 SPECIAL_AFFINE = PLANE | {"H": (x, -y), "E": (y, 0), "F": (0, x)}
