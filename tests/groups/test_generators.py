@@ -423,10 +423,18 @@ class TestKindsOfFlow:
         """A flow of the user's is used, also where there is a closed form."""
         group = from_generators(LOG_FIELDS, variables=1, sampler=log_points, flow=log_flow)
         assert dict(group.action().flows) == {"x1": "given"}
-        shifts = from_generators({"T": (1,)}, variables=(x,), flow=lambda w, p: p + w + 100.0)
+        seen: list[Tensor] = []
+
+        def shift(w: Tensor, p: Tensor) -> Tensor:
+            seen.append(w)
+            return p + w
+
+        shifts = from_generators({"T": (1,)}, variables=(x,), flow=shift)
         assert dict(shifts.action().flows) == {"x": "given"}
-        g, p = torch.tensor([1.0], dtype=torch.float64), torch.tensor([[2.0]], dtype=torch.float64)
-        assert shifts.action()(g, p).tolist() == [[103.0]]
+        g, p = torch.tensor([1.25], dtype=torch.float64), torch.tensor([[2.0]], dtype=torch.float64)
+        seen.clear()
+        assert shifts.action()(g, p).tolist() == [[3.25]]
+        assert [w.flatten().tolist() for w in seen] == [[1.25]]
         assert shifts.action().flow_error(g, p).tolist() == [0.0]
 
     def test_part_of_a_system(self) -> None:
@@ -786,6 +794,47 @@ class TestInput:
         ]
         one, two = (from_generators(f, variables=2) for f in (single, batch))
         assert_relative(one.algebra.structure_constants, two.algebra.structure_constants, 1e-12)
+
+    @pytest.mark.parametrize(
+        ("fields", "name"),
+        [
+            ({"T": lambda p: torch.ones_like(p), "D": lambda p: p.detach()}, "D"),
+            ({"T": lambda p: torch.ones_like(p), "D": lambda p: torch.cat([p[..., :1], p[..., 1:].detach()], -1)}, "D"),
+            ({"S": lambda p: p * (p.detach() ** 2 + 1.0), "T": lambda p: torch.ones_like(p)}, "S"),
+        ],
+    )
+    def test_derivatives_are_checked(self, fields: Any, name: str) -> None:
+        """Brackets are made from derivatives: a field that detaches would commute with all."""
+        with pytest.raises(AlgebraError, match=f"field {name}: expected derivatives"):
+            from_generators(fields, variables=2)
+
+    @pytest.mark.parametrize(
+        ("flow", "message"),
+        [
+            (lambda w, p: log_flow(2.0 * w, p), "start along the fields"),
+            (lambda w, p: log_flow(-w, p), "start along the fields"),
+            (lambda w, p: p + w[..., :1] * p.log() * p + w[..., 1:] * p, "twice in twice the time"),
+            (lambda w, p: log_flow(w, p) + 0.01, "at time zero"),
+            (lambda w, p: log_flow(w, p).detach() * torch.nan, "finite"),
+            (lambda w, p: log_flow(w, p)[..., 0], "expected points"),
+        ],
+    )
+    def test_flows_are_checked(self, flow: Any, message: str) -> None:
+        with pytest.raises(ConfigurationError, match=f"flow: .*{message}"):
+            from_generators(LOG_FIELDS, variables=1, sampler=log_points, flow=flow)
+
+    @pytest.mark.parametrize("power", [1, 3, 6])
+    def test_brackets_that_cancel(self, power: int) -> None:
+        """A turn of (x, y), and a shift of z by a power of x^2 + y^2: large terms cancel in the bracket."""
+        symbolic = from_generators({"R": (-y, x, 0), "Z": (0, 0, (x**2 + y**2) ** power)}, variables=(x, y, z))
+        turn = lambda p: torch.stack([-p[1], p[0], 0 * p[2]])  # noqa: E731
+        shift = lambda p: torch.stack([0 * p[0], 0 * p[1], (p[0] ** 2 + p[1] ** 2) ** power])  # noqa: E731
+        for group in (symbolic, from_generators({"R": turn, "Z": shift}, variables=3)):
+            assert group.algebra.is_abelian
+            w, p = torch.tensor([0.4, 0.7]).double(), torch.tensor([[0.6, 0.8, 0.1]]).double()
+            cos, sin = np.cos(0.4), np.sin(0.4)
+            expected = [[0.6 * cos - 0.8 * sin, 0.6 * sin + 0.8 * cos, 0.8]]
+            assert_relative(group.action()(group.exp(w), p), torch.tensor(expected).double(), 1e-6)
 
     def test_sampler_for_singular_fields(self) -> None:
         group = from_generators(LOG_FIELDS, variables=1, sampler=log_points)

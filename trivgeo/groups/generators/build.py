@@ -27,12 +27,14 @@ from trivgeo.groups.generators.symbolic import (
     substitute,
 )
 from trivgeo.groups.generators.tower import Tower, find_tower
+from trivgeo.groups.generators.trust import check_derivatives, check_flow
 from trivgeo.groups.generators.winding import moving_loop
 from trivgeo.groups.structure import Split, check_split, describe, find_split, subalgebra
 
 __all__ = ["from_generators"]
 
 _LOOPED = 4  # points on which loops are tried
+_CHECKED = 8  # points at which functions are held against differences
 
 Vectors = Sequence[int | str | Sequence[float]]
 
@@ -92,22 +94,26 @@ def from_generators(
         The group; its `action` is the local action on points of R^m.
 
     Raises:
-        AlgebraError: the fields are dependent, do not close under the bracket (the message names the bracket), or no
-            split was found.
-        ConfigurationError: an argument does not fit, or SymPy is needed and missing.
+        AlgebraError: the fields are dependent, do not close under the bracket (the message names the bracket), have
+            derivatives that are not theirs (a field that detaches), move points along loops of a group whose cover is
+            not supported, or no split was found.
+        ConfigurationError: an argument does not fit, the flow is not that of the fields, or SymPy is missing.
         ShapeError: a field returns the wrong shape.
     """
     entries, labels = _labelled(fields)
     vector_fields, symbolic = _vector_fields(entries, labels, variables, parameters)
     exact = None if symbolic is None else _exact_constants(symbolic, labels)
-    field_constants = fit_brackets(vector_fields, sampler)
-    constants = -(field_constants if exact is None else exact)
+    if symbolic is None:
+        check_derivatives(vector_fields, sample_points(vector_fields, _CHECKED, sampler))
+    constants = -(fit_brackets(vector_fields, sampler) if exact is None else exact)
     algebra = LieAlgebra(constants, labels)
     settings = FlowSettings() if settings is None else check_type("settings", settings, FlowSettings)
 
     found = find_split(algebra) if split is None else _given_split(algebra, split)
     dim = vector_fields.dim
     points = sample_points(vector_fields, 4 * (dim + 1) ** 2 + 8, sampler)
+    if flow is not None:
+        check_flow(flow, vector_fields, points[:_CHECKED])
     motion = _motion(vector_fields, symbolic, points, flow, settings)
     faithful = None if motion.whole is None else motion.whole.matrices
     if representation is not None:
