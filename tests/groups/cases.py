@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.groups.pdes import Pde, burgers, heat, kdv
+from tests.groups.textbook import HEAT, NU, OSCILLATOR, PLANE, SPECIAL_AFFINE, nu, t, u, x, y
 from tests.helpers import affine_line
 from trivgeo.groups import (
     SE,
@@ -275,5 +276,30 @@ CASES = [
     GroupCase("Triangular(2)", triangular, 0.5, itself, has_action=True),
     GroupCase("Nilpotent(filiform, 4)", filiform, 0.8),
     GroupCase("KdV from generators", generated_kdv, 0.4, has_action=True, pdes=(kdv(),)),
+    GroupCase(
+        "heat from generators",
+        partial(from_generators, HEAT, variables=(x, t, u), parameters={nu: NU}),
+        0.3,
+        has_action=True,
+        pdes=(heat(NU),),
+    ),
+    GroupCase(
+        "rigid motions from generators",
+        partial(from_generators, PLANE | {"R": (-y, x)}, variables=(x, y)),
+        0.5,
+        has_action=True,
+    ),
+    GroupCase(
+        "special affine from generators",
+        partial(from_generators, SPECIAL_AFFINE, variables=(x, y)),
+        0.4,
+        has_action=True,
+    ),
+    GroupCase(
+        "cover of SL(2) from generators",
+        partial(from_generators, OSCILLATOR, variables=(x,)),
+        0.5,
+        has_action=True,
+    ),
     GroupCase("SE(2)xKdV", rigid_times_kdv, 0.4, rigid_times_kdv_matrix),
 ]

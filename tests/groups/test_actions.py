@@ -12,7 +12,7 @@ from torch.func import jacfwd, jvp, vmap
 from tests.groups.cases import GroupCase
 from tests.helpers import BOUNDS, assert_relative, randn, random_elements, random_vectors
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import BurgersSymmetry, HeatSymmetry, PointAction, Translation
+from trivgeo.groups import BurgersSymmetry, GeneratedAction, HeatSymmetry, PointAction, Translation
 
 POINTS = 6
 
@@ -65,6 +65,8 @@ class TestLaws:
         product = group.compose(g, h)
         inner = action(h, x)
         kept = away_from_the_pole(action, (h, x), (g, inner), (product, x))
+        if isinstance(action, GeneratedAction):  # integrated points that cannot be trusted have no image either
+            kept = kept & action.is_valid(product, x) & action.is_valid(g, inner)
         assert float(kept.double().mean()) > 0.9
         floor = length(action_case) * 1e-2
         assert_relative(action(product, x)[kept], action(g, inner)[kept], BOUNDS[dtype], floor=floor)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from typing import final
 
 import torch
 from torch import Tensor
@@ -148,6 +149,7 @@ class _InhomogeneousAction(PointAction):
         return transform_points(g[..., :-1], x) + g[..., -1]
 
 
+@final
 class SE(InhomogeneousGroup):
     r"""SE(n), rigid motions x -> R x + b, elements ``[R | b]``, ``[*batch, n, n + 1]``.
 
@@ -163,68 +165,104 @@ class SE(InhomogeneousGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
+        self._closed = _CLOSED.get(n)
         super().__init__(SO(n), scale)
 
     def _exp(self, v: Tensor) -> Tensor:
-        y, z = self._halves(v)
-        if self.size == 2:
-            a = y[..., 0]
-            c1, c2, _ = circular(a * a)
-            p, q = z.unbind(-1)
-            b = torch.stack([c1 * p - a * c2 * q, a * c2 * p + c1 * q], -1)
-            return torch.cat([self.linear._exp(y), b.unsqueeze(-1)], -1)
-        if self.size == 3:
-            c1, c2, c3 = circular(squared_norm(y))
-            cross = torch.linalg.cross(y, z)
-            b = z + c2.unsqueeze(-1) * cross + c3.unsqueeze(-1) * torch.linalg.cross(y, cross)
-            return torch.cat([rotation_matrix(y, c1, c2), b.unsqueeze(-1)], -1)
-        return super()._exp(v)
+        return super()._exp(v) if self._closed is None else self._closed.exp(*self._halves(v))
 
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        if self.size == 2:
-            a = y[..., 0]
-            c1, c2, _ = circular(a * a)
-            # the inverse of c1 I + a c2 J, whose determinant is 2 c2
-            p, q, half = b[..., 0], b[..., 1], 0.5 * a
-            cot = c1 / (2.0 * c2)
-            return torch.stack([cot * p + half * q, cot * q - half * p], -1)
-        if self.size == 3:
-            # phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle
-            cross = torch.linalg.cross(y, b)
-            f = _cot_coefficient(squared_norm(y)).unsqueeze(-1)
-            return b - 0.5 * cross + f * torch.linalg.cross(y, cross)
+        if self._closed is not None:
+            return self._closed.translation_log(y, b)
         return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
-        if self.size == 2:
-            return torch.stack([b[..., 1], -b[..., 0]], -1).unsqueeze(-1)
-        if self.size == 3:
-            return torch.linalg.cross(b.unsqueeze(-1), a, dim=-2)  # -(R e_j) x b
-        return super()._adjoint_corner(a, b, ad)
+        return super()._adjoint_corner(a, b, ad) if self._closed is None else self._closed.adjoint_corner(a, b)
 
     def _left_jacobian(self, v: Tensor) -> Tensor:
-        r"""For n = 3, [[J, 0], [Q, J]]: Q is the derivative of J = I + c2 K + c3 K^2 along the translation.
-
-        [[K, 0], [T, K]] is K over the dual numbers (Barfoot and Furgale 2014 give Q in another form).
-        """
         if self.size != 3:
             return phi1_ad(self._natural_algebra, v)
-        y, z = self._halves(v)
-        norm = squared_norm(y)
-        c1, c2, c3 = circular(norm)
-        d2, d3 = circular_slopes(norm, c1, c2, c3)
-        k, t = cross_matrix(y), cross_matrix(z)
-        square = y.unsqueeze(-1) * y.unsqueeze(-2) - norm[..., None, None] * identity_like(k)
-        mixed = y.unsqueeze(-1) * z.unsqueeze(-2)
-        change = -2.0 * (y * z).sum(-1)
-        mixed = mixed + mixed.mT + change[..., None, None] * identity_like(k)
-        jacobian = identity_like(k) + c2[..., None, None] * k + c3[..., None, None] * square
-        slope = (change * d2)[..., None, None] * k + (change * d3)[..., None, None] * square
-        lower = c2[..., None, None] * t + c3[..., None, None] * mixed + slope
-        top = torch.cat([jacobian, torch.zeros_like(jacobian)], -1)
-        return torch.cat([top, torch.cat([lower, jacobian], -1)], -2)
+        return _left_jacobian_of_space(*self._halves(v))
 
 
+class _ClosedForms(ABC):
+    """Rigid motions of one dimension n in closed form."""
+
+    @abstractmethod
+    def exp(self, y: Tensor, z: Tensor) -> Tensor:
+        """``[R | b]`` of a rotation y and a translation z of the algebra."""
+
+    @abstractmethod
+    def translation_log(self, y: Tensor, b: Tensor) -> Tensor:
+        """z with phi_1(Y) z = b."""
+
+    @abstractmethod
+    def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
+        """Column j: minus the matrix of Ad_A e_j applied to b."""
+
+
+class _PlaneMotions(_ClosedForms):
+    def exp(self, y: Tensor, z: Tensor) -> Tensor:
+        a = y[..., 0]
+        c1, c2, _ = circular(a * a)
+        p, q = z.unbind(-1)
+        cos, sin = a.cos(), a.sin()
+        rows = [cos, -sin, c1 * p - a * c2 * q, sin, cos, a * c2 * p + c1 * q]
+        return torch.stack(rows, -1).unflatten(-1, (2, 3))
+
+    def translation_log(self, y: Tensor, b: Tensor) -> Tensor:
+        """By the inverse of c1 I + a c2 J, whose determinant is 2 c2."""
+        a = y[..., 0]
+        c1, c2, _ = circular(a * a)
+        p, q, half = b[..., 0], b[..., 1], 0.5 * a
+        cot = c1 / (2.0 * c2)
+        return torch.stack([cot * p + half * q, cot * q - half * p], -1)
+
+    def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.stack([b[..., 1], -b[..., 0]], -1).unsqueeze(-1)
+
+
+class _SpaceMotions(_ClosedForms):
+    def exp(self, y: Tensor, z: Tensor) -> Tensor:
+        c1, c2, c3 = circular(squared_norm(y))
+        cross = torch.linalg.cross(y, z)
+        b = z + c2.unsqueeze(-1) * cross + c3.unsqueeze(-1) * torch.linalg.cross(y, cross)
+        return torch.cat([rotation_matrix(y, c1, c2), b.unsqueeze(-1)], -1)
+
+    def translation_log(self, y: Tensor, b: Tensor) -> Tensor:
+        """phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle."""
+        cross = torch.linalg.cross(y, b)
+        f = _cot_coefficient(squared_norm(y)).unsqueeze(-1)
+        return b - 0.5 * cross + f * torch.linalg.cross(y, cross)
+
+    def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.linalg.cross(b.unsqueeze(-1), a, dim=-2)  # -(R e_j) x b
+
+
+_CLOSED: dict[int, _ClosedForms] = {2: _PlaneMotions(), 3: _SpaceMotions()}
+
+
+def _left_jacobian_of_space(y: Tensor, z: Tensor) -> Tensor:
+    r"""[[J, 0], [Q, J]]: Q is the derivative of J = I + c2 K + c3 K^2 along the translation.
+
+    [[K, 0], [T, K]] is K over the dual numbers (Barfoot and Furgale 2014 give Q in another form).
+    """
+    norm = squared_norm(y)
+    c1, c2, c3 = circular(norm)
+    d2, d3 = circular_slopes(norm, c1, c2, c3)
+    k, t = cross_matrix(y), cross_matrix(z)
+    square = y.unsqueeze(-1) * y.unsqueeze(-2) - norm[..., None, None] * identity_like(k)
+    mixed = y.unsqueeze(-1) * z.unsqueeze(-2)
+    change = -2.0 * (y * z).sum(-1)
+    mixed = mixed + mixed.mT + change[..., None, None] * identity_like(k)
+    jacobian = identity_like(k) + c2[..., None, None] * k + c3[..., None, None] * square
+    slope = (change * d2)[..., None, None] * k + (change * d3)[..., None, None] * square
+    lower = c2[..., None, None] * t + c3[..., None, None] * mixed + slope
+    top = torch.cat([jacobian, torch.zeros_like(jacobian)], -1)
+    return torch.cat([top, torch.cat([lower, jacobian], -1)], -2)
+
+
+@final
 class Affine(InhomogeneousGroup):
     r"""The affine group of R^n with positive determinant, x -> A x + b, elements ``[A | b]``, ``[*batch, n, n + 1]``.
 

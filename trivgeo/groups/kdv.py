@@ -3,6 +3,7 @@ r"""The point symmetries of the Korteweg-de Vries equation: a solvable group tha
 from __future__ import annotations
 
 import math
+from typing import final
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ _DIFFERENCE = tuple(
 )
 
 
+@final
 class KdVSymmetry(SemidirectProduct):
     r"""The point symmetries of :math:`u_t + u u_x + u_{xxx} = 0`: scalings with a Heisenberg ideal, dimension 4.
 

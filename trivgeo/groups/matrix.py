@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -120,6 +121,7 @@ class LinearAction(PointAction):
         return transform_points(g, x)
 
 
+@final
 class GLPlus(MatrixGroup):
     r"""GL+(n, R), matrices of positive determinant.
 

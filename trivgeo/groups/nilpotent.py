@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from typing import final
 
 import torch
 from scipy import special
@@ -81,6 +82,7 @@ class NilpotentGroup(LieGroup):
         return g.new_zeros(self.batch_shape(g))
 
 
+@final
 class Translation(NilpotentGroup):
     """The vector group R^n, acting on points of R^n by translation.
 
@@ -111,6 +113,7 @@ class _TranslationAction(PointAction):
         return x + g
 
 
+@final
 class Heisenberg(NilpotentGroup):
     r"""The Heisenberg group H(n) in exponential coordinates (q, p, z), with :math:`[q_i, p_j] = \kappa \delta_{ij} z`.
 
@@ -148,6 +151,7 @@ class Heisenberg(NilpotentGroup):
         return torch.cat([total[..., :-1], total[..., -1:] + (0.5 * self.central) * form], -1)
 
 
+@final
 class Nilpotent(NilpotentGroup):
     r"""The simply connected group of any nilpotent algebra, in exponential coordinates.
 

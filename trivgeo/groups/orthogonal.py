@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from typing import final
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ _ATAN_SERIES = tuple(2.0 * (-1) ** k / (2 * k + 1) for k in range(10))
 _PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
 
 
+@final
 class SO(MatrixGroup):
     r"""SO(n), rotation matrices ``[*batch, n, n]``.
 
@@ -48,6 +51,7 @@ class SO(MatrixGroup):
             basis[row, j, i], basis[row, i, j] = 1.0, -1.0
         self._first, self._second = [i for i, _ in pairs], [j for _, j in pairs]
         names = ("X", "Y", "Z") if n == 3 else [f"R{i + 1}{j + 1}" for i, j in pairs]
+        self._closed = _CLOSED.get(n)
         super().__init__(basis, names, scale, _rotation_algebra(n, pairs, names))
 
     def _project(self, g: Tensor) -> Tensor:
@@ -60,38 +64,21 @@ class SO(MatrixGroup):
         return 0.5 * (matrix[..., self._second, self._first] - matrix[..., self._first, self._second])
 
     def _tangent(self, v: Tensor) -> Tensor:
-        if self.size == 2:
-            (a,) = v.unbind(-1)
-            return _stack2(torch.zeros_like(a), a)
-        if self.size == 3:
-            return cross_matrix(v)
-        return super()._tangent(v)
+        return super()._tangent(v) if self._closed is None else self._closed.tangent(v)
 
     def _inverse(self, g: Tensor) -> Tensor:
         return g.mT
 
     def _exp(self, v: Tensor) -> Tensor:
-        if self.size == 2:
-            (a,) = v.unbind(-1)
-            return _stack2(a.cos(), a.sin())
-        if self.size == 3:
-            c1, c2, _ = circular(squared_norm(v))
-            return rotation_matrix(v, c1, c2)
-        return super()._exp(v)
+        return super()._exp(v) if self._closed is None else self._closed.exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        if self.size == 2:
-            return torch.atan2(g[..., 1, 0] - g[..., 0, 1], g[..., 0, 0] + g[..., 1, 1]).unsqueeze(-1)
-        if self.size == 3:
-            return _rotation_vector(g)
-        return super()._log(g)
+        return super()._log(g) if self._closed is None else self._closed.log(g)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """The matrix itself for n = 3; in general its minors of order 2."""
-        if self.size == 2:
-            return g.new_ones(*g.shape[:-2], 1, 1)
-        if self.size == 3:
-            return g
+        """In general the minors of order 2."""
+        if self._closed is not None:
+            return self._closed.adjoint(g)
         top, bottom = g[..., self._first, :], g[..., self._second, :]
         return top[..., self._first] * bottom[..., self._second] - top[..., self._second] * bottom[..., self._first]
 
@@ -109,6 +96,64 @@ class SO(MatrixGroup):
         q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
         sign = torch.where(_is_proper(q), 1.0, -1.0).to(q.dtype)
         return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)
+
+
+class _ClosedForms(ABC):
+    """Rotations of one dimension n in closed form."""
+
+    @abstractmethod
+    def tangent(self, v: Tensor) -> Tensor:
+        """The matrix of an algebra vector."""
+
+    @abstractmethod
+    def exp(self, v: Tensor) -> Tensor:
+        """The rotation by an algebra vector."""
+
+    @abstractmethod
+    def log(self, g: Tensor) -> Tensor:
+        """The algebra vector of a rotation."""
+
+    @abstractmethod
+    def adjoint(self, g: Tensor) -> Tensor:
+        """Ad of a rotation."""
+
+
+class _PlaneRotations(_ClosedForms):
+    """By the angle."""
+
+    def tangent(self, v: Tensor) -> Tensor:
+        (a,) = v.unbind(-1)
+        return _stack2(torch.zeros_like(a), a)
+
+    def exp(self, v: Tensor) -> Tensor:
+        (a,) = v.unbind(-1)
+        return _stack2(a.cos(), a.sin())
+
+    def log(self, g: Tensor) -> Tensor:
+        return torch.atan2(g[..., 1, 0] - g[..., 0, 1], g[..., 0, 0] + g[..., 1, 1]).unsqueeze(-1)
+
+    def adjoint(self, g: Tensor) -> Tensor:
+        return g.new_ones(*g.shape[:-2], 1, 1)
+
+
+class _SpaceRotations(_ClosedForms):
+    """By the rotation vector; Ad is the rotation itself."""
+
+    def tangent(self, v: Tensor) -> Tensor:
+        return cross_matrix(v)
+
+    def exp(self, v: Tensor) -> Tensor:
+        c1, c2, _ = circular(squared_norm(v))
+        return rotation_matrix(v, c1, c2)
+
+    def log(self, g: Tensor) -> Tensor:
+        return _rotation_vector(g)
+
+    def adjoint(self, g: Tensor) -> Tensor:
+        return g
+
+
+_CLOSED: dict[int, _ClosedForms] = {2: _PlaneRotations(), 3: _SpaceRotations()}
 
 
 def _is_proper(q: Tensor) -> Tensor:

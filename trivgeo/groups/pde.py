@@ -7,6 +7,8 @@ Points are jets ``[*batch, p, 3]`` = (x, t, u), or ``[*batch, p, 2]`` = (x, t).
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ from trivgeo.groups.special_linear import SL
 __all__ = ["BurgersSymmetry", "HeatSymmetry"]
 
 
+@final
 class HeatSymmetry(SemidirectProduct):
     r"""The point symmetries of the heat equation :math:`u_t = \nu u_{xx}`: SL(2, R) with H(1) as ideal, dimension 6.
 
@@ -61,6 +64,7 @@ class HeatSymmetry(SemidirectProduct):
         return _HeatAction(self, self.nu)
 
 
+@final
 class BurgersSymmetry(SemidirectProduct):
     r"""The point symmetries of Burgers' equation :math:`u_t + u u_x = \nu u_{xx}`: SL(2, R) with R^2 as ideal.
 

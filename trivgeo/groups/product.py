@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from trivgeo.groups.base import LieGroup, Scale
 __all__ = ["DirectProduct"]
 
 
+@final
 class DirectProduct(LieGroup):
     r"""The direct product :math:`G_1 \times \dots \times G_m`.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from trivgeo.groups.matrix import (
 __all__ = ["Projective"]
 
 
+@final
 class Projective(MatrixGroup):
     r"""PGL(n + 1, R), homographies of R^n: matrices ``[*batch, n + 1, n + 1]`` of determinant one.
 

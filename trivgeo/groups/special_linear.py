@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from trivgeo.groups.matrix import MatrixGroup, check_size, matrix_units, restore
 __all__ = ["SL"]
 
 
+@final
 class SL(MatrixGroup):
     r"""SL(n, R), n x n matrices of determinant one.
 
@@ -35,6 +38,7 @@ class SL(MatrixGroup):
         basis += [grid[i, j] for i in range(n) for j in range(n) if i != j]
         names = [f"H{i + 1}" for i in range(n - 1)]
         names += [unit_names[n * i + j] for i in range(n) for j in range(n) if i != j]
+        self._closed = _PlaneForms() if n == 2 else None
         super().__init__(torch.stack(basis), ("H", "E", "F") if n == 2 else names, scale)
 
     def _project(self, g: Tensor) -> Tensor:
@@ -44,29 +48,37 @@ class SL(MatrixGroup):
         return self._kernel.inverse(g, unimodular=True)
 
     def _tangent(self, v: Tensor) -> Tensor:
-        if self.size != 2:
-            return super()._tangent(v)
+        return self._closed.tangent(v) if self._closed is not None else super()._tangent(v)
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return self._closed.exp(v) if self._closed is not None else super()._exp(v)
+
+    def _log(self, g: Tensor) -> Tensor:
+        return self._closed.log(g) if self._closed is not None else super()._log(g)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        return self._closed.adjoint(g) if self._closed is not None else super()._adjoint(g)
+
+
+class _PlaneForms:
+    """Closed forms at n = 2."""
+
+    def tangent(self, v: Tensor) -> Tensor:
         x, y, z = v.unbind(-1)
         return _matrix(x, y, z, -x)
 
-    def _exp(self, v: Tensor) -> Tensor:
-        if self.size != 2:
-            return super()._exp(v)
+    def exp(self, v: Tensor) -> Tensor:
         x, y, z = v.unbind(-1)
         c0, c1, _, _ = stumpff(x * x + y * z)
         return _matrix(c0 + c1 * x, c1 * y, c1 * z, c0 - c1 * x)
 
-    def _log(self, g: Tensor) -> Tensor:
-        if self.size != 2:
-            return super()._log(g)
+    def log(self, g: Tensor) -> Tensor:
         a, b, c, d = _entries(g)
         x = 0.5 * (a - d)
         f = log_ratio(0.5 * (a + d), x * x + b * c)
         return torch.stack([f * x, f * b, f * c], -1)
 
-    def _adjoint(self, g: Tensor) -> Tensor:
-        if self.size != 2:
-            return super()._adjoint(g)
+    def adjoint(self, g: Tensor) -> Tensor:
         a, b, c, d = _entries(g)
         # columns: g H g^-1, g E g^-1, g F g^-1 in the basis (H, E, F)
         columns = [

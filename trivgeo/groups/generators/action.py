@@ -238,7 +238,7 @@ class FlowAction(GeneratedAction):
         error = x.new_zeros(batch)
         for v in vectors:
             known = torch.isfinite(v).all(-1, keepdim=True)
-            x, alive, missed = self._follow(torch.where(known, v, 0.0), x, given)
+            x, alive, missed = self.follow(torch.where(known, v, 0.0), x, given)
             valid = valid & alive & known.squeeze(-1)
             error = error + missed
         y = torch.where(valid.unsqueeze(-1), x[..., :given], math.nan)
@@ -247,8 +247,11 @@ class FlowAction(GeneratedAction):
             y = torch.where(valid.unsqueeze(-1), y, math.nan)
         return y, error
 
-    def _follow(self, v: Tensor, x: Tensor, given: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The flow of one vector for unit time, where it is valid, and its error."""
+    def follow(self, v: Tensor, x: Tensor, given: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The flow of a vector ``[*batch, 1, dim]`` for unit time, where it is valid, and its error.
+
+        Of the leading ``given`` coordinates of points ``[*batch, p, m]``.
+        """
         if self._flow is not None:
             y = self._flow(v, x)
             alive = torch.isfinite(y).all(-1)

@@ -9,6 +9,7 @@ from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.generators.action import Motion
+from trivgeo.groups.generators.cover import plane_representation
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.ideal import BracketAdjoint, IdealAutomorphism, Layer, MatrixAdjoint, SemisimpleAdjoint
 from trivgeo.groups.generators.reductive import ReductiveGroup
@@ -29,7 +30,12 @@ __all__ = ["assemble"]
 
 
 def assemble(
-    algebra: LieAlgebra, split: Split, faithful: Tensor | None, motion: Motion, scale: Scale
+    algebra: LieAlgebra,
+    split: Split,
+    faithful: Tensor | None,
+    motion: Motion,
+    scale: Scale = None,
+    covers: bool = False,
 ) -> GeneratedGroup:
     """The group of a split algebra.
 
@@ -40,6 +46,7 @@ def assemble(
             part. Without them it acts on a complement of [n, n] in n, and on itself.
         motion: how the group moves points.
         scale: the scale of the group.
+        covers: whether the semisimple part is the universal cover of SL(2, R).
     """
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
     ideal_rows, moved, fixed, layers = _adapted_ideal(algebra, split, needed=r > 0 and faithful is None)
@@ -59,8 +66,8 @@ def assemble(
     elif faithful is not None:
         matrices, frame = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
     else:
-        matrices = _block_representation(semisimple, derivations[:r, :moved, :moved])
-    reductive = ReductiveGroup(semisimple, matrices, k)
+        matrices = _block_representation(semisimple, derivations[:r, :moved, :moved], covers)
+    reductive = ReductiveGroup(semisimple, matrices, k, covers)
     adjoint: SemisimpleAdjoint | None = None
     full: MatrixAdjoint | None = None
     if frame is not None and faithful is not None:
@@ -142,18 +149,24 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
     return Layer(tuple(left), tuple(right), tuple(length)), torch.stack(new)
 
 
-def _block_representation(semisimple: LieAlgebra, on_ideal: Tensor) -> Tensor:
-    """The block on V, and on the simple ideals that it misses, the adjoint one."""
+def _block_representation(semisimple: LieAlgebra, on_ideal: Tensor, covers: bool) -> Tensor:
+    """The block on V, and the adjoint one on the simple ideals that it misses; for a cover a block of SL(2, R) last."""
     r, m = semisimple.dim, on_ideal.shape[-1]
+    if covers:
+        return on_ideal if m == 2 else _blocks(on_ideal, plane_representation(semisimple))
     missed = null_space(on_ideal.reshape(r, -1).T) if m else torch.eye(r, dtype=torch.float64)
     if not len(missed):
         return on_ideal
     images = products(semisimple, torch.eye(r, dtype=torch.float64), missed)  # [r, j, r]
     adjoint = coordinates(images, missed).transpose(1, 2)
-    size = m + len(missed)
-    matrices = torch.zeros(r, size, size, dtype=torch.float64)
-    matrices[:, :m, :m] = on_ideal
-    matrices[:, m:, m:] = adjoint
+    return _blocks(on_ideal, adjoint)
+
+
+def _blocks(a: Tensor, b: Tensor) -> Tensor:
+    """Both on the diagonal."""
+    m, size = a.shape[-1], a.shape[-1] + b.shape[-1]
+    matrices = a.new_zeros(len(a), size, size)
+    matrices[:, :m, :m], matrices[:, m:, m:] = a, b
     return matrices
 
 

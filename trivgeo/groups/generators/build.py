@@ -16,6 +16,7 @@ from trivgeo.groups.base import Scale
 from trivgeo.groups.generators.action import Flow, FlowSettings, Motion
 from trivgeo.groups.generators.assemble import assemble
 from trivgeo.groups.generators.chart import straighten
+from trivgeo.groups.generators.cover import is_split_form
 from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.reductive import check_homomorphism
@@ -26,9 +27,14 @@ from trivgeo.groups.generators.symbolic import (
     substitute,
 )
 from trivgeo.groups.generators.tower import Tower, find_tower
-from trivgeo.groups.structure import Split, check_split, find_split
+from trivgeo.groups.generators.trust import check_derivatives, check_flow
+from trivgeo.groups.generators.winding import moving_loop
+from trivgeo.groups.structure import Split, check_split, describe, find_split, subalgebra
 
 __all__ = ["from_generators"]
+
+_LOOPED = 4  # points on which loops are tried
+_CHECKED = 8  # points at which functions are held against differences
 
 Vectors = Sequence[int | str | Sequence[float]]
 
@@ -53,7 +59,8 @@ def from_generators(
 
     The algebra is split as :math:`(\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n` with n its nilradical, s a
     Levi factor and t a torus, and an element is :math:`g = \exp(n)\,h`; see `GeneratedGroup`. The group is the one with
-    a simply connected ideal and torus: rotations of t keep their winding.
+    a simply connected ideal and torus: rotations of t keep their winding, and so do those of a semisimple part
+    SL(2, R) if full turns of it move points (time in the symmetries of an oscillator).
 
     How the action is computed, coordinate by coordinate (``group.action().flows`` says which way each went, and
     ``group.action().flow_error(g, x)`` how far it can be off):
@@ -87,22 +94,26 @@ def from_generators(
         The group; its `action` is the local action on points of R^m.
 
     Raises:
-        AlgebraError: the fields are dependent, do not close under the bracket (the message names the bracket), or no
-            split was found.
-        ConfigurationError: an argument does not fit, or SymPy is needed and missing.
+        AlgebraError: the fields are dependent, do not close under the bracket (the message names the bracket), have
+            derivatives that are not theirs (a field that detaches), move points along loops of a group whose cover is
+            not supported, or no split was found.
+        ConfigurationError: an argument does not fit, the flow is not that of the fields, or SymPy is missing.
         ShapeError: a field returns the wrong shape.
     """
     entries, labels = _labelled(fields)
     vector_fields, symbolic = _vector_fields(entries, labels, variables, parameters)
     exact = None if symbolic is None else _exact_constants(symbolic, labels)
-    field_constants = fit_brackets(vector_fields, sampler)
-    constants = -(field_constants if exact is None else exact)
+    if symbolic is None:
+        check_derivatives(vector_fields, sample_points(vector_fields, _CHECKED, sampler))
+    constants = -(fit_brackets(vector_fields, sampler) if exact is None else exact)
     algebra = LieAlgebra(constants, labels)
     settings = FlowSettings() if settings is None else check_type("settings", settings, FlowSettings)
 
     found = find_split(algebra) if split is None else _given_split(algebra, split)
     dim = vector_fields.dim
     points = sample_points(vector_fields, 4 * (dim + 1) ** 2 + 8, sampler)
+    if flow is not None:
+        check_flow(flow, vector_fields, points[:_CHECKED])
     motion = _motion(vector_fields, symbolic, points, flow, settings)
     faithful = None if motion.whole is None else motion.whole.matrices
     if representation is not None:
@@ -114,7 +125,19 @@ def from_generators(
         check_homomorphism(faithful, algebra, "representation")
         if int(torch.linalg.matrix_rank(faithful.flatten(1))) < algebra.dim:
             raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
-    return assemble(algebra, found, faithful, motion, scale)
+    plain = assemble(algebra, found, faithful, motion)
+    charted = points[:_LOOPED] if motion.chart is None else motion.chart.forward(points[:_LOOPED])
+    loop = moving_loop(plain, motion, charted)
+    if loop is None:
+        return plain.with_scale(scale)
+    semisimple = subalgebra(algebra, found.semisimple)
+    if representation is not None or not is_split_form(semisimple):
+        raise AlgebraError(
+            f"expected an action of the group of matrices, got one of a cover: exp({describe(loop, labels)}) is the "
+            "unit matrix, but its flow moves points. Only the universal cover of SL(2, R) is supported, without a "
+            "representation"
+        )
+    return assemble(algebra, found, None, motion, scale, covers=True)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from trivgeo.groups.structure import describe
 
 __all__ = ["VectorFields", "fit_brackets", "sample_points", "values_and_jacobians"]
 
-_CLOSURE = 1e-8
+_CLOSURE, _NOISE = 1e-8, 1e-12
 Field = Callable[[Tensor], Tensor]
 
 
@@ -146,6 +146,9 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     values, jacobians = values_and_jacobians(fields, points)
     products = torch.einsum("pjab,pib->pija", jacobians, values)
     brackets = products - products.transpose(1, 2)
+    # what counts as zero: the size that everything has which may cancel
+    terms = torch.einsum("pjab,pib->pija", jacobians.abs(), values.abs())
+    noise = _NOISE * (terms + terms.transpose(1, 2)).permute(0, 3, 1, 2).reshape(2, -1, n * n)[1].norm(dim=0)
     design = values.transpose(1, 2).reshape(2, -1, n)  # halves, equations, fields
     targets = brackets.permute(0, 3, 1, 2).reshape(2, -1, n * n)
     length = design[0].norm(dim=0)
@@ -160,8 +163,6 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     solution = scaled / length.unsqueeze(-1)
     residual = (design[1] @ solution - targets[1]).norm(dim=0)
     share = residual / targets[1].norm(dim=0).clamp(min=1e-300)
-    # what counts as zero: the size that the products, which may cancel, have
-    noise = 1e-12 * products.permute(0, 3, 1, 2).reshape(-1, n * n).norm(dim=0)
     share = torch.where(residual > noise, share, 0.0)
     if float(share.max()) > _CLOSURE:
         i, j = divmod(int(share.argmax()), n)

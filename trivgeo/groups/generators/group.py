@@ -26,9 +26,9 @@ __all__ = ["GeneratedGroup"]
 class GeneratedGroup(LieGroup):
     r"""A group :math:`\exp(\mathfrak n) \rtimes (S \times \mathbb R^k)` in the basis of its generators.
 
-    An element is ``[*batch, m * m + k + d]``: the matrix of the semisimple part (empty if there is none), the additive
-    coordinates of the torus, the exponential coordinates of the nilpotent ideal, with :math:`g = \exp(n)\, h`. It is
-    made by `from_generators`.
+    An element is ``[*batch, m * m + k + d]``: the matrix of the semisimple part (empty if there is none; for a
+    universal cover its angle follows), the additive coordinates of the torus, the exponential coordinates of the
+    nilpotent ideal, with :math:`g = \exp(n)\, h`. It is made by `from_generators`.
 
     The logarithm is NaN where the principal logarithm of the matrix does not exist (an eigenvalue is zero or negative)
     or is not in the algebra (a representation by Ad may wind further than the group), and where the derivation of the
@@ -74,6 +74,11 @@ class GeneratedGroup(LieGroup):
         """Generators and factors."""
         return f"GeneratedGroup({', '.join(self.algebra.names)}; {self.core!r})"
 
+    @property
+    def reductive(self) -> ReductiveGroup | None:
+        """The reductive part, if there is one."""
+        return self._reductive
+
     # Coordinates ---------------------------------------------------------------------------------------------
 
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,7 +105,7 @@ class GeneratedGroup(LieGroup):
             cut = r + k
             first = sigma @ rows[r:cut]
             if r:
-                p, rotation = self._reductive.polar(matrix)
+                p, rotation = self._reductive.polar(g[..., : self._reductive.element_shape[0]])
                 first = first + p @ rows[:r]
                 result.append(first)
                 if rotation is not None:
