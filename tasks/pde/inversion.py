@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tasks.checkpoints import load_checkpoint
+from tasks.inverters import finished
 from tasks.pde.deeponet import DeepONet
 from tasks.pde.domain import relative_l2
 from tasks.pde.energies import TrainingBox
@@ -22,7 +23,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
-from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, TestTimeEquivariant, calibrated_scale
+from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
 
 _CALIBRATION_GRID = (9, 9)
 
@@ -38,6 +39,8 @@ class OperatorInversion(ShardedTest):
         checkpoint: name or path of a DeepONet.
         equation: that of the problems, from the data; the network must have been trained for it.
         inverter: makes the inverter from an action and an energy.
+        finish: see `tasks.inverters.finished`.
+        max_evaluations: see `trivgeo.inversion.Inverter`.
         scale: of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
         group: another form of that group, such as one from its generators.
         energy: makes the distance to the training domain from the equation; default `tasks.pde.energies.TrainingBox`.
@@ -66,6 +69,8 @@ class OperatorInversion(ShardedTest):
         calibration_functions: int = 1,
         equivariance: bool = False,
         figure: str | None = "figure.png",
+        finish: Stage | None = None,
+        max_evaluations: int | None = None,
     ) -> None:
         super().__init__()
         loaded = load_checkpoint(DeepONet, checkpoint)
@@ -80,7 +85,7 @@ class OperatorInversion(ShardedTest):
         if scale is not None:
             self.group = self.group.with_scale(scale)
         self.energy = TrainingBox(equation) if energy is None else energy(equation)
-        self.make_inverter = inverter
+        self.make_inverter = lambda action, energy: finished(inverter(action, energy), finish, max_evaluations)
         self.calibrate = calibrate
         self.calibration_unit = check_positive("calibration_unit", calibration_unit)
         self.calibration_functions = check_count("calibration_functions", calibration_functions)
