@@ -112,3 +112,28 @@ def test_one_huge_vector_does_not_spread() -> None:
     group.exp(leaf)[:250].sum().backward()
     assert leaf.grad is not None
     assert bool(torch.isfinite(leaf.grad[:250]).all())
+
+
+@pytest.mark.parametrize("gap", [1e-2, 1e-3, 3e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("group", [SO(4), SO(5), GLPlus(3), SL(3), Projective(2), Affine(3), SE(4)], ids=str)
+def test_logarithms_near_half_turns(group: LieGroup, gap: float) -> None:
+    """Rotations by pi - gap in one plane: the logarithm exists, and was NaN below 3e-4."""
+    linear = group if isinstance(group, MatrixGroup) else group.linear
+    k = linear.size
+    turn = torch.zeros(k, k, dtype=torch.float64)
+    turn[1, 0], turn[0, 1] = torch.pi - gap, gap - torch.pi
+    if k > 3:
+        turn[3, 2], turn[2, 3] = 0.7, -0.7
+    frame = torch.linalg.qr(randn(20, k, k))[0]
+    if not isinstance(linear, SO):
+        frame = frame @ torch.diag(torch.linspace(0.7, 1.5, k, dtype=torch.float64))
+    v = linear.vee(frame @ turn @ torch.linalg.inv(frame))
+    v = torch.cat([v, torch.zeros(20, group.dim - linear.dim, dtype=torch.float64)], -1)
+    g = group.exp(v).requires_grad_()
+    log = group.log(g)
+    assert_relative(log, v, 1e-14 / gap + 1e-12, floor=10.0)
+    assert bool(torch.isfinite(torch.autograd.grad(log.sum(), g)[0]).all())
+    mapped = vmap(group.log)(g.detach())
+    finite = torch.isfinite(mapped).all(-1)
+    assert bool(finite.all()) or gap < 1e-3
+    assert_relative(mapped[finite], v[finite], 1e-14 / gap + 1e-9, floor=10.0)

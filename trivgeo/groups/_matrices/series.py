@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trivgeo.groups._matrices.basic import identity_like
 
-__all__ = ["PHI1_SERIES", "is_few", "polynomial_exp", "series_exp_phi1", "shifted_exp"]
+__all__ = ["PHI1_SERIES", "is_few", "is_unseen", "polynomial_exp", "series_exp_phi1", "shifted_exp"]
 
 _FEW = 200  # up to this many matrices, one fused kernel beats closed forms, whose cost is their number of operators
 _MAX_DOUBLINGS = 40
@@ -111,12 +111,12 @@ def _under_vmap() -> bool:
 
 def _doublings(matrix: Tensor, radius: float) -> Tensor:
     """How often each matrix must be halved to bring its norm to at most ``radius``; NaN for more than is done."""
-    limit = 2.0 ** (_FIXED_DOUBLINGS if _is_unseen(matrix) else _MAX_DOUBLINGS)
+    limit = 2.0 ** (_FIXED_DOUBLINGS if is_unseen(matrix) else _MAX_DOUBLINGS)
     norm = matrix.detach().square().sum((-2, -1)).sqrt() / radius
     return torch.where(norm <= limit, torch.log2(norm.clamp(1.0, limit)).ceil(), math.nan)
 
 
-def _is_unseen(batch: Tensor) -> bool:
+def is_unseen(batch: Tensor) -> bool:
     """Whether the values of a batch cannot be looked at."""
     return torch.compiler.is_compiling() or _under_vmap() or batch.is_meta
 
@@ -124,7 +124,7 @@ def _is_unseen(batch: Tensor) -> bool:
 def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
     r""":math:`e^{2Z} = (e^Z)^2` and :math:`\varphi_1(2Z) = \tfrac12 (e^Z + I) \varphi_1(Z)`, each matrix its count."""
     # As many rounds as some matrix of the batch needs; all of them, masked, where the batch cannot be seen.
-    fixed = _is_unseen(count)
+    fixed = is_unseen(count)
     rounds = _FIXED_DOUBLINGS if fixed else (int(count.nan_to_num(0.0).max()) if count.numel() else 0)
     for j in range(rounds):
         more = (count > j)[..., None, None]
