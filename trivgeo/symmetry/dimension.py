@@ -209,14 +209,19 @@ class Jets:
                 entries.append(line)
         return echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]), p)
 
-    def dimension(self) -> Dimension:
-        """The dimension, by taking ever higher orders until none is free, or their number is that of functions."""
+    def dimension(self, known: int = 0) -> Dimension:
+        """The dimension, by taking ever higher orders until none is free, or their number is that of functions.
+
+        Args:
+            known: how many symmetries there are at least: where the bound is met there is no more to do.
+        """
         self.zeros  # noqa: B018
         count = len(self.variables)
         top = max((sum(k) for _, k in self._slots), default=0)
         sizes: tuple[int, ...] = ()
         before: tuple[int, ...] = ()
         found: list[int] = []
+        guesses: list[tuple[int, int]] = []
         for order in range(top + 1, top + _ORDERS):
             too_many = math.comb(2 * count + order, order) > _PRODUCTS or len(self._columns(order)) > _SIZE
             if order > top + 1 and too_many:
@@ -226,13 +231,16 @@ class Jets:
             # derivatives of the equations may still say more about them
             first = next((q for q, size in enumerate(sizes) if size == 0), None)
             found = [*found, sum(sizes[:first])] if first is not None else []
-            if found and (found[-1] == 0 or found[-_STABLE:] == [found[-1]] * _STABLE):
+            if found and (found[-1] <= known or found[-_STABLE:] == [found[-1]] * _STABLE):
+                break
+            pairs = zip(sizes, before, strict=False)
+            guess = _functions([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
+            guesses = [] if found else [*guesses, guess]
+            if guess[0] and guesses[-_STABLE:] == [guess] * _STABLE:
                 break
         if found:
             return Dimension(found[-1], 0, 0, sizes)
-        stable = [a for a, b in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(sizes, before, strict=False))]
-        functions, arguments = _functions(stable)
-        return Dimension(None, functions, arguments, sizes)
+        return Dimension(None, *(guesses[-1] if guesses else (0, 0)), sizes)
 
 
 def _triangular(rows: Values, series: Series) -> Values:

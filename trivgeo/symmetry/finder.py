@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy as sp
 
-from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.determining import LinearForm, characteristics, symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem
@@ -27,7 +27,9 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     conditions = symmetry_condition(system)
     extra = _checked(system, functions)
     jets = Jets(system, conditions, _is_linear(system))
-    dimension = jets.dimension()
+    # what is easily found tells where the bound of the dimension is sharp
+    first = Space(system, conditions, jets, (sp.S.One, *extra), degree or 3, jets.linear)
+    dimension = jets.dimension(first.count)
     if degree is None and not extra and system.characteristic_field() is None:
         found, sizes = grow(system, conditions, jets, dimension), {}
     else:

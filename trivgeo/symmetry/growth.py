@@ -92,7 +92,7 @@ def _spaces(
     yield one, 3
     spectral = _products(_spectral(system, conditions, jets, dimension))
     if len(spectral) > 1:
-        for degree in (1, 2, 3):
+        for degree in (1, 2, 3, 4, 5) if len(jets.variables) == 2 else (1, 2, 3):
             yield spectral, degree
     yield one, 4
     own = _own(system, conditions)
@@ -175,7 +175,7 @@ def _eigenvalues(
     z = sp.Symbol("z")
     if system.parameters:
         return _guessed(system, first, generic)
-    numbers = reconstruct(lambda prime, fixed: polynomial(prime, dict(fixed)), ())
+    numbers = reconstruct(lambda prime, fixed: [polynomial(prime, at) for at in fixed], ())
     if numbers is None:
         return {}
     return {
@@ -251,8 +251,12 @@ def _split(root: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
 def _powers(base: sp.Expr, roots: dict[sp.Expr, int]) -> list[sp.Expr]:
     """One power of each class modulo integers, the lowest; logarithms where an eigenvalue is repeated."""
     classes: dict[sp.Expr, sp.Expr] = {}
-    for root in roots:
-        if root.has(sp.I):
+    waves: dict[sp.Expr, None] = {}
+    for root in sorted(roots, key=sp.default_sort_key):
+        real, imaginary = root.expand().as_real_imag() if not root.free_symbols else _split(root)
+        if imaginary != 0:
+            angle = (-imaginary if imaginary.could_extract_minus_sign() else imaginary) * sp.log(base)
+            waves[base**real * sp.cos(angle)] = waves[base**real * sp.sin(angle)] = None
             continue
         rest = root - sp.floor(root) if root.is_number else root
         known = next((k for k in classes if (k - rest).is_integer), None)
@@ -261,4 +265,4 @@ def _powers(base: sp.Expr, roots: dict[sp.Expr, int]) -> list[sp.Expr]:
         elif (root - classes[known]).is_negative:
             classes[known] = root
     found = [base**r for r in classes.values() if not (r.is_integer and r.is_nonnegative)]
-    return [*found, sp.log(base), sp.log(base) ** 2]
+    return [*found, *waves, sp.log(base), sp.log(base) ** 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from trivgeo.symmetry.modular import PRIMES, Evaluator, Values, echelon, rationa
 
 __all__ = ["Space", "reconstruct"]
 
-Fixed = Mapping[sp.Symbol, int]
+Fixed = dict[sp.Symbol, int]
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,16 @@ class Space:
             self._derivatives[key] = sp.diff(value, *counts) if counts else value
         return self._derivatives[key]
 
-    def _rows(self, columns: Sequence[Column], samples: int, prime: int, seed: int, fixed: Fixed) -> Values:
-        """The symmetry conditions at random points, ``[rows, columns]``."""
-        e = Evaluator((), 0, samples, prime, seed, fixed, self._system.parameters)
+    def _rows(
+        self, columns: Sequence[Column], count: int, prime: int, seed: int, fixed: Sequence[Fixed]
+    ) -> list[Values]:
+        """The symmetry conditions at random points, ``[rows, columns]``, for each of several values of the parameters.
+
+        All are evaluated together: it is the number of expressions that costs, not that of points.
+        """
+        samples = count * len(fixed)
+        values = {s: np.repeat([f[s] for f in fixed], count) for s in fixed[0]}
+        e = Evaluator((), 0, samples, prime, seed, values, self._system.parameters)
         top = max((max(c.powers) for c in columns), default=0)
         tables = []
         for variable in self.variables:
@@ -159,11 +166,10 @@ class Space:
                         known[c, f, k] = self._values(e, f, k, powers, tables)
                     block[:, places] = (block[:, places] + weight[:, None] * known[c, f, k].T) % prime
             blocks.append(block)
-        return np.concatenate([block[e.valid] for block in blocks])
+        parts = [slice(i * count, (i + 1) * count) for i in range(len(fixed))]
+        return [np.concatenate([block[part][e.valid[part]] for block in blocks]) for part in parts]
 
-    def _values(
-        self, e: Evaluator, function: int, k: Index, powers: np.ndarray, tables: Sequence[Values]
-    ) -> Values:
+    def _values(self, e: Evaluator, function: int, k: Index, powers: np.ndarray, tables: Sequence[Values]) -> Values:
         """A derivative of monomials times a function, ``[columns, samples]``, by Leibniz' rule."""
         total = np.zeros((len(powers), e.samples), dtype=np.int64)
         constant = not self._functions[function].free_symbols & set(self.variables)
@@ -185,7 +191,7 @@ class Space:
         pivots: list[int] = []
         samples, idle = len(columns) // len(self._conditions) + 12, 0
         for attempt in range(_ATTEMPTS):
-            more = self._rows(columns, samples, prime, seed + attempt, fixed)
+            (more,) = self._rows(columns, samples, prime, seed + attempt, [fixed])
             before = len(pivots)
             rows, pivots = echelon(np.concatenate([rows, more]), prime)
             idle += len(more) if len(pivots) == before else -idle
@@ -194,12 +200,7 @@ class Space:
             samples = max(samples // 4, 12)
         else:
             return np.zeros((0, len(columns)), dtype=np.int64)
-        free = [j for j in range(len(columns)) if j not in set(pivots)]
-        basis = np.zeros((len(free), len(columns)), dtype=np.int64)
-        for i, j in enumerate(free):
-            basis[i, j] = 1
-            basis[i, pivots] = -rows[:, j] % prime
-        return echelon(basis, prime)[0]
+        return _kernel(rows, pivots, prime)
 
     @cached_property
     def _basis(self) -> Values:
@@ -223,13 +224,15 @@ class Space:
         count = len(basis)
         expected = basis[:, support] != 0
 
-        def values(prime: int, fixed: Fixed) -> list[int] | None:
+        def values(prime: int, fixed: Sequence[Fixed]) -> list[list[int] | None]:
             if prime not in self._primes:
-                return None
-            result = self.null_space(columns, prime, fixed)
-            if result.shape != (count, len(columns)) or ((result != 0) & ~expected).any():
-                return None
-            return [int(v) for v in result[expected]]
+                return [None] * len(fixed)
+            result: list[list[int] | None] = []
+            for rows in self._rows(columns, 2 * len(columns) + 24, prime, prime % 1000, fixed):
+                kernel = _kernel(*echelon(rows, prime), prime)
+                fits = kernel.shape == expected.shape and not ((kernel != 0) & ~expected).any()
+                result.append([int(v) for v in kernel[expected]] if fits else None)
+            return result
 
         if not count:
             return [], []
@@ -258,50 +261,60 @@ class Space:
         return tuple(sp.expand(component, power_exp=False) for component in components)
 
 
+def _kernel(rows: Values, pivots: Sequence[int], prime: int) -> Values:
+    """A reduced basis of what a matrix in reduced form sends to zero."""
+    width = rows.shape[1]
+    free = [j for j in range(width) if j not in set(pivots)]
+    basis = np.zeros((len(free), width), dtype=np.int64)
+    for i, j in enumerate(free):
+        basis[i, j] = 1
+        basis[i, pivots] = -rows[:, j] % prime
+    return echelon(basis, prime)[0]
+
+
 _ATTEMPTS = 30
 _IDLE = 8  # equations that say nothing new, before the rest is taken to do so too
 
 
 def reconstruct(
-    values: Callable[[int, Fixed], list[int] | None], parameters: Sequence[sp.Symbol]
+    values: Callable[[int, Sequence[Fixed]], list[list[int] | None]], parameters: Sequence[sp.Symbol]
 ) -> list[sp.Expr] | None:
     """Rational functions of the parameters from their values modulo primes; ``None`` if they are none of low degree.
 
     Args:
-        values: the values at a prime and at numbers for the parameters; ``None`` where there are none.
+        values: the values at a prime and at each of several numbers for the parameters; ``None`` where there are none.
         parameters: the parameters.
     """
     if not parameters:
-        return _numbers(lambda prime: values(prime, {}))
+        return _numbers(lambda prime: values(prime, [{}])[0])
     random = np.random.default_rng(1)
     samples: dict[int, list[tuple[dict[sp.Symbol, int], list[int]]]] = {prime: [] for prime in PRIMES}
     for degree in range(1, _DEGREE + 1):
         monomials = list(multi_indices(len(parameters), degree))
         needed = 2 * len(monomials) + 2
 
-        def coefficients(
-            prime: int, needed: int = needed, monomials: list[Index] = monomials
-        ) -> list[int] | None:
+        def coefficients(prime: int, needed: int = needed, monomials: list[Index] = monomials) -> list[int] | None:
             known = samples[prime]
-            for _ in range(3 * needed):
-                if len(known) >= needed:
-                    break
-                fixed = {s: int(random.integers(2, prime - 1)) for s in parameters}
-                value = values(prime, fixed)
-                if value is not None:
-                    known.append((fixed, value))
+            if len(known) < needed:
+                count = needed - len(known) + 4
+                fixed = [{s: int(random.integers(2, prime - 1)) for s in parameters} for _ in range(count)]
+                new = zip(fixed, values(prime, fixed), strict=True)
+                known += [(at, value) for at, value in new if value is not None]
             if len(known) < needed:
                 return None
             table = np.array(
                 [
-                    [math.prod(pow(fixed[s], k, prime) for s, k in zip(parameters, m, strict=True)) % prime for m in monomials]
-                    for fixed, _ in known
+                    [
+                        math.prod(pow(fixed[s], k, prime) for s, k in zip(parameters, m, strict=True)) % prime
+                        for m in monomials
+                    ]
+                    for fixed, _ in known[:needed]
                 ],
                 dtype=np.int64,
             )
             result = []
             for entry in range(len(known[0][1])):
-                numbers = np.array([value[entry] for _, value in known], dtype=np.int64)
+                numbers = np.array([value[entry] for _, value in known[:needed]], dtype=np.int64)
                 fraction = _fraction(table, numbers, prime)
                 if fraction is None:
                     return None

@@ -94,7 +94,7 @@ class Evaluator:
         samples: how many points.
         prime: the modulus.
         seed: of the random numbers.
-        fixed: values of some symbols, such as parameters.
+        fixed: values of some symbols, such as parameters, one or one for each point.
         constants: symbols that have the same value at all points.
         at_one_point: whether the symbols to expand in have, too.
     """
@@ -106,7 +106,7 @@ class Evaluator:
         samples: int,
         prime: int = PRIMES[0],
         seed: int = 0,
-        fixed: Mapping[sp.Symbol, int] | None = None,
+        fixed: Mapping[sp.Symbol, Any] | None = None,
         constants: Sequence[sp.Symbol] = (),
         at_one_point: bool = False,
     ) -> None:
@@ -118,7 +118,7 @@ class Evaluator:
         self._same = self._constants | (set(symbols) if at_one_point else set())
         self._known: dict[Any, Values] = {}
         for symbol, value in (fixed or {}).items():
-            self._known[symbol] = self.series.constant(np.full(samples, value % prime))
+            self._known[symbol] = self.series.constant(np.broadcast_to(np.asarray(value) % prime, (samples,)))
         self._kernels: dict[Any, Values] = {}
         self.valid = np.ones(samples, dtype=bool)
 
@@ -167,7 +167,9 @@ class Evaluator:
         if e.is_number:
             return s.constant(self._draw(e))
         if other == e or other.has(sp.I):
-            raise ConfigurationError(f"pde: expected powers, exponentials, logarithms and trigonometric functions, got {e}")
+            raise ConfigurationError(
+                f"pde: expected powers, exponentials, logarithms and trigonometric functions, got {e}"
+            )
         return self(other)
 
     # Functions -----------------------------------------------------------------------------------------------

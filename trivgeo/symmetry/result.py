@@ -14,7 +14,6 @@ from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
 from trivgeo.groups.generators.symbolic import exact_structure_constants
 from trivgeo.groups.structure import Split, find_split
-
 from trivgeo.symmetry.determining import collect
 
 if TYPE_CHECKING:
