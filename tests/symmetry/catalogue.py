@@ -1,9 +1,9 @@
 """Equations whose point symmetries are in the literature.
 
-Sources: [O] Olver, Applications of Lie Groups to Differential Equations, 2nd ed. 1993; [I] Ibragimov (ed.), CRC Handbook
-of Lie Group Analysis of Differential Equations, vol. 1, 1994; [BK] Bluman and Kumei, Symmetries and Differential
-Equations, 1989; [Ov] Ovsiannikov, Group Analysis of Differential Equations, 1982; [St] Stephani, Differential Equations:
-Their Solution Using Symmetries, 1989; [L] Lie, Vorlesungen, 1891; others by name.
+Sources: [O] Olver, Applications of Lie Groups to Differential Equations, 2nd ed. 1993; [I] Ibragimov (ed.), CRC
+Handbook of Lie Group Analysis of Differential Equations, vol. 1, 1994; [BK] Bluman and Kumei, Symmetries and
+Differential Equations, 1989; [Ov] Ovsiannikov, Group Analysis of Differential Equations, 1982; [St] Stephani,
+Differential Equations: Their Solution Using Symmetries, 1989; [L] Lie, Vorlesungen, 1891; others by name.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class Textbook:
     def __str__(self) -> str:
         return self.name
 
+
+CMP = "Clarkson, Mansfield, Priestley 1997"
+DKLW = "David, Kamran, Levi, Winternitz 1985"
 
 ORDINARY = [
     Textbook("free particle", "y'' = 0", 8, "[L]"),
@@ -138,10 +141,8 @@ PARTIAL = [
     Textbook("nonlinear wave, -4", "u_tt = diff(u^(-4)*u_x, x)", 5, "Ames, Lohner, Adams 1981"),
     Textbook("Boussinesq", "u_tt + u*u_xx + u_x^2 + u_xxxx = 0", 3, "Nishitani and Tajiri 1982"),
     Textbook("BBM", "u_t + u_x + u*u_x = u_xxt", 3, "[I]"),
-    Textbook("Camassa-Holm", "u_t - u_xxt + 3*u*u_x = 2*u_x*u_xx + u*u_xxx", 3, "Clarkson, Mansfield, Priestley 1997"),
-    Textbook(
-        "Degasperis-Procesi", "u_t - u_xxt + 4*u*u_x = 3*u_x*u_xx + u*u_xxx", 3, "Clarkson, Mansfield, Priestley 1997"
-    ),
+    Textbook("Camassa-Holm", "u_t - u_xxt + 3*u*u_x = 2*u_x*u_xx + u*u_xxx", 3, CMP),
+    Textbook("Degasperis-Procesi", "u_t - u_xxt + 4*u*u_x = 3*u_x*u_xx + u*u_xxx", 3, CMP),
     Textbook("Hunter-Saxton", "u_xt + u*u_xx + u_x^2/2 = 0", None, "[I]", (1, 1)),
     Textbook("Hamilton-Jacobi", "u_t + u_x^2/2 = 0", 10, "[I]: conformal"),
     Textbook("eikonal", "u_t^2 + u_x^2 = 1", 10, "[I]: conformal"),
@@ -155,9 +156,7 @@ PARTIAL = [
         "NLS, quintic", "u_t = -v_xx - (u^2 + v^2)^2*v; v_t = u_xx + (u^2 + v^2)^2*u", 6, "Gagnon and Winternitz 1988"
     ),
     Textbook("Schroedinger", "u_t = -v_xx; v_t = u_xx", 7, "Niederer 1972, and the norm"),
-    Textbook(
-        "KP", "u_xt + u_x^2 + u*u_xx + u_xxxx + u_yy = 0", None, "David, Kamran, Levi, Winternitz 1985", (3, 1), True
-    ),
+    Textbook("KP", "u_xt + u_x^2 + u*u_xx + u_xxxx + u_yy = 0", None, DKLW, (3, 1), True),
     Textbook(
         "Navier-Stokes, plane",
         "u_t + u*u_x + v*u_y = -p_x + nu*(u_xx + u_yy); v_t + u*v_x + v*v_y = -p_y + nu*(v_xx + v_yy); u_x + v_y = 0",

@@ -17,7 +17,7 @@ LinearForm = dict[tuple[int, Index], sp.Expr]
 
 
 def symmetry_condition(system: EvolutionSystem) -> list[LinearForm]:
-    r""":math:`D_J Q^a - F_*[Q]` on solutions for each equation :math:`u^a_J = F`, linear in the coefficients of the field and their derivatives."""
+    r""":math:`D_J Q^a - F_*[Q]` on solutions for each :math:`u^a_J = F`, linear in the field and its derivatives."""
     derivatives = _Characteristics(system)
     conditions = []
     for (a, index), right in zip(system.leaders, system.right, strict=True):

@@ -34,12 +34,14 @@ class Dimension:
         functions: if it is infinite, how many arbitrary functions it has, of the largest number of variables; else 0.
         arguments: that number of variables.
         growth: the number of Taylor coefficients that are free, by order.
+        order: the order of derivatives that was enough.
     """
 
     size: int | None
     functions: int
     arguments: int
     growth: tuple[int, ...]
+    order: int
 
     @property
     def is_infinite(self) -> bool:
@@ -157,7 +159,7 @@ class Jets:
     ) -> list[int]:
         """The characteristic polynomial of the derivative in one variable on the space of symmetries, at a point.
 
-        If ``about`` is a number a, that of (z - a) d/dz. Leading coefficient first.
+        If ``about`` is a number a, that of the Lie derivative along (z - a) d/dz. Leading coefficient first.
         """
         columns, reduced, pivots, point = self._eliminated(order, prime, fixed, seed)
         taken = {columns[j]: i for i, j in enumerate(pivots)}
@@ -175,7 +177,7 @@ class Jets:
                 matrix[i, basis.index(target)] = 1
             if about is not None:
                 matrix[i] = matrix[i] * ((int(point[position]) - about) % prime) % prime
-                matrix[i, i] = (matrix[i, i] + k[position]) % prime
+                matrix[i, i] = (matrix[i, i] + k[position] - (c == position)) % prime
         return _characteristic_polynomial(matrix, prime)
 
     def _reduced(
@@ -239,8 +241,9 @@ class Jets:
             if guess[0] and guesses[-_STABLE:] == [guess] * _STABLE:
                 break
         if found:
-            return Dimension(found[-1], 0, 0, sizes)
-        return Dimension(None, *(guesses[-1] if guesses else (0, 0)), sizes)
+            enough = len(found) - next(i for i, size in enumerate(found) if size == found[-1])
+            return Dimension(found[-1], 0, 0, sizes, len(sizes) - enough)
+        return Dimension(None, *(guesses[-1] if guesses else (0, 0)), sizes, len(sizes) - 1)
 
 
 def _triangular(rows: Values, series: Series) -> Values:

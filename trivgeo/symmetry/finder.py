@@ -30,8 +30,9 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     # what is easily found tells where the bound of the dimension is sharp
     first = Space(system, conditions, jets, (sp.S.One, *extra), degree or 3, jets.linear)
     dimension = jets.dimension(first.count)
+    sizes: dict[int, int] = {}
     if degree is None and not extra and system.characteristic_field() is None:
-        found, sizes = grow(system, conditions, jets, dimension), {}
+        found = grow(system, conditions, jets, dimension)
     else:
         found, sizes = _within(system, conditions, jets, extra, degree or 2, dimension)
     trivial = _trivial(system, jets, found) if dimension.is_infinite else []

@@ -57,7 +57,7 @@ def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, 
     for _, space, degree, functions in reversed(spaces):
         solution = space.solve()
         if solution is not None:
-            return Found(*solution, degree, functions)
+            return Found(solution[0], solution[1], degree, functions)
     return Found([], [], 1, ())
 
 
@@ -130,7 +130,7 @@ def _spectral(
 ) -> list[list[sp.Expr]]:
     """For each variable exponentials or powers with the eigenvalues of d/dz or (z - a) d/dz on all symmetries."""
     families = []
-    order = len(dimension.growth) - 1
+    order = dimension.order
     for position, variable in enumerate(jets.variables):
         shifts = [None, sp.S.Zero, *_shifts(system, variable)]
         for shift in shifts:
@@ -178,10 +178,7 @@ def _eigenvalues(
     numbers = reconstruct(lambda prime, fixed: [polynomial(prime, at) for at in fixed], ())
     if numbers is None:
         return {}
-    return {
-        root: count
-        for root, count in sp.roots(sp.Poly(numbers, z), cubics=False, quartics=False).items()
-    }  # fmt: skip
+    return dict(sp.roots(sp.Poly(numbers, z), cubics=False, quartics=False).items())
 
 
 def _guessed(system: EvolutionSystem, polynomial: list[int], fixed: dict[sp.Symbol, int]) -> dict[sp.Expr, int]:
@@ -205,8 +202,8 @@ def _guessed(system: EvolutionSystem, polynomial: list[int], fixed: dict[sp.Symb
             number = value * int(multiple.p) * pow(int(multiple.q), -1, prime) % prime
             if _at(polynomial, number, prime) == 0:
                 found[multiple * product] = 1
-            even = [c for c in polynomial[(len(polynomial) - 1) % 2 :: 2]]
-            odd = [c for c in polynomial[len(polynomial) % 2 :: 2]]
+            even = polynomial[(len(polynomial) - 1) % 2 :: 2]
+            odd = polynomial[len(polynomial) % 2 :: 2]
             if _at(even, number, prime) == 0 == _at(odd, number, prime):
                 root = sp.sqrt(multiple * product)
                 root = sp.powdenest(root, force=True)

@@ -302,16 +302,11 @@ def reconstruct(
                 known += [(at, value) for at, value in new if value is not None]
             if len(known) < needed:
                 return None
-            table = np.array(
-                [
-                    [
-                        math.prod(pow(fixed[s], k, prime) for s, k in zip(parameters, m, strict=True)) % prime
-                        for m in monomials
-                    ]
-                    for fixed, _ in known[:needed]
-                ],
-                dtype=np.int64,
-            )
+            table = np.ones((needed, len(monomials)), dtype=np.int64)
+            for i, (fixed_at, _) in enumerate(known[:needed]):
+                for j, powers in enumerate(monomials):
+                    for s, k in zip(parameters, powers, strict=True):
+                        table[i, j] = table[i, j] * pow(fixed_at[s], k, prime) % prime
             result = []
             for entry in range(len(known[0][1])):
                 numbers = np.array([value[entry] for _, value in known[:needed]], dtype=np.int64)
@@ -352,7 +347,8 @@ def _fraction(table: Values, numbers: Values, prime: int) -> list[int] | None:
 
 def _numbers(values: Callable[[int], list[int] | None]) -> list[sp.Expr] | None:
     """Rational numbers from their values modulo primes; each must explain one prime more."""
-    modulus, combined = 1, []
+    modulus = 1
+    combined: list[int] = []
     for prime in PRIMES:
         new = values(prime)
         if new is None:

@@ -1,8 +1,9 @@
 """Exact expressions and linear systems at random points modulo primes.
 
-A function such as exp(u) is transcendental over the rational functions, so at a random point its value is one more random
-number, as long as its derivatives and its relations with other functions are kept. Determining equations are then linear
-systems of numbers, whatever functions they hold, and their ranks are right up to a chance of about one in 10^8.
+A function such as exp(u) is transcendental over the rational functions, so at a random point its value is one more
+random number, as long as its derivatives and its relations with other functions are kept. Determining equations are
+then linear systems of numbers, whatever functions they hold, and their ranks are right up to a chance of about one in
+10^8.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,19 @@ PRIMES = (
 Values = NDArray[np.int64]
 
 
+@lru_cache(maxsize=64)
+def _products(count: int, order: int) -> tuple[list[Index], dict[Index, int], Values, Values, Values]:
+    """The monomials up to a degree, their places, and which pairs have which product."""
+    monomials: list[Index] = list(multi_indices(count, order)) if count else [()]
+    place = {m: i for i, m in enumerate(monomials)}
+    pairs = []
+    for (i, a), (j, b) in itertools.product(enumerate(monomials), repeat=2):
+        if sum(a) + sum(b) <= order:
+            pairs.append((place[tuple(x + y for x, y in zip(a, b, strict=True))], i, j))
+    table = np.array(sorted(pairs), dtype=np.int64)
+    return monomials, place, table[:, 1], table[:, 2], np.searchsorted(table[:, 0], np.arange(len(monomials)))
+
+
 class Series:
     """The arithmetic of truncated power series in several variables, in batches ``[samples, monomials]``.
 
@@ -42,15 +57,7 @@ class Series:
 
     def __init__(self, prime: int, count: int, order: int) -> None:
         self.prime, self.count, self.order = prime, count, order
-        self.monomials: list[Index] = list(multi_indices(count, order)) if count else [()]
-        self.place = {m: i for i, m in enumerate(self.monomials)}
-        pairs = []
-        for (i, a), (j, b) in itertools.product(enumerate(self.monomials), repeat=2):
-            if sum(a) + sum(b) <= order:
-                pairs.append((self.place[tuple(x + y for x, y in zip(a, b, strict=True))], i, j))
-        table = np.array(sorted(pairs), dtype=np.int64)
-        self._left, self._right = table[:, 1], table[:, 2]
-        self._starts = np.searchsorted(table[:, 0], np.arange(len(self.monomials)))
+        self.monomials, self.place, self._left, self._right, self._starts = _products(count, order)
 
     def constant(self, values: Any) -> Values:
         """Numbers as series."""
