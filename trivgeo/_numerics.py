@@ -14,7 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Constant", "dense_exp", "jvp_columns", "log_abs_det", "log_ratio", "phi1", "polynomial", "stumpff"]
+__all__ = [
+    "Constant",
+    "dense_exp",
+    "in_single",
+    "jvp_columns",
+    "log_abs_det",
+    "log_ratio",
+    "phi1",
+    "polynomial",
+    "stumpff",
+]
 
 _SERIES_RADIUS = 1.0
 _SERIES_TERMS = 10  # the first term left out is below 1 / 22! = 1e-21
@@ -113,6 +123,17 @@ def log_abs_det(matrix: Tensor) -> Tensor:
             + m[0][2] * (m[1][0] * m[2][1] - m[1][1] * m[2][0])
         )
     return det.abs().log()
+
+
+def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+    """``f`` computed in float32 where an argument has half that precision, in which the result comes back.
+
+    Torch's linear algebra refuses such numbers, or is wrong: ``matrix_exp`` of 0.1 in bfloat16 is 1e30 (torch 2.13).
+    """
+    dtype = arguments[0].dtype
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f(*arguments)
+    return f(*(x.float() for x in arguments)).to(dtype)
 
 
 def dense_exp(matrix: Tensor) -> Tensor:

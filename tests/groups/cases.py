@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.groups.pdes import Pde, burgers, heat, kdv
-from tests.groups.textbook import HEAT, NU, OSCILLATOR, PLANE, SPECIAL_AFFINE, nu, t, u, x, y
+from tests.groups.textbook import HEAT, NU, PLANE, SPECIAL_AFFINE, nu, t, u, x, y
 from tests.helpers import affine_line
 from trivgeo.groups import (
     SE,
@@ -293,12 +293,6 @@ CASES = [
         "special affine from generators",
         partial(from_generators, SPECIAL_AFFINE, variables=(x, y)),
         0.4,
-        has_action=True,
-    ),
-    GroupCase(
-        "cover of SL(2) from generators",
-        partial(from_generators, OSCILLATOR, variables=(x,)),
-        0.5,
         has_action=True,
     ),
     GroupCase("SE(2)xKdV", rigid_times_kdv, 0.4, rigid_times_kdv_matrix),

@@ -24,6 +24,8 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
+from tests.groups import test_group_laws as laws
+from tests.groups.cases import GroupCase
 from tests.groups.pdes import burgers, heat, kdv
 from tests.groups.test_pde_symmetries import residual
 from tests.groups.textbook import (
@@ -115,6 +117,9 @@ CASES = [
     Case("filiform", FILIFORM, (x, sp.Symbol("a"), b, c, d, e), (0, 1, 6), False, by_quadrature="cde"),
 ]
 BY_NAME = {case.name: case for case in CASES}
+
+
+sample = laws.sample
 
 
 @pytest.fixture(params=CASES, ids=str)
@@ -720,6 +725,14 @@ class TestLocality:
         assert_relative(group.log_modular(g), torch.tensor(-400.0).double(), 1e-12)
 
 
+class TestCover(laws.TestLaws):
+    """The laws on the universal cover of SL(2, R)."""
+
+    @pytest.fixture
+    def case(self) -> GroupCase:
+        return GroupCase("cover", lambda scale=None: from_generators(OSCILLATOR, variables=(x,), scale=scale), 0.5)
+
+
 class TestWinding:
     """Full turns of SL(2, R) that move points: the group is the cover, on which turns are counted."""
 
@@ -759,6 +772,19 @@ class TestWinding:
         assert_relative(group.exp(log[found]), product[found], 1e-9, event=1)
         elliptic = w[:, 0].square() > w[:, 1:].square().sum(-1)
         assert_relative(group.log(g)[elliptic], w[elliptic], 1e-8, event=1)
+
+    def test_transforms(self) -> None:
+        """Derivatives of logarithms at, near and turns away from the identity; constants of every device; one graph."""
+        group = from_generators(OSCILLATOR, variables=(x,))
+        w = torch.cat([0.3 * randn(3, 3), torch.zeros(1, 3).double(), torch.tensor([[9.0, 0.3, 0.2]]).double()])
+        unit = torch.eye(3, dtype=torch.float64).expand(5, 3, 3)
+        for mode in (jacfwd, jacrev):
+            assert_relative(vmap(mode(lambda w: group.log(group.exp(w))))(w), unit, 1e-8)
+        points = torch.zeros(2, 4, 1, device="meta")
+        assert group.action().jacobian(group.identity(2, device="meta"), points).device.type == "meta"
+        compiled = torch.compile(lambda w: group.log(group.retract(group.exp(w), w)), fullgraph=True, backend="eager")
+        assert_relative(compiled(w), 2 * w, 1e-8, event=1)
+        torch._dynamo.reset()
 
     def test_no_logarithm(self) -> None:
         """A full turn times a stretch is on no one-parameter group."""

@@ -359,6 +359,33 @@ class TestSpecialLinear:
 
 
 class TestBadInput:
+    def test_arguments_are_checked_once(self, group: LieGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By the method that was called, and not by those of its factors (ten times in one product of Heat)."""
+        g, v = group.identity(2), torch.zeros(2, group.dim)
+        seen: list[str] = []
+        for name in ("check_elements", "check_vectors"):
+            original = getattr(LieGroup, name)
+
+            def counted(self: LieGroup, x: Tensor, label: str = "", f: object = original, name: str = name) -> None:
+                seen.append(name)
+                f(self, x, label)
+
+            monkeypatch.setattr(LieGroup, name, counted)
+        for operation, count in (
+            (lambda: group.compose(g, g), 2),
+            (lambda: group.inverse(g), 1),
+            (lambda: group.exp(v), 1),
+            (lambda: group.log(g), 1),
+            (lambda: group.Ad(g), 1),
+            (lambda: group.log_modular(g), 1),
+            (lambda: group.left_jacobian(v), 1),
+            (lambda: group.project(g), 1),
+            (lambda: group.perturb(g, v), 2),
+        ):
+            seen.clear()
+            operation()
+            assert len(seen) == count, seen
+
     @pytest.mark.parametrize("shape", [(3,), (2, 3), (4,), (2, 2, 3)])
     def test_elements_of_the_wrong_shape(self, shape: tuple[int, ...]) -> None:
         group, g = SL(2), torch.zeros(shape)

@@ -57,7 +57,7 @@ CASES = [
     Case("nonlinear heat -4/3", sp.Eq(u.diff(t), (u ** sp.Rational(-4, 3) * u.diff(x)).diff(x)), 2, 5),
     Case("nls", NLS, 2, 5),
     Case("harry dym", sp.Eq(u.diff(t), u**3 * u.diff(x, 3)), 2, 5),
-    Case("potential burgers", sp.Eq(u.diff(t), u.diff(x, 2) + u.diff(x) ** 2), 2, 6),
+    Case("potential burgers", sp.Eq(u.diff(t), u.diff(x, 2) + u.diff(x) ** 2), 2, 6, infinite=True),
     Case("liouville", u.diff(x, t) * 0 + u.diff(t) - (sp.exp(u) * u.diff(x)).diff(x), 2, 4),
 ]
 
@@ -267,9 +267,9 @@ class TestAnsatz:
         [
             ([x * t], "that are no polynomials"),
             ([sp.exp(sp.Symbol("q"))], "functions of"),
-            ([sp.sin(x)], "ansatz: expected sums of products"),
+            ([sp.besselj(0, x)], "expected powers, exponentials"),
             ([sp.exp(t), sp.exp(t)], "twice"),
-            ([sp.exp(sp.sin(t))], "ansatz: expected sums of products"),
+            ([sp.Function("f")(x)], "ansatz: expected an expression"),
         ],
     )
     def test_errors(self, ansatz: list[Any], message: str) -> None:
@@ -277,7 +277,7 @@ class TestAnsatz:
             find_symmetries(HEAT, 2, ansatz=ansatz)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.infinite], ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if not c.infinite or c.name == "potential burgers"], ids=str)
 def test_group(case: Case) -> None:
     """From the equation to a group that multiplies and acts."""
     found = find_symmetries(case.pde, case.degree)
@@ -312,13 +312,11 @@ def test_heat_group_is_the_catalogue_group() -> None:
     [
         (HEAT, {"degree": 0}, "degree"),
         (HEAT, {"degree": 1.5}, "degree"),
-        (sp.Eq(u.diff(t) ** 2, u.diff(x, 2)), {"time": t}, "solvable"),
-        (u.diff(t) + u.diff(x) + u * u.diff(x) - u.diff(x, 2, t), {}, "solvable"),
-        (sp.Eq(u.diff(t), sp.sqrt(u.diff(x))), {"time": t}, "polynomial"),
-        (sp.Eq(u.diff(t), sp.sin(u) * u.diff(x, 2)), {}, "pde: expected sums of products of powers"),
+        (u.diff(t) ** 2 - u.diff(x, 2) ** 2, {}, "solvable"),
+        (u.diff(t) - sp.besselj(0, u) * u.diff(x, 2), {}, "expected powers, exponentials"),
+        ([u - x, u.diff(t) - u.diff(x, 2)], {}, "solved"),
         (HEAT, {"time": sp.Symbol("s")}, "time"),
         (sp.Eq(x, t), {}, "functions such as"),
-        ([HEAT, HEAT], {}, "as many equations"),
         ([u.diff(t) - sp.Function("v")(t, x), v.diff(t)], {}, "same symbols"),
     ],
 )

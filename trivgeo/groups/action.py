@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import jvp_columns, log_abs_det
+from trivgeo._numerics import in_single, jvp_columns, log_abs_det
 from trivgeo.errors import ConfigurationError, ShapeError
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class PointAction(Action):
         Raises:
             ShapeError: an element or a point has the wrong shape, or the batches do not broadcast.
         """
-        g = self._lift(g, x)
+        return in_single(self._image, self._lift(g, x), x)
+
+    def _image(self, g: Tensor, x: Tensor) -> Tensor:
         y = self._transform(g, x)
         d = self._denominator(g, x)
         return y if d is None else torch.where((d != 0).unsqueeze(-1), y, math.nan)
@@ -115,7 +117,7 @@ class PointAction(Action):
     @final
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out"]:
         """``log |det d(g.x)/dx|`` of the whole set of points: the sum over the points."""
-        return log_abs_det(self.jacobian(g, x)).sum(-1)
+        return in_single(log_abs_det, self.jacobian(g, x)).sum(-1)
 
     @final
     def batch_shape(self, x: Any) -> torch.Size:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import log_abs_det
+from trivgeo._numerics import in_single, log_abs_det
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import _fingerprint
 from trivgeo.groups._matrices import phi1_ad
@@ -192,7 +192,13 @@ class LieGroup(ABC):
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
         self.check_elements(g)
-        return self._basis.from_natural(self._with_batch(self._log, g))
+        # rounded to half precision, elements are off the group by more than a logarithm can bear
+        log = self._log if torch.finfo(g.dtype).bits > 16 else self._log_of_nearest
+        return self._basis.from_natural(self._with_batch(log, g))
+
+    @final
+    def _log_of_nearest(self, g: Tensor) -> Tensor:
+        return self._log(self._project(g))
 
     @final
     def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
@@ -341,5 +347,5 @@ def _with_batch(f: Callable[..., Tensor], rank: int, *arguments: Tensor) -> Tens
     tensor with a Python number a float64 derivative.
     """
     if any(x.ndim != rank for x in arguments):
-        return f(*arguments)
-    return f(*(x.unsqueeze(0) for x in arguments)).squeeze(0)
+        return in_single(f, *arguments)
+    return in_single(f, *(x.unsqueeze(0) for x in arguments)).squeeze(0)

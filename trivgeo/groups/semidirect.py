@@ -147,7 +147,7 @@ class SemidirectProduct(LieGroup):
         automorphism: how H acts on N, or a function ``(h, n) -> rho(h) n``, for which a `LinearAutomorphism` is
             made.
         scale: see `LieGroup`.
-        names: names of the basis elements, for messages.
+        names: see `MatrixGroup`.
 
     Raises:
         ConfigurationError: a factor carries a scale of its own, or the ideal has too many steps.

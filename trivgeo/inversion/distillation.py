@@ -40,9 +40,9 @@ def consistency_loss(
     Args:
         teacher: the trained score; it is not changed.
         student: the score that is trained, with the action and the levels of the teacher.
-        x: clean data with one batch dimension.
+        x: see `LearnedScore.loss`.
         ratio: r, in (0, 1): nearer to one for a finer flow, which takes longer to learn.
-        generator: the source of randomness, on the device of the data.
+        generator: see `Stage`.
 
     Raises:
         ConfigurationError: the ratio lies outside (0, 1), or the levels or groups differ.

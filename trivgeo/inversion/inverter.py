@@ -136,7 +136,7 @@ class Inverter(nn.Module):
 
         Args:
             x_tilde: data of the action, with one batch dimension b.
-            generator: the source of randomness, on the device of the data.
+            generator: see `Stage`.
             initial: the elements that the first stage is given, ``[b, K, *element_shape]``; default the identity.
 
         Raises:

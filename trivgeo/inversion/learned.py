@@ -128,7 +128,7 @@ class LearnedScore(nn.Module):
 
         Args:
             x: clean data with one batch dimension.
-            generator: the source of randomness, on the device of the data.
+            generator: see `Stage`.
         """
         x = self.prepared(x)
         like: Tensor = pytree.tree_leaves(x)[0]
@@ -159,8 +159,8 @@ class LearnedScore(nn.Module):
         action does not undo is left out.
 
         Args:
-            x: clean data with one batch dimension.
-            generator: the source of randomness, on the device of the data.
+            x: see `LearnedScore.noisy`.
+            generator: see `Stage`.
 
         Raises:
             ShapeError: the data do not fit the action, or have no batch dimension.

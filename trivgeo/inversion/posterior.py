@@ -124,7 +124,7 @@ class GivenPosterior:
 
     Args:
         posterior: of which.
-        x: the transformed data, with one batch dimension.
+        x: see `PosteriorEnergy`.
         max_evaluations: the largest number of energies, or of data seen by a network, at once; ``None`` for no bound.
         on_step: called by `step`.
 

@@ -46,7 +46,7 @@ class Noise(Stage):
     r"""Puts the noise of a diffusion on every chain: :math:`g w`, or :math:`w^{-1} g`, with :math:`w \sim k_t`.
 
     Args:
-        schedule: the noise; default that of `TIED`.
+        schedule: see `TIED`.
         steps: of the `trivgeo.sde.NoiseKernel`.
         time: t, in (0, 1].
         side: ``"restored"`` for the first, ``"given"`` for the second, see `Reverse`.

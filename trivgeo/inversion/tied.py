@@ -50,7 +50,7 @@ class Reverse(Stage):
     sample of the posterior.
 
     Args:
-        schedule: the noise; default that of `TIED`.
+        schedule: see `TIED`.
         steps: number M of steps.
         num_mc: number N of noise samples of one score.
         temperature: T, positive.

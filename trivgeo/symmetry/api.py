@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.checks import check_count
 from trivgeo.groups.generators.symbolic import require_sympy
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["find_symmetries", "verify"]
 
 
-def find_symmetries(pde: Any, degree: int = 2, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
+def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
     r"""All point symmetries whose coefficients are polynomials of at most the given degree.
 
     A vector field :math:`X = \xi^i \partial_{x_i} + \eta^a \partial_{u_a}` is an infinitesimal symmetry of
@@ -50,8 +50,8 @@ def find_symmetries(pde: Any, degree: int = 2, *, ansatz: Sequence[Any] = (), ti
             is missing.
     """
     require_sympy()
-    if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-        raise ConfigurationError(f"degree: expected an integer of at least 1, got {degree!r}")
+    if degree is not None:
+        check_count("degree", degree)
     from trivgeo.symmetry.finder import search
 
     return search(pde, degree, time, ansatz)

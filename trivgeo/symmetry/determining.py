@@ -17,11 +17,10 @@ LinearForm = dict[tuple[int, Index], sp.Expr]
 
 
 def symmetry_condition(system: EvolutionSystem) -> list[LinearForm]:
-    r""":math:`D_t^r Q^a - F^a_*[Q]` on solutions, linear in the coefficients of the field and their derivatives."""
+    r""":math:`D_J Q^a - F_*[Q]` on solutions for each :math:`u^a_J = F`, linear in the field and its derivatives."""
     derivatives = _Characteristics(system)
     conditions = []
-    for a, right in enumerate(system.right):
-        index = tuple(system.orders[a] if i == system.time else 0 for i in range(len(system.variables)))
+    for (a, index), right in zip(system.leaders, system.right, strict=True):
         condition = dict(derivatives.of(a, index))
         for symbol, b, inner in system.jets_in(right):
             factor = sp.diff(right, symbol)

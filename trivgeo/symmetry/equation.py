@@ -1,4 +1,4 @@
-"""Equations in the form d^r u / dt^r = F, on the jet space with those derivatives eliminated."""
+"""Equations solved for leading derivatives, on the jet space with those and their derivatives eliminated."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from sympy.core.function import AppliedUndef
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
+from trivgeo.symmetry.numeric import vanishes
 
 __all__ = ["EvolutionSystem"]
 
 Index = tuple[int, ...]
 
+_EQUATIONS = 60  # with their consequences
+
 
 class EvolutionSystem:
     r"""A system :math:`\partial_t^{r_a} u_a = F^a`, with F free of t-derivatives of u_b of order r_b or more.
+
+    Equations that have no such form, also more or fewer than unknowns, are solved one by one for their leading
+    derivatives, with all their consequences of the same orders (cross derivatives) as further equations.
 
     Args:
         pde: an equation, an expression, or a sequence of them.
@@ -37,8 +43,8 @@ class EvolutionSystem:
         self.variables: tuple[sp.Symbol, ...] = functions[0].args
         if any(f.args != self.variables for f in functions) or not all(v.is_Symbol for v in self.variables):
             raise ConfigurationError(f"pde: expected functions of the same symbols, got {functions}")
-        if len({f.func for f in functions}) != len(functions) or len(residuals) != len(functions):
-            raise ConfigurationError(f"pde: expected as many equations as functions {functions}, got {len(residuals)}")
+        if len({f.func for f in functions}) != len(functions):
+            raise ConfigurationError(f"pde: expected functions of the same symbols, got {functions}")
         self.functions = tuple(functions)
         self.unknowns: tuple[sp.Symbol, ...] = tuple(sp.Symbol(f.func.__name__) for f in functions)
         symbols = {s for e in residuals for s in e.free_symbols}
@@ -50,6 +56,9 @@ class EvolutionSystem:
         for a, unknown in enumerate(self.unknowns):
             self._symbols[a, self.zero] = unknown
             self._jets[unknown] = (a, self.zero)
+        self.leaders: tuple[tuple[int, Index], ...] = ()
+        self.right: tuple[sp.Expr, ...] = ()
+        self.orders: tuple[int, ...] = ()
         self._eliminated: dict[tuple[int, Index], sp.Expr] = {}
         self._solve([self._to_jets(e) for e in residuals], time)
 
@@ -155,8 +164,14 @@ class EvolutionSystem:
             raise ConfigurationError(f"time: expected one of {names}, got {time}")
         preferred = sorted(range(len(names)), key=lambda i: (names[i] != "t", -i))
         reasons = []
-        for position in preferred if time is None else [names.index(str(time))]:
+        positions = preferred if time is None else [names.index(str(time))]
+        for position in positions:
             reason = self._solve_for(residuals, position)
+            if reason is None:
+                return
+            reasons.append(f"{names[position]}: {reason}")
+        for position in positions:
+            reason = self._complete(residuals, position)
             if reason is None:
                 return
             reasons.append(f"{names[position]}: {reason}")
@@ -167,6 +182,8 @@ class EvolutionSystem:
 
     def _solve_for(self, residuals: Sequence[sp.Expr], position: int) -> str | None:
         """Solve for the highest derivatives in one variable; the reason if that is not possible."""
+        if len(residuals) != len(self.unknowns):
+            return "not as many equations as unknowns"
         orders = []
         for a in range(len(self.unknowns)):
             present = [j[2][position] for e in residuals for j in self.jets_in(e) if j[1] == a]
@@ -190,25 +207,85 @@ class EvolutionSystem:
                     return f"{symbol} is left beside {', '.join(map(str, leading))}"
         self.time = position
         self.orders = tuple(orders)
-        self.right = tuple(right)
-        self._eliminated = {}
+        self._set(zip(((a, self._jets[s][1]) for a, s in enumerate(leading)), right, strict=True))
         return None
+
+    def _set(self, solved: Iterable[tuple[tuple[int, Index], sp.Expr]]) -> None:
+        self.leaders, self.right = map(tuple, zip(*solved, strict=True)) if (solved := list(solved)) else ((), ())
+        self._eliminated = {}
+
+    def _complete(self, residuals: Sequence[sp.Expr], position: int) -> str | None:
+        """Solve the equations and their cross derivatives for leading derivatives; the reason if that fails."""
+        self.time, self.orders = position, ()
+        solved: dict[tuple[int, Index], sp.Expr] = {}
+        pending = list(residuals)
+        for _ in range(_EQUATIONS):
+            if not pending:
+                pending = self._cross_derivatives()
+                if not pending:
+                    return None
+            self._set(solved.items())
+            equation = self.reduced(pending.pop(0))
+            if vanishes(equation):
+                continue
+            jets = self.jets_in(equation)
+            if not jets:
+                return f"{equation} = 0 follows"
+            key = max(((a, index) for _, a, index in jets), key=self._rank)
+            right = _solution(equation, self.jet(*key))
+            if right is None:
+                return f"not solvable for {self.jet(*key)}"
+            # what has a derivative of the new leader is reduced again
+            again = [k for k in solved if k[0] == key[0] and _covers(k[1], key[1])]
+            pending += [self.jet(*k) - solved.pop(k) for k in again]
+            solved[key] = right
+            self._set(solved.items())
+            solved = {k: self.reduced(value) for k, value in solved.items()}
+            self._set(solved.items())
+        return f"more than {_EQUATIONS} consequences"
+
+    def _rank(self, key: tuple[int, Index]) -> tuple[Any, ...]:
+        a, index = key
+        return (index[self.time], sum(index), index, -a)
+
+    def _cross_derivatives(self) -> list[sp.Expr]:
+        """Conditions that two equations for derivatives of the same unknown have in common."""
+        found = []
+        for (a, first), (b, second) in itertools.combinations(self.leaders, 2):
+            if a != b:
+                continue
+            common = tuple(map(max, first, second))
+            sides = []
+            for own in (first, second):
+                value = self.right[self.leaders.index((a, own))]
+                for i, (k, j) in enumerate(zip(common, own, strict=True)):
+                    for _ in range(k - j):
+                        value = self.total(value, i)
+                sides.append(value)
+            if not vanishes(sides[0] - sides[1]):
+                found.append(sides[0] - sides[1])
+        return found
+
+    def reduced(self, expression: sp.Expr) -> sp.Expr:
+        """An expression with leading derivatives eliminated."""
+        values = {s: self.value(a, index) for s, a, index in self.jets_in(expression)}
+        return sp.expand(expression.xreplace({s: v for s, v in values.items() if v != s}))
 
     # Total derivatives on solutions --------------------------------------------------------------------------
 
     def value(self, a: int, index: Index) -> sp.Expr:
         """A derivative of u_a, expressed by those that are free on solutions."""
-        if index[self.time] < self.orders[a]:
+        leader = next((j for b, j in self.leaders if b == a and _covers(index, j)), None)
+        if leader is None:
             return self.jet(a, index)
         key = (a, index)
         if key not in self._eliminated:
-            lowest = next((i for i, k in enumerate(index) if k and i != self.time), None)
-            if lowest is not None:
-                self._eliminated[key] = self.total(self.value(a, _shift(index, lowest, -1)), lowest)
-            elif index[self.time] > self.orders[a]:
-                self._eliminated[key] = self.total(self.value(a, _shift(index, self.time, -1)), self.time)
+            higher = [i for i, (k, j) in enumerate(zip(index, leader, strict=True)) if k > j]
+            if not higher:
+                self._eliminated[key] = self.right[self.leaders.index((a, leader))]
             else:
-                self._eliminated[key] = self.right[a]
+                direction = next((i for i in higher if i != self.time), self.time)
+                self._eliminated[key] = self.total(self.value(a, _shift(index, direction, -1)), direction)
         return self._eliminated[key]
 
     def total(self, expression: sp.Expr, direction: int) -> sp.Expr:
@@ -228,6 +305,28 @@ def _residuals(pde: Any) -> list[sp.Expr]:
     equations = parse_equations(texts) if texts else [exact(entry, "pde") for entry in entries]
     residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else e for e in equations]
     return [exact(residual.doit(), "pde") for residual in residuals]
+
+
+def _covers(index: Index, leader: Index) -> bool:
+    return all(k >= j for k, j in zip(index, leader, strict=True))
+
+
+def _solution(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
+    """One branch of an irreducible equation solved for a symbol; all branches then have the same symmetries."""
+    numerator = sp.together(equation).as_numer_denom()[0]
+    if numerator.is_polynomial(symbol):
+        factors = [f for f, _ in sp.factor_list(numerator)[1] if f.has(symbol)]
+        if len(factors) != 1:
+            return None
+        numerator = factors[0]
+        slope = sp.diff(numerator, symbol)
+        if not slope.has(symbol):
+            return sp.expand(-numerator.subs(symbol, 0) / slope)
+    try:
+        solutions = sp.solve(numerator, symbol)
+    except NotImplementedError:
+        return None
+    return sp.expand(solutions[-1]) if solutions else None
 
 
 def _shift(index: Index, position: int, by: int) -> Index:

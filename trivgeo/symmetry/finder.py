@@ -7,52 +7,121 @@ from typing import Any
 
 import sympy as sp
 
-from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.ansatz import Ansatz
-from trivgeo.symmetry.determining import LinearForm, characteristics, collect, symmetry_condition
+from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.determining import LinearForm, characteristics, symmetry_condition
+from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem
+from trivgeo.symmetry.growth import Found, check, grow, left_side
+from trivgeo.symmetry.linear import Space
 from trivgeo.symmetry.numeric import vanishes
-from trivgeo.symmetry.result import SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
+from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
 
 __all__ = ["residual", "search"]
 
+Coefficients = tuple[sp.Expr, ...]
 
-def search(pde: Any, degree: int, time: Any, functions: Sequence[Any]) -> Symmetries:
+
+def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) -> Symmetries:
     """See `trivgeo.symmetry.find_symmetries`."""
     system = EvolutionSystem(pde, time)
     conditions = symmetry_condition(system)
-    equations = collect(system, conditions)
     extra = _checked(system, functions)
-    ansatz = Ansatz(system, equations, collect(system, characteristics(system)), extra)
-    solution = ansatz.solve(degree)
-    sizes = {degree: len(solution.generators), degree + 1: len(ansatz.solve(degree + 1).generators)}
-    if sizes[degree + 1] > sizes[degree]:
-        sizes[degree + 2] = len(ansatz.solve(degree + 2).generators)
+    jets = Jets(system, conditions, _is_linear(system))
+    # what is easily found tells where the bound of the dimension is sharp
+    first = Space(system, conditions, jets, (sp.S.One, *extra), degree or 3, jets.linear)
+    dimension = jets.dimension(first.count)
+    sizes: dict[int, int] = {}
+    if degree is None and not extra and system.characteristic_field() is None:
+        found = grow(system, conditions, jets, dimension)
+    else:
+        found, sizes = _within(system, conditions, jets, extra, degree or 2, dimension)
+    trivial = _trivial(system, jets, found) if dimension.is_infinite else []
+    # what moves no solution is no generator
+    for components in (*found.generators, *found.superposition):
+        check(system, conditions, components)
     variables = (*system.variables, *system.unknowns)
-    for components in (*solution.generators, *solution.superposition, *solution.trivial):
-        if not all(vanishes(_left(system, condition, components)) for condition in conditions):
-            raise AlgebraError(f"{components} of {variables} came out of the determining equations but is no symmetry")
 
-    def named(fields: Sequence[tuple[sp.Expr, ...]], letter: str) -> tuple[Symmetry, ...]:
+    def named(fields: Sequence[Coefficients], letter: str) -> tuple[Symmetry, ...]:
         return tuple(Symmetry(f"{letter}{i + 1}", components, variables) for i, components in enumerate(fields))
 
     field = system.characteristic_field()
     along = None if field is None else Symmetry("C", field, variables)
+    generators = _beside(found, trivial, variables) if trivial else found.generators
     return Symmetries(
         system,
-        equations,
-        degree,
-        extra,
-        named(solution.generators, "X"),
-        SuperpositionIdeal(system, named(solution.superposition, "S")) if ansatz.linear else None,
-        TrivialSymmetries(along, named(solution.trivial, "C")) if along or solution.trivial else None,
-        sizes,
+        conditions,
+        Knowledge(dimension, found.degree, found.functions, sizes),
+        named(generators, "X"),
+        SuperpositionIdeal(system, named(found.superposition, "S")) if jets.linear else None,
+        TrivialSymmetries(along, named(trivial, "C")) if along or trivial else None,
     )
 
 
-def _checked(system: EvolutionSystem, functions: Sequence[Any]) -> tuple[sp.Expr, ...]:
+def _is_linear(system: EvolutionSystem) -> bool:
+    """Whether solutions of a homogeneous equation can be added; those of an ordinary one are finitely many."""
+    slopes = [sp.diff(f, s) for f in system.right for s, _, _ in system.jets_in(f)]
+    return len(system.variables) > 1 and not any(system.jets_in(slope) for slope in slopes)
+
+
+def _within(
+    system: EvolutionSystem,
+    conditions: Sequence[LinearForm],
+    jets: Jets,
+    functions: Sequence[sp.Expr],
+    degree: int,
+    dimension: Dimension,
+) -> tuple[Found, dict[int, int]]:
+    """The symmetries in one space of functions, and the numbers at this degree and the next."""
+    every = (sp.S.One, *functions)
+    spaces = {d: Space(system, conditions, jets, every, d, jets.linear) for d in (degree, degree + 1)}
+    solution = spaces[degree].solve()
+    if solution is None:
+        raise ConfigurationError(f"pde: expected symmetries rational in {system.parameters}, of low degree; got others")
+    found = Found(*solution, degree, tuple(functions))
+    return found, {d: space.count for d, space in spaces.items()}
+
+
+def _trivial(system: EvolutionSystem, jets: Jets, found: Found) -> list[Coefficients]:
+    """Fields in the same space that move no solution."""
+    forms = characteristics(system)
+    if system.characteristic_field() is None:
+        return []
+    trivial = Jets(system, forms, False)
+    space = Space(system, forms, trivial, (sp.S.One, *found.functions), found.degree, False)
+    solution = space.solve()
+    return [] if solution is None else solution[0]
+
+
+def _beside(found: Found, trivial: Sequence[Coefficients], variables: Sequence[sp.Symbol]) -> list[Coefficients]:
+    """Generators up to trivial fields."""
+    fields = [*trivial, *found.superposition, *sorted(found.generators, key=_complexity)]
+    terms: dict[tuple[int, sp.Expr], int] = {}
+    columns = []
+    for field in fields:
+        column: dict[int, sp.Expr] = {}
+        for i, component in enumerate(field):
+            for term in sp.Add.make_args(sp.expand(component)):
+                number, function = term.as_independent(*variables, as_Add=False)
+                place = terms.setdefault((i, function), len(terms))
+                column[place] = column.get(place, sp.S.Zero) + number
+        columns.append(column)
+    matrix = sp.zeros(len(terms), len(fields))
+    for j, column in enumerate(columns):
+        for i, value in column.items():
+            matrix[i, j] = value
+    _, pivots = sp.polys.matrices.DomainMatrix.from_Matrix(matrix).to_field().rref()
+    first = len(trivial) + len(found.superposition)
+    kept = {fields[j] for j in pivots if j >= first}
+    return [field for field in found.generators if field in kept]
+
+
+def _complexity(field: Coefficients) -> tuple[int, int]:
+    return sum(sp.count_ops(c) for c in field), len(str(field))
+
+
+def _checked(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
     """The functions of an ansatz as expressions of the variables."""
-    result = []
+    result: list[sp.Expr] = []
     known = {*system.variables, *system.unknowns, *system.parameters}
     for function in functions:
         expression = system.plain(function, "ansatz")
@@ -80,18 +149,8 @@ def residual(pde: Any, field: Any, time: Any) -> Any:
         raise ConfigurationError(
             f"field: expected {len(variables)} coefficients for {variables}, got {len(components)}"
         )
-    left = [_left(system, condition, components) for condition in symmetry_condition(system)]
+    left = [left_side(system, condition, components) for condition in symmetry_condition(system)]
     if all(map(vanishes, left)):
         return sp.S.Zero
     results = [sp.simplify(sp.expand(value)) for value in left]
     return results[0] if len(results) == 1 else sp.Tuple(*results)
-
-
-def _left(system: EvolutionSystem, condition: LinearForm, components: Sequence[sp.Expr]) -> sp.Expr:
-    """A linear form in the coefficients of a field, at a given field."""
-    variables = (*system.variables, *system.unknowns)
-    total = []
-    for (c, k), value in condition.items():
-        counts = [(variable, count) for variable, count in zip(variables, k, strict=True) if count]
-        total.append(value * (sp.diff(components[c], *counts) if counts else components[c]))
-    return sp.Add(*total)

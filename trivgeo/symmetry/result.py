@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import sympy as sp
 import torch
@@ -14,12 +14,14 @@ from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
 from trivgeo.groups.generators.symbolic import exact_structure_constants
 from trivgeo.groups.structure import Split, find_split
+from trivgeo.symmetry.determining import collect
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.determining import LinearForm
+    from trivgeo.symmetry.dimension import Dimension
     from trivgeo.symmetry.equation import EvolutionSystem
 
-__all__ = ["SuperpositionIdeal", "Symmetries", "Symmetry", "SymmetryAlgebra", "TrivialSymmetries"]
+__all__ = ["Knowledge", "SuperpositionIdeal", "Symmetries", "Symmetry", "SymmetryAlgebra", "TrivialSymmetries"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Symmetry:
             size = -factor if sign == "-" else factor
             shown = "" if size == 1 else f"({size})*" if size.is_Add else f"{size}*"
             parts.append((sign, f"{shown}∂_{variable}"))
+        if not parts:
+            return "0"
         first = ("-" if parts[0][0] == "-" else "") + parts[0][1]
         return first + "".join(f" {sign} {body}" for sign, body in parts[1:])
 
@@ -162,43 +166,70 @@ class SymmetryAlgebra:
         return "\n".join(lines) or f"abelian, dimension {self.dim}"
 
 
-class Symmetries:
-    """Point symmetries of equations, found by an ansatz.
+@dataclass(frozen=True)
+class Knowledge:
+    """What is known about completeness.
 
     Attributes:
-        generators: a basis of the symmetries within the ansatz, up to the infinite ideal and trivial ones.
-        infinite_ideal: the superposition ideal if the equations are linear, else ``None``.
+        dimension: what the ranks of the determining equations say.
+        degree: the degree of the polynomials that were searched.
+        functions: what they were multiplied with, beside 1.
+        sizes: if the degree was asked for, the number of generators at that degree and the next.
+    """
+
+    dimension: Dimension
+    degree: int
+    functions: tuple[sp.Expr, ...]
+    sizes: Mapping[int, int]
+
+
+class Symmetries(Sequence[Symmetry]):
+    """Point symmetries of equations: a sequence of generators, and what is known about others.
+
+    Attributes:
+        generators: a basis of the symmetries found, up to the infinite ideal and trivial ones.
+        infinite_ideal: the superposition ideal if the equations are linear and partial, else ``None``.
         trivial: fields that move no solution, such as equations of first order have, else ``None``.
-        complete_up_to: the degree: every symmetry whose coefficients are polynomials of at most this total degree, or
+        complete_up_to: a degree: every symmetry whose coefficients are polynomials of at most this total degree, or
             sums of such times functions of the ansatz, is a combination of the generators (and members of the infinite
-            ideal and trivial fields), for generic parameters. Symmetries with other coefficients are not found.
+            ideal and trivial fields), for generic parameters.
         functions: the functions of the ansatz beside 1.
-        dimensions: the number of generators by degree, for this degree and the next one or two.
+        dimension: the dimension of all symmetries, up to the infinite ideal, known without finding them; see
+            `trivgeo.symmetry.dimension.Dimension`.
+        dimensions: if a degree was asked for, the number of generators at this degree and the next.
     """
 
     def __init__(
         self,
         system: EvolutionSystem,
-        equations: Sequence[LinearForm],
-        degree: int,
-        functions: tuple[sp.Expr, ...],
+        conditions: Sequence[LinearForm],
+        knowledge: Knowledge,
         generators: tuple[Symmetry, ...],
         infinite_ideal: SuperpositionIdeal | None,
         trivial: TrivialSymmetries | None,
-        dimensions: Mapping[int, int],
     ) -> None:
         self._system = system
-        self._equations = equations
-        self.functions = functions
+        self._conditions = conditions
+        self.functions = knowledge.functions
         self.generators = generators
         self.infinite_ideal = infinite_ideal
         self.trivial = trivial
-        self.complete_up_to = degree
-        self.dimensions = dict(dimensions)
+        self.complete_up_to = knowledge.degree
+        self.dimension = knowledge.dimension
+        self.dimensions = dict(knowledge.sizes)
         self._algebra: SymmetryAlgebra | None = None
 
     def __len__(self) -> int:
         return len(self.generators)
+
+    @overload
+    def __getitem__(self, index: int) -> Symmetry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Symmetry]: ...
+
+    def __getitem__(self, index: int | slice) -> Symmetry | Sequence[Symmetry]:
+        return self.generators[index]
 
     @property
     def variables(self) -> tuple[sp.Symbol, ...]:
@@ -211,9 +242,14 @@ class Symmetries:
         return self._system.parameters
 
     @property
+    def is_complete(self) -> bool:
+        """Whether these are all symmetries, up to the infinite ideal: as many as the dimension."""
+        return self.dimension.size == len(self)
+
+    @property
     def grows(self) -> bool:
-        """Whether one degree more has more symmetries: the degree is too low, or the algebra is infinite."""
-        return self.dimensions[self.complete_up_to + 1] > self.dimensions[self.complete_up_to]
+        """Whether one degree more has more symmetries."""
+        return len(set(self.dimensions.values())) > 1
 
     @property
     def is_first_order(self) -> bool:
@@ -226,39 +262,46 @@ class Symmetries:
 
     @property
     def looks_infinite(self) -> bool:
-        """Whether the number of generators grows with each of two more degrees, beside superposition.
-
-        For one quasilinear equation of first order it is known to be infinite.
-        """
-        d = self.complete_up_to
-        return self.is_first_order or (self.grows and self.dimensions[d + 2] > self.dimensions[d + 1])
+        """Whether there are infinitely many symmetries beside superposition, by the growth of their Taylor jets."""
+        return self.dimension.is_infinite or self.is_first_order
 
     @property
     def statement(self) -> str:
         """What is known about completeness, in words."""
-        d = self.complete_up_to
+        d, n, k = self.complete_up_to, self.dimension.size, len(self)
         kind = "polynomial coefficients"
         if self.functions:
             kind = f"coefficients that are sums of polynomials times 1, {', '.join(map(str, self.functions))},"
-        text = f"complete for {kind} up to degree {d}, generic parameters"
-        sizes = ", ".join(f"{n} at degree {k}" for k, n in self.dimensions.items())
+        searched = f"complete for {kind} up to degree {d}, generic parameters"
+        if self.dimensions:
+            more = f"has {self.dimensions[d + 1]}" if self.grows else "has no more"
+            searched += f"; degree {d + 1} {more}" + (f": use degree={d + 1}" if self.grows and n != k else "")
+        beside = " beside superposition" if self.infinite_ideal is not None else ""
         if self.is_first_order:
-            return f"{text}; infinite-dimensional, as the equation is quasilinear of first order ({sizes})"
-        if self.looks_infinite:
-            return f"{text}; the number grows with the degree ({sizes}): infinite-dimensional, or the degree is too low"
-        if self.grows:
-            return f"{text}; degree {d + 1} has {self.dimensions[d + 1]}, degree {d + 2} no more: use degree={d + 1}"
-        return f"{text}; degree {d + 1} has no more"
+            return f"{searched}; infinite-dimensional, as the equation is quasilinear of first order"
+        if self.dimension.is_infinite:
+            count, arguments = self.dimension.functions, self.dimension.arguments
+            words = f"{count} function{'s' * (count > 1)} of {arguments} variable{'s' * (arguments > 1)}"
+            return f"infinite-dimensional{beside}: depends on {words}; {k} found, {searched}"
+        if n is None:
+            return f"dimension unknown; {k} found, {searched}"
+        if n == k:
+            return f"all: the dimension{beside} is {n}; {searched}"
+        return f"{k} of at most {n}{beside}; {searched}"
 
     @property
     def determining_equations(self) -> list[sp.Expr]:
-        """Expressions in functions xi_x(x, t, u), ..., eta_u(x, t, u) that all have to vanish."""
+        """Expressions in functions xi_x(x, t, u), ..., eta_u(x, t, u) that all have to vanish.
+
+        Raises:
+            ConfigurationError: the equations are not polynomial in the derivatives.
+        """
         n = len(self._system.variables)
         functions = [
             sp.Function(f"{'xi' if c < n else 'eta'}_{v}")(*self.variables) for c, v in enumerate(self.variables)
         ]
         result = []
-        for form in self._equations:
+        for form in collect(self._system, self._conditions):
             total = sp.S.Zero
             for (c, k), value in form.items():
                 counts = [(v, m) for v, m in zip(self.variables, k, strict=True) if m]

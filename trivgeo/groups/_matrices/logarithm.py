@@ -10,12 +10,14 @@ from torch import Tensor
 from trivgeo._numerics import dense_exp
 from trivgeo.groups._matrices.basic import identity_like
 from trivgeo.groups._matrices.kernel import Kernel
+from trivgeo.groups._matrices.series import is_unseen
 
 __all__ = ["iterative_log"]
 
 # Logarithm by inverse scaling and squaring: Newton steps for each square root, enough for eigenvalues of moduli
 # within a factor e^16 of each other at first, and for what the square roots before have left later.
 _ROOT_STEPS = (14, 9, 7, 6, 5, 5, 4, 4)
+_UNCONVERGED, _MORE_STEPS = 1e-12, 14
 _LOG_RADIUS = 0.25
 _LOG_DEFECT = 1e-6  # of exp(-L / 2) A exp(-L / 2) from the identity
 _GAUSS_POINTS = 7  # the [7/7] Pade approximant of log(I + X) reaches 1e-16 for norms up to 0.26 (Higham 2008)
@@ -40,10 +42,10 @@ def iterative_log(matrix: Tensor, kernel: Kernel) -> Tensor:
 
     x = target
     doublings = torch.zeros_like(log_det)
-    for steps in _ROOT_STEPS:
+    for index, steps in enumerate(_ROOT_STEPS):
         large = (x.detach() - eye).square().sum((-2, -1)).sqrt() > _LOG_RADIUS
         mask = large[..., None, None]
-        x = torch.where(mask, _square_root(torch.where(mask, x, eye), steps, kernel), x)
+        x = torch.where(mask, _square_root(torch.where(mask, x, eye), steps, kernel, more=index == 0), x)
         doublings = doublings + large.to(x.dtype)
     log = torch.exp2(doublings)[..., None, None] * _log_near_identity(x - eye, kernel)
 
@@ -75,12 +77,26 @@ def _log_correction(log: Tensor, target: Tensor, kernel: Kernel) -> tuple[Tensor
     return correction, finite & (torch.where(better, after, before) < _LOG_DEFECT)
 
 
-def _square_root(a: Tensor, steps: int, kernel: Kernel) -> Tensor:
-    """The principal square root by the iteration of Denman and Beavers (1976): the most accurate of five tried."""
+def _square_root(a: Tensor, steps: int, kernel: Kernel, more: bool) -> Tensor:
+    """The principal square root by the iteration of Denman and Beavers (1976): the most accurate of five tried.
+
+    Each step doubles the distance of eigenvalues from the negative axis. With ``more``, where matrices can be looked
+    at, those that have not converged get more steps.
+    """
     x, y = a, identity_like(a).expand(a.shape)
     for _ in range(steps):
         x, y = 0.5 * (x + kernel.inverse(y)), 0.5 * (y + kernel.inverse(x))
-    return x
+    if not more or is_unseen(a):
+        return x
+    seen = x.detach()
+    missed = (seen @ seen - a.detach()).square().sum((-2, -1)).sqrt()
+    slow = (missed > _UNCONVERGED * a.detach().square().sum((-2, -1)).sqrt())[..., None, None]
+    if not bool(slow.any()):
+        return x
+    further, y = torch.where(slow, x, identity_like(a)), torch.where(slow, y, identity_like(a))
+    for _ in range(_MORE_STEPS):
+        further, y = 0.5 * (further + kernel.inverse(y)), 0.5 * (y + kernel.inverse(further))
+    return torch.where(slow, further, x)
 
 
 def _log_near_identity(x: Tensor, kernel: Kernel) -> Tensor:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from trivgeo.groups._matrices.basic import identity_like
 
-__all__ = ["PHI1_SERIES", "is_few", "polynomial_exp", "series_exp_phi1", "shifted_exp"]
+__all__ = ["PHI1_SERIES", "is_few", "is_unseen", "polynomial_exp", "series_exp_phi1", "shifted_exp"]
 
 _FEW = 200  # up to this many matrices, one fused kernel beats closed forms, whose cost is their number of operators
-_MAX_DOUBLINGS = 10
+_MAX_DOUBLINGS = 40
+_FIXED_DOUBLINGS = 10  # where the batch cannot be seen, and every matrix goes through all of them
 _POLYNOMIAL_RADIUS, _SINGLE_TERMS, _DOUBLE_TERMS = 2.0, 14, 24  # 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18
 PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(20))  # for norms up to one
 
@@ -109,16 +110,22 @@ def _under_vmap() -> bool:
 
 
 def _doublings(matrix: Tensor, radius: float) -> Tensor:
-    """How often each matrix must be halved to bring its norm to at most ``radius``."""
+    """How often each matrix must be halved to bring its norm to at most ``radius``; NaN for more than is done."""
+    limit = 2.0 ** (_FIXED_DOUBLINGS if is_unseen(matrix) else _MAX_DOUBLINGS)
     norm = matrix.detach().square().sum((-2, -1)).sqrt() / radius
-    return torch.log2(norm.nan_to_num(0.0, math.inf).clamp(1.0, 2.0**_MAX_DOUBLINGS)).ceil()
+    return torch.where(norm <= limit, torch.log2(norm.clamp(1.0, limit)).ceil(), math.nan)
+
+
+def is_unseen(batch: Tensor) -> bool:
+    """Whether the values of a batch cannot be looked at."""
+    return torch.compiler.is_compiling() or _under_vmap() or batch.is_meta
 
 
 def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
     r""":math:`e^{2Z} = (e^Z)^2` and :math:`\varphi_1(2Z) = \tfrac12 (e^Z + I) \varphi_1(Z)`, each matrix its count."""
     # As many rounds as some matrix of the batch needs; all of them, masked, where the batch cannot be seen.
-    fixed = torch.compiler.is_compiling() or _under_vmap() or count.is_meta
-    rounds = _MAX_DOUBLINGS if fixed else (int(count.max()) if count.numel() else 0)
+    fixed = is_unseen(count)
+    rounds = _FIXED_DOUBLINGS if fixed else (int(count.nan_to_num(0.0).max()) if count.numel() else 0)
     for j in range(rounds):
         more = (count > j)[..., None, None]
         # the branch that is not taken must stay finite, for the gradient of the one that is

@@ -105,7 +105,8 @@ def log_of(matrix: Tensor, angle: Tensor) -> Tensor:
     w = torch.where(elliptic, -square, 1.0).sqrt()  # |sin of the angle that is left|
     unit = torch.where(c - b < 0, -1.0, 1.0).to(matrix.dtype) / w
     axis = unit[..., None, None] * torch.stack([x, b, c, -x], -1).unflatten(-1, (2, 2))
-    quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=matrix.dtype, device=matrix.device)
+    zero, one = torch.zeros_like(a), torch.ones_like(a)
+    quarter = torch.stack([zero, -one, one, zero], -1).unflatten(-1, (2, 2))
     identity = (square == 0) & (b == 0) & (c == 0)
     axis = torch.where(elliptic[..., None, None], axis, torch.where(identity[..., None, None], quarter, math.nan))
     more = math.pi * halves[..., None, None] * axis

@@ -1,0 +1,32 @@
+"""The dimensions that the literature has, found with default arguments; every field is verified, no statement false."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.symmetry.catalogue import CATALOGUE, Textbook
+from trivgeo.symmetry import find_symmetries, verify
+
+CASES = [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else []) for case in CATALOGUE]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_textbook(case: Textbook) -> None:
+    equations = case.equations.split(";")
+    found = find_symmetries(equations)
+    assert found.dimension.size == case.size
+    assert (found.dimension.functions, found.dimension.arguments) == case.functions
+    assert found.looks_infinite == (case.size is None)
+    if case.size is not None:
+        assert len(found) == (case.size if case.found is None else case.found)
+        assert found.is_complete == (len(found) == case.size)
+        assert found.statement.startswith("all:" if found.is_complete else f"{len(found)} of at most {case.size}")
+    for generator in found:
+        assert verify(equations, generator) == 0, str(generator)
+    assert len(str(found).splitlines()) > len(found)
+
+
+def test_there_are_many() -> None:
+    assert len(CATALOGUE) >= 100
+    assert len({case.name for case in CATALOGUE}) == len(CATALOGUE)
+    assert all(case.source for case in CATALOGUE)

@@ -1,0 +1,306 @@
+"""How many symmetries an equation has, without finding them: ranks of Taylor jets of the determining equations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import sympy as sp
+
+from trivgeo.symmetry.determining import LinearForm
+from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
+from trivgeo.symmetry.modular import PRIMES, Evaluator, Series, Values, echelon
+
+__all__ = ["Dimension", "Jets"]
+
+Slot = tuple[int, Index]
+
+_SIZE = 3000  # unknown Taylor coefficients
+_ORDERS = 12  # of derivatives beyond those in the equations
+_STABLE = 4  # orders with the same result
+_PRODUCTS = 60_000  # of terms of a series
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """What is known of the dimension of a space of symmetries.
+
+    Attributes:
+        size: the dimension, beside superposition; ``None`` if it is infinite or unknown.
+        functions: if it is infinite, how many arbitrary functions it has, of the largest number of variables; else 0.
+        arguments: that number of variables.
+        growth: the number of Taylor coefficients that are free, by order.
+        order: the order of derivatives that was enough.
+    """
+
+    size: int | None
+    functions: int
+    arguments: int
+    growth: tuple[int, ...]
+    order: int
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether there are arbitrary functions."""
+        return self.functions > 0
+
+
+class Jets:
+    """The determining equations at random points modulo a prime.
+
+    Args:
+        system: the equations.
+        conditions: the symmetry conditions.
+        linear: whether superposition is set apart.
+    """
+
+    def __init__(self, system: EvolutionSystem, conditions: Sequence[LinearForm], linear: bool) -> None:
+        self._system, self._conditions, self.linear = system, conditions, linear
+        self.variables = (*system.variables, *system.unknowns)
+
+    def _rows(
+        self,
+        slots: Sequence[Slot],
+        order: int,
+        samples: int,
+        seed: int,
+        prime: int = PRIMES[0],
+        fixed: Mapping[sp.Symbol, int] | None = None,
+    ) -> tuple[Values, Series, Values]:
+        """Random combinations of the equations, ``[rows, slots, monomials]``, and the point, ``[variables]``."""
+        for attempt in itertools.count():
+            evaluate = Evaluator(
+                self.variables,
+                order,
+                samples,
+                prime,
+                seed + 1000 * attempt,
+                fixed,
+                constants=self._system.parameters,
+                at_one_point=True,
+            )
+            blocks = []
+            for condition in self._conditions:
+                block = np.zeros((samples, len(slots), len(evaluate.series.monomials)), dtype=np.int64)
+                for j, slot in enumerate(slots):
+                    if slot in condition:
+                        block[:, j] = evaluate(condition[slot])
+                blocks.append(block)
+            kept = evaluate.valid
+            if kept.any() or attempt > 40:
+                point = np.array([evaluate(variable)[0, 0] for variable in self.variables])
+                return np.concatenate([block[kept] for block in blocks]), evaluate.series, point
+        raise AssertionError
+
+    @cached_property
+    def zeros(self) -> list[Slot]:
+        """Derivatives of coefficients of the field that vanish, as far as single equations say."""
+        slots = sorted({slot for condition in self._conditions for slot in condition}, key=lambda s: (-sum(s[1]), s))
+        zeros: list[Slot] = []
+        while slots:
+            rows, _, _ = self._rows(slots, 0, 2 * len(slots) + 10, len(zeros))
+            reduced, pivots = echelon(rows[:, :, 0], PRIMES[0])
+            single = np.count_nonzero(reduced, axis=1) == 1
+            new = [slots[j] for j, one in zip(pivots, single, strict=True) if one]
+            if not new:
+                break
+            zeros += new
+            slots = [s for s in slots if not any(_within(s, z) for z in zeros)]
+        self._slots = slots
+        return zeros
+
+    def allows(self, slot: Slot) -> bool:
+        """Whether that derivative may differ from zero."""
+        return not any(_within(slot, z) for z in self.zeros)
+
+    def _is_pure(self, slot: Slot) -> bool:
+        """Whether it is a derivative of an unknown's coefficient in the independent variables alone."""
+        n = len(self._system.variables)
+        return self.linear and slot[0] >= n and not any(slot[1][n:])
+
+    def _columns(self, order: int) -> list[Slot]:
+        columns = []
+        for c in range(len(self.variables)):
+            columns += [(c, k) for k in multi_indices(len(self.variables), order) if self.allows((c, k))]
+        return sorted(columns, key=lambda s: (not self._is_pure(s), -sum(s[1]), s))
+
+    def _eliminated(
+        self, order: int, prime: int = PRIMES[0], fixed: Mapping[sp.Symbol, int] | None = None, seed: int = 7
+    ) -> tuple[list[Slot], Values, list[int], Values]:
+        """All equations up to an order in reduced form: columns, rows, pivots, the point."""
+        columns = self._columns(order)
+        place = {slot: j for j, slot in enumerate(columns)}
+        slots = self._slots
+        if not slots:
+            rows, _, point = self._rows([], 0, 1, seed, prime, fixed)
+            return columns, np.zeros((0, len(columns)), dtype=np.int64), [], point
+        height = min(sum(k) for _, k in slots)
+        samples = 2 * len(slots) // len(self._conditions) + 6
+        rows, series, point = self._rows(slots, order - height, samples, seed, prime, fixed)
+        reduced, pivots = self._reduced(rows, series, slots, place, order)
+        return columns, reduced, pivots, point
+
+    def free(self, order: int) -> tuple[int, ...]:
+        """The number of Taylor coefficients that are free, by order, if all equations are taken up to an order."""
+        columns, _, pivots, _ = self._eliminated(order)
+        taken = {columns[j] for j in pivots}
+        sizes = [0] * (order + 1)
+        for slot in columns:
+            if slot not in taken and not self._is_pure(slot):
+                sizes[sum(slot[1])] += 1
+        return tuple(sizes)
+
+    def spectrum(
+        self, position: int, order: int, prime: int, fixed: Mapping[sp.Symbol, int], seed: int, about: int | None = None
+    ) -> list[int]:
+        """The characteristic polynomial of the derivative in one variable on the space of symmetries, at a point.
+
+        If ``about`` is a number a, that of the Lie derivative along (z - a) d/dz. Leading coefficient first.
+        """
+        columns, reduced, pivots, point = self._eliminated(order, prime, fixed, seed)
+        taken = {columns[j]: i for i, j in enumerate(pivots)}
+        basis = [s for s in columns if s not in taken and not self._is_pure(s)]
+        gap = next(q for q in range(order + 1) if not any(sum(s[1]) == q for s in basis))
+        basis = [s for s in basis if sum(s[1]) < gap]
+        place = {slot: j for j, slot in enumerate(columns)}
+        inside = [place[s] for s in basis]
+        matrix = np.zeros((len(basis), len(basis)), dtype=np.int64)
+        for i, (c, k) in enumerate(basis):
+            target = (c, tuple(a + (j == position) for j, a in enumerate(k)))
+            if target in taken:
+                matrix[i] = -reduced[taken[target], inside] % prime
+            elif target in basis:
+                matrix[i, basis.index(target)] = 1
+            if about is not None:
+                matrix[i] = matrix[i] * ((int(point[position]) - about) % prime) % prime
+                matrix[i, i] = (matrix[i, i] + k[position] - (c == position)) % prime
+        return _characteristic_polynomial(matrix, prime)
+
+    def _reduced(
+        self, rows: Values, series: Series, slots: Sequence[Slot], place: dict[Slot, int], order: int
+    ) -> tuple[Values, list[int]]:
+        """All derivatives of the equations in reduced form."""
+        p = series.prime
+        # a basis of the equations, sorted by the order of derivatives: low ones can be differentiated more often
+        _, chosen = echelon(rows[:, :, 0].T, p)
+        rows = rows[chosen]
+        rows = _triangular(rows, series)
+        factorials = [math.factorial(k) for k in range(series.order + 1)]
+        entries = []
+        for row in rows:
+            used = [j for j in range(len(slots)) if row[j].any()]
+            top = max((sum(slots[j][1]) for j in used), default=order + 1)
+            for target in series.monomials:
+                if sum(target) + top > order:
+                    continue
+                line = np.zeros(len(place), dtype=np.int64)
+                for inner in _below(target):
+                    rest = tuple(a - b for a, b in zip(target, inner, strict=True))
+                    weight = pow(math.prod(factorials[k] for k in inner), -1, p)
+                    for j in used:
+                        value = row[j, series.place[rest]]
+                        if value:
+                            c, k = slots[j]
+                            column = place.get((c, tuple(a + b for a, b in zip(k, inner, strict=True))))
+                            if column is not None:
+                                line[column] = (line[column] + value * weight) % p
+                entries.append(line)
+        return echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]), p)
+
+    def dimension(self, known: int = 0) -> Dimension:
+        """The dimension, by taking ever higher orders until none is free, or their number is that of functions.
+
+        Args:
+            known: how many symmetries there are at least: where the bound is met there is no more to do.
+        """
+        self.zeros  # noqa: B018
+        count = len(self.variables)
+        top = max((sum(k) for _, k in self._slots), default=0)
+        sizes: tuple[int, ...] = ()
+        before: tuple[int, ...] = ()
+        found: list[int] = []
+        guesses: list[tuple[int, int]] = []
+        for order in range(top + 1, top + _ORDERS):
+            too_many = math.comb(2 * count + order, order) > _PRODUCTS or len(self._columns(order)) > _SIZE
+            if order > top + 1 and too_many:
+                break
+            before, sizes = sizes, self.free(order)
+            # where all derivatives of some order are determined by lower ones, the lower ones are all there is; more
+            # derivatives of the equations may still say more about them
+            first = next((q for q, size in enumerate(sizes) if size == 0), None)
+            found = [*found, sum(sizes[:first])] if first is not None else []
+            if found and (found[-1] <= known or found[-_STABLE:] == [found[-1]] * _STABLE):
+                break
+            pairs = zip(sizes, before, strict=False)
+            guess = _functions([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
+            guesses = [] if found else [*guesses, guess]
+            if guess[0] and guesses[-_STABLE:] == [guess] * _STABLE:
+                break
+        if found:
+            enough = len(found) - next(i for i, size in enumerate(found) if size == found[-1])
+            return Dimension(found[-1], 0, 0, sizes, len(sizes) - enough)
+        return Dimension(None, *(guesses[-1] if guesses else (0, 0)), sizes, len(sizes) - 1)
+
+
+def _triangular(rows: Values, series: Series) -> Values:
+    """Row reduction over power series, highest derivatives first, so that equations of low order appear."""
+    p = series.prime
+    rows = rows.copy()
+    done = 0
+    for column in range(rows.shape[1]):
+        candidates = np.flatnonzero(rows[done:, column, 0])
+        if not len(candidates):
+            continue
+        chosen = done + candidates[0]
+        rows[[done, chosen]] = rows[[chosen, done]]
+        pivot = rows[done, column]
+        inverse0 = pow(int(pivot[0]), -1, p)
+        coefficients = [np.array([inverse0])]
+        for _ in range(series.order):
+            coefficients.append(-coefficients[-1] * inverse0 % p)
+        one = series.constant(1)
+        inverse = series.compose(pivot[None], one, coefficients)
+        rows[done] = series.times(rows[done], np.broadcast_to(inverse, rows[done].shape))
+        for other in range(len(rows)):
+            if other != done and rows[other, column].any():
+                factor = np.broadcast_to(rows[other, column], rows[done].shape)
+                rows[other] = (rows[other] - series.times(rows[done], factor)) % p
+        done += 1
+        if done == len(rows):
+            break
+    return rows
+
+
+def _characteristic_polynomial(matrix: Values, prime: int) -> list[int]:
+    """By Faddeev and LeVerrier, leading coefficient first."""
+    n = len(matrix)
+    a = matrix.astype(object)
+    coefficients, power = [1], np.zeros((n, n), dtype=object)
+    for k in range(1, n + 1):
+        power = (a.dot(power) + coefficients[-1] * np.eye(n, dtype=int).astype(object)) % prime
+        coefficients.append(-int(np.trace(a.dot(power))) * pow(k, -1, prime) % prime)
+    return coefficients
+
+
+def _functions(sizes: Sequence[int]) -> tuple[int, int]:
+    """How many functions of how many variables have that many Taylor coefficients of each order."""
+    tail = list(sizes)[1:]
+    for arguments in itertools.count(1):
+        if len(tail) < 2:
+            return 0, 0
+        if all(value == tail[-1] for value in tail[-2:]):
+            return (tail[-1], arguments) if tail[-1] > 0 else (0, 0)
+        tail = [b - a for a, b in itertools.pairwise(tail)]
+    raise AssertionError
+
+
+def _within(slot: Slot, zero: Slot) -> bool:
+    return slot[0] == zero[0] and all(a >= b for a, b in zip(slot[1], zero[1], strict=True))
+
+
+def _below(index: Index) -> list[Index]:
+    return list(itertools.product(*(range(k + 1) for k in index)))

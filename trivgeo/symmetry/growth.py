@@ -1,0 +1,265 @@
+"""Which functions the symmetries of an equation may be made of, and the search that grows until all are found."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sympy as sp
+
+from trivgeo.errors import AlgebraError
+from trivgeo.symmetry.determining import LinearForm
+from trivgeo.symmetry.dimension import Dimension, Jets
+from trivgeo.symmetry.equation import EvolutionSystem
+from trivgeo.symmetry.linear import Space, reconstruct
+from trivgeo.symmetry.modular import PRIMES, Evaluator
+from trivgeo.symmetry.numeric import vanishes
+
+__all__ = ["Found", "grow"]
+
+Coefficients = tuple[sp.Expr, ...]
+
+_COLUMNS = 900  # unknown numbers in one search
+_FUNCTIONS = 60
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        generators: a basis of the symmetries found, beside superposition.
+        superposition: members of the superposition ideal found.
+        degree: of the polynomials.
+        functions: what they were multiplied with, beside 1.
+    """
+
+    generators: list[Coefficients]
+    superposition: list[Coefficients]
+    degree: int
+    functions: tuple[sp.Expr, ...]
+
+
+def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
+    """Search in growing spaces of functions until the number of symmetries is the dimension."""
+    linear = jets.linear
+    spaces: list[tuple[int, Space, int, tuple[sp.Expr, ...]]] = []
+    for functions, degree in _spaces(system, conditions, jets, dimension):
+        space = Space(system, conditions, jets, functions, degree, linear)
+        if len(space.columns) > _COLUMNS:
+            continue
+        if not spaces or space.count > spaces[-1][0]:
+            spaces.append((space.count, space, degree, tuple(functions[1:])))
+        if dimension.size is not None and space.count >= dimension.size:
+            break
+    for _, space, degree, functions in reversed(spaces):
+        solution = space.solve()
+        if solution is not None:
+            return Found(solution[0], solution[1], degree, functions)
+    return Found([], [], 1, ())
+
+
+def left_side(system: EvolutionSystem, condition: LinearForm, components: Sequence[sp.Expr]) -> sp.Expr:
+    """A linear form in the coefficients of a field, at a given field."""
+    variables = (*system.variables, *system.unknowns)
+    total = []
+    for (c, k), value in condition.items():
+        counts = [(variable, count) for variable, count in zip(variables, k, strict=True) if count]
+        total.append(value * (sp.diff(components[c], *counts) if counts else components[c]))
+    return sp.Add(*total)
+
+
+def check(system: EvolutionSystem, conditions: Sequence[LinearForm], components: Sequence[sp.Expr]) -> None:
+    """Raise `AlgebraError` if a field is no symmetry."""
+    if not all(vanishes(left_side(system, condition, components)) for condition in conditions):
+        raise AlgebraError(
+            f"{components} of {(*system.variables, *system.unknowns)} came out of the determining equations but is no "
+            "symmetry"
+        )
+
+
+def _spaces(
+    system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension
+) -> Iterator[tuple[list[sp.Expr], int]]:
+    """Functions and degrees, simple ones first."""
+    one = [sp.S.One]
+    for degree in (1, 2):
+        yield one, degree
+    if dimension.size is None:
+        return
+    yield one, 3
+    spectral = _products(_spectral(system, conditions, jets, dimension))
+    if len(spectral) > 1:
+        for degree in (1, 2, 3, 4, 5) if len(jets.variables) == 2 else (1, 2, 3):
+            yield spectral, degree
+    yield one, 4
+    own = _own(system, conditions)
+    if len(own) > 1:
+        combined = _products([own, spectral])
+        for degree in (1, 2):
+            yield combined, degree
+    for degree in range(5, 11 if len(jets.variables) == 2 else 7):
+        yield one, degree
+
+
+def _products(families: Sequence[Sequence[sp.Expr]]) -> list[sp.Expr]:
+    """All products of one function of each family, 1 first."""
+    result = {sp.powsimp(sp.Mul(*factors)): None for factors in itertools.product(*families)}
+    return list(result)[:_FUNCTIONS]
+
+
+def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.Expr]:
+    """Functions of the variables that the equations hold."""
+    variables = {*system.variables, *system.unknowns}
+    found: dict[sp.Expr, None] = {sp.S.One: None}
+    for right in system.right:
+        for atom in sorted(right.atoms(sp.exp, sp.log, sp.sin, sp.cos, sp.Pow), key=sp.default_sort_key):
+            if atom.free_symbols & variables and atom.free_symbols <= variables | set(system.parameters):
+                if atom.is_polynomial(*variables):
+                    continue
+                found[atom] = None
+                if not isinstance(atom, sp.log):
+                    found[1 / atom] = None
+    return list(found)[:8]
+
+
+def _spectral(
+    system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension
+) -> list[list[sp.Expr]]:
+    """For each variable exponentials or powers with the eigenvalues of d/dz or (z - a) d/dz on all symmetries."""
+    families = []
+    order = dimension.order
+    for position, variable in enumerate(jets.variables):
+        shifts = [None, sp.S.Zero, *_shifts(system, variable)]
+        for shift in shifts:
+            roots = _eigenvalues(system, jets, position, order, shift)
+            if roots is None:
+                continue
+            family = _exponentials(variable, roots) if shift is None else _powers(variable - shift, roots)
+            families.append([sp.S.One, *family])
+            break
+    return families
+
+
+def _shifts(system: EvolutionSystem, variable: sp.Symbol) -> list[sp.Expr]:
+    """Where powers of a linear function of the variable, or logarithms, vanish."""
+    found: dict[sp.Expr, None] = {}
+    for right in system.right:
+        for atom in right.atoms(sp.Pow, sp.log):
+            base = atom.args[0]
+            if base.has(variable) and base.is_Add and sp.diff(base, variable, 2) == 0:
+                zero = -base.subs(variable, 0) / sp.diff(base, variable)
+                if not zero.free_symbols - set(system.parameters) and zero != 0:
+                    found[zero] = None
+    return sorted(found, key=sp.default_sort_key)
+
+
+def _eigenvalues(
+    system: EvolutionSystem, jets: Jets, position: int, order: int, shift: sp.Expr | None
+) -> dict[sp.Expr, int] | None:
+    """Eigenvalues with multiplicities; ``None`` if they differ between points."""
+
+    def polynomial(prime: int, fixed: dict[sp.Symbol, int], seed: int = 11) -> list[int]:
+        about = None
+        if shift is not None:
+            about = int(Evaluator((), 0, 1, prime, 0, fixed, system.parameters)(shift)[0, 0])
+        return jets.spectrum(position, order, prime, fixed, seed, about)
+
+    random = np.random.default_rng(5)
+    generic = {s: int(random.integers(2, PRIMES[0] - 1)) for s in system.parameters}
+    first = polynomial(PRIMES[0], generic)
+    if first != polynomial(PRIMES[0], generic, 12):
+        return None
+    z = sp.Symbol("z")
+    if system.parameters:
+        return _guessed(system, first, generic)
+    numbers = reconstruct(lambda prime, fixed: [polynomial(prime, at) for at in fixed], ())
+    if numbers is None:
+        return {}
+    return dict(sp.roots(sp.Poly(numbers, z), cubics=False, quartics=False).items())
+
+
+def _guessed(system: EvolutionSystem, polynomial: list[int], fixed: dict[sp.Symbol, int]) -> dict[sp.Expr, int]:
+    """Eigenvalues, or their squares, that are simple multiples of products of the parameters."""
+    prime = PRIMES[0]
+    found: dict[sp.Expr, int] = {}
+    multiples = [sp.Rational(a, b) for b in (1, 2, 3, 4) for a in range(-8, 9) if sp.gcd(a, b) == 1]
+    products = {sp.S.One}
+    for powers in itertools.product((-2, -1, 0, 1, 2), repeat=len(system.parameters)):
+        if sum(map(abs, powers)) <= 2:
+            products.add(sp.Mul(*(s**k for s, k in zip(system.parameters, powers, strict=True))))
+    constants = {
+        c for right in system.right for c in _coefficients(system, right) if c.free_symbols <= set(system.parameters)
+    }
+    sums = {1 + s for s in system.parameters} | {s - 1 for s in system.parameters}
+    products |= constants | {1 / c for c in constants if c != 0} | sums
+    evaluate = Evaluator((), 0, 1, prime, 0, fixed, system.parameters)
+    for product in sorted(products, key=sp.default_sort_key):
+        value = int(evaluate(product)[0, 0])
+        for multiple in multiples:
+            number = value * int(multiple.p) * pow(int(multiple.q), -1, prime) % prime
+            if _at(polynomial, number, prime) == 0:
+                found[multiple * product] = 1
+            even = polynomial[(len(polynomial) - 1) % 2 :: 2]
+            odd = polynomial[len(polynomial) % 2 :: 2]
+            if _at(even, number, prime) == 0 == _at(odd, number, prime):
+                root = sp.sqrt(multiple * product)
+                root = sp.powdenest(root, force=True)
+                found[root] = found[-root] = 1
+    return found
+
+
+def _coefficients(system: EvolutionSystem, right: sp.Expr) -> Iterator[sp.Expr]:
+    variables = set(right.free_symbols) - set(system.parameters)
+    for term in sp.Add.make_args(sp.expand(right)):
+        yield term.as_independent(*variables)[0]
+
+
+def _at(polynomial: Sequence[int], number: int, prime: int) -> int:
+    value = 0
+    for coefficient in polynomial:
+        value = (value * number + coefficient) % prime
+    return value
+
+
+def _exponentials(variable: sp.Symbol, roots: dict[sp.Expr, int]) -> list[sp.Expr]:
+    found: dict[sp.Expr, None] = {}
+    for root in sorted(roots, key=sp.default_sort_key):
+        real, imaginary = root.expand().as_real_imag() if not root.free_symbols else _split(root)
+        if imaginary == 0:
+            found[sp.exp(real * variable)] = None
+        else:
+            if imaginary.could_extract_minus_sign():
+                imaginary = -imaginary
+            for wave in (sp.cos(imaginary * variable), sp.sin(imaginary * variable)):
+                found[sp.exp(real * variable) * wave] = None
+    found.pop(sp.S.One, None)
+    return list(found)
+
+
+def _split(root: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
+    """Real and imaginary part, with parameters that are real."""
+    imaginary = sp.cancel(root / sp.I)
+    return (sp.S.Zero, imaginary) if root.has(sp.I) else (root, sp.S.Zero)
+
+
+def _powers(base: sp.Expr, roots: dict[sp.Expr, int]) -> list[sp.Expr]:
+    """One power of each class modulo integers, the lowest; logarithms where an eigenvalue is repeated."""
+    classes: dict[sp.Expr, sp.Expr] = {}
+    waves: dict[sp.Expr, None] = {}
+    for root in sorted(roots, key=sp.default_sort_key):
+        real, imaginary = root.expand().as_real_imag() if not root.free_symbols else _split(root)
+        if imaginary != 0:
+            angle = (-imaginary if imaginary.could_extract_minus_sign() else imaginary) * sp.log(base)
+            waves[base**real * sp.cos(angle)] = waves[base**real * sp.sin(angle)] = None
+            continue
+        rest = root - sp.floor(root) if root.is_number else root
+        known = next((k for k in classes if (k - rest).is_integer), None)
+        if known is None:
+            classes[rest] = root
+        elif (root - classes[known]).is_negative:
+            classes[known] = root
+    found = [base**r for r in classes.values() if not (r.is_integer and r.is_nonnegative)]
+    return [*found, *waves, sp.log(base), sp.log(base) ** 2]

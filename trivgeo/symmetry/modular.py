@@ -1,0 +1,330 @@
+"""Exact expressions and linear systems at random points modulo primes.
+
+A function such as exp(u) is transcendental over the rational functions, so at a random point its value is one more
+random number, as long as its derivatives and its relations with other functions are kept. Determining equations are
+then linear systems of numbers, whatever functions they hold, and their ranks are right up to a chance of about one in
+10^8.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from numpy.typing import NDArray
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.equation import Index, multi_indices
+
+__all__ = ["PRIMES", "Evaluator", "Series", "echelon", "rational"]
+
+# (p - 1) / 2 is prime too: every square has roots of all degrees.
+PRIMES = (
+    2147483579, 2147483123, 2147482763, 2147481563, 2147481143, 2147480927, 2147480327, 2147479823,
+    2147479787, 2147478899, 2147478083, 2147477807, 2147477687, 2147477159,
+    2147473283, 2147473127, 2147472659, 2147472023, 2147471759, 2147471147,
+)  # fmt: skip
+
+Values = NDArray[np.int64]
+
+
+@lru_cache(maxsize=64)
+def _products(count: int, order: int) -> tuple[list[Index], dict[Index, int], Values, Values, Values]:
+    """The monomials up to a degree, their places, and which pairs have which product."""
+    monomials: list[Index] = list(multi_indices(count, order)) if count else [()]
+    place = {m: i for i, m in enumerate(monomials)}
+    pairs = []
+    for (i, a), (j, b) in itertools.product(enumerate(monomials), repeat=2):
+        if sum(a) + sum(b) <= order:
+            pairs.append((place[tuple(x + y for x, y in zip(a, b, strict=True))], i, j))
+    table = np.array(sorted(pairs), dtype=np.int64)
+    return monomials, place, table[:, 1], table[:, 2], np.searchsorted(table[:, 0], np.arange(len(monomials)))
+
+
+class Series:
+    """The arithmetic of truncated power series in several variables, in batches ``[samples, monomials]``.
+
+    Args:
+        prime: the modulus.
+        count: the number of variables.
+        order: the total degree up to which terms are kept.
+    """
+
+    def __init__(self, prime: int, count: int, order: int) -> None:
+        self.prime, self.count, self.order = prime, count, order
+        self.monomials, self.place, self._left, self._right, self._starts = _products(count, order)
+
+    def constant(self, values: Any) -> Values:
+        """Numbers as series."""
+        numbers = np.atleast_1d(np.asarray(values, dtype=np.int64))
+        result = np.zeros((len(numbers), len(self.monomials)), dtype=np.int64)
+        result[:, 0] = numbers % self.prime
+        return result
+
+    def variable(self, position: int, values: Any) -> Values:
+        """A variable at a point."""
+        result = self.constant(values)
+        if self.order:
+            unit = tuple(int(i == position) for i in range(self.count))
+            result[:, self.place[unit]] = 1
+        return result
+
+    def times(self, a: Values, b: Values) -> Values:
+        """The product."""
+        if len(self.monomials) == 1:
+            return a * b % self.prime
+        products = a[:, self._left] * b[:, self._right] % self.prime
+        return np.add.reduceat(products, self._starts, axis=1) % self.prime
+
+    def compose(self, a: Values, first: Values, coefficients: Sequence[Any]) -> Values:
+        """``first`` times the sum of ``coefficients[k] h^k``, where h is ``a`` without its constant term."""
+        tail = a.copy()
+        tail[:, 0] = 0
+        result = self.constant(coefficients[self.order] * np.ones(len(a), dtype=np.int64))
+        for k in reversed(range(self.order)):
+            result = self.times(result, tail)
+            result[:, 0] = (result[:, 0] + coefficients[k]) % self.prime
+        return self.times(result, first)
+
+
+class Evaluator:
+    """Expressions at random points, as series in some of the symbols.
+
+    Args:
+        symbols: the symbols to expand in.
+        order: the order of the series.
+        samples: how many points.
+        prime: the modulus.
+        seed: of the random numbers.
+        fixed: values of some symbols, such as parameters, one or one for each point.
+        constants: symbols that have the same value at all points.
+        at_one_point: whether the symbols to expand in have, too.
+    """
+
+    def __init__(
+        self,
+        symbols: Sequence[sp.Symbol],
+        order: int,
+        samples: int,
+        prime: int = PRIMES[0],
+        seed: int = 0,
+        fixed: Mapping[sp.Symbol, Any] | None = None,
+        constants: Sequence[sp.Symbol] = (),
+        at_one_point: bool = False,
+    ) -> None:
+        self.series = Series(prime, len(symbols) if order else 0, order)
+        self.prime, self.samples = prime, samples
+        self._random = np.random.default_rng(seed)
+        self._symbols = tuple(symbols)
+        self._constants = set(constants) | set(fixed or {})
+        self._same = self._constants | (set(symbols) if at_one_point else set())
+        self._known: dict[Any, Values] = {}
+        for symbol, value in (fixed or {}).items():
+            self._known[symbol] = self.series.constant(np.broadcast_to(np.asarray(value) % prime, (samples,)))
+        self._kernels: dict[Any, Values] = {}
+        self.valid = np.ones(samples, dtype=bool)
+
+    def _draw(self, of: sp.Expr) -> Values:
+        """Random numbers, which differ between points unless the expression has the same value at all of them."""
+        count = 1 if of.free_symbols <= self._same else self.samples
+        return np.broadcast_to(self._random.integers(2, self.prime - 1, count), (self.samples,)).astype(np.int64)
+
+    def __call__(self, expression: sp.Expr) -> Values:
+        """The series of an expression, ``[samples, monomials]``."""
+        if expression not in self._known:
+            self._known[expression] = self._value(expression)
+        return self._known[expression]
+
+    def _value(self, e: sp.Expr) -> Values:
+        s, p = self.series, self.prime
+        if e.is_Rational:
+            return s.constant(np.full(self.samples, e.p % p * pow(e.q, -1, p) % p))
+        if e.is_Symbol:
+            if e in self._symbols and s.order:
+                return s.variable(self._symbols.index(e), self._draw(e))
+            return s.constant(self._draw(e))
+        if e.is_Add:
+            total = self(e.args[0])
+            for term in e.args[1:]:
+                total = (total + self(term)) % p
+            return total
+        if e.is_Mul:
+            total = self(e.args[0])
+            for factor in e.args[1:]:
+                total = s.times(total, self(factor))
+            return total
+        if e.is_Pow and e.base != sp.E:
+            return self._power(e.base, e.exp)
+        if isinstance(e, sp.exp) or e.is_Pow:
+            return self._exponential(e.exp)
+        if isinstance(e, sp.log):
+            return self._logarithm(e.args[0])
+        if isinstance(e, sp.sin | sp.cos):
+            return self._circle(e.args[0])[int(isinstance(e, sp.cos))]
+        other = e.rewrite(sp.exp) if isinstance(e, sp.sinh | sp.cosh | sp.tanh | sp.coth) else e.rewrite(sp.sin, sp.cos)
+        if isinstance(e, sp.tan):
+            other = sp.sin(e.args[0]) / sp.cos(e.args[0])
+        if isinstance(e, sp.cot):
+            other = sp.cos(e.args[0]) / sp.sin(e.args[0])
+        if e.is_number:
+            return s.constant(self._draw(e))
+        if other == e or other.has(sp.I):
+            raise ConfigurationError(
+                f"pde: expected powers, exponentials, logarithms and trigonometric functions, got {e}"
+            )
+        return self(other)
+
+    # Functions -----------------------------------------------------------------------------------------------
+
+    def _root(self, numbers: Values, exponent: sp.Rational) -> Values:
+        """Powers of squares; points at which the number is none are marked."""
+        p = self.prime
+        if exponent.q == 1:
+            e = int(exponent.p) % (p - 1)
+        else:
+            half = (p - 1) // 2
+            self.valid &= _powers(numbers, half, p) == 1
+            e = int(exponent.p) * pow(int(exponent.q), -1, half) % half
+        return _powers(numbers, e, p)
+
+    def _binomial(self, base: Values, exponent: Values) -> list[Values]:
+        """The coefficients of (b + h)^r / b^r in powers of h."""
+        p = self.prime
+        inverse = _powers(base, p - 2, p)
+        self.valid &= base != 0
+        coefficients = [np.ones_like(base)]
+        for k in range(self.series.order):
+            step = (exponent - k) % p * inverse % p * pow(k + 1, -1, p) % p
+            coefficients.append(coefficients[-1] * step % p)
+        return coefficients
+
+    def _power(self, base: sp.Expr, exponent: sp.Expr) -> Values:
+        if exponent.free_symbols - self._constants:
+            return self._exponential(exponent * sp.log(base))
+        s, p = self.series, self.prime
+        value = self(base)
+        if exponent.is_Integer and 0 <= exponent <= 6:
+            result = s.constant(np.ones(self.samples, dtype=np.int64))
+            for _ in range(int(exponent)):
+                result = s.times(result, value)
+            return result
+        constant = value[:, 0]
+        first = np.ones(self.samples, dtype=np.int64)
+        for term in sp.Add.make_args(sp.expand(exponent)):
+            number, rest = term.as_coeff_Mul()
+            if rest == 1:
+                first = first * self._root(constant, number) % p
+            else:
+                first = first * self._root(self._kernel((base, rest), base), sp.Rational(number)) % p
+        return s.compose(value, s.constant(first), self._binomial(constant, self(exponent)[:, 0]))
+
+    def _kernel(self, key: Any, of: sp.Expr) -> Values:
+        """A random square that stands for the value of a transcendental function."""
+        if key not in self._kernels:
+            draw = self._draw(of)
+            self._kernels[key] = draw * draw % self.prime
+        return self._kernels[key]
+
+    def _exponential(self, argument: sp.Expr) -> Values:
+        s, p = self.series, self.prime
+        argument = sp.expand(argument)
+        first = np.ones(self.samples, dtype=np.int64)
+        for term in sp.Add.make_args(argument):
+            logs = [f for f in sp.Mul.make_args(term) if isinstance(f, sp.log)]
+            number, rest = term.as_coeff_Mul()
+            key = ("exp", rest)
+            if len(logs) == 1 and not (term / logs[0]).free_symbols - self._constants:
+                key = (logs[0].args[0], rest / logs[0])  # the same as a power
+            first = first * self._root(self._kernel(key, rest), sp.Rational(number)) % p
+        coefficients = [pow(math.factorial(k), -1, p) for k in range(s.order + 1)]
+        return s.compose(self(argument), s.constant(first), coefficients)
+
+    def _logarithm(self, argument: sp.Expr) -> Values:
+        s, p = self.series, self.prime
+        parts = sp.expand_log(sp.log(argument), force=True)
+        if parts != sp.log(argument):
+            return self(parts)
+        value = self(argument)
+        inverse = _powers(value[:, 0], p - 2, p)
+        self.valid &= value[:, 0] != 0
+        coefficients = [self._kernel(("log", argument), argument)]
+        power = np.ones_like(inverse)
+        for k in range(1, s.order + 1):
+            power = power * inverse % p
+            coefficients.append((power if k % 2 else -power) * pow(k, -1, p) % p)
+        one = s.constant(np.ones(self.samples, dtype=np.int64))
+        return s.compose(value, one, coefficients)
+
+    def _circle(self, argument: sp.Expr) -> tuple[Values, Values]:
+        """Sine and cosine of a sum of multiples."""
+        s, p = self.series, self.prime
+        sine, cosine = np.zeros(self.samples, dtype=np.int64), np.ones(self.samples, dtype=np.int64)
+        argument = sp.expand(argument)
+        for term in sp.Add.make_args(argument):
+            number, rest = term.as_coeff_Mul()
+            # a point of the circle, by its half angle; angles are multiples of a 720th
+            if 720 % int(number.q):
+                raise ConfigurationError(f"pde: expected simpler multiples of angles, got {argument}")
+            half = self._kernel(("angle", rest), rest)
+            inverse = _powers((1 + half * half) % p, p - 2, p)
+            c, d = (1 - half * half) % p * inverse % p, 2 * half * inverse % p
+            sx, cx = np.zeros_like(sine), np.ones_like(cosine)
+            for bit in bin(abs(int(number * 720)))[2:]:
+                sx, cx = 2 * sx * cx % p, (cx * cx - sx * sx % p) % p
+                if bit == "1":
+                    sx, cx = (sx * c + cx * d) % p, (cx * c - sx * d % p) % p
+            sx = sx if number > 0 else -sx % p
+            sine, cosine = (sine * cx + cosine * sx) % p, (cosine * cx - sine * sx % p) % p
+        value, one = self(argument), s.constant(np.ones(self.samples, dtype=np.int64))
+        inverses = [pow(math.factorial(k), -1, p) for k in range(s.order + 1)]
+        sines = [[sine, cosine, -sine, -cosine][k % 4] * inverses[k] % p for k in range(s.order + 1)]
+        cosines = [[cosine, -sine, -cosine, sine][k % 4] * inverses[k] % p for k in range(s.order + 1)]
+        return s.compose(value, one, sines), s.compose(value, one, cosines)
+
+
+def _powers(numbers: Values, exponent: int, prime: int) -> Values:
+    result = np.ones_like(numbers)
+    for bit in bin(exponent)[2:]:
+        result = result * result % prime
+        if bit == "1":
+            result = result * numbers % prime
+    return result
+
+
+def echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:
+    """The reduced row echelon form of a matrix, without zero rows, and its pivots."""
+    matrix = matrix.copy() % prime
+    pivots: list[int] = []
+    for column in range(matrix.shape[1]):
+        row = len(pivots)
+        if row == len(matrix):
+            break
+        candidates = np.flatnonzero(matrix[row:, column])
+        if not len(candidates):
+            continue
+        chosen = row + candidates[0]
+        if chosen != row:
+            matrix[[row, chosen]] = matrix[[chosen, row]]
+        matrix[row] = matrix[row] * pow(int(matrix[row, column]), -1, prime) % prime
+        others = np.flatnonzero(matrix[:, column])
+        others = others[others != row]
+        touched = np.flatnonzero(matrix[row])
+        block = np.ix_(others, touched)
+        matrix[block] = (matrix[block] - matrix[others, column, None] * matrix[row, touched]) % prime
+        pivots.append(column)
+    return matrix[: len(pivots)], pivots
+
+
+def rational(value: int, modulus: int) -> sp.Rational | None:
+    """The fraction of small numerator and denominator with this remainder; ``None`` if there is none."""
+    bound = math.isqrt(modulus // 2000)
+    a, b, s, r = modulus, value % modulus, 0, 1
+    while b > bound:
+        q = a // b
+        a, b, s, r = b, a - q * b, r, s - q * r
+    return sp.Rational(b, r) if r and abs(r) <= bound and math.gcd(b, r) == 1 else None
