@@ -38,7 +38,7 @@ class OperatorInversion(ShardedTest):
     Args:
         checkpoint: name or path of a DeepONet.
         equation: that of the problems, from the data; the network must have been trained for it.
-        inverter: makes the inverter from an action and an energy.
+        inverter: see `tasks.images.inversion.ImageInversion`.
         finish: see `tasks.inverters.finished`.
         max_evaluations: see `trivgeo.inversion.Inverter`.
         scale: of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
@@ -49,7 +49,7 @@ class OperatorInversion(ShardedTest):
         calibration_unit: unit of `trivgeo.inversion.calibrated_scale`.
         calibration_functions: training problems of the calibration; more than one if the energy depends on u_0.
         equivariance: measure how far the predictor is from commuting with the group, too; takes two more inversions.
-        figure: file name of the figure in the results' directory; ``None`` for none.
+        figure: see `tasks.images.inversion.ImageInversion`.
 
     Raises:
         CheckpointError: the checkpoint cannot be read or does not fit.
