@@ -96,6 +96,17 @@ def _module(**changes: Any) -> OperatorInversion:
     return OperatorInversion(**{**options, **changes})
 
 
+def test_calibrated_where_the_network_was_trained() -> None:
+    """The published problems are made of amplitude 1; the energy of the augmented network is lowest at its mean."""
+    config = read(CONFIGS / "tied_augmented.yaml")
+    trained_on = config["model"]["init_args"]["trained_on"]["init_args"]
+    module = _module(checkpoint="heat_deeponet_augmented", trained_on=HeatEquation(**trained_on))
+    wave = module.equation.held_out(1).initial(torch.linspace(0, 6.28, 200, dtype=torch.float64))
+    low, high = config["model"]["init_args"]["energy"]["init_args"]["u"]
+    assert [float(wave.min()), float(wave.max())] == pytest.approx([low, high], rel=1e-3)
+    assert _module().equation.amplitudes == (1.0, 1.0)
+
+
 def test_bad_settings_are_refused_before_work_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"expected a network for .*'nu': 0.2.*, got .*'nu': 0.1"):
         _module(equation=HeatEquation(nu=0.2))
