@@ -276,6 +276,7 @@ class Symmetries(Sequence[Symmetry]):
         if self.dimensions:
             more = f"has {self.dimensions[d + 1]}" if self.grows else "has no more"
             searched += f"; degree {d + 1} {more}" + (f": use degree={d + 1}" if self.grows and n != k else "")
+        generic = ", for generic parameters" if self.parameters else ""
         beside = " beside superposition" if self.infinite_ideal is not None else ""
         if self.is_first_order:
             return f"{searched}; infinite-dimensional, as the equation is quasilinear of first order"
@@ -286,7 +287,7 @@ class Symmetries(Sequence[Symmetry]):
         if n is None:
             return f"dimension unknown; {k} found, {searched}"
         if n == k:
-            return f"all: the dimension{beside} is {n}; {searched}"
+            return f"all: the dimension{beside} is {n}" + (f"; {searched}" if self.dimensions else f"{generic}")
         return f"{k} of at most {n}{beside}; {searched}"
 
     @property
