@@ -249,7 +249,9 @@ class Jets:
         if found:
             enough = len(found) - next(i for i, size in enumerate(found) if size == found[-1])
             return Dimension(found[-1], 0, 0, sizes, len(sizes) - enough)
-        return Dimension(None, *(guesses[-1] if guesses else (0, 0)), sizes, len(sizes) - 1)
+        # one order alone says nothing
+        agreed = guesses[-1] if len(guesses) > 1 and guesses[-1] == guesses[-2] else (0, 0)
+        return Dimension(None, *agreed, sizes, len(sizes) - 1)
 
 
 def _triangular(rows: Values, series: Series) -> Values:

@@ -12,8 +12,8 @@ import torch
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
-from trivgeo.groups.generators.symbolic import exact_structure_constants
 from trivgeo.groups.structure import Split, find_split
+from trivgeo.symmetry.brackets import structure_constants
 from trivgeo.symmetry.determining import collect
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ class Symmetries(Sequence[Symmetry]):
             fields = [g.components for g in self.generators]
             names = [g.name for g in self.generators]
             try:
-                c = exact_structure_constants(fields, self.variables, names)
+                c = structure_constants(fields, self.variables, self.parameters, names)
             except AlgebraError as error:
                 raise AlgebraError(f"{error}; {self.statement}") from error
             constants = [[[-x for x in row] for row in block] for block in c]
