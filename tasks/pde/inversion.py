@@ -23,7 +23,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
 from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, TestTimeEquivariant, calibrated_scale
 
-_CALIBRATION_GRID = 9  # points along each axis
+_CALIBRATION_POINTS = 81  # of a grid, about
 
 
 class OperatorInversion(ShardedTest):
@@ -96,7 +96,8 @@ class OperatorInversion(ShardedTest):
         group = self.group
         if self.calibrate is not None:
             held_out = self.equation.held_out(self.calibration_functions)
-            grid = [_CALIBRATION_GRID] * len(self.equation.domain.base)
+            axes = len(self.equation.domain.base)
+            grid = [round(_CALIBRATION_POINTS ** (1 / axes))] * axes
             clean = self.equation.inputs(held_out, self.num_sensors, grid)
             clean = OperatorInput(*(part.to(self.device) for part in clean))
             generator = self._generator(0)
