@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from tasks.legacy import modern_header
 from trivgeo.errors import CheckpointError
-from trivgeo.groups import LieGroup
 
 FOLDER_VARIABLE = "TRIVGEO_CHECKPOINTS"
 """Environment variable that names the folder of trained checkpoints."""
@@ -109,16 +108,6 @@ def trained_path(name: str) -> Path:
 def manifest() -> dict[str, dict[str, Any]]:
     """The entries of the manifest: `config`, `sha256` and `metrics` for every name."""
     return json.loads(_MANIFEST.read_text())
-
-
-def fingerprint(group: LieGroup) -> dict[str, Any]:
-    """What a file says of a group, apart from its scale, in plain types."""
-    return {"class": type(group).__name__, "dim": group.dim}
-
-
-def matches(group: LieGroup, found: Mapping[str, Any]) -> bool:
-    """Whether a file was written for this group, whatever its scale."""
-    return fingerprint(group) == found
 
 
 def save_checkpoint(

@@ -26,21 +26,14 @@ class ProposedInverter(Inverter):
         super().__init__(proposed.action, energy, [Propose(proposed), *stages])
 
 
-def made(
-    method: Method,
-    action: Action,
-    energy: DataEnergy | None,
-    finish: Sequence[Stage] | None,
-    max_evaluations: int | None,
-) -> Inverter:
-    """The inverter of a test.
+def finished(inverter: Inverter, finish: Stage | None, max_evaluations: int | None) -> Inverter:
+    """The inverter of a test: that of a method, with an end and a memory bound.
 
     Args:
-        method: makes it from the action and the energy.
-        action: on data.
-        energy: of data.
-        finish: stages that end every inversion.
+        inverter: what the method made.
+        finish: a stage after all of the method's, such as `trivgeo.inversion.Descend`; ``None`` for none.
         max_evaluations: see `Inverter`.
     """
-    inverter = method(action, energy).then(*(finish or ()))
+    if finish is not None:
+        inverter = inverter.then(finish)
     return inverter.replace(max_evaluations=max_evaluations, progress=False)

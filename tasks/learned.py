@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.checkpoints import Network, fingerprint, load_checkpoint, matches
+from tasks.checkpoints import Network, load_checkpoint
 from tasks.training import NetworkTraining
 from trivgeo.actions import ImageWarp, OperatorAction
 from trivgeo.checks import check_type
@@ -177,7 +177,7 @@ def describe(score: LearnedScore) -> dict[str, Any]:
     """
     schedule = check_type("schedule", score.schedule, GeometricSchedule)
     return {
-        "group": fingerprint(score.group),
+        "group": score.group.fingerprint(),
         "scale": score.group.scale.tolist(),
         "schedule": [schedule.minimum, schedule.maximum],
         "noise_steps": score.noise_steps,
@@ -200,9 +200,14 @@ def load_score(checkpoint: str, action: Action) -> LearnedScore:
     entry = loaded.score
     if entry is None:
         raise CheckpointError(f"{checkpoint}: expected the group and the noise of a score in the header, got none")
-    if not matches(action.group, entry["group"]):
+    try:
+        known = action.group.matches(entry["group"])
+    except (ConfigurationError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint}: expected the group of a score in the header: {error}") from error
+    if not known:
         raise CheckpointError(
-            f"{checkpoint}: expected a score on {fingerprint(action.group)}, got one on {entry['group']}"
+            f"{checkpoint}: expected a score on {action.group!r}, got one on another group, of dimension "
+            f"{entry['group']['dim']}"
         )
     score = LearnedScore(
         rescaled(action, entry["scale"]),

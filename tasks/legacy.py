@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trivgeo.errors import CheckpointError
+from trivgeo.groups import SE, Affine, BurgersSymmetry, HeatSymmetry, KdVSymmetry, LieGroup, Projective
 
 _IMAGE_NETWORKS = {
     "ResNet18": "tasks.images.resnet.ResNet18",
@@ -31,7 +32,9 @@ def modern_header(path: Path, header: Mapping[str, str]) -> dict[str, str]:
             return _of_deeponet(header)
         if "operator.score" in header:
             return _of_operator_score(header)
-    except (KeyError, TypeError, ValueError) as error:
+        if "class" in json.loads(header.get("score", "{}")).get("group", {}):
+            return _of_named_group(header)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: expected the header of an earlier release, got another: {error}") from error
     return dict(header)
 
@@ -44,7 +47,7 @@ def _of_image(header: Mapping[str, str]) -> dict[str, str]:
     score = metadata.pop("score", None)
     if score is not None:
         name, dim = score["group"].split(", dimension ")
-        score = {**score, "group": {"class": name, "dim": int(dim)}}
+        score = {**score, "group": _fingerprint(name, int(dim), metadata)}
     name = _IMAGE_NETWORKS[header["image.network"]]
     return _header(name, {**architecture, "images": [1, side, side, classes]}, metadata, score)
 
@@ -59,8 +62,25 @@ def _of_operator_score(header: Mapping[str, str]) -> dict[str, str]:
     entry: dict[str, Any] = json.loads(header["operator.score"])
     architecture = entry["architecture"]
     score = {key: entry[key] for key in ("scale", "schedule", "noise_steps", "lowest_time")}
-    score |= {"carried": False, "group": {"class": entry["group"], "dim": architecture["dim"]}}
+    score |= {"carried": False, "group": _fingerprint(entry["group"], architecture["dim"], entry["metadata"])}
     return _header("tasks.pde.learned.OperatorNetwork", architecture, entry["metadata"], score)
+
+
+def _of_named_group(header: Mapping[str, str]) -> dict[str, str]:
+    score, metadata = json.loads(header["score"]), json.loads(header["metadata"])
+    group = _fingerprint(score["group"]["class"], score["group"]["dim"], metadata)
+    return {**header, "score": json.dumps({**score, "group": group})}
+
+
+def _fingerprint(name: str, dim: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a group is that a file gives by its class and dimension alone: of those that scores were trained on."""
+    groups: list[LieGroup] = [SE(2), Affine(2), Projective(2), BurgersSymmetry(), KdVSymmetry()]
+    if name == "HeatSymmetry":
+        groups.append(HeatSymmetry(metadata["nu"]))
+    for group in groups:
+        if (type(group).__name__, group.dim) == (name, dim):
+            return group.fingerprint()
+    raise ValueError(f"no score was trained on {name} of dimension {dim}")
 
 
 def _header(name: str, architecture: Any, metadata: Any, score: Any = None) -> dict[str, str]:

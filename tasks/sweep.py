@@ -173,7 +173,7 @@ def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any]) -> None
 
     Args:
         arguments: the command line after `sweep`.
-        run_test: runs a test from command line arguments.
+        run_test: see `Sweep.run`.
     """
     parser = argparse.ArgumentParser(prog="python -m tasks sweep", description="run a table of tests")
     parser.add_argument("--config", required=True, help="YAML file with the table")

@@ -57,7 +57,7 @@ class FrameDiffusion(ShardedTest):
         steps: of the reverse diffusion.
         checkpoint: trained weights, for a test; `fit` writes them there.
         seed: of the initial weights and the noise.
-        figure: file name of the figure in the results' directory; `None` for none.
+        figure: see `tasks.images.inversion.ImageInversion`.
     """
 
     def __init__(

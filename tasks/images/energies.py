@@ -63,7 +63,7 @@ class PredictedClass:
     """The class that a classifier predicts, for the diversity of the hypotheses of `trivgeo.inversion.ITS`.
 
     Args:
-        classifier: name or path of its checkpoint, an `ImageClassifier` of any kind.
+        classifier: see `ClassifierEnergy`.
     """
 
     def __init__(self, classifier: str) -> None:

@@ -15,11 +15,12 @@ from tasks.images.fid import FrechetDistance
 from tasks.images.figures import draw_pairs
 from tasks.images.testsets import ImageProblems
 from tasks.images.vae import VAE
+from tasks.inverters import finished
 from tasks.results import Row, ShardedTest, writer_of
 from tasks.seeds import generator_of
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
-from trivgeo.inversion import DataEnergy, FramedEnergy, Inverter, TestTimeEquivariant
+from trivgeo.inversion import DataEnergy, FramedEnergy, Inverter, Stage, TestTimeEquivariant
 
 
 class ImageInversion(ShardedTest):
@@ -34,6 +35,8 @@ class ImageInversion(ShardedTest):
         action: how the transformations act.
         energy: an energy of images, low for clean ones; ``None`` for an inverter that needs none.
         inverter: makes the inverter from an action and an energy.
+        finish: see `tasks.inverters.finished`.
+        max_evaluations: see `trivgeo.inversion.Inverter`.
         frame_weight: weight of the frame term, see `trivgeo.inversion.FramedEnergy`; ``None`` for none.
         features: name or path of the `VAE` in whose latent variables the Fréchet distance of the restored images to
             the clean ones is measured; ``None`` for no distance.
@@ -56,13 +59,17 @@ class ImageInversion(ShardedTest):
         features: str | None = None,
         equivariance: bool = False,
         figure: str | None = "figure.png",
+        finish: Stage | None = None,
+        max_evaluations: int | None = 8192,
     ) -> None:
         super().__init__()
         self.classifier = load_classifier(classifier)
         self.action = action
         self.energy = energy
         framed = energy if energy is None or frame_weight is None else FramedEnergy(energy, frame_weight)
-        self.equivariant = TestTimeEquivariant(self.classifier, inverter(action, framed))
+        self.equivariant = TestTimeEquivariant(
+            self.classifier, finished(inverter(action, framed), finish, max_evaluations)
+        )
         self.features = None if features is None else load_checkpoint(VAE, features).network
         self.equivariance = equivariance
         self.figure = figure

@@ -203,8 +203,8 @@ def homography_noise(linear: float = 0.3, translation: float = 0.4, perspective:
     """Broad noise on the projective group of the plane.
 
     Args:
-        linear: largest standard deviation of the four linear directions.
-        translation: of the two translations; the frame is [-1, 1]^2.
+        linear: see `affine_noise`.
+        translation: see `affine_noise`.
         perspective: of the two perspective directions.
     """
     return BroadNoise(Projective(2), [linear, linear, translation] * 2 + [perspective] * 2)

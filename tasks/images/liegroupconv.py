@@ -211,7 +211,7 @@ class LieGroupConv(ImageClassifier):
     batch alone; in evaluation they are fixed. Time and memory go with `samples` times the product of `neighbours`.
 
     Args:
-        images: their `ImageFormat`; they may have another size.
+        images: see `tasks.images.convnet.ConvNet`.
         scale: half-widths of the supports of the kernels, in the natural basis of the group; one number for all.
         spread: half-widths of the neighbourhood of the identity over which the maxima are taken. To transformations
             that are small beside it the network is nearly invariant.

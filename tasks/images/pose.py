@@ -26,7 +26,7 @@ class PoseNetwork(ImageNetwork, NoiseNetwork):
 
     Args:
         dim: of the group.
-        images: what they look like, an `ImageFormat`.
+        images: see `tasks.images.models.ImageNetwork`.
         channels: of the convolutions; the first is 5 x 5, the others 3 x 3.
         width: of the hidden linear layers.
         precision: of the convolutions and the hidden layers; bfloat16 takes half the time where the processor has

@@ -43,7 +43,7 @@ class ResNet18(ImageClassifier):
     The stem is that for large photographs: a 7 x 7 convolution of stride 2, then maximum pooling of stride 2.
 
     Args:
-        images: their `ImageFormat`; they may have another size.
+        images: see `tasks.images.convnet.ConvNet`.
     """
 
     def __init__(self, images: Sequence[int]) -> None:

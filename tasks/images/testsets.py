@@ -168,7 +168,7 @@ class DrawnTest(ImageTest):
 
     Args:
         law: of the elements.
-        source: where the images come from; MNIST when None.
+        source: see `tasks.images.data.CleanTraining`.
         limit: see `ImageTest`.
         batch_size: see `ImageTest`.
         seed: see `ImageTest`.
@@ -232,7 +232,7 @@ class PublishedFiles(ImageTest):
 
         Args:
             reader: gives the images of one file and their digits.
-            group: the group whose elements moved them.
+            group: see `ReadProblems`.
         """
         images, labels = zip(*map(reader, self.files), strict=True)
         return ReadProblems(torch.cat(images), torch.cat(labels), group)

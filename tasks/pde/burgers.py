@@ -29,7 +29,7 @@ class BurgersEquation(PeriodicEquation, ResidualEquation):
         gamma: decay of the field.
         modes: its highest wave number.
         points: points in x of the solver, at least. 200 and 200 steps are exact to 1e-7.
-        steps: its steps in t, at least.
+        steps: see `tasks.pde.periodic.PeriodicEquation`.
 
     Raises:
         ConfigurationError: a number is not positive.

@@ -91,10 +91,10 @@ class GatedMLP(nn.Module):
 
     Args:
         in_features: number of inputs.
-        width: number of outputs of every layer.
+        width: see `TanhMLP`.
         depth: number of layers on the main path, at least 1.
-        last_gain: factor of the last layer's initial weights.
-        generator: source of the Glorot-normal initial weights; the global one when None. Biases start at zero.
+        last_gain: see `TanhMLP`.
+        generator: see `TanhMLP`.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class InitialLaw(GaussianInitialEnergy):
     Query points must lie in the domain, and need not fill it.
 
     Args:
-        equation: the equation and the law on which the network was trained.
+        equation: see `TrainingBox`.
         sensors: see `trivgeo.inversion.GaussianInitialEnergy`.
         samples: number of initial conditions that it is fitted to.
         weight: see there.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tasks.checkpoints import load_checkpoint
+from tasks.inverters import finished
 from tasks.pde.domain import relative_l2, values_of
 from tasks.pde.energies import TrainingBox
 from tasks.pde.equation import Equation
@@ -21,7 +22,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
-from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, TestTimeEquivariant, calibrated_scale
+from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
 
 _CALIBRATION_POINTS = 81  # of a grid, about
 
@@ -36,7 +37,9 @@ class OperatorInversion(ShardedTest):
     Args:
         checkpoint: name or path of a `SolutionOperator`, such as a DeepONet.
         equation: that of the problems, from the data; the network must have been trained for it.
-        inverter: makes the inverter from an action and an energy.
+        inverter: see `tasks.images.inversion.ImageInversion`.
+        finish: see `tasks.inverters.finished`.
+        max_evaluations: see `trivgeo.inversion.Inverter`.
         scale: of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
         group: another form of that group, such as one from its generators.
         energy: makes the distance to the training domain from the equation; default `tasks.pde.energies.TrainingBox`.
@@ -45,7 +48,7 @@ class OperatorInversion(ShardedTest):
         calibration_unit: unit of `trivgeo.inversion.calibrated_scale`.
         calibration_functions: training problems of the calibration; more than one if the energy depends on u_0.
         equivariance: measure how far the predictor is from commuting with the group, too; takes two more inversions.
-        figure: file name of the figure in the results' directory; ``None`` for none.
+        figure: see `tasks.images.inversion.ImageInversion`.
 
     Raises:
         CheckpointError: the checkpoint cannot be read or does not fit.
@@ -65,6 +68,8 @@ class OperatorInversion(ShardedTest):
         calibration_functions: int = 1,
         equivariance: bool = False,
         figure: str | None = "figure.png",
+        finish: Stage | None = None,
+        max_evaluations: int | None = None,
     ) -> None:
         super().__init__()
         loaded = load_checkpoint(SolutionOperator, checkpoint)  # type: ignore[type-abstract]
@@ -79,7 +84,7 @@ class OperatorInversion(ShardedTest):
         if scale is not None:
             self.group = self.group.with_scale(scale)
         self.energy = TrainingBox(equation) if energy is None else energy(equation)
-        self.make_inverter = inverter
+        self.make_inverter = lambda action, energy: finished(inverter(action, energy), finish, max_evaluations)
         self.calibrate = calibrate
         self.calibration_unit = check_positive("calibration_unit", calibration_unit)
         self.calibration_functions = check_count("calibration_functions", calibration_functions)

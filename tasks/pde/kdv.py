@@ -19,11 +19,11 @@ class KdVEquation(PeriodicEquation):
 
     Args:
         sigma: amplitude of the field.
-        tau: inverse correlation length of the field.
+        tau: see `tasks.pde.burgers.BurgersEquation`.
         gamma: decay of the field.
         modes: its highest wave number.
         points: points in x of the solver, at least. 96 and 400 steps are exact to 1e-5.
-        steps: its steps in t, at least.
+        steps: see `tasks.pde.periodic.PeriodicEquation`.
 
     Raises:
         ConfigurationError: a number is not positive.

@@ -155,7 +155,7 @@ class CleanProblems(pl.LightningDataModule):
     """Problems inside the training domain, none of them transformed.
 
     Args:
-        equation: the equation and the law of its solutions.
+        equation: see `tasks.pde.problems.SymmetryProblems`.
         num_sensors: points of the initial condition.
         batch_size: problems a step.
         steps_per_epoch: steps between validations.
@@ -200,7 +200,7 @@ class OperatorDenoising(ScoreTraining):
     """A `tasks.learned.ScoreTraining` on the clean problems of an equation.
 
     Args:
-        equation: the equation and the law of its solutions.
+        equation: see `tasks.pde.problems.SymmetryProblems`.
         scale: that of its symmetry group, which sets how far the noise goes in each direction.
         schedule: the noise.
         num_sensors: see `OperatorNetwork`.

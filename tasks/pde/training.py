@@ -375,7 +375,7 @@ class OperatorTraining(pl.LightningModule):
         warmup_steps: steps over which it rises linearly; then it falls to zero along a cosine.
         precondition_frequency: steps between refreshes of SOAP's eigenvectors.
         seed: seed of the initial weights, for the record.
-        export: a name in the folder of trained checkpoints, or the path of a `.safetensors` file; nowhere when None.
+        export: see `tasks.training.NetworkTraining`.
     """
 
     def __init__(

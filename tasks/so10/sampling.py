@@ -21,7 +21,7 @@ class CornerSampling(ShardedTest):
         n: the size of the matrices.
         strength: c of the energy -c X_11^2.
         batch_size: samples drawn at once, which bounds the memory.
-        figure: file name of the figure in the results' directory; `None` for none.
+        figure: see `tasks.images.inversion.ImageInversion`.
     """
 
     def __init__(

@@ -1032,7 +1032,7 @@ class TestText:
 
     @pytest.mark.parametrize(
         "hostile",
-        ["__import__('os').system('touch pwned')", "().__class__", "exec('1')", "(lambda: 1)()", "9**9**9**9"],,
+        ["__import__('os').system('touch pwned')", "().__class__", "exec('1')", "(lambda: 1)()", "9**9**9**9"],
     )
     def test_code_is_refused(self, hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

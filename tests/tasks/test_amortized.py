@@ -3,14 +3,17 @@
 import functools
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from tasks.checkpoints import initialise, load_checkpoint, save_checkpoint
+from tasks.checkpoints import convert, initialise, load_checkpoint, save_checkpoint
 from tasks.cli import main
 from tasks.images.convnet import ConvNet
 from tasks.images.laws import AffineRecipe
@@ -23,7 +26,7 @@ from tests.helpers import seeded
 from tests.tasks.helpers import CONFIGS, DIGITS, framed_digits, run_on_sample
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
-from trivgeo.groups import Affine, Projective
+from trivgeo.groups import SL, Affine, Projective, from_generators
 from trivgeo.inversion import Choose, FunctionEnergy, KeepLower, LearnedScore, Noise, Reverse
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.denoising import AncestralStep
@@ -126,6 +129,60 @@ class TestScores:
         saved("one")
         with pytest.raises(CheckpointError, match="Projective"):
             load_score("checkpoints/one.safetensors", ImageWarp(Projective(2)))
+
+    def test_of_another_representation(self) -> None:
+        """Vectors and covectors: equal brackets and dimensions, but the same tensor is another element."""
+        basis = SL(2).hat(torch.eye(3, dtype=torch.float64))
+        vectors = from_generators([lambda p, m=m: p @ m.mT for m in basis], variables=2).action()
+        covectors = from_generators([lambda p, m=m: -p @ m for m in basis], variables=2).action()
+        network = PoseNetwork(3, DIGITS, channels=[4], width=8)
+        score = LearnedScore(vectors, GeometricSchedule(0.1, 2.4), network)
+        save_checkpoint(network, "three.safetensors", {}, describe(score))
+        with pytest.raises(CheckpointError, match="another group, of dimension 3"):
+            load_score("three.safetensors", covectors)
+        with pytest.raises(ConfigurationError, match="or one registered"):  # the group is right
+            load_score("three.safetensors", vectors)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda entry: {"score": entry | {"group": {"class": "Affine", "dim": 6}}},
+            lambda entry: {"image.network": "PoseNetwork", "score": entry | {"group": "Affine, dimension 6"}},
+        ],
+        ids=["second format", "first format"],
+    )
+    def test_of_an_earlier_release(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Files that give the group by its name alone."""
+        path = saved("old")
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata()
+        changes = change(json.loads(header["score"]))
+        if "image.network" in changes:
+            architecture = json.loads(header["architecture"])
+            side = architecture.pop("images")[2]
+            header = {
+                "image.network": changes["image.network"],
+                "image.architecture": json.dumps(architecture | {"side": side}),
+                "image.metadata": json.dumps({"score": changes["score"]}),
+            }
+        else:
+            header["score"] = json.dumps(changes["score"])
+        tensors = load_file(path)
+        save_file(tensors, path, metadata=header)
+        score = load_score(str(path), ImageWarp(Affine(2)))
+        assert score.group.scale.tolist() == SCALE
+        with pytest.raises(CheckpointError, match="expected a score on Projective"):
+            load_score(str(path), ImageWarp(Projective(2)))
+        convert(path)
+        with safe_open(path, framework="pt") as file:
+            assert Affine(2).matches(json.loads(file.metadata()["score"])["group"])
+
+    def test_of_no_group(self) -> None:
+        network = PoseNetwork(6, DIGITS, channels=[4], width=8)
+        for group in ({}, {"group": {"dim": 6}}):
+            save_checkpoint(network, "four.safetensors", {}, group)
+            with pytest.raises(CheckpointError, match="expected the group of a score in the header"):
+                load_score("four.safetensors", ImageWarp(Affine(2)))
 
     def test_without_a_score(self) -> None:
         network = PoseNetwork(6, DIGITS, channels=[4], width=8)

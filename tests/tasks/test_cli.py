@@ -16,7 +16,10 @@ INVERTER = "--model.init_args.inverter.init_args"
         (["test", HEAT, f"{INVERTER}.stepss=3"], "Option 'stepss' is not accepted"),
         (["test", HEAT, f"{INVERTER}.steps=three"], "Expected a <class 'int'>"),
         (["test", HEAT, f"{INVERTER}.steps=0"], "ConfigurationError: steps: expected an integer of at least 1, got 0"),
-        (["test", HEAT, f"{INVERTER}.descent.init_args.steps=0"], "ConfigurationError: steps: expected an integer"),
+        (
+            ["test", HEAT, "--model.init_args.finish.init_args.steps=0"],
+            "ConfigurationError: steps: expected an integer",
+        ),
         (["test", HEAT, "--model.init_args.checkpoint=no.safetensors"], "CheckpointError: no.safetensors: expected a"),
         (["sweep", "--config=nothing.yaml"], "ConfigurationError: nothing.yaml: expected the description of a table"),
     ],

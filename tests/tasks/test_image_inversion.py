@@ -206,7 +206,7 @@ class TestRotationPosterior:
         start, width = density[0, 0].double(), 2 * math.pi / 72
         assert float(start.sum() * width) == pytest.approx(1, abs=1e-5)
         for t, found in zip(module.times[1:], density[1:, 0].double(), strict=True):
-            variance = module.inverter.kernel.schedule.variance(0.0, t)
+            variance = module.schedule.variance(0.0, t)
             shift = module.grid.double() - module.grid.double()[:, None]
             turns = 2 * math.pi * torch.arange(-8, 9, dtype=torch.float64)
             kernel = torch.exp(-((shift[..., None] + turns) ** 2) / (2 * variance)).sum(-1)
