@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.expressions import exact, parse_expression
+from trivgeo.expressions import exact, parse_expression, require_sympy
 
 __all__ = [
     "compile_expressions",
@@ -20,21 +19,6 @@ __all__ = [
     "substitute",
     "unknown_functions",
 ]
-
-
-def require_sympy() -> ModuleType:
-    """The module ``sympy``.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
-    try:
-        import sympy
-    except ImportError as error:
-        raise ConfigurationError(
-            "symbolic input needs SymPy, which is not installed: pip install 'trivgeo[symbolic]'"
-        ) from error
-    return sympy
 
 
 def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapping[Any, Any]) -> list[tuple[Any, ...]]:
