@@ -18,7 +18,7 @@ from typing import Any
 
 from trivgeo.errors import ConfigurationError
 
-__all__ = ["FUNCTIONS", "exact", "parse_equations", "parse_expression"]
+__all__ = ["FUNCTIONS", "exact", "parse_equations", "parse_expression", "require_sympy"]
 
 FUNCTIONS = {
     name: name
@@ -64,7 +64,7 @@ def exact(value: Any, what: str = "value", functions: Iterable[str] = ()) -> Any
     Raises:
         ConfigurationError: it is none of these, or holds NaN or infinity, or the text is refused.
     """
-    sp = _sympy()
+    sp = require_sympy()
     if isinstance(value, str):
         return parse_expression(value, what, functions)
     if isinstance(value, decimal.Decimal | fractions.Fraction) or _is_plain_number(value):
@@ -115,7 +115,7 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
     Raises:
         ConfigurationError: as for `parse_expression`, or there is no unknown, or they depend on different variables.
     """
-    sp = _sympy()
+    sp = require_sympy()
     sides: list[tuple[str, ...]] = []
     for text in texts:
         parts = tuple(re.split("==?", text))
@@ -199,7 +199,7 @@ class _Reader:
     def __init__(
         self, text: str, what: str, functions: Iterable[str], names: Mapping[str, Any], primes: bool = False
     ) -> None:
-        self._sp = _sympy()
+        self._sp = require_sympy()
         self._what, self._text = what, text
         self._functions = set(functions)
         self._names = {"pi": self._sp.pi, "E": self._sp.E, "I": self._sp.I} | dict(names)
@@ -335,7 +335,7 @@ _READERS: dict[type, Callable[[Any, Any, int], Any]] = {
 
 def _rational(value: float) -> Any:
     """See `exact`."""
-    sp = _sympy()
+    sp = require_sympy()
     decimal_value = sp.Rational(repr(value))
     simple = fractions.Fraction(value).limit_denominator(_DENOMINATOR)
     digits = len(decimal.Decimal(repr(value)).as_tuple().digits)
@@ -344,17 +344,22 @@ def _rational(value: float) -> Any:
 
 
 def _rational_of(value: Any) -> Any:
-    sp = _sympy()
+    sp = require_sympy()
     if value._prec <= 53:
         return _rational(float(value))
     return sp.Rational(str(value))
 
 
 def _is_plain_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, (bool, _sympy().Basic))
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, require_sympy().Basic))
 
 
-def _sympy() -> ModuleType:
+def require_sympy() -> ModuleType:
+    """The module ``sympy``.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
     try:
         import sympy
     except ImportError as error:

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.checkpoints import Network
+from tasks.pde.domain import Domain
+from tasks.pde.predictor import OperatorPredictor, SolutionOperator
 from trivgeo.errors import ConfigurationError, ShapeError
 
 
@@ -178,7 +179,7 @@ class PlainFeatures(nn.Module):
         return points
 
 
-class DeepONet(Network):
+class DeepONet(SolutionOperator):
     r"""Operator network u(u_0)(x, t) = u_scale (sum_k b_k(u_0 / u_scale) tau_k(x, t) + b_0).
 
     The branch b sees the initial condition at `num_sensors` fixed locations, the trunk tau the query point; inputs are
@@ -259,6 +260,10 @@ class DeepONet(Network):
             "gated": self.gated,
             "harmonics": self.harmonics,
         }
+
+    def predictor(self, domain: Domain) -> OperatorPredictor:
+        """The network at its sensors."""
+        return OperatorPredictor(self, domain.sensors(self.num_sensors, dtype=torch.float64))
 
     def forward(
         self, sensors: Float[Tensor, "*#batch m"], points: Float[Tensor, "*#batch q 2"]

@@ -1,5 +1,6 @@
 """The box of (x, t, u) on which an operator is trained, its grids, and the error of a solution on them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,10 +9,16 @@ from torch import Tensor
 
 from trivgeo.errors import DomainError
 
+Interval = tuple[float, float]
+Ends = float | tuple[float, ...]
+
 
 @dataclass(frozen=True)
 class Domain:
     """Box of (x, t, u) on which a network is trained.
+
+    Ends of x and u are numbers, or one each for x_1, ..., x_d in several dimensions and for the unknowns u_1, ..., u_c
+    of a system.
 
     Args:
         x_min: lower end of x.
@@ -22,37 +29,85 @@ class Domain:
         u_max: upper end.
 
     Raises:
-        DomainError: a minimum is not below its maximum.
+        DomainError: a minimum is not below its maximum, or there are more of one than of the other.
     """
 
-    x_min: float
-    x_max: float
+    x_min: Ends
+    x_max: Ends
     t_min: float
     t_max: float
-    u_min: float
-    u_max: float
+    u_min: Ends
+    u_max: Ends
 
     def __post_init__(self) -> None:
         """Check the intervals."""
         for name in ("x", "t", "u"):
-            low, high = getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
-            if not low < high:
+            low, high = (_all(getattr(self, f"{name}_{end}")) for end in ("min", "max"))
+            if len(low) != len(high) or not all(a < b for a, b in zip(low, high, strict=True)):
                 raise DomainError(f"expected {name}_min < {name}_max, got {low} and {high}")
 
     @property
+    def space(self) -> list[Interval]:
+        """The range of each x."""
+        return list(zip(_all(self.x_min), _all(self.x_max), strict=True))
+
+    @property
+    def unknowns(self) -> list[Interval]:
+        """The range of each u."""
+        return list(zip(_all(self.u_min), _all(self.u_max), strict=True))
+
+    @property
+    def base(self) -> list[Interval]:
+        """The range of each coordinate of a point (x, t)."""
+        return [*self.space, (self.t_min, self.t_max)]
+
+    @property
     def bounds(self) -> list[float]:
-        """All numbers, in the order of the arguments."""
-        return [self.x_min, self.x_max, self.t_min, self.t_max, self.u_min, self.u_max]
+        """All numbers: both ends of each x, of t, and of each u."""
+        return [end for interval in (*self.base, *self.unknowns) for end in interval]
 
-    def sensors(self, n: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
-        """Positions x of `n` sensors of an initial condition: equidistant, both ends included."""
-        return torch.linspace(self.x_min, self.x_max, n, dtype=dtype)
+    def line(self) -> tuple[Interval, Interval, Interval]:
+        """The ranges of x, t and u.
 
-    def grid(self, nx: int, nt: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, "q 2"]:
-        """Equidistant grid of (x, t), ends included, x-major: point `i * nt + j` is (x_i, t_j)."""
-        x = torch.linspace(self.x_min, self.x_max, nx, dtype=dtype)
-        t = torch.linspace(self.t_min, self.t_max, nt, dtype=dtype)
-        return torch.cartesian_prod(x, t)
+        Raises:
+            DomainError: there are several x or u.
+        """
+        if len(self.space) > 1 or len(self.unknowns) > 1:
+            raise DomainError(f"domain: expected one x and one u, got {len(self.space)} and {len(self.unknowns)}")
+        return self.space[0], (self.t_min, self.t_max), self.unknowns[0]
+
+    def sensors(self, n: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, " p"] | Float[Tensor, "p d"]:
+        """Positions x of sensors of an initial condition: a grid of `n` along each axis, ends included."""
+        return torch.cartesian_prod(*(torch.linspace(*ends, n, dtype=dtype) for ends in self.space))
+
+    def grid(self, *counts: int, dtype: torch.dtype | None = None) -> Float[Tensor, "q n"]:
+        """Equidistant grid of (x, t), ends included, x-major: of (nx, nt) points number `i * nt + j` is (x_i, t_j).
+
+        Args:
+            counts: numbers of points along each x, and along t.
+            dtype: of the points.
+        """
+        axes = zip(self.base, counts, strict=True)
+        return torch.cartesian_prod(*(torch.linspace(*ends, n, dtype=dtype) for ends, n in axes))
+
+
+def _all(ends: Ends) -> Sequence[float]:
+    return ends if isinstance(ends, Sequence) else (ends,)
+
+
+def with_values(
+    points: Float[Tensor, "*batch p n"], u: Float[Tensor, "*batch p"] | Float[Tensor, "*batch p c"]
+) -> Float[Tensor, "*batch p m"]:
+    """The jets of a solution at points: a number at each, or c for a system of c equations."""
+    return torch.cat([points, u if u.ndim == points.ndim else u.unsqueeze(-1)], -1)
+
+
+def values_of(
+    jets: Float[Tensor, "*batch p m"], coordinates: int
+) -> Float[Tensor, "*batch p"] | Float[Tensor, "*batch p c"]:
+    """What follows the coordinates of the points: of a system one value for each equation, else a number."""
+    u = jets[..., coordinates:]
+    return u.squeeze(-1) if u.shape[-1] == 1 else u
 
 
 def relative_l2(prediction: Float[Tensor, "*batch q"], target: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch"]:

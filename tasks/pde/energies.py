@@ -23,9 +23,8 @@ class TrainingBox(DomainDistance):
     def __init__(
         self, equation: Equation, u: tuple[float, float] | Literal["domain"] | None = "domain", fill: bool = True
     ) -> None:
-        d = equation.domain
-        u = (d.u_min, d.u_max) if u == "domain" else u
-        super().__init__((d.x_min, d.x_max), (d.t_min, d.t_max), u, fill=fill)
+        *space, time = equation.domain.base
+        super().__init__(space, time, equation.domain.unknowns if u == "domain" else u, fill=fill)
 
 
 class InitialLaw(GaussianInitialEnergy):

@@ -1,6 +1,7 @@
 """The contract of an equation with random solutions in a training domain: what training and test sets are made of."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,21 +9,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tasks.pde.deeponet import Jet
-from tasks.pde.domain import Domain
+from tasks.pde.domain import Domain, with_values
 from trivgeo.actions import OperatorInput
 from trivgeo.groups import LieGroup
 
 
 class Solutions(ABC):
-    """A batch of solutions of one equation on its domain, known by their initial conditions."""
+    """A batch of solutions of one equation on its domain, known by their initial conditions.
+
+    Values are `[b, p]`; those of a system of c equations `[b, p, c]`. Positions are `[p]`; in d dimensions `[p, d]`.
+    """
 
     @abstractmethod
-    def initial(self, x: Float[Tensor, " p"]) -> Float[Tensor, "b p"]:
+    def initial(self, x: Float[Tensor, "p ..."]) -> Float[Tensor, "b p ..."]:
         """The initial conditions at positions shared by the batch."""
 
     @abstractmethod
-    def on_grid(self, nx: int, nt: int) -> Float[Tensor, "b q"]:
-        """The solutions at the points of `Domain.grid`, q = nx nt; exact, or by a solver of known error."""
+    def on_grid(self, *counts: int) -> Float[Tensor, "b q ..."]:
+        """The solutions at the points of `Domain.grid`; exact, or by a solver of known error."""
 
 
 class Equation(ABC):
@@ -51,13 +55,13 @@ class Equation(ABC):
     def held_out(self, count: int) -> Solutions:
         """A fixed set of solutions for validation, in float64."""
 
-    def inputs(self, solutions: Solutions, num_sensors: int, grid: tuple[int, int]) -> OperatorInput:
+    def inputs(self, solutions: Solutions, num_sensors: int, grid: Sequence[int]) -> OperatorInput:
         """What a network is given of solutions in its training domain: initial line and query grid, in float64."""
         domain, dtype = self.domain, torch.float64
         place = domain.sensors(num_sensors, dtype=dtype)
         u = solutions.initial(place)
-        start = torch.full_like(place, domain.t_min)
-        initial = torch.stack([place.expand_as(u), start.expand_as(u), u], -1)
+        points = torch.cat([place.reshape(len(place), -1), place.new_full((len(place), 1), domain.t_min)], -1)
+        initial = with_values(points.expand(len(u), -1, -1), u)
         return OperatorInput(initial, domain.grid(*grid, dtype=dtype).expand(len(u), -1, -1))
 
 

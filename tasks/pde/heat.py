@@ -48,9 +48,9 @@ class HeatSolutions(Solutions):
         """A sin(2 x)."""
         return initial_condition(self.amplitude, x)
 
-    def on_grid(self, nx: int, nt: int) -> Float[Tensor, "b q"]:
+    def on_grid(self, *counts: int) -> Float[Tensor, "b q"]:
         """The exact solutions."""
-        x, t = self.domain.grid(nx, nt, dtype=self.amplitude.dtype).unbind(-1)
+        x, t = self.domain.grid(*counts, dtype=self.amplitude.dtype).unbind(-1)
         return exact_solution(self.amplitude, x, t, self.nu)
 
 

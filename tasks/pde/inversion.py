@@ -9,13 +9,12 @@ from torch import Tensor
 
 from tasks.checkpoints import load_checkpoint
 from tasks.inverters import finished
-from tasks.pde.deeponet import DeepONet
-from tasks.pde.domain import relative_l2
+from tasks.pde.domain import relative_l2, values_of
 from tasks.pde.energies import TrainingBox
 from tasks.pde.equation import Equation
 from tasks.pde.equivariance import equivariance_error
 from tasks.pde.figures import draw_solutions
-from tasks.pde.predictor import OperatorPredictor
+from tasks.pde.predictor import SolutionOperator
 from tasks.pde.problems import OperatorProblems, SymmetryProblems
 from tasks.results import ShardedTest, writer_of
 from tasks.seeds import generator_of
@@ -25,7 +24,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
 from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
 
-_CALIBRATION_GRID = (9, 9)
+_CALIBRATION_POINTS = 81  # of a grid, about
 
 
 class OperatorInversion(ShardedTest):
@@ -36,7 +35,7 @@ class OperatorInversion(ShardedTest):
     is predicted without inversion; its row says so.
 
     Args:
-        checkpoint: name or path of a DeepONet.
+        checkpoint: name or path of a `SolutionOperator`, such as a DeepONet.
         equation: that of the problems, from the data; the network must have been trained for it.
         inverter: see `tasks.images.inversion.ImageInversion`.
         finish: see `tasks.inverters.finished`.
@@ -77,12 +76,12 @@ class OperatorInversion(ShardedTest):
     ) -> None:
         super().__init__()
         equation = equation if trained_on is None else trained_on
-        loaded = load_checkpoint(DeepONet, checkpoint)
+        loaded = load_checkpoint(SolutionOperator, checkpoint)  # type: ignore[type-abstract]
         network, metadata = loaded.network, loaded.metadata
         trained_for = {name: metadata.get(name) for name in equation.description}
         if trained_for != equation.description:
             raise ConfigurationError(f"checkpoint: expected a network for {equation.description}, got {trained_for}")
-        self.predictor = OperatorPredictor(network, equation.domain.sensors(network.num_sensors, dtype=torch.float64))
+        self.predictor = network.predictor(equation.domain)
         self.num_sensors = network.num_sensors
         self.equation = equation
         self.group = equation.group() if group is None else group
@@ -106,7 +105,9 @@ class OperatorInversion(ShardedTest):
         group = self.group
         if self.calibrate is not None:
             held_out = self.equation.held_out(self.calibration_functions)
-            clean = self.equation.inputs(held_out, self.num_sensors, _CALIBRATION_GRID)
+            axes = len(self.equation.domain.base)
+            grid = [round(_CALIBRATION_POINTS ** (1 / axes))] * axes
+            clean = self.equation.inputs(held_out, self.num_sensors, grid)
             clean = OperatorInput(*(part.to(self.device) for part in clean))
             generator = self._generator(0)
             action = OperatorAction(group.action())
@@ -140,14 +141,13 @@ class OperatorInversion(ShardedTest):
             true = OperatorAction(self.equation.group().action())
             restored = true(true.group.inverse(batch.elements), batch.x)
             exact = true.point_action(batch.elements, self.predictor(restored))
-            domain = self.equation.domain
-            sides = batch.solution.new_tensor([domain.x_max - domain.x_min, domain.t_max - domain.t_min])
+            sides = batch.solution.new_tensor([high - low for low, high in self.equation.domain.base])
             displacement = ((batch.x.query - batch.canonical.query) / sides).square().sum(-1).mean(-1).sqrt()
             metrics = {
-                "with inversion": relative_l2(inverted[..., 2], batch.solution),
-                "without inversion": relative_l2(alone[..., 2], batch.solution),
-                "with the true transformation": relative_l2(exact[..., 2], batch.solution),
-                "inside the training domain": relative_l2(floor[..., 2], batch.canonical_solution),
+                "with inversion": self._error(inverted, batch.solution),
+                "without inversion": self._error(alone, batch.solution),
+                "with the true transformation": self._error(exact, batch.solution),
+                "inside the training domain": self._error(floor, batch.canonical_solution),
             }
         if self.equivariance:
             metrics.update(self._equivariance(batch, true.point_action, inverted, alone, floor))
@@ -178,7 +178,12 @@ class OperatorInversion(ShardedTest):
             writer.write(rows, batch.number)
             if self.figure is not None and index == 0:
                 best = action(action.group.inverse(result.best()), batch.x)
-                self._draw(writer.directory / self.figure, batch, alone[..., 2], inverted[..., 2], best, metrics)
+                self._draw(writer.directory / self.figure, batch, alone, inverted, best, metrics)
+
+    def _error(self, jets: Tensor, solution: Tensor) -> Tensor:
+        """The relative error of each case, over all query points and unknowns."""
+        u = values_of(jets, len(self.equation.domain.base))
+        return relative_l2(u.flatten(1), solution.flatten(1))
 
     def _equivariance(
         self, batch: OperatorProblems, action: PointAction, inverted: Tensor, alone: Tensor, floor: Tensor
@@ -190,7 +195,8 @@ class OperatorInversion(ShardedTest):
             result = self.equivariant.inverter(batch.canonical, generator=self._generator(batch.seed, other))
             with torch.no_grad():
                 predictions[name] = (self.equivariant.predict(batch.canonical, result), inverted)
-        return {name: equivariance_error(action, batch.elements, *pair) for name, pair in predictions.items()}
+        unknowns = len(self.equation.domain.unknowns)
+        return {name: equivariance_error(action, batch.elements, *pair, unknowns) for name, pair in predictions.items()}
 
     def _generator(self, *key: int) -> torch.Generator:
         return generator_of(*key, device=self.device)
@@ -204,13 +210,22 @@ class OperatorInversion(ShardedTest):
         restored: OperatorInput,
         errors: dict[str, Tensor],
     ) -> None:
-        """The case whose error without inversion is the median one."""
+        """The case whose error without inversion is the median one: of several x the section amid the others, u_1."""
         without, with_ = errors["without inversion"], errors["with inversion"]
         case = int(without.argsort()[len(without) // 2])
+        space = len(self.equation.domain.space)
+
+        def section(field: Tensor) -> Tensor:
+            """The values on the points of a section through the grid, `[nx, nt, n]`."""
+            grid = field[case].reshape(*batch.grid, -1)
+            for count in batch.grid[1:space]:
+                grid = grid[:, count // 2]
+            return grid
+
         fields = {
             "exact solution": batch.solution,
-            f"network alone, relative error {float(without[case]):.2g}": alone,
-            f"with inversion, relative error {float(with_[case]):.2g}": inverted,
+            f"network alone, relative error {float(without[case]):.2g}": alone[..., space + 1 :],
+            f"with inversion, relative error {float(with_[case]):.2g}": inverted[..., space + 1 :],
         }
         regions = {
             "training domain": batch.canonical.query,
@@ -219,7 +234,7 @@ class OperatorInversion(ShardedTest):
         }
         draw_solutions(
             path,
-            batch.x.query[case].reshape(*batch.grid, 2),
-            {title: field[case].reshape(batch.grid) for title, field in fields.items()},
-            {label: region[case].reshape(*batch.grid, 2) for label, region in regions.items()},
+            section(batch.x.query)[..., [0, space]],
+            {title: section(field)[..., 0] for title, field in fields.items()},
+            {label: section(region)[..., [0, space]] for label, region in regions.items()},
         )

@@ -121,14 +121,14 @@ class OperatorNetwork(NoiseNetwork):
         """
         dtype = self.box.dtype
         initial, query, level = y.initial.to(dtype), y.query.to(dtype), level.to(dtype)
-        d = self.domain
-        origin = query.new_tensor([d.x_min, d.t_min])
-        sides = query.new_tensor([d.x_max - d.x_min, d.t_max - d.t_min])
+        _, _, (u_min, u_max) = self.domain.line()
+        origin = query.new_tensor([low for low, _ in self.domain.base])
+        sides = query.new_tensor([high - low for low, high in self.domain.base])
         hull = ((query - origin) / sides @ self.directions).amax(1) - (self.box @ self.directions).amax(0)
         place = (initial[..., :2] - origin) / sides
         line = torch.stack([place[..., 0].amin(1), place[..., 0].amax(1) - 1.0, place[..., 1].mean(1)], -1)
-        u = torch.asinh(2.0 / d.u_max * initial[..., 2])
-        low, high = (math.asinh(2.0 * bound / d.u_max) for bound in (d.u_min, d.u_max))
+        u = torch.asinh(2.0 / u_max * initial[..., 2])
+        low, high = (math.asinh(2.0 * bound / u_max) for bound in (u_min, u_max))
         range_ = torch.stack([u.amin(1) - low, u.amax(1) - high], -1)
         deviation = torch.asinh(4.0 * torch.cat([hull, line, range_], -1))
         scaled = torch.asinh(deviation / level.unsqueeze(-1))

@@ -68,16 +68,17 @@ class PeriodicSolutions(Solutions):
         """The fields."""
         return self.field(x)
 
-    def on_grid(self, nx: int, nt: int) -> Float[Tensor, "b q"]:
+    def on_grid(self, *counts: int) -> Float[Tensor, "b q"]:
         """Solutions at the resolution of the equation, or a finer one that the grid is part of."""
-        domain = self.equation.domain
+        nx, nt = counts
+        (_, length), (_, duration), _ = self.equation.domain.line()
         finer = math.ceil(self.equation.points / (nx - 1))
-        x = torch.arange(finer * (nx - 1), dtype=self.field.coefficients.dtype) / (finer * (nx - 1)) * domain.x_max
+        x = torch.arange(finer * (nx - 1), dtype=self.field.coefficients.dtype) / (finer * (nx - 1)) * length
         solution = solve_periodic(
             self.field(x),
             self.equation.symbol,
-            length=domain.x_max,
-            duration=domain.t_max,
+            length=length,
+            duration=duration,
             outputs=nt,
             substeps=math.ceil(self.equation.steps / (nt - 1)),
         )

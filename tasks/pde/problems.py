@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tasks.pde.domain import values_of, with_values
 from tasks.pde.equation import Equation
 from tasks.problems import Problems
 from trivgeo.actions import OperatorInput
@@ -23,11 +24,11 @@ class OperatorProblems(NamedTuple):
     Attributes:
         seed: the seed that drew them.
         x: the transformed problems, what an inverter sees.
-        solution: the solutions at the query points, `[b, q]`.
+        solution: the solutions at the query points, `[b, q]`, or `[b, q, c]` of a system.
         elements: the transformations g, `[b, *element_shape]`.
         canonical: the problems before the transformation, inside the training domain.
-        canonical_solution: their solutions, `[b, q]`.
-        grid: the numbers (nx, nt) of query points of one problem, q = nx nt, x-major.
+        canonical_solution: their solutions.
+        grid: the numbers of query points of one problem along each x and t, x-major; q is their product.
         number: of the batch among those of its seed.
     """
 
@@ -37,7 +38,7 @@ class OperatorProblems(NamedTuple):
     elements: Tensor
     canonical: OperatorInput
     canonical_solution: Tensor
-    grid: tuple[int, int]
+    grid: tuple[int, ...]
     number: int = 0
 
 
@@ -51,8 +52,8 @@ class SymmetryProblems(Problems):
         equation: the equation and the law of its solutions.
         seeds: one batch of problems for each.
         cases: problems a seed.
-        num_sensors: points of the initial condition.
-        nx: query points in x, over the whole domain.
+        num_sensors: points of the initial condition, along each x.
+        nx: query points along each x, over the whole domain.
         nt: query points in t.
         part: share of each side of the domain in which the solution is asked for, at a random place for each case.
 
@@ -74,9 +75,9 @@ class SymmetryProblems(Problems):
         self.equation = equation
         self.cases = check_count("cases", cases)
         self.num_sensors = check_count("num_sensors", num_sensors)
-        self.grid = (check_count("nx", nx), check_count("nt", nt))
-        if min(self.grid) < 2:
+        if min(check_count("nx", nx), check_count("nt", nt)) < 2:
             raise ConfigurationError(f"nx, nt: expected at least 2, got {nx} and {nt}")
+        self.grid = (*[nx] * len(equation.domain.space), nt)
         if not 0 < part <= 1:
             raise ConfigurationError(f"part: expected a number in (0, 1], got {part}")
         self.part = part
@@ -97,28 +98,29 @@ class SymmetryProblems(Problems):
         canonical = self.equation.inputs(solutions, self.num_sensors, self.grid)
         u = solutions.on_grid(*self.grid)
         g = self.draw(generator, canonical)
-        query, u, grid = self._window(generator, canonical.query, u)
-        canonical = OperatorInput(canonical.initial, query)
+        jets, grid = self._window(generator, with_values(canonical.query, u))
+        coordinates = canonical.query.shape[-1]
+        u = values_of(jets, coordinates)
+        canonical = OperatorInput(canonical.initial, jets[..., :coordinates])
         x, moved = self.move(g, canonical, u)
         return OperatorProblems(seed, x, moved, g, canonical, u, grid)
 
-    def _window(self, generator: torch.Generator, query: Tensor, u: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """The grid points of each case inside a random window, the values there, and their numbers."""
+    def _window(self, generator: torch.Generator, jets: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """The jets of each case inside a random window of the grid, and their numbers."""
         if self.part == 1.0:
-            return query, u, self.grid
-        inside = [max(2, round(self.part * n)) for n in self.grid]
-        row, column = (
-            torch.randint(n - m + 1, (self.cases, 1), generator=generator) + torch.arange(m)
-            for n, m in zip(self.grid, inside, strict=True)
-        )
-        index = (row.unsqueeze(2) * self.grid[1] + column.unsqueeze(1)).flatten(1)
-        return query.gather(1, index.unsqueeze(-1).expand(-1, -1, 2)), u.gather(1, index), (inside[0], inside[1])
+            return jets, self.grid
+        inside = tuple(max(2, round(self.part * n)) for n in self.grid)
+        index = torch.zeros(self.cases, 1, dtype=torch.long)
+        for n, m in zip(self.grid, inside, strict=True):
+            place = torch.randint(n - m + 1, (self.cases, 1, 1), generator=generator) + torch.arange(m)
+            index = (index.unsqueeze(-1) * n + place).flatten(1)
+        return jets.gather(1, index.unsqueeze(-1).expand(-1, -1, jets.shape[-1])), inside
 
     def move(self, g: Tensor, x: OperatorInput, solution: Tensor) -> tuple[OperatorInput, Tensor]:
         """Problems and their solutions at the query points, transformed by g."""
-        action = self.group.action()
-        jets = action(g, torch.cat([x.query, solution.unsqueeze(-1)], -1))
-        return OperatorInput(action(g, x.initial), jets[..., :2]), jets[..., 2]
+        action, coordinates = self.group.action(), x.query.shape[-1]
+        jets = action(g, with_values(x.query, solution))
+        return OperatorInput(action(g, x.initial), jets[..., :coordinates]), values_of(jets, coordinates)
 
 
 class FactorProblems(SymmetryProblems):

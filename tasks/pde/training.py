@@ -98,13 +98,13 @@ class CollocationDataset(Dataset[CollocationBatch]):
     def __getitem__(self, index: int) -> CollocationBatch:
         """Draw batch `index`."""
         generator = generator_of(self.seed, index)
-        box = self.equation.domain
+        (x_min, x_max), (t_min, t_max), _ = self.equation.domain.line()
 
         def positions(n: int) -> Tensor:
-            return box.x_min + (box.x_max - box.x_min) * torch.rand(n, generator=generator)
+            return x_min + (x_max - x_min) * torch.rand(n, generator=generator)
 
         def times(n: int) -> Tensor:
-            return box.t_min + (box.t_max - box.t_min) * torch.rand(n, generator=generator) ** self.time_power
+            return t_min + (t_max - t_min) * torch.rand(n, generator=generator) ** self.time_power
 
         solutions = self.equation.sample(self.functions, generator, torch.float32)
         interior = torch.stack((positions(self.interior_points), times(self.interior_points)), dim=-1)
@@ -113,10 +113,10 @@ class CollocationDataset(Dataset[CollocationBatch]):
         return CollocationBatch(
             sensors=solutions.initial(self.sensor_x),
             interior=interior,
-            initial=torch.stack((initial_x, torch.full_like(initial_x, box.t_min)), dim=-1),
+            initial=torch.stack((initial_x, torch.full_like(initial_x, t_min)), dim=-1),
             initial_values=solutions.initial(initial_x),
-            left=torch.stack((torch.full_like(boundary_t, box.x_min), boundary_t), dim=-1),
-            right=torch.stack((torch.full_like(boundary_t, box.x_max), boundary_t), dim=-1),
+            left=torch.stack((torch.full_like(boundary_t, x_min), boundary_t), dim=-1),
+            right=torch.stack((torch.full_like(boundary_t, x_max), boundary_t), dim=-1),
         )
 
 
@@ -347,14 +347,18 @@ def network_for(
         gated: see `DeepONet`.
         harmonics: see `DeepONet`.
         seed: seed of the weights.
+
+    Raises:
+        DomainError: there are several x or u.
     """
+    x_range, t_range, (_, u_scale) = domain.line()
     return DeepONet(
         num_sensors,
         width,
         depth,
-        x_range=(domain.x_min, domain.x_max),
-        t_range=(domain.t_min, domain.t_max),
-        u_scale=domain.u_max,
+        x_range=x_range,
+        t_range=t_range,
+        u_scale=u_scale,
         gated=gated,
         harmonics=harmonics,
         generator=torch.Generator().manual_seed(seed),

@@ -1015,3 +1015,30 @@ class TestStructure:
         w = random_vectors(group, 5, std=0.5)
         y, n = w[:, :1], w[:, 1:]
         assert_relative(automorphism._exp_by_squaring(y, n), automorphism.exp(y, n), 1e-11)
+
+
+class TestText:
+    """Components and parameters given as text are parsed, never executed."""
+
+    def test_is_read_as_the_same_expressions(self) -> None:
+        x, y = sp.symbols("x y")
+        rows = [["1", "0"], ["0", "1"], ["-a*y", "a*x"]]
+        text = from_generators(rows, variables=[x, y], parameters={"a": "1/2"})
+        plain = from_generators([[1, 0], [0, 1], [-y / 2, x / 2]], variables=[x, y])
+        assert text.same_law(plain)
+        g = plain.random(3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        points = randn(3, 4, 2)
+        assert torch.equal(text.action()(g, points), plain.action()(g, points))
+
+    @pytest.mark.parametrize(
+        "hostile",
+        ["__import__('os').system('touch pwned')", "().__class__", "exec('1')", "(lambda: 1)()", "9**9**9**9"],
+    )
+    def test_code_is_refused(self, hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        x, y = sp.symbols("x y")
+        with pytest.raises(ConfigurationError, match=r"fields\[0\]"):
+            from_generators([[hostile, "0"], ["0", "1"]], variables=[x, y])
+        with pytest.raises(ConfigurationError, match=r"parameters\[a\]"):
+            from_generators([["a", "0"], ["0", "1"]], variables=[x, y], parameters={"a": hostile})
+        assert not list(tmp_path.iterdir())

@@ -150,7 +150,7 @@ PARTIAL = [
     Textbook("Born-Infeld", "(1 - u_t^2)*u_xx + 2*u_x*u_t*u_xt - (1 + u_x^2)*u_tt = 0", 7, "[I]"),
     Textbook("Monge-Ampere", "u_xx*u_yy - u_xy^2 = 1", 9, "[I]: equiaffine"),
     Textbook("developable surfaces", "u_xx*u_yy = u_xy^2", 15, "[I]: projective"),
-    Textbook("fast diffusion, plane", "u_t = diff(u_x/u, x) + diff(u_y/u, y)", None, "[Ov]: conformal", (2, 1)),
+    Textbook("fast diffusion, plane", "u_t = diff(u_x/u, x) + diff(u_y/u, y)", None, "[Ov]: conformal", (2, 1), True),
     Textbook("NLS", "u_t = -v_xx - (u^2 + v^2)*v; v_t = u_xx + (u^2 + v^2)*u", 5, "Gagnon and Winternitz 1988"),
     Textbook(
         "NLS, quintic", "u_t = -v_xx - (u^2 + v^2)^2*v; v_t = u_xx + (u^2 + v^2)^2*u", 6, "Gagnon and Winternitz 1988"

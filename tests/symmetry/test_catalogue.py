@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from tests.symmetry.catalogue import CATALOGUE, Textbook
 from trivgeo.symmetry import find_symmetries, verify
+from trivgeo.symmetry.result import Symmetries
 
 CASES = [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else []) for case in CATALOGUE]
 
@@ -23,7 +27,19 @@ def test_textbook(case: Textbook) -> None:
         assert found.statement.startswith("all:" if found.is_complete else f"{len(found)} of at most {case.size}")
     for generator in found:
         assert verify(equations, generator) == 0, str(generator)
+    if found.is_complete and found.infinite_ideal is None and len(found):
+        constants = np.array([[[float(c.subs(_VALUES)) for c in row] for row in block] for block in _constants(found)])
+        jacobi = np.einsum("ijk,klm->ijlm", constants, constants)
+        jacobi = jacobi + jacobi.transpose(1, 2, 0, 3) + jacobi.transpose(2, 0, 1, 3)
+        assert np.abs(jacobi).max() < 1e-9 * (1 + np.abs(constants).max() ** 2)
     assert len(str(found).splitlines()) > len(found)
+
+
+_VALUES = {"n": 0.7, "k": 1.3, "w": 0.9, "nu": 0.3}
+
+
+def _constants(found: Symmetries) -> Any:
+    return found.algebra.structure_constants
 
 
 def test_there_are_many() -> None:

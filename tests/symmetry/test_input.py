@@ -92,7 +92,7 @@ xx, xt = sp.symbols("xx xt")
         None,
         [],
         3,
-        object(),
+        object,
     ],
     ids=str,
 )

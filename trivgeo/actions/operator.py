@@ -20,9 +20,11 @@ _TIME_TOLERANCE = 1e-6
 class OperatorInput(NamedTuple):
     """What a solution operator reads: an initial condition, and where its solution is wanted.
 
+    In d dimensions of space and for c unknowns x and u stand for (x_1, ..., x_d) and (u_1, ..., u_c).
+
     Attributes:
-        initial: jets (x, t, u) of the initial condition, ``[*batch, p, 3]``, all at one time t.
-        query: points (x, t), ``[*batch, q, 2]``.
+        initial: jets (x, t, u) of the initial condition, ``[*batch, p, d + 1 + c]``, all at one time t.
+        query: points (x, t), ``[*batch, q, d + 1]``.
     """
 
     initial: Tensor
@@ -36,14 +38,14 @@ class OperatorAction(Action):
     denominator of the point action must have one sign on all points. Otherwise the whole result is NaN.
 
     Args:
-        point_action: an action on jets (x, t, u) and on points (x, t).
+        point_action: an action on jets (x, t, u), and on points (x, t) by themselves.
 
     Raises:
         ConfigurationError: the point action does not act on both.
     """
 
     def __init__(self, point_action: PointAction) -> None:
-        if not isinstance(point_action, JetAction) or not {2, 3} <= set(point_action.point_dims):
+        if not isinstance(point_action, JetAction) or len(set(point_action.point_dims)) < 2:
             raise ConfigurationError(
                 f"point_action: expected a JetAction, on (x, t) and (x, t, u), got {point_action!r}"
             )
@@ -87,6 +89,8 @@ class OperatorAction(Action):
     def check_data(self, x: Any, name: str = "x") -> None:
         """Raise a typed error unless ``x`` is an `OperatorInput` with its initial condition at one time.
 
+        Initial conditions have all coordinates of the point action, query points fewer.
+
         Raises:
             ConfigurationError: another type.
             ShapeError: wrong shapes, or batches that differ.
@@ -94,15 +98,17 @@ class OperatorAction(Action):
         """
         if not isinstance(x, OperatorInput):
             raise ConfigurationError(f"{name}: expected an OperatorInput, got {type(x).__name__}")
-        for part, coordinates in ((x.initial, 3), (x.query, 2)):
-            if not isinstance(part, Tensor) or part.ndim < 2 or part.shape[-1] != coordinates or 0 in part.shape:
+        *fewer, whole = sorted(set(self.point_action.point_dims))
+        for part, coordinates in ((x.initial, [whole]), (x.query, fewer)):
+            if not isinstance(part, Tensor) or part.ndim < 2 or part.shape[-1] not in coordinates or 0 in part.shape:
                 got = list(part.shape) if isinstance(part, Tensor) else type(part).__name__
-                raise ShapeError(f"{name}: expected points [*batch, p, {coordinates}], got {got}")
+                wanted = " or ".join(map(str, coordinates))
+                raise ShapeError(f"{name}: expected points [*batch, p, {wanted}], got {got}")
         if x.initial.shape[:-2] != x.query.shape[:-2]:
             raise ShapeError(
                 f"{name}: expected one batch shape, got {list(x.initial.shape[:-2])} and {list(x.query.shape[:-2])}"
             )
-        t = x.initial[..., 1]
+        t = x.initial[..., x.query.shape[-1] - 1]
         spread = t.amax(-1) - t.amin(-1)
         if bool((spread > _TIME_TOLERANCE * t.abs().amax(-1).clamp(min=1.0)).any()):
             raise DomainError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float
 from scipy.spatial import ConvexHull, QhullError
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.actions import OperatorAction, OperatorInput
-from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy
 
@@ -24,52 +26,63 @@ class DomainDistance(DataEnergy):
     .. math:: E = \sum_{c \in (x, t, u)} (\min c_0 - c^-_0)^2 + (\max c_0 - c^+_0)^2
         + \sum_{c \in (x, t)} (\min c_q - c^-)^2 + (\max c_q - c^+)^2
 
-    with :math:`c_0` the jets of the initial condition and :math:`c_q` the query points. The query points are so taken
-    to fill the domain; without ``fill`` they must only lie in it, and the second line counts what sticks out.
+    with :math:`c_0` the jets of the initial condition and :math:`c_q` the query points; x and u stand for all their
+    coordinates. The query points are so taken to fill the domain; without ``fill`` they must only lie in it, and the
+    second line counts what sticks out.
 
-    The action moves (x, t) projectively, so while its denominator keeps its sign (`OperatorAction` makes the result
-    NaN otherwise) the extremes of the query points are reached on their convex hull: four points for a box of any
-    number of them. Gradients are taken at the extreme points alone.
+    Where the action moves one x and t projectively, the extremes of the query points are reached on their convex hull
+    while its denominator keeps its sign (`OperatorAction` makes the result NaN otherwise): four points for a box of any
+    number of them. Gradients are then taken at the extreme points alone. In other dimensions all points are moved.
 
     Args:
-        x: the range of x.
+        x: the range of x, or those of x_1, ..., x_d.
         t: the range of t of the query points; the initial condition is at its lower end.
-        u: the range of u of initial conditions; ``None`` where they have none in common, such as random fields: the
-            energy then leaves u out.
+        u: the range of u of initial conditions, or those of u_1, ..., u_c; ``None`` where they have none in common,
+            such as random fields: the energy then leaves u out.
         fill: whether the query points fill the domain.
 
     Raises:
         DomainError: a range is empty or not finite.
     """
 
-    def __init__(self, x: Interval, t: Interval, u: Interval | None = None, *, fill: bool = True) -> None:
-        for name, (low, high) in (("x", x), ("t", t), ("u", (0.0, 1.0) if u is None else u)):
-            if not (abs(low) < float("inf") and abs(high) < float("inf") and low < high):
-                raise DomainError(f"{name}: expected a finite range (low, high), got {(low, high)}")
-        self.x = (float(x[0]), float(x[1]))
-        self.t = (float(t[0]), float(t[1]))
+    def __init__(
+        self,
+        x: Interval | Sequence[Interval],
+        t: Interval,
+        u: Interval | Sequence[Interval] | None = None,
+        *,
+        fill: bool = True,
+    ) -> None:
+        self.x, self.t, self.u = x, t, u
         self.fill = fill
-        self.u = None if u is None else (float(u[0]), float(u[1]))
-        line = [self.x, (self.t[0], self.t[0])]
-        self._initial_box = Constant(torch.tensor(line if self.u is None else [*line, self.u], dtype=torch.float64))
-        self._query_box = Constant(torch.tensor([self.x, self.t], dtype=torch.float64))
+        space, time = _ranges("x", x), _ranges("t", t)
+        values = torch.empty(0, 2, dtype=torch.float64) if u is None else _ranges("u", u)
+        self._initial_box = Constant(torch.cat([space, time[:, [0, 0]], values]))
+        self._query_box = Constant(torch.cat([space, time]))
 
     def __call__(self, x: OperatorInput) -> Float[Tensor, " batch"]:
         """One energy for each problem."""
-        initial = x.initial[..., :2] if self.u is None else x.initial
-        return _box_distance(initial, self._initial_box) + _box_distance(
+        return _box_distance(self._initial(x), self._initial_box) + _box_distance(
             x.query, self._query_box, outside_only=not self.fill
         )
+
+    def _initial(self, x: OperatorInput) -> Tensor:
+        """What has a range of the jets of the initial condition."""
+        return x.initial[..., : x.query.shape[-1]] if self.u is None else x.initial
 
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
         """Keep the convex hull of the query points, and put the ends of the initial line first.
 
         Raises:
             ConfigurationError: the action is not one on operator inputs.
+            ShapeError: the data have other coordinates than the domain.
         """
         if not isinstance(action, OperatorAction):
             raise ConfigurationError(f"action: expected an OperatorAction, got {type(action).__name__}")
-        if not action.point_action.base_is_projective:
+        for points, box in ((x.query, self._query_box), (self._initial(x), self._initial_box)):
+            if points.shape[-1] != len(box.value):
+                raise ShapeError(f"x: expected points in a domain of {len(box.value)} ranges, got {points.shape[-1]}")
+        if not _moves_hulls(action, x):
             return x
         place = x.initial[..., :1]
         ends = torch.cat([place.argmin(-2), place.argmax(-2)], -1)
@@ -81,12 +94,25 @@ class DomainDistance(DataEnergy):
     def select(self, action: Action, g: Tensor, x: OperatorInput) -> OperatorInput:
         """Keep the ends of the initial line and its points of extreme u after g has acted."""
         assert isinstance(action, OperatorAction)
-        if not action.point_action.base_is_projective or self.u is None:
+        if not _moves_hulls(action, x) or self.u is None:
             return x
         order = action.point_action.fibre_order(g, x.initial)
         extreme = torch.stack([order.argmin(-1), order.argmax(-1)], -1)
         index = torch.cat([torch.zeros_like(extreme[..., :1]), torch.ones_like(extreme[..., :1]), extreme], -1)
         return OperatorInput(_gather_points(x.initial.expand(*index.shape[:-1], -1, -1), index), x.query)
+
+
+def _ranges(name: str, ranges: Interval | Sequence[Interval]) -> Float[Tensor, "n 2"]:
+    """One range or several, each finite and not empty."""
+    several = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 2)
+    if not bool(torch.isfinite(several).all() and (several[:, 0] < several[:, 1]).all()):
+        raise DomainError(f"{name}: expected a finite range (low, high), got {ranges}")
+    return several
+
+
+def _moves_hulls(action: OperatorAction, x: OperatorInput) -> bool:
+    """Whether convex hulls of points (x, t) in the plane go to hulls, and one u tells the extremes."""
+    return action.point_action.base_is_projective and (x.query.shape[-1], x.initial.shape[-1]) == (2, 3)
 
 
 def _gather_points(points: Tensor, index: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ __all__ = ["GaussianInitialEnergy"]
 
 
 class GaussianInitialEnergy(DataEnergy):
-    r"""The distance to the training domain, plus how unlikely the initial condition is there.
+    r"""The distance to the training domain, plus how unlikely the initial condition is there; of one x and one u.
 
     .. math:: E = E_{box} + \frac{w}{2 m} \bigl(|z|^2 + |r|^2 / \epsilon^2\bigr),
 
@@ -77,7 +77,10 @@ class GaussianInitialEnergy(DataEnergy):
 
         Raises:
             ConfigurationError: the action is not one on operator inputs.
+            ShapeError: there are several x or u.
         """
+        if (x.query.shape[-1], x.initial.shape[-1]) != (2, 3):
+            raise ShapeError(f"x: expected jets (x, t, u) and points (x, t), got {[list(part.shape) for part in x]}")
         if not isinstance(action, OperatorAction):
             raise ConfigurationError(f"action: expected an OperatorAction, got {type(action).__name__}")
         return OperatorInput(x.initial, self.box.prepare(action, x).query)

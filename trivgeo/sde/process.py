@@ -195,6 +195,10 @@ class Stepper(ABC, Generic[Equation, State]):
     make non-finite goes back to where it was, with its memory.
     """
 
+    def __repr__(self) -> str:
+        """The name of the scheme."""
+        return f"{type(self).__name__}()"
+
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
         """The times at which the drift is asked along a grid: by default the start of every step."""
         return tuple(grid[:-1])

@@ -1,4 +1,6 @@
-"""Point symmetries of partial differential equations, found exactly with SymPy.
+"""Point symmetries of ordinary and partial differential equations, found exactly, and how many there are.
+
+``python -m trivgeo.symmetry "u_t + u*u_x = 0.1*u_xx"`` prints a report.
 
 SymPy is imported on first use; ``pip install 'trivgeo[symbolic]'``.
 """

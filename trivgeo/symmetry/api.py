@@ -15,14 +15,23 @@ __all__ = ["find_symmetries", "verify"]
 
 
 def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
-    r"""All point symmetries whose coefficients are polynomials of at most the given degree.
+    r"""The point symmetries of equations, and how many there are.
 
     A vector field :math:`X = \xi^i \partial_{x_i} + \eta^a \partial_{u_a}` is an infinitesimal symmetry of
-    :math:`\partial_t^r u_a = F^a` if its characteristic :math:`Q^a = \eta^a - \xi^i \partial_i u_a` satisfies
-    :math:`D_t^r Q^a - F^a_*[Q] = 0` on solutions (Olver 1993, sections 2.3 and 5.1). The coefficients of this in the
-    derivatives of u are the determining equations. A polynomial ansatz turns them into linear algebra over the field of
-    rational functions of the parameters, which is solved exactly; so the result holds for generic parameters, and
-    special values may have more symmetries.
+    :math:`\Delta = 0` if its characteristic :math:`Q^a = \eta^a - \xi^i \partial_i u_a` satisfies the linearized
+    equations on solutions (Olver 1993, sections 2.3 and 5.1): linear differential equations for the coefficients, the
+    determining equations. The dimension of their solutions is known without solving them: it is what is free in Taylor
+    expansions at a random point, modulo a prime (a rank, right up to a chance of about one in 10^8), and bounds the
+    number of symmetries from above; each that is found bounds it from below, and is verified. So "all" is never said
+    in error.
+
+    Without a degree the search tries polynomials of growing degree, then also exponentials, waves, powers and
+    logarithms whose rates are eigenvalues of the determining equations, and functions that the equations hold, until
+    the dimension is met. Coefficients are exact and rational in the parameters; the result holds for generic
+    parameters, and special values may have more symmetries.
+
+    What adds a solution of a linear partial equation is kept apart as `Symmetries.infinite_ideal`; for ordinary
+    equations it is finite and belongs to the algebra.
 
     Fields that move no solution (their Q vanishes) are kept apart as `Symmetries.trivial`. One quasilinear equation of
     first order has a whole module of them, and infinitely many other symmetries, of which some are found.
@@ -32,22 +41,20 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
             ``u(x, t)`` of the same independent variables; or the same as text, ``"u_t + u*u_x = 0.1*u_xx"``, see
             `trivgeo.expressions.parse_equations`. Other symbols are parameters. Numbers are made exact first, see
             `trivgeo.expressions.exact`; text is never executed.
-        degree: the largest total degree of the coefficients in all variables.
+        degree: search polynomials of at most this total degree in all variables, and no others than the ansatz has.
         ansatz: functions of the variables, such as ``[exp(t), exp(-t)]``: coefficients may then be sums of a polynomial
-            and polynomials times these. Sums of products of powers, exponentials of polynomials, and logarithms of
-            single variables can be told apart exactly, and no others are accepted. Unknowns may be written ``u`` or
-            ``u(x, t)``.
-        time: the independent variable in whose highest derivatives the equations are solved; default: ``t`` if there
-            is one, else the last that works.
+            and polynomials times these, of the degree, or else 2. Unknowns may be written ``u`` or ``u(x, t)``.
+        time: the independent variable in whose highest derivatives the equations are solved, if they can be; default:
+            ``t`` if there is one, else the last that works.
 
     Returns:
         The symmetries; see `trivgeo.symmetry.result.Symmetries`.
 
     Raises:
-        ConfigurationError: the degree is less than one, the equations cannot be solved for the highest derivatives in
-            any variable, or are not polynomial in derivatives, or their coefficients or the functions of the ansatz
-            are not of the kind just described, or two names clash (a parameter ``u_x``, variables x and xx), or SymPy
-            is missing.
+        ConfigurationError: the degree is less than one, the equations cannot be solved for leading derivatives, hold
+            other functions than powers, exponentials, logarithms, trigonometric and hyperbolic functions, or are
+            complex, or two names clash (a parameter ``u_x``, variables x and xx), or SymPy is missing.
+        AlgebraError: a field that was found is no symmetry (which would be an error of this library).
     """
     require_sympy()
     if degree is not None:

@@ -11,9 +11,10 @@ from functools import cached_property
 import numpy as np
 import sympy as sp
 
+from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.determining import LinearForm
 from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
-from trivgeo.symmetry.modular import PRIMES, Evaluator, Series, Values, echelon
+from trivgeo.symmetry.modular import Evaluator, Series, Values, echelon, usable_primes
 
 __all__ = ["Dimension", "Jets"]
 
@@ -21,6 +22,7 @@ Slot = tuple[int, Index]
 
 _SIZE = 3000  # unknown Taylor coefficients
 _ORDERS = 12  # of derivatives beyond those in the equations
+_ATTEMPTS = 200  # points
 _STABLE = 4  # orders with the same result
 _PRODUCTS = 60_000  # of terms of a series
 
@@ -61,6 +63,8 @@ class Jets:
     def __init__(self, system: EvolutionSystem, conditions: Sequence[LinearForm], linear: bool) -> None:
         self._system, self._conditions, self.linear = system, conditions, linear
         self.variables = (*system.variables, *system.unknowns)
+        self.primes = usable_primes(value for condition in conditions for value in condition.values())
+        self.prime = self.primes[0]
 
     def _rows(
         self,
@@ -68,8 +72,8 @@ class Jets:
         order: int,
         samples: int,
         seed: int,
-        prime: int = PRIMES[0],
-        fixed: Mapping[sp.Symbol, int] | None = None,
+        prime: int,
+        fixed: Mapping[sp.Expr, int] | None = None,
     ) -> tuple[Values, Series, Values]:
         """Random combinations of the equations, ``[rows, slots, monomials]``, and the point, ``[variables]``."""
         for attempt in itertools.count():
@@ -91,7 +95,9 @@ class Jets:
                         block[:, j] = evaluate(condition[slot])
                 blocks.append(block)
             kept = evaluate.valid
-            if kept.any() or attempt > 40:
+            if attempt > _ATTEMPTS:
+                raise ConfigurationError("pde: expected equations that are defined at some rational points, got others")
+            if kept.sum() >= samples // 4 + 1:
                 point = np.array([evaluate(variable)[0, 0] for variable in self.variables])
                 return np.concatenate([block[kept] for block in blocks]), evaluate.series, point
         raise AssertionError
@@ -102,8 +108,8 @@ class Jets:
         slots = sorted({slot for condition in self._conditions for slot in condition}, key=lambda s: (-sum(s[1]), s))
         zeros: list[Slot] = []
         while slots:
-            rows, _, _ = self._rows(slots, 0, 2 * len(slots) + 10, len(zeros))
-            reduced, pivots = echelon(rows[:, :, 0], PRIMES[0])
+            rows, _, _ = self._rows(slots, 0, 2 * len(slots) + 10, len(zeros), self.prime)
+            reduced, pivots = echelon(rows[:, :, 0], self.prime)
             single = np.count_nonzero(reduced, axis=1) == 1
             new = [slots[j] for j, one in zip(pivots, single, strict=True) if one]
             if not new:
@@ -129,7 +135,7 @@ class Jets:
         return sorted(columns, key=lambda s: (not self._is_pure(s), -sum(s[1]), s))
 
     def _eliminated(
-        self, order: int, prime: int = PRIMES[0], fixed: Mapping[sp.Symbol, int] | None = None, seed: int = 7
+        self, order: int, prime: int, fixed: Mapping[sp.Expr, int] | None = None, seed: int = 7
     ) -> tuple[list[Slot], Values, list[int], Values]:
         """All equations up to an order in reduced form: columns, rows, pivots, the point."""
         columns = self._columns(order)
@@ -146,7 +152,7 @@ class Jets:
 
     def free(self, order: int) -> tuple[int, ...]:
         """The number of Taylor coefficients that are free, by order, if all equations are taken up to an order."""
-        columns, _, pivots, _ = self._eliminated(order)
+        columns, _, pivots, _ = self._eliminated(order, self.prime)
         taken = {columns[j] for j in pivots}
         sizes = [0] * (order + 1)
         for slot in columns:
@@ -155,7 +161,7 @@ class Jets:
         return tuple(sizes)
 
     def spectrum(
-        self, position: int, order: int, prime: int, fixed: Mapping[sp.Symbol, int], seed: int, about: int | None = None
+        self, position: int, order: int, prime: int, fixed: Mapping[sp.Expr, int], seed: int, about: int | None = None
     ) -> list[int]:
         """The characteristic polynomial of the derivative in one variable on the space of symmetries, at a point.
 
@@ -243,7 +249,9 @@ class Jets:
         if found:
             enough = len(found) - next(i for i, size in enumerate(found) if size == found[-1])
             return Dimension(found[-1], 0, 0, sizes, len(sizes) - enough)
-        return Dimension(None, *(guesses[-1] if guesses else (0, 0)), sizes, len(sizes) - 1)
+        # one order alone says nothing
+        agreed = guesses[-1] if len(guesses) > 1 and guesses[-1] == guesses[-2] else (0, 0)
+        return Dimension(None, *agreed, sizes, len(sizes) - 1)
 
 
 def _triangular(rows: Values, series: Series) -> Values:

@@ -233,8 +233,8 @@ class EvolutionSystem:
                 return f"{equation} = 0 follows"
             key = max(((a, index) for _, a, index in jets), key=self._rank)
             right = _solution(equation, self.jet(*key))
-            if right is None:
-                return f"not solvable for {self.jet(*key)}"
+            if right is None or not any(key[1]):
+                return f"not solvable for derivatives: {equation} = 0"
             # what has a derivative of the new leader is reduced again
             again = [k for k in solved if k[0] == key[0] and _covers(k[1], key[1])]
             pending += [self.jet(*k) - solved.pop(k) for k in again]
@@ -304,6 +304,8 @@ def _residuals(pde: Any) -> list[sp.Expr]:
         raise ConfigurationError("pde: expected equations that are all text or all SymPy expressions, got both")
     equations = parse_equations(texts) if texts else [exact(entry, "pde") for entry in entries]
     residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else e for e in equations]
+    if any(residual.has(sp.I) for residual in residuals):
+        raise ConfigurationError("pde: expected real equations: write real and imaginary parts as two unknowns")
     return [exact(residual.doit(), "pde") for residual in residuals]
 
 

@@ -14,7 +14,7 @@ from trivgeo.symmetry.determining import LinearForm
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem
 from trivgeo.symmetry.linear import Space, reconstruct
-from trivgeo.symmetry.modular import PRIMES, Evaluator
+from trivgeo.symmetry.modular import Evaluator, irrational
 from trivgeo.symmetry.numeric import vanishes
 
 __all__ = ["Found", "grow"]
@@ -161,29 +161,30 @@ def _eigenvalues(
 ) -> dict[sp.Expr, int] | None:
     """Eigenvalues with multiplicities; ``None`` if they differ between points."""
 
-    def polynomial(prime: int, fixed: dict[sp.Symbol, int], seed: int = 11) -> list[int]:
+    def polynomial(prime: int, fixed: dict[sp.Expr, int], seed: int = 11) -> list[int]:
         about = None
         if shift is not None:
             about = int(Evaluator((), 0, 1, prime, 0, fixed, system.parameters)(shift)[0, 0])
         return jets.spectrum(position, order, prime, fixed, seed, about)
 
     random = np.random.default_rng(5)
-    generic = {s: int(random.integers(2, PRIMES[0] - 1)) for s in system.parameters}
-    first = polynomial(PRIMES[0], generic)
-    if first != polynomial(PRIMES[0], generic, 12):
+    generic = {s: int(random.integers(2, jets.prime - 1)) for s in system.parameters}
+    first = polynomial(jets.prime, generic)
+    if first != polynomial(jets.prime, generic, 12):
         return None
     z = sp.Symbol("z")
-    if system.parameters:
-        return _guessed(system, first, generic)
-    numbers = reconstruct(lambda prime, fixed: [polynomial(prime, at) for at in fixed], ())
+    if system.parameters or irrational(system.right):
+        return _guessed(system, first, generic, jets.prime)
+    numbers = reconstruct(lambda prime, fixed: [polynomial(prime, at) for at in fixed], (), jets.primes)
     if numbers is None:
         return {}
     return dict(sp.roots(sp.Poly(numbers, z), cubics=False, quartics=False).items())
 
 
-def _guessed(system: EvolutionSystem, polynomial: list[int], fixed: dict[sp.Symbol, int]) -> dict[sp.Expr, int]:
+def _guessed(
+    system: EvolutionSystem, polynomial: list[int], fixed: dict[sp.Expr, int], prime: int
+) -> dict[sp.Expr, int]:
     """Eigenvalues, or their squares, that are simple multiples of products of the parameters."""
-    prime = PRIMES[0]
     found: dict[sp.Expr, int] = {}
     multiples = [sp.Rational(a, b) for b in (1, 2, 3, 4) for a in range(-8, 9) if sp.gcd(a, b) == 1]
     products = {sp.S.One}

@@ -14,11 +14,11 @@ import sympy as sp
 from trivgeo.symmetry.determining import LinearForm
 from trivgeo.symmetry.dimension import Jets
 from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
-from trivgeo.symmetry.modular import PRIMES, Evaluator, Values, echelon, rational
+from trivgeo.symmetry.modular import Evaluator, Values, echelon, irrational, rational, usable_primes
 
 __all__ = ["Space", "reconstruct"]
 
-Fixed = dict[sp.Symbol, int]
+Fixed = dict[sp.Expr, int]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class Space:
         self._system, self._conditions, self._functions = system, conditions, tuple(functions)
         self.variables = (*system.variables, *system.unknowns)
         self._linear = linear
+        # What holds for any number holds for the square root of 2 too. Should more hold for that number alone, it is
+        # not found, and the statement says so.
+        self._parameters = (*system.parameters, *irrational(e for c in conditions for e in c.values()))
         count = len(self.variables)
         columns = [
             Column(c, powers, f)
@@ -63,7 +66,8 @@ class Space:
             if self._is_allowed(c, powers, self._functions[f], jets)
         ]
         self._derivatives: dict[tuple[int, Index], sp.Expr] = {}
-        self._primes = self._usable_primes()
+        values = (value for condition in conditions for value in condition.values())
+        self._primes = usable_primes((*values, *self._functions))
         self.columns = sorted(self._independent(columns), key=self.is_pure)
 
     def is_pure(self, column: Column) -> bool:
@@ -87,24 +91,10 @@ class Space:
                 return False
         return True
 
-    def _usable_primes(self) -> tuple[int, ...]:
-        """Those modulo which the constants exist: half of all have a square root of 2."""
-        constants = [f for f in self._functions if f.atoms(sp.Pow)]
-        usable = []
-        for prime in PRIMES:
-            e = Evaluator((), 0, 64, prime, constants=self._system.parameters)
-            for function in constants:
-                e(function)
-            if e.valid.any():
-                usable.append(prime)
-        return tuple(usable)
-
     def _independent(self, columns: Sequence[Column]) -> list[Column]:
         """Without functions that are combinations of those before, such as x exp(t) where exp(t) is given."""
         if len(self._functions) == 1:
             return list(columns)
-        if not self._primes:
-            return []
         every = sorted({(c.function, c.powers) for c in columns}, key=lambda key: (key[0], sum(key[1]), key[1]))
         rows = np.zeros((0, len(every)), dtype=np.int64)
         for seed in range(_ATTEMPTS):
@@ -205,10 +195,8 @@ class Space:
     @cached_property
     def _basis(self) -> Values:
         """The solutions at random values of the parameters, modulo the first prime."""
-        if not self._primes:
-            return np.zeros((0, len(self.columns)), dtype=np.int64)
         random = np.random.default_rng(2)
-        generic = {s: int(random.integers(2, self._primes[0] - 1)) for s in self._system.parameters}
+        generic = {s: int(random.integers(2, self._primes[0] - 1)) for s in self._parameters}
         return self.null_space(self.columns, self._primes[0], generic)
 
     @property
@@ -225,8 +213,6 @@ class Space:
         expected = basis[:, support] != 0
 
         def values(prime: int, fixed: Sequence[Fixed]) -> list[list[int] | None]:
-            if prime not in self._primes:
-                return [None] * len(fixed)
             result: list[list[int] | None] = []
             for rows in self._rows(columns, 2 * len(columns) + 24, prime, prime % 1000, fixed):
                 kernel = _kernel(*echelon(rows, prime), prime)
@@ -236,7 +222,11 @@ class Space:
 
         if not count:
             return [], []
-        numbers = reconstruct(values, self._system.parameters)
+        roots = [c for c in irrational(self._functions) if c not in self._parameters]
+        if len(roots) == 1 and roots[0].exp == sp.S.Half and not self._parameters:
+            numbers = self._with_root(values, roots[0])
+        else:
+            numbers = reconstruct(values, self._parameters, self._primes)
         if numbers is None:
             return None
         fields: tuple[list[tuple[sp.Expr, ...]], list[tuple[sp.Expr, ...]]] = ([], [])
@@ -245,6 +235,26 @@ class Space:
             entries = [(column, next(taken)) for column, used in zip(columns, row, strict=True) if used]
             fields[self.is_pure(entries[0][0])].append(self._field(entries))
         return fields
+
+    def _with_root(
+        self, values: Callable[[int, Sequence[Fixed]], list[list[int] | None]], root: sp.Expr
+    ) -> list[sp.Expr] | None:
+        """Numbers a + b r, where r is a square root: what they are with -r tells a and b apart."""
+
+        def parts(prime: int, fixed: Sequence[Fixed]) -> list[list[int] | None]:
+            value = int(Evaluator((), 0, 1, prime)(root)[0, 0])
+            plus, minus = values(prime, [{root: value}])[0], values(prime, [{root: prime - value}])[0]
+            if plus is None or minus is None:
+                return [None]
+            half, slope = pow(2, -1, prime), pow(2 * value, -1, prime)
+            pairs = list(zip(plus, minus, strict=True))
+            return [[(a + b) * half % prime for a, b in pairs] + [(a - b) * slope % prime for a, b in pairs]]
+
+        numbers = reconstruct(parts, (), self._primes)
+        if numbers is None:
+            return None
+        half = len(numbers) // 2
+        return [a + b * root for a, b in zip(numbers[:half], numbers[half:], strict=True)]
 
     def _field(self, entries: Sequence[tuple[Column, sp.Expr]]) -> tuple[sp.Expr, ...]:
         """Without common denominators or factors."""
@@ -277,18 +287,21 @@ _IDLE = 8  # equations that say nothing new, before the rest is taken to do so t
 
 
 def reconstruct(
-    values: Callable[[int, Sequence[Fixed]], list[list[int] | None]], parameters: Sequence[sp.Symbol]
+    values: Callable[[int, Sequence[Fixed]], list[list[int] | None]],
+    parameters: Sequence[sp.Expr],
+    primes: Sequence[int],
 ) -> list[sp.Expr] | None:
     """Rational functions of the parameters from their values modulo primes; ``None`` if they are none of low degree.
 
     Args:
         values: the values at a prime and at each of several numbers for the parameters; ``None`` where there are none.
         parameters: the parameters.
+        primes: the primes.
     """
     if not parameters:
-        return _numbers(lambda prime: values(prime, [{}])[0])
+        return _numbers(lambda prime: values(prime, [{}])[0], primes)
     random = np.random.default_rng(1)
-    samples: dict[int, list[tuple[dict[sp.Symbol, int], list[int]]]] = {prime: [] for prime in PRIMES}
+    samples: dict[int, list[tuple[Fixed, list[int]]]] = {prime: [] for prime in primes}
     for degree in range(1, _DEGREE + 1):
         monomials = list(multi_indices(len(parameters), degree))
         needed = 2 * len(monomials) + 2
@@ -316,7 +329,7 @@ def reconstruct(
                 result += fraction
             return result
 
-        found = _numbers(coefficients)
+        found = _numbers(coefficients, primes)
         if found is not None:
             terms = [sp.Mul(*(s**k for s, k in zip(parameters, m, strict=True))) for m in monomials]
             size = len(monomials)
@@ -345,11 +358,11 @@ def _fraction(table: Values, numbers: Values, prime: int) -> list[int] | None:
     return solution
 
 
-def _numbers(values: Callable[[int], list[int] | None]) -> list[sp.Expr] | None:
+def _numbers(values: Callable[[int], list[int] | None], primes: Sequence[int]) -> list[sp.Expr] | None:
     """Rational numbers from their values modulo primes; each must explain one prime more."""
     modulus = 1
     combined: list[int] = []
-    for prime in PRIMES:
+    for prime in primes:
         new = values(prime)
         if new is None:
             continue

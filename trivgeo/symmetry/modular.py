@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.equation import Index, multi_indices
 
-__all__ = ["PRIMES", "Evaluator", "Series", "echelon", "rational"]
+__all__ = ["PRIMES", "Evaluator", "Series", "echelon", "irrational", "rational", "usable_primes"]
 
 # (p - 1) / 2 is prime too: every square has roots of all degrees.
 PRIMES = (
@@ -31,6 +31,8 @@ PRIMES = (
 )  # fmt: skip
 
 Values = NDArray[np.int64]
+
+_ENOUGH = 2  # primes: a number that is found with one must fit another
 
 
 @lru_cache(maxsize=64)
@@ -113,7 +115,7 @@ class Evaluator:
         samples: int,
         prime: int = PRIMES[0],
         seed: int = 0,
-        fixed: Mapping[sp.Symbol, Any] | None = None,
+        fixed: Mapping[sp.Expr, Any] | None = None,
         constants: Sequence[sp.Symbol] = (),
         at_one_point: bool = False,
     ) -> None:
@@ -162,6 +164,8 @@ class Evaluator:
             return self._power(e.base, e.exp)
         if isinstance(e, sp.exp) or e.is_Pow:
             return self._exponential(e.exp)
+        if e == sp.E:
+            return self._exponential(sp.S.One)
         if isinstance(e, sp.log):
             return self._logarithm(e.args[0])
         if isinstance(e, sp.sin | sp.cos):
@@ -285,6 +289,31 @@ class Evaluator:
         sines = [[sine, cosine, -sine, -cosine][k % 4] * inverses[k] % p for k in range(s.order + 1)]
         cosines = [[cosine, -sine, -cosine, sine][k % 4] * inverses[k] % p for k in range(s.order + 1)]
         return s.compose(value, one, sines), s.compose(value, one, cosines)
+
+
+def irrational(expressions: Iterable[sp.Expr]) -> list[sp.Expr]:
+    """The irrational constants in expressions."""
+    found = {atom for e in expressions for atom in e.atoms(sp.Pow, sp.pi.func) if atom.is_number}
+    return sorted(found, key=sp.default_sort_key)
+
+
+def usable_primes(expressions: Iterable[sp.Expr]) -> tuple[int, ...]:
+    """Those modulo which the constants in expressions exist: half of all have a square root of 2.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    constants = {power for e in expressions for power in e.atoms(sp.Pow) if power.is_number}
+    usable = []
+    for prime in PRIMES:
+        evaluate = Evaluator((), 0, 1, prime)
+        for constant in constants:
+            evaluate(constant)
+        if evaluate.valid.all():
+            usable.append(prime)
+    if len(usable) < _ENOUGH:
+        raise ConfigurationError(f"expected simpler constants, got {', '.join(map(str, constants))}")
+    return tuple(usable)
 
 
 def _powers(numbers: Values, exponent: int, prime: int) -> Values:

@@ -12,8 +12,8 @@ import torch
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
-from trivgeo.groups.generators.symbolic import exact_structure_constants
 from trivgeo.groups.structure import Split, find_split
+from trivgeo.symmetry.brackets import structure_constants
 from trivgeo.symmetry.determining import collect
 
 if TYPE_CHECKING:
@@ -276,6 +276,7 @@ class Symmetries(Sequence[Symmetry]):
         if self.dimensions:
             more = f"has {self.dimensions[d + 1]}" if self.grows else "has no more"
             searched += f"; degree {d + 1} {more}" + (f": use degree={d + 1}" if self.grows and n != k else "")
+        generic = ", for generic parameters" if self.parameters else ""
         beside = " beside superposition" if self.infinite_ideal is not None else ""
         if self.is_first_order:
             return f"{searched}; infinite-dimensional, as the equation is quasilinear of first order"
@@ -286,7 +287,7 @@ class Symmetries(Sequence[Symmetry]):
         if n is None:
             return f"dimension unknown; {k} found, {searched}"
         if n == k:
-            return f"all: the dimension{beside} is {n}; {searched}"
+            return f"all: the dimension{beside} is {n}" + (f"; {searched}" if self.dimensions else f"{generic}")
         return f"{k} of at most {n}{beside}; {searched}"
 
     @property
@@ -320,7 +321,7 @@ class Symmetries(Sequence[Symmetry]):
             fields = [g.components for g in self.generators]
             names = [g.name for g in self.generators]
             try:
-                c = exact_structure_constants(fields, self.variables, names)
+                c = structure_constants(fields, self.variables, self.parameters, names)
             except AlgebraError as error:
                 raise AlgebraError(f"{error}; {self.statement}") from error
             constants = [[[-x for x in row] for row in block] for block in c]

@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import dense_exp
-from trivgeo.groups._matrices.affine import affine_exp, augmented_exp
+from trivgeo.groups._matrices.affine import augmented_exp
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.logarithm import iterative_log
-from trivgeo.groups._matrices.series import is_few, polynomial_exp, series_exp_phi1, shifted_exp
+from trivgeo.groups._matrices.polynomial import PolynomialKernel
+from trivgeo.groups._matrices.series import series_exp_phi1
 
 __all__ = ["Four", "General"]
 
 
 @final
-class Four(Kernel):
+class Four(PolynomialKernel):
     """The size k = 4."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
@@ -27,28 +28,6 @@ class Four(Kernel):
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
         """By `torch.linalg.inv_ex`."""
         return torch.linalg.inv_ex(matrix)[0]
-
-    def exp(self, matrix: Tensor) -> Tensor:
-        """A polynomial in the matrix."""
-        return dense_exp(matrix) if is_few(matrix) else shifted_exp(matrix)
-
-    def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Polynomials in the matrix."""
-        e, phi = polynomial_exp(matrix, with_phi1=True)
-        assert phi is not None
-        return e, phi
-
-    def phi1(self, matrix: Tensor) -> Tensor:
-        """From `exp_phi1`."""
-        return self.exp_phi1(matrix)[1]
-
-    def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        """From `exp_phi1`."""
-        return affine_exp(self, matrix, vector)
-
-    def log(self, matrix: Tensor) -> Tensor:
-        """By square roots."""
-        return iterative_log(matrix, self)
 
 
 @final

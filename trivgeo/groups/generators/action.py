@@ -91,8 +91,8 @@ class GeneratedAction(JetAction):
 
     Args:
         group: the group.
-        motion: how it moves points.
-        fill: values for the coordinates left out, ``[m]``.
+        motion: see `GeneratedGroup`.
+        fill: that of the motion, in the coordinates of this action.
     """
 
     dual_elements: ClassVar[bool] = False

@@ -40,12 +40,12 @@ def assemble(
     """The group of a split algebra.
 
     Args:
-        algebra: the algebra in the basis of the generators.
+        algebra: see `GeneratedGroup`.
         split: its decomposition.
         faithful: matrices of the generators in a faithful representation of the whole algebra; used for the semisimple
             part. Without them it acts on a complement of [n, n] in n, and on itself.
-        motion: how the group moves points.
-        scale: the scale of the group.
+        motion: see `GeneratedGroup`.
+        scale: see `LieGroup`.
         covers: whether the semisimple part is the universal cover of SL(2, R).
     """
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)

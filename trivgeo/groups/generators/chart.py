@@ -66,7 +66,7 @@ def straighten(vectors: Sequence[Sequence[Any]], symbols: Sequence[Any], points:
         ``None`` if there is no coordinate to change, or none is found.
     """
     sp = require_sympy()
-    fields = [[sp.sympify(entry) for entry in vector] for vector in vectors]
+    fields = [[sp.sympify(entry, strict=True) for entry in vector] for vector in vectors]
     symbols = list(symbols)
     pairs: dict[int, tuple[Curve, Curve]] = {}
     for c, values in enumerate(points.unbind(-1)):

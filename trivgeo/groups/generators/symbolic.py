@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.expressions import exact, parse_expression, require_sympy
 
 __all__ = [
     "compile_expressions",
-    "exact_number",
     "exact_structure_constants",
     "require_sympy",
     "substitute",
     "unknown_functions",
 ]
-
-
-def require_sympy() -> ModuleType:
-    """The module ``sympy``.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
-    try:
-        import sympy
-    except ImportError as error:
-        raise ConfigurationError(
-            "symbolic input needs SymPy, which is not installed: pip install 'trivgeo[symbolic]'"
-        ) from error
-    return sympy
 
 
 def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapping[Any, Any]) -> list[tuple[Any, ...]]:
@@ -48,13 +32,18 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
     Raises:
         ConfigurationError: a field has the wrong length, or a symbol is left without a value.
     """
-    sp = require_sympy()
-    named = {str(key): exact_number(value) for key, value in parameters.items()}
+    require_sympy()
+    coordinates = {s.name: s for s in variables}
+
+    def read(entry: Any, what: str) -> Any:
+        # text is parsed by a whitelist, never executed
+        return parse_expression(entry, what, names=coordinates) if isinstance(entry, str) else exact(entry, what)
+
+    named = {str(key): exact(value, f"parameters[{key}]") for key, value in parameters.items()}
     result = []
     for index, field in enumerate(fields):
-        entries = [
-            sp.sympify(entry) for entry in (list(field) if not hasattr(field, "components") else field.components)
-        ]
+        components = list(field) if not hasattr(field, "components") else field.components
+        entries = [read(entry, f"fields[{index}]") for entry in components]
         if len(entries) != len(variables):
             raise ConfigurationError(
                 f"fields[{index}]: expected {len(variables)} components for {tuple(variables)}, got {len(entries)}"
@@ -67,12 +56,6 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
             raise ConfigurationError(f"fields[{index}]: expected a value in `parameters` for each of: {missing}")
         result.append(tuple(entries))
     return result
-
-
-def exact_number(value: Any) -> Any:
-    """A number as an exact rational where its decimal form is one."""
-    sp = require_sympy()
-    return sp.Rational(repr(value)) if isinstance(value, float) else sp.sympify(value)
 
 
 def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) -> Callable[..., Tensor]:
@@ -94,7 +77,7 @@ class _Compiled:
         if unknown:
             raise ConfigurationError(f"fields: expected functions of {sorted(table)}, got {sorted(unknown)}")
         self._source = (expressions, variables)
-        numeric = [_with_floats(sp.sympify(e)) for e in expressions]
+        numeric = [_with_floats(sp.sympify(e, strict=True)) for e in expressions]
         self._function = sp.lambdify(list(variables), numeric, modules=[table, "math"], cse=True)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ def moving_loop(group: GeneratedGroup, motion: Motion, points: Tensor) -> Tensor
 
     Args:
         group: the group, unscaled.
-        motion: how it moves points.
+        motion: see `GeneratedGroup`.
         points: ``[p, m]``, in the coordinates of `Motion.fields`.
     """
     reductive = group.reductive

@@ -1,0 +1,184 @@
+"""What is said about completeness is true, also where less is found than there is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import sympy as sp
+from sympy.polys.matrices import DomainMatrix
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry import find_symmetries, verify
+from trivgeo.symmetry.modular import PRIMES, Evaluator, echelon, rational
+from trivgeo.symmetry.result import Symmetries
+
+x, t, n = sp.symbols("x t n")
+U = sp.Symbol("u")
+u = sp.Function("u")(x, t)
+
+
+class TestNeverInfiniteInError:
+    """Finite algebras of equations with constants, roots and functions that have no values modulo some primes."""
+
+    @pytest.mark.parametrize(
+        ("equation", "size", "found"),
+        [
+            ("y'' = sqrt(2)*y^2", 2, 2),
+            ("y'' = 2^(1/3)*sqrt(5)*y^2", 2, 2),
+            ("y'' = y^sqrt(2)", 2, 2),
+            ("u_t = sqrt(2)*u_xx", 6, 6),
+            ("u_t = sqrt(7)*sqrt(3)*u_xx + u*u_x", 5, 5),
+            ("u_t = pi*u_xx", 6, 6),
+            ("u_t = u_xx + u^pi", 3, 3),
+            ("y'' = 2*y", 8, 8),
+            ("y'' + y' + y = 0", 8, 8),
+            ("y'' = sqrt(1 + y'^2)", 2, 2),
+            ("y'' = tan(y)", 1, 1),
+            ("u_t = sin(x)*u_xx", 2, 2),
+            ("x^2*y'' + x*y' = 2*y", 8, 8),
+            ("y'' = x*y", 8, 1),
+        ],
+    )
+    def test_size(self, equation: str, size: int, found: int) -> None:
+        result = find_symmetries(equation)
+        assert result.dimension.size == size
+        assert len(result) == found
+        assert "infinite-dimensional" not in result.statement
+        assert result.statement.startswith("all:" if found == size else f"{found} of at most {size}")
+        assert all(verify(equation, field) == 0 for field in result)
+
+
+def test_less_than_all_is_said() -> None:
+    """A degree that is too low, and one that is enough."""
+    low, enough = find_symmetries("u_t = u_xx", 2), find_symmetries("u_t = u_xx", 3)
+    assert low.statement.startswith("5 of at most 6 beside superposition")
+    assert not low.is_complete
+    assert enough.statement.startswith("all: the dimension beside superposition is 6")
+    assert enough.is_complete
+
+
+@pytest.mark.parametrize("equation", ["y'' = 0", "y'' + y = 0", "y''' = 0", "y'' = 2*y"])
+def test_superposition_of_ordinary_equations_is_finite(equation: str) -> None:
+    """It belongs to the algebra, which closes: brackets, evaluated at points, add nothing to the rank."""
+    found = find_symmetries(equation)
+    assert found.infinite_ideal is None
+    basis = [g.components for g in found]
+    fields = list(basis)
+    for a, b in itertools.combinations(basis, 2):
+        pairs = zip(a, b, strict=True)
+        fields.append(tuple(_along(a, q, found) - _along(b, p, found) for p, q in pairs))
+    evaluate = sp.lambdify(found.variables, [list(field) for field in fields], "numpy")
+    points = np.random.default_rng(0).uniform(0.3, 1.2, (20, 2))
+    rows = np.concatenate([np.array(evaluate(*point), dtype=float) for point in points], axis=1)
+    assert np.linalg.matrix_rank(rows[: len(basis)], rtol=1e-9) == len(basis)
+    assert np.linalg.matrix_rank(rows, rtol=1e-9) == len(basis)
+
+
+def _along(field: Sequence[sp.Expr], function: sp.Expr, found: Symmetries) -> sp.Expr:
+    return sp.Add(*(c * sp.diff(function, z) for c, z in zip(field, found.variables, strict=True)))
+
+
+def test_symmetries_are_a_sequence() -> None:
+    found = find_symmetries("u_t + u*u_x = 0.1*u_xx")
+    assert list(found) == list(found.generators)
+    assert found[0] is found.generators[0]
+    assert found[-2:] == found.generators[-2:]
+    assert len(found) == 5
+    assert found[1] in found
+    assert "∂_x" in str(found[0])
+
+
+@pytest.mark.parametrize("function", ["1/x", "x*exp(t)", "exp(t)*exp(-t)*x^(1/2)", "sin(x)^2", "log(x^2)"])
+def test_redundant_functions_do_no_harm(function: str) -> None:
+    """Members of an ansatz that others make up, or that have poles."""
+    ansatz = [function, "exp(t)", "cos(x)^2", "log(x)", "x^(-2)"]
+    found = find_symmetries("u_t = u_xx", 2, ansatz=ansatz)
+    plain = find_symmetries("u_t = u_xx", 2)
+    assert len(found) == len(plain)
+    assert "∂_u" in repr(found)
+    assert all(verify("u_t = u_xx", g) == 0 for g in (*found, *found.infinite_ideal.polynomials))
+
+
+class TestSolvedForm:
+    """Equations that no single variable solves, and their consequences."""
+
+    def test_branches(self) -> None:
+        """Both branches of the eikonal equation have the same symmetries; each field moves solutions of both."""
+        found = find_symmetries("u_t^2 + u_x^2 = 1")
+        assert len(found) == 10
+        for sign in (1, -1):
+            branch = u.diff(t) - sign * sp.sqrt(1 - u.diff(x) ** 2)
+            assert all(verify(branch, field) == 0 for field in found)
+
+    def test_consequences(self) -> None:
+        """Of u_x = v_y, u_y = -v_x it follows that both are harmonic."""
+        assert verify(["u_x = v_y", "u_y = -v_x"], ("x^2 - y^2", "2*x*y", 0, 0)) == 0
+        assert verify(["u_x = v_y", "u_y = -v_x"], ("x^2", "2*x*y", 0, 0)) != 0
+        more = ["u_x = v_y", "u_y = -v_x", "u_xx + u_yy = 0"]
+        assert verify(more, ("x^2 - y^2", "2*x*y", 0, 0)) == 0
+
+    @pytest.mark.parametrize(
+        ("equations", "message"),
+        [
+            (["u_x = 1", "u_t = x*u_x*t", "u_xt = 5"], "follows"),
+            (["u_t^2 = u_xx^2"], "solvable"),
+            (["u_t = abs(u_x)"], "powers, exponentials"),
+            (["u(x, t) = x", "u_t = u_xx"], "solvable"),
+        ],
+    )
+    def test_refusals(self, equations: list[str], message: str) -> None:
+        with pytest.raises(ConfigurationError, match=message):
+            find_symmetries(equations)
+
+
+class TestModular:
+    """Arithmetic modulo primes against exact arithmetic."""
+
+    def test_echelon(self) -> None:
+        matrix = sp.Matrix(5, 8, lambda i, j: (i * i * j + 3 * i - j * j) % 7 - (i == 4) * (j % 7))
+        reduced, pivots = echelon(__import__("numpy").array(matrix.tolist(), dtype="int64"), PRIMES[0])
+        exact, places = DomainMatrix.from_Matrix(matrix).to_field().rref()
+        assert tuple(pivots) == places
+        assert [[rational(int(v), PRIMES[0]) for v in row] for row in reduced] == exact.to_Matrix()[
+            : len(pivots), :
+        ].tolist()
+
+    @pytest.mark.parametrize(
+        "expression",
+        [
+            sp.exp(U + t) - sp.exp(U) * sp.exp(t),
+            sp.sin(2 * U) - 2 * sp.sin(U) * sp.cos(U),
+            sp.sin(U + x) - sp.sin(U) * sp.cos(x) - sp.cos(U) * sp.sin(x),
+            sp.sqrt(1 + U**2) ** 3 / (1 + U**2) - sp.sqrt(1 + U**2),
+            U**n * U ** (1 - n) - U,
+            sp.log(U**2 * x) - 2 * sp.log(U) - sp.log(x),
+            sp.sinh(U) - (sp.exp(U) - sp.exp(-U)) / 2,
+            sp.exp(n * sp.log(U)) - U**n,
+            (1 + U) ** sp.Rational(1, 3) * (1 + U) ** sp.Rational(2, 3) - 1 - U,
+            sp.sqrt(6) - sp.sqrt(2) * sp.sqrt(3),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("order", [0, 3])
+    def test_identities(self, expression: sp.Expr, order: int) -> None:
+        """Zero stays zero in all terms of the series, and what is not zero does not vanish."""
+        evaluate = Evaluator((x, t, U), order, 40, constants=(n,))
+        values = evaluate(expression)[evaluate.valid]
+        assert not values.any()
+        if len(values):
+            assert evaluate(expression + x)[evaluate.valid, 0].all()
+
+    @pytest.mark.parametrize(
+        "function", [sp.exp(U * x), sp.log(1 + U), sp.sqrt(x + U), U**n / x, sp.tan(U), sp.cosh(x)]
+    )
+    def test_series_are_derivatives(self, function: sp.Expr) -> None:
+        """Taylor coefficients are the values of derivatives at the same point."""
+        evaluate = Evaluator((x, U), 2, 12, constants=(n,), at_one_point=True)
+        series = evaluate(function)
+        for k, index in enumerate(evaluate.series.monomials):
+            value = sp.diff(function, (x, index[0]), (U, index[1])) / sp.factorial(index[0]) / sp.factorial(index[1])
+            expected = evaluate(value)[:, 0]
+            assert (series[:, k] == expected)[evaluate.valid].all()
