@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_WORKERS ?= 2
+RIGHT_TYPES := not BadInput and not Refus and not refuse and not compile and not bad and not wrong and not none
 # torch's own threads and pytest's workers share the cores
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: demo test test-all lint bench docs setup clean
+.PHONY: demo test test-all test-shapes lint bench docs setup clean
 
 setup: $(STAMP)
 
@@ -28,8 +29,13 @@ lint: setup
 test: lint
 	$(TEST_ENV) $(BIN)/python -m pytest -m "not slow" -n $(PYTEST_WORKERS)
 
-test-all: lint
+test-all: lint test-shapes
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+
+# the fast tests with every signature of the library checked at run time, but for those that give wrong types on purpose
+test-shapes: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m "not slow" -k "$(RIGHT_TYPES)" \
+		--jaxtyping-packages=trivgeo,beartype.beartype tests/actions tests/inversion tests/sde
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -149,7 +149,7 @@ class TestMotion:
     def test_bi_invariant_metrics_need_no_turn(self) -> None:
         kinetic = UnderdampedLangevin(SO(5), lambda g: g[..., 0, 0])
         assert kinetic._quadratic is None
-        assert UnderdampedLangevin(SO(3, scale=[1, 2, 1]), lambda g: g[..., 0, 0])._quadratic is not None
+        assert UnderdampedLangevin(SO(3, scale=[1.0, 2.0, 1.0]), lambda g: g[..., 0, 0])._quadratic is not None
 
     @pytest.mark.parametrize("name", ["SO(3)", "Aff(1)", "SE(2)"])
     def test_energy_is_kept_to_second_order(self, name: str) -> None:

@@ -94,7 +94,6 @@ xx, xt = sp.symbols("xx xt")
         3,
         object,
     ],
-    ids=str,
 )
 def test_names_that_clash(pde: Any) -> None:
     with pytest.raises(ConfigurationError, match="pde"):
