@@ -33,7 +33,7 @@ class SO(MatrixGroup):
 
     For n = 2 and 3 everything is a closed form; the logarithm exists everywhere and is accurate up to the angle
     :math:`\pi` and there (by the quaternion of the rotation; at :math:`\pi` itself one of the two logarithms is
-    returned). For n > 3 the logarithm is the principal one, NaN at rotations with an eigenvalue -1.
+    returned). For n > 3 the logarithm is the principal one, right or NaN within 1e-6 of an eigenvalue -1.
 
     Args:
         n: the dimension of the space.
