@@ -107,7 +107,7 @@ class TestMoving:
         assert_relative(moved.energies, 4.0 * restored[..., 0, 0].square(), 1e-10)
 
     def test_from_the_identity_it_is_tied(self) -> None:
-        schedule, number = GeometricSchedule(0.1, 1.5), 1500
+        schedule, number = GeometricSchedule(0.1, 1.5), 100
         reverse = Reverse(schedule, 30, 20, max_score_norm=None)
         by_hand = Inverter(ACTION, well, [Start(number), Noise(schedule, 30), reverse])
         tied = TIED(ACTION, well, schedule, 30, 20, number, max_score_norm=None)
