@@ -18,6 +18,8 @@ from gpytorch.utils.warnings import GPInputWarning, NumericalWarning
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._random import normal, uniform
+
 __all__ = ["propose"]
 
 _NOISE = 1e-6
@@ -115,9 +117,9 @@ def _likelihood(model: SingleTaskGP) -> ExactMarginalLogLikelihood:
 def _starting_points(x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
     """Random points, and points around the incumbents, ``[p, b, 1, d]``."""
     batch, _, dim = x.shape
-    anywhere = torch.rand(_RANDOM_POINTS, batch, dim, generator=generator, dtype=x.dtype, device=x.device)
+    anywhere = uniform((_RANDOM_POINTS, batch, dim), x, generator)
     incumbent = torch.take_along_dim(x, y.argmax(1)[:, None, None], 1).squeeze(1)
     reach = _NEAREST * torch.logspace(0, 1, _NEAR_POINTS, _FARTHEST / _NEAREST, dtype=x.dtype, device=x.device)
-    noise = torch.randn(_NEAR_POINTS, batch, dim, generator=generator, dtype=x.dtype, device=x.device)
+    noise = normal((_NEAR_POINTS, batch, dim), x, generator)
     near = incumbent + reach[:, None, None] * noise
     return torch.cat([anywhere, near.clamp(0.0, 1.0)]).unsqueeze(2)

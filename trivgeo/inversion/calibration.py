@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from trivgeo._random import normal
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
@@ -62,9 +63,7 @@ def calibrated_scale(
     if per_datum < 1:
         raise ConfigurationError(f"num_samples: expected at least one for each of {posterior.batch} data")
     first = pytree.tree_leaves(clean)[0]
-    noise = torch.randn(
-        posterior.batch, per_datum, group.dim, generator=generator, dtype=first.dtype, device=first.device
-    )
+    noise = normal((posterior.batch, per_datum, group.dim), first, generator)
     noise = torch.cat([noise, -noise], 1)
     gradient = trivialized_grad(group, posterior, group.exp(step * noise)).reshape(-1, group.dim).double().cpu()
     if not bool(torch.isfinite(gradient).all()):

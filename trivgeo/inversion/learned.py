@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from trivgeo._random import uniform
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
@@ -133,8 +134,8 @@ class LearnedScore(nn.Module):
         x = self.prepared(x)
         like: Tensor = pytree.tree_leaves(x)[0]
         low, high = (math.log(level) for level in self.levels)
-        uniform = torch.rand(len(like), generator=generator, dtype=like.dtype, device=like.device)
-        level = (low + (high - low) * uniform).exp()
+        share = uniform((len(like),), like, generator)
+        level = (low + (high - low) * share).exp()
         sample = noise_with_target(self.group, level.square(), steps=self.noise_steps, generator=generator)
         a = self.group.algebra.trace_ad_like(sample.target)
         noise = (a - sample.target) * level.unsqueeze(-1)
