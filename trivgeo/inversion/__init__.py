@@ -1,6 +1,13 @@
 """Inversion of unknown transformations, and test-time equivariance by it."""
 
 from trivgeo.inversion.amortized import AmortizedInverter, Denoise
+from trivgeo.inversion.backbones import (
+    ImageBackbone,
+    NoiseNetwork,
+    OperatorBackbone,
+    PointsBackbone,
+    backbone_for,
+)
 from trivgeo.inversion.calibration import calibrated_scale
 from trivgeo.inversion.descent import Adam, AlgebraCoordinates, Descend, GroupElements, HeavyBall, Parametrization
 from trivgeo.inversion.distillation import consistency_loss
@@ -23,6 +30,7 @@ from trivgeo.inversion.its import (
 from trivgeo.inversion.langevin import KineticLangevin, Langevin
 from trivgeo.inversion.learned import LearnedScore, LevelFeatures
 from trivgeo.inversion.learned_energy import GaussianInitialEnergy
+from trivgeo.inversion.learned_inverter import LearnedInverter
 from trivgeo.inversion.lielac import LieLAC
 from trivgeo.inversion.posterior import GivenPosterior, Posterior, PosteriorEnergy
 from trivgeo.inversion.result import InversionResult, Population
@@ -50,20 +58,25 @@ __all__ = [
     "GradientDescent",
     "GroupElements",
     "HeavyBall",
+    "ImageBackbone",
     "InversionResult",
     "Inverter",
     "KeepLower",
     "KineticLangevin",
     "Langevin",
+    "LearnedInverter",
     "LearnedScore",
     "LevelFeatures",
     "LieLAC",
     "LowestEnergy",
     "Noise",
+    "NoiseNetwork",
+    "OperatorBackbone",
     "Optimise",
     "OrbitCriterion",
     "OrbitCurvature",
     "Parametrization",
+    "PointsBackbone",
     "Population",
     "Posterior",
     "PosteriorEnergy",
@@ -76,6 +89,7 @@ __all__ = [
     "Start",
     "TestTimeEquivariant",
     "affine_levels",
+    "backbone_for",
     "basis_levels",
     "calibrated_scale",
     "consistency_loss",
