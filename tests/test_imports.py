@@ -22,9 +22,11 @@ ALLOWED = {
     "symmetry": BASE | {"groups"},
     "actions": BASE | {"groups"},
     "sde": BASE | {"groups"},
-    "inversion": BASE | {"groups", "actions", "sde"},
+    "inversion": BASE | {"groups", "actions", "sde", "networks", "training"},
     "geoopt": BASE | {"groups"},
-    "tasks": BASE | {"groups", "symmetry", "actions", "sde", "inversion"},
+    "networks": {"errors"},
+    "training": BASE | {"networks"},
+    "tasks": BASE | {"groups", "symmetry", "actions", "sde", "inversion", "networks", "training"},
 }
 HEAVY = ("lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "torchvision", "geoopt")
 

@@ -1,4 +1,4 @@
-"""Training of a network with Lightning: the optimiser, the metrics, the file; needs ``pip install trivgeo[training]``."""
+"""Training of a network with Lightning: optimiser, metrics, file; needs ``pip install 'trivgeo[training]'``."""
 
 from __future__ import annotations
 

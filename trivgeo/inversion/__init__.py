@@ -9,6 +9,7 @@ from trivgeo.inversion.backbones import (
     backbone_for,
 )
 from trivgeo.inversion.calibration import calibrated_scale
+from trivgeo.inversion.check import EnergyCheck, check_energy
 from trivgeo.inversion.descent import Adam, AlgebraCoordinates, Descend, GroupElements, HeavyBall, Parametrization
 from trivgeo.inversion.distillation import consistency_loss
 from trivgeo.inversion.domain import DomainDistance
@@ -32,6 +33,7 @@ from trivgeo.inversion.learned import LearnedScore, LevelFeatures
 from trivgeo.inversion.learned_energy import GaussianInitialEnergy
 from trivgeo.inversion.learned_inverter import LearnedInverter
 from trivgeo.inversion.lielac import LieLAC
+from trivgeo.inversion.modes import Modes
 from trivgeo.inversion.posterior import GivenPosterior, Posterior, PosteriorEnergy
 from trivgeo.inversion.result import InversionResult, Population
 from trivgeo.inversion.search import Draw, GradientDescent, RandomSearch
@@ -50,6 +52,7 @@ __all__ = [
     "Descend",
     "DomainDistance",
     "Draw",
+    "EnergyCheck",
     "FoCal",
     "FramedEnergy",
     "FunctionEnergy",
@@ -69,6 +72,7 @@ __all__ = [
     "LevelFeatures",
     "LieLAC",
     "LowestEnergy",
+    "Modes",
     "Noise",
     "NoiseNetwork",
     "OperatorBackbone",
@@ -92,5 +96,6 @@ __all__ = [
     "backbone_for",
     "basis_levels",
     "calibrated_scale",
+    "check_energy",
     "consistency_loss",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,28 +15,24 @@ from torch.utils import _pytree as pytree
 
 from trivgeo._random import integers, keyed
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
-from trivgeo.errors import CheckpointError, ConfigurationError, DomainError
-from trivgeo.groups import Action, LieGroup
+from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.groups import Action
 from trivgeo.inversion.amortized import Denoise
 from trivgeo.inversion.backbones import NoiseNetwork, backbone_for, leaves_length
 from trivgeo.inversion.energy import DataEnergy
 from trivgeo.inversion.files import describe, score_of
 from trivgeo.inversion.inverter import Inverter, StageLike, networks_of
+from trivgeo.inversion.law import Law, noise_between, spread_of
 from trivgeo.inversion.learned import LearnedScore
 from trivgeo.inversion.posterior import Posterior, check_batch
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.stages import Noise, Start
 from trivgeo.networks import read_file, write_file
-from trivgeo.sde import AncestralStep, DenoisingStep, FlowStep, GeometricSchedule, RefiningStep, RenoisingStep
+from trivgeo.sde import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 
-__all__ = ["Law", "LearnedInverter", "spread_of"]
+__all__ = ["LearnedInverter"]
 
-Law = Callable[[int, torch.Generator], Tensor]
-"""(count, generator) to elements ``[count, *element_shape]``."""
-
-_SAMPLES = 4096
 _WIDER = 1.25
-_FLOOR = 0.05
 _FACTORS = 2
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
@@ -261,46 +256,6 @@ class LearnedInverter(Inverter):
         self.stages = tuple(stages)
         self.networks = networks_of(self.stages)
         return self
-
-
-def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
-    r"""A basis ``[n, n]``, for the ``scale`` of the group, in which a law of elements has unit spread.
-
-    The root of the second moment of :math:`\log g`; directions in which the law hardly moves have a twentieth of the
-    largest spread.
-
-    Args:
-        group: the group.
-        law: see `LearnedInverter.fit`.
-        seed: of the elements drawn.
-
-    Raises:
-        ShapeError: what the law draws are no elements.
-        DomainError: fewer than half of them have a logarithm, or all are the identity.
-    """
-    g = law(_SAMPLES, keyed(seed, 3))
-    group.check_elements(g, "law")
-    v = group.with_scale(None).log(g.double().cpu())
-    v = v[torch.isfinite(v).all(-1)]
-    if len(v) < _SAMPLES // 2:
-        raise DomainError(f"law: expected elements most of which have a logarithm, got {len(v)} of {_SAMPLES}")
-    values, vectors = torch.linalg.eigh(v.mT @ v / len(v))
-    largest = float(values[-1])
-    if not largest > 0:
-        raise DomainError("law: expected transformations, got the identity alone")
-    return vectors @ torch.diag(values.clamp(min=_FLOOR**2 * largest).sqrt()) @ vectors.mT
-
-
-def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, float]:
-    r"""A geometric schedule of level ``highest`` at time 1, and the time at which its level is ``lowest``.
-
-    Its ratio is that of the levels: :math:`\sigma_1^2 = \gamma_{\min}^2 (r^2 - 1) / (2 \log r)`.
-    """
-    ratio = 2.0 * highest / lowest
-    rate = math.log(ratio)
-    minimum = highest * math.sqrt(2.0 * rate / (ratio**2 - 1.0))
-    time = 0.5 * math.log1p(2.0 * rate * (lowest / minimum) ** 2) / rate
-    return GeometricSchedule(minimum, ratio * minimum), time
 
 
 def _picker(clean: Any) -> Callable[[int, torch.Generator], Any]:

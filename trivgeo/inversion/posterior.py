@@ -92,7 +92,9 @@ class PosteriorEnergy:
         of_transformation = of.of_transformation(self.action, inverse, x)
         with torch.no_grad():
             x = of.select(self.action, inverse, x)
-        energy = one_per_datum("energy", of(flat_rows(self.action(inverse, x), len(shape))), shape)
+        y = flat_rows(self.action(inverse, x), len(shape))
+        energy = one_per_datum("energy", of(y), shape)
+        _check_gradient(y, energy)
         return energy if of_transformation is None else energy + of_transformation
 
 
@@ -322,6 +324,18 @@ def check_action(action: Action, name: str = "action") -> Action:
     if not isinstance(action, Action):
         raise ConfigurationError(f"{name}: expected an Action (such as group.action()), got {type(action).__name__}")
     return action
+
+
+def _check_gradient(x: Any, energy: Tensor) -> None:
+    """Raise if the data take part in a gradient and their energy does not: a search would follow zeros.
+
+    Raises:
+        ConfigurationError: so it is.
+    """
+    wanted = any(leaf.requires_grad for leaf in pytree.tree_leaves(x))
+    if wanted and not energy.requires_grad:
+        kind = "detached or computed under no_grad" if energy.is_floating_point() else f"of {energy.dtype}"
+        raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
 
 
 def check_batch(action: Action, x: Any) -> int:

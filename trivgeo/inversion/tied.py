@@ -13,11 +13,15 @@ from torch import Tensor
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.check import EnergyCheck, check_energy
+from trivgeo.inversion.descent import Adam, Descend, GroupElements
 from trivgeo.inversion.energy import DataEnergy, as_energy
-from trivgeo.inversion.inverter import Inverter, Stage
+from trivgeo.inversion.frame import FramedEnergy
+from trivgeo.inversion.inverter import Inverter, Stage, StageLike
+from trivgeo.inversion.law import Law
 from trivgeo.inversion.posterior import GivenPosterior, rows_like, where_rows
 from trivgeo.inversion.result import Population
-from trivgeo.inversion.stages import Noise, Side, Start
+from trivgeo.inversion.stages import Choose, Noise, Side, Start
 from trivgeo.sde import (
     EnergySamples,
     EnergyScore,
@@ -34,6 +38,12 @@ from trivgeo.sde import (
 __all__ = ["TIED", "Reverse"]
 
 _TIME_TOLERANCE = 1e-9
+
+_STEPS, _NUM_MC, _DESCENT, _DESCENT_STEP = 30, 2, 30, 0.03
+_PRUNING = ((0.9, 2), (0.7, 4), (0.5, 8), (0.3, 16))  # the times at which one chain of so many is left
+_FEWEST, _MOST = 4, 64
+_CAREFUL = 0.6  # share of the time that is planned
+_TOGETHER = 1024
 
 
 class Reverse(Stage):
@@ -208,7 +218,7 @@ class TIED(Inverter):
         schedule: Schedule | None = None,
         steps: int = 50,
         num_mc: int = 2,
-        num_hypotheses: int = 64,
+        num_hypotheses: int = 16,
         temperature: float = 1.0,
         max_score_norm: float | None = 100.0,
         **reverse: Unpack[ReverseOptions],
@@ -217,6 +227,76 @@ class TIED(Inverter):
         start = Start(num_hypotheses)
         stage.check_size(num_hypotheses)
         super().__init__(action, as_energy(energy), [start, Noise(schedule, steps, side=stage.side), stage])
+
+    @staticmethod
+    def for_data(
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        clean: Any,
+        law: Law,
+        *,
+        seconds: float = 60.0,
+        seed: int = 0,
+    ) -> Inverter:
+        """An inverter with the settings that `check_energy` suggests, which takes about a given time for a call.
+
+        Stages: `Start`, `Noise`, `Reverse` with ``keep_seen`` and ``pruning``, and `Descend`, for as many chains as
+        the time allows for the data at hand; images with the frame term of a `FramedEnergy`. A search for the best.
+
+        Args:
+            action: see `check_energy`, also for ``energy``, ``clean``, ``law``, ``seed`` and what is raised.
+            seconds: of one call, on this machine as busy as it is now; small batches take less.
+
+        Raises:
+            ConfigurationError: the time is not positive.
+        """
+        check_positive("seconds", seconds)
+        check = check_energy(action, energy, clean, law, seed=seed)
+        if check.frame_weight is not None:
+            energy = FramedEnergy(energy, check.frame_weight)
+        scaled = action.with_scale(check.scale)
+        return Inverter(scaled, energy, [Timed(check, seconds)], max_evaluations=_TOGETHER)
+
+
+class Timed(Stage):
+    """The stages of `TIED.for_data`, with the chains of each datum that a time allows.
+
+    Args:
+        check: of the energy.
+        seconds: for all data together.
+    """
+
+    def __init__(self, check: EnergyCheck, seconds: float) -> None:
+        self.check = check
+        self.seconds = seconds
+        self.steps = _STEPS + _DESCENT
+
+    def stages(self, batch: int) -> list[StageLike]:
+        """What is done for a number of data."""
+        gradients = _CAREFUL * self.seconds / (batch * self.check.seconds)
+        shares = [t - s for (t, _), (s, _) in itertools.pairwise([(1.0, 1), *_PRUNING, (0.0, 0)])]
+        each = (
+            _STEPS * _NUM_MC * sum(share / k for share, k in zip(shares, [1, *(k for _, k in _PRUNING)], strict=True))
+        )
+        chains = min(_MOST, max(_FEWEST, int((gradients - _DESCENT) / each)))
+        pruning = [(t, max(1, chains // k)) for t, k in _PRUNING]
+        pruning = [pair for i, pair in enumerate(pruning) if pair[1] < [chains, *(k for _, k in pruning)][i]]
+        schedule = self.check.schedule
+        return [
+            Start(chains),
+            Noise(schedule, _STEPS),
+            Reverse(schedule, _STEPS, _NUM_MC, self.check.temperature, None, keep_seen=True, pruning=pruning),
+            Choose(1),
+            Descend(_DESCENT, Adam(_DESCENT_STEP), GroupElements()),
+        ]
+
+    def __call__(
+        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The best that was found for each datum."""
+        for stage in self.stages(posterior.batch):
+            population = stage(posterior, population, generator)
+        return population
 
 
 def _check_pruning(pruning: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
