@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
 from trivgeo._random import keyed
@@ -23,7 +27,7 @@ from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.networks import Network, write_file
 
-__all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData"]
+__all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "train"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -238,3 +242,65 @@ class Bar(pl.Callback):
 def batch_length(batch: Any) -> int:
     """How many data a batch holds."""
     return len(pytree.tree_leaves(batch)[0])
+
+
+def train(
+    module: NetworkTraining[Any],
+    draw: Callable[[int, torch.Generator], Any],
+    steps: int,
+    batch_size: int,
+    seconds: float | None,
+    folder: str | Path | None,
+    progress: bool | None,
+) -> None:
+    """Run a Lightning module on random batches, from where an interrupted run has left off.
+
+    Args:
+        module: what is trained.
+        draw: (count, generator) to data; batch i is a function of the module's seed and i.
+        steps: of the optimiser.
+        batch_size: data of each step.
+        seconds: see `NetworkTraining`.
+        folder: where the state is kept every hundred steps, as ``last.ckpt``; ``None`` for nowhere.
+        progress: a progress bar; ``None`` for one on a terminal.
+    """
+    each = min(100, steps)
+    epochs = -(-steps // each)
+    callbacks: list[pl.Callback] = [Bar(epochs * each, type(module).__name__, progress)]
+    kept = None if folder is None else Path(folder)
+    if kept is not None:
+        callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
+    last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
+    data = SteppedData(draw, batch_size, module.seed)
+    device = pytree.tree_leaves(data[0])[0].device
+    module.seconds = seconds
+    with _quietly():
+        trainer = pl.Trainer(
+            accelerator="cpu" if device.type == "cpu" else device.type,
+            devices=1 if device.index is None or device.type == "cpu" else [device.index],
+            max_epochs=epochs,
+            gradient_clip_val=5.0,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=kept is not None,
+            callbacks=callbacks,
+        )
+        loader = DataLoader(data, batch_size=None, sampler=EpochSampler(each))
+        trainer.fit(module, loader, ckpt_path=last, weights_only=True)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what Lightning says of devices, loggers and loaders."""
+    loggers: Sequence[logging.Logger] = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from trivgeo._numerics import Constant
-from trivgeo.checks import check_choice
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 
@@ -60,8 +59,9 @@ class ImageWarp(Action):
     ) -> None:
         if not isinstance(group, LieGroup):
             raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
-        check_choice("mode", mode, _MODES)
-        check_choice("padding", padding, _PADDINGS)
+        for name, value, known in (("mode", mode, _MODES), ("padding", padding, _PADDINGS)):
+            if value not in known:
+                raise ConfigurationError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         point_action = group.action()
         if 2 not in point_action.point_dims:
             raise ConfigurationError(

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -33,45 +33,62 @@ _NEAR = 0.02
 _ROUND = 0.1
 
 
+class Well(NamedTuple):
+    """How the energy rises around clean data; lengths are in units of the spread of the law.
+
+    Attributes:
+        depth: median rise from the clean datum to a random transformation.
+        width: distance at which half of that rise is reached; infinite if none is.
+        roundness: the shortest axis over the longest, in (0, 1].
+        radii: distances, ``[r]``.
+        rises: quarter, median and three quarters of the rises at those distances, ``[r, 3]``.
+    """
+
+    depth: float
+    width: float
+    roundness: float
+    radii: Float[Tensor, " r"]
+    rises: Float[Tensor, "r 3"]
+
+
+class Suggestion(NamedTuple):
+    """Settings for a search with the energy, see `TIED`.
+
+    Attributes:
+        scale: basis ``[n, n]``, for `trivgeo.groups.Action.with_scale`.
+        temperature: of the posterior.
+        schedule: the noise.
+        frame_weight: of a `FramedEnergy`, for images; else ``None``.
+    """
+
+    scale: Float[Tensor, "n n"]
+    temperature: float
+    schedule: GeometricSchedule
+    frame_weight: float | None
+
+
 @dataclass(frozen=True)
 class EnergyCheck:
     """What `check_energy` measured, and the settings that it suggests; prints as a table.
-
-    Lengths are in units of the spread of the law of the transformations: a step of length one goes as far as they
-    typically do in its direction.
 
     Attributes:
         share_below: share of random transformations whose energy lies below that of the clean datum: below a twentieth
             for an energy that can find them.
         share_undefined: share of them with an energy or gradient that is not finite.
         share_flat: share of them where the gradient is zero.
-        depth: median rise of the energy from the clean datum to a random transformation.
-        width: distance at which half of that rise is reached; infinite if none is.
-        roundness: the shortest axis of the well over the longest, in (0, 1].
+        well: depth, width and roundness of the well in which clean data lie.
         spread: standard deviation of the energies of clean data.
-        radii: distances, ``[r]``.
-        rises: quarter, median and three quarters of the rises at those distances, ``[r, 3]``.
-        scale: suggested basis, for `trivgeo.groups.Action.with_scale`.
-        temperature: suggested.
-        schedule: suggested noise.
-        frame_weight: suggested for a `FramedEnergy`, of images; else ``None``.
         seconds: of one energy with its gradient, of one datum, on this machine.
+        suggested: basis, temperature, noise, frame weight.
     """
 
     share_below: float
     share_undefined: float
     share_flat: float
-    depth: float
-    width: float
-    roundness: float
+    well: Well
     spread: float
-    radii: Float[Tensor, " r"]
-    rises: Float[Tensor, "r 3"]
-    scale: Float[Tensor, "n n"]
-    temperature: float
-    schedule: GeometricSchedule
-    frame_weight: float | None
     seconds: float
+    suggested: Suggestion
 
     @property
     def trusted(self) -> bool:
@@ -80,17 +97,18 @@ class EnergyCheck:
 
     def __str__(self) -> str:
         """A table."""
-        frame = "none" if self.frame_weight is None else f"{self.frame_weight:.3g}"
+        well, suggested = self.well, self.suggested
+        frame = "none" if suggested.frame_weight is None else f"{suggested.frame_weight:.3g}"
         rows = [
             ("random transformations below the clean datum", f"{self.share_below:.1%}"),
             ("gradients that are zero", f"{self.share_flat:.1%}"),
             ("energies or gradients that are not finite", f"{self.share_undefined:.1%}"),
-            ("depth of the well", f"{self.depth:.3g}"),
-            ("its width, in units of the law's spread", f"{self.width:.3g}"),
-            ("its roundness", f"{self.roundness:.2f}"),
+            ("depth of the well", f"{well.depth:.3g}"),
+            ("its width, in units of the law's spread", f"{well.width:.3g}"),
+            ("its roundness", f"{well.roundness:.2f}"),
             ("spread of the energies of clean data", f"{self.spread:.3g}"),
-            ("suggested temperature", f"{self.temperature:.3g}"),
-            ("suggested schedule", repr(self.schedule)),
+            ("suggested temperature", f"{suggested.temperature:.3g}"),
+            ("suggested schedule", repr(suggested.schedule)),
             ("suggested frame weight", frame),
             ("time of one energy with gradient", f"{1e3 * self.seconds:.3g} ms"),
             ("can find transformations", "yes" if self.trusted else "NO"),
@@ -155,24 +173,19 @@ def check_energy(
     radii, rises = _profile(probe, group, like, at_rest, keyed(seed, 6))
     half = torch.nonzero(rises[:, 1] >= 0.5 * depth) if depth > 0 else rises.new_empty(0)
     width = float(radii[half[0, 0]]) if len(half) else math.inf
-    clean_spread = float(at_rest[kept].std()) if int(kept.sum()) > 1 else 0.0
-    scale = spread if roundness > _ROUND else _round_scale(metric) @ spread
-    finest = min(0.1, max(0.002, 0.5 * width)) if math.isfinite(width) else 0.1
     return EnergyCheck(
         share_below=float(below.double().mean()),
         share_undefined=float((~defined).double().mean()),
         share_flat=float(flat.double().mean()),
-        depth=depth,
-        width=width,
-        roundness=roundness,
-        spread=clean_spread,
-        radii=radii,
-        rises=rises,
-        scale=scale,
-        temperature=max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
-        schedule=noise_between(finest, 1.0)[0],
-        frame_weight=_frame_weight(action, moved, x, depth),
+        well=Well(depth, width, roundness, radii, rises),
+        spread=float(at_rest[kept].std()) if int(kept.sum()) > 1 else 0.0,
         seconds=seconds,
+        suggested=Suggestion(
+            spread if roundness > _ROUND else _round_scale(metric) @ spread,
+            max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
+            noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
+            _frame_weight(action, moved, x, depth),
+        ),
     )
 
 

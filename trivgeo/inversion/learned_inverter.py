@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -139,8 +136,9 @@ class LearnedInverter(Inverter):
         if seconds is not None:
             check_positive("seconds", seconds)
         score, draw = self._untrained(clean, law, batch_size)
-        module = _lightning().ScoreTraining(score, seed=self.seed)
-        _train(module, draw, steps, batch_size, seconds, folder, progress)
+        training = _lightning()
+        module = training.ScoreTraining(score, seed=self.seed)
+        training.train(module, draw, steps, batch_size, seconds, folder, progress)
         return self._with_score(score)
 
     def distil(
@@ -163,8 +161,9 @@ class LearnedInverter(Inverter):
         if self.score is None:
             raise ConfigurationError("inverter: expected one that was trained; call fit(clean, law) first")
         draw = clean if callable(clean) else _picker(clean)
-        module = _lightning().DistillationTraining(self.score, seed=self.seed)
-        _train(module, draw, steps, batch_size, seconds, folder, progress)
+        training = _lightning()
+        module = training.DistillationTraining(self.score, seed=self.seed)
+        training.train(module, draw, steps, batch_size, seconds, folder, progress)
         student = LearnedInverter(
             self.action,
             self.energy,
@@ -276,61 +275,3 @@ def _lightning() -> Any:
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"training needs Lightning: pip install 'trivgeo[training]' ({error})") from error
     return training
-
-
-def _train(
-    module: Any,
-    draw: Callable[[int, torch.Generator], Any],
-    steps: int,
-    batch_size: int,
-    seconds: float | None,
-    folder: str | Path | None,
-    progress: bool | None,
-) -> None:
-    """Run a Lightning module on random batches, from where an interrupted run has left off."""
-    import lightning.pytorch as pl
-    from lightning.pytorch.callbacks import ModelCheckpoint
-    from torch.utils.data import DataLoader
-
-    from trivgeo.training import Bar, EpochSampler, SteppedData
-
-    each = min(100, steps)
-    epochs = -(-steps // each)
-    callbacks: list[pl.Callback] = [Bar(epochs * each, "LearnedInverter.fit", progress)]
-    kept = None if folder is None else Path(folder)
-    if kept is not None:
-        callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
-    last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
-    data = SteppedData(draw, batch_size, module.seed)
-    device = pytree.tree_leaves(data[0])[0].device
-    module.seconds = seconds
-    with _quietly():
-        trainer = pl.Trainer(
-            accelerator="cpu" if device.type == "cpu" else device.type,
-            devices=1 if device.index is None or device.type == "cpu" else [device.index],
-            max_epochs=epochs,
-            gradient_clip_val=5.0,
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=kept is not None,
-            callbacks=callbacks,
-        )
-        loader = DataLoader(data, batch_size=None, sampler=EpochSampler(each))
-        trainer.fit(module, loader, ckpt_path=last, weights_only=True)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without what Lightning says of devices, loggers and loaders."""
-    loggers: Sequence[logging.Logger] = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -69,11 +69,11 @@ def draw_well(check: EnergyCheck, axes: Any = None) -> Any:
     """See `EnergyCheck.plot`."""
     if axes is None:
         axes = plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
-    radii, rises = check.radii.numpy(), check.rises.clamp(max=1e30).numpy()
+    radii, rises = check.well.radii.numpy(), check.well.rises.clamp(max=1e30).numpy()
     axes.fill_between(radii, rises[:, 0], rises[:, 2], alpha=0.3)
     axes.plot(radii, rises[:, 1])
     axes.axhline(0.0, color="black", linewidth=0.8)
-    axes.axhline(check.depth, color="tab:gray", linestyle="--", linewidth=0.8)
+    axes.axhline(check.well.depth, color="tab:gray", linestyle="--", linewidth=0.8)
     axes.set(
         xscale="log",
         xlabel="distance from the clean datum (spread of the law = 1)",

@@ -252,9 +252,9 @@ class TIED(Inverter):
         """
         check_positive("seconds", seconds)
         check = check_energy(action, energy, clean, law, seed=seed)
-        if check.frame_weight is not None:
-            energy = FramedEnergy(energy, check.frame_weight)
-        scaled = action.with_scale(check.scale)
+        if check.suggested.frame_weight is not None:
+            energy = FramedEnergy(energy, check.suggested.frame_weight)
+        scaled = action.with_scale(check.suggested.scale)
         return Inverter(scaled, energy, [Timed(check, seconds)], max_evaluations=_TOGETHER)
 
 
@@ -281,11 +281,11 @@ class Timed(Stage):
         chains = min(_MOST, max(_FEWEST, int((gradients - _DESCENT) / each)))
         pruning = [(t, max(1, chains // k)) for t, k in _PRUNING]
         pruning = [pair for i, pair in enumerate(pruning) if pair[1] < [chains, *(k for _, k in pruning)][i]]
-        schedule = self.check.schedule
+        schedule = self.check.suggested.schedule
         return [
             Start(chains),
             Noise(schedule, _STEPS),
-            Reverse(schedule, _STEPS, _NUM_MC, self.check.temperature, None, keep_seen=True, pruning=pruning),
+            Reverse(schedule, _STEPS, _NUM_MC, self.check.suggested.temperature, None, keep_seen=True, pruning=pruning),
             Choose(1),
             Descend(_DESCENT, Adam(_DESCENT_STEP), GroupElements()),
         ]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from trivgeo.inversion.distillation import consistency_loss
 from trivgeo.inversion.files import describe
 from trivgeo.inversion.learned import LearnedScore
-from trivgeo.training import NetworkTraining
+from trivgeo.training import NetworkTraining, train
 
-__all__ = ["DistillationTraining", "ScoreTraining"]
+__all__ = ["DistillationTraining", "ScoreTraining", "train"]
 
 
 class ScoreTraining(NetworkTraining[nn.Module]):
