@@ -31,6 +31,8 @@ __all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "train"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
+_AHEAD = 0.1
+
 
 class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     """One network, AdamW with linear warm-up and cosine decay, export to safetensors with what was measured.
@@ -106,7 +108,10 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         def factor(step: int) -> float:
             if step < rise:
                 return (step + 1) / rise
-            return 0.5 * (1.0 + math.cos(math.pi * min(1.0, max((step - rise) / max(1, total - rise), self.elapsed()))))
+            done, elapsed = (step - rise) / max(1, total - rise), self.elapsed()
+            # the clock decides only when it will run out first, so that other runs are functions of the seed
+            done = elapsed if elapsed > done + _AHEAD else done
+            return 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
@@ -261,10 +266,10 @@ def train(
         steps: of the optimiser.
         batch_size: data of each step.
         seconds: see `NetworkTraining`.
-        folder: where the state is kept every hundred steps, as ``last.ckpt``; ``None`` for nowhere.
+        folder: where the state is kept, every hundred steps or tenth of them, as ``last.ckpt``; ``None`` for nowhere.
         progress: a progress bar; ``None`` for one on a terminal.
     """
-    each = min(100, steps)
+    each = max(1, min(100, steps // 10))
     epochs = -(-steps // each)
     callbacks: list[pl.Callback] = [Bar(epochs * each, type(module).__name__, progress)]
     kept = None if folder is None else Path(folder)

@@ -35,6 +35,7 @@ from trivgeo.inversion.learned_inverter import LearnedInverter
 from trivgeo.inversion.lielac import LieLAC
 from trivgeo.inversion.modes import Modes
 from trivgeo.inversion.posterior import GivenPosterior, Posterior, PosteriorEnergy
+from trivgeo.inversion.prior import PriorEnergy
 from trivgeo.inversion.result import InversionResult, Population
 from trivgeo.inversion.search import Draw, GradientDescent, RandomSearch
 from trivgeo.inversion.stages import Choose, KeepLower, Noise, Propose, Start
@@ -84,6 +85,7 @@ __all__ = [
     "Population",
     "Posterior",
     "PosteriorEnergy",
+    "PriorEnergy",
     "Propose",
     "RandomSearch",
     "Reverse",

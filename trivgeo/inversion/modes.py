@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,7 +16,8 @@ __all__ = ["Modes", "modes_of"]
 _MEAN_STEPS = 8
 
 
-class Modes(NamedTuple):
+@dataclass(frozen=True)
+class Modes:
     """Clusters of the hypotheses for each of b data, the heaviest first; M is the largest number of them.
 
     Attributes:

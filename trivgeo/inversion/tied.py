@@ -16,11 +16,12 @@ from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.check import EnergyCheck, check_energy
 from trivgeo.inversion.descent import Adam, Descend, GroupElements
 from trivgeo.inversion.energy import DataEnergy, as_energy
-from trivgeo.inversion.frame import FramedEnergy
 from trivgeo.inversion.inverter import Inverter, Stage, StageLike
-from trivgeo.inversion.law import Law
+from trivgeo.inversion.law import Law, spread_of
 from trivgeo.inversion.posterior import GivenPosterior, rows_like, where_rows
+from trivgeo.inversion.prior import PriorEnergy
 from trivgeo.inversion.result import Population
+from trivgeo.inversion.search import DRAWN_TOGETHER, Draw
 from trivgeo.inversion.stages import Choose, Noise, Side, Start
 from trivgeo.sde import (
     EnergySamples,
@@ -39,9 +40,11 @@ __all__ = ["TIED", "Reverse"]
 
 _TIME_TOLERANCE = 1e-9
 
-_STEPS, _NUM_MC, _DESCENT, _DESCENT_STEP = 30, 2, 30, 0.03
-_PRUNING = ((0.9, 2), (0.7, 4), (0.5, 8), (0.3, 16))  # the times at which one chain of so many is left
-_FEWEST, _MOST = 4, 64
+_STEPS, _NUM_MC, _REHEAT = 15, 2, 0.5
+_DRAWS, _DESCENT, _DESCENT_STEP = 32, 40, 0.03
+_PRUNING = ((0.3, 2), (0.15, 4))  # the times at which one chain of so many is left
+_OF_CHAIN = 32  # gradients, and what its draws take, in gradients
+_FEWEST, _MOST = 2, 16
 _CAREFUL = 0.6  # share of the time that is planned
 _TOGETHER = 1024
 
@@ -238,10 +241,11 @@ class TIED(Inverter):
         seconds: float = 60.0,
         seed: int = 0,
     ) -> Inverter:
-        """An inverter with the settings that `check_energy` suggests, which takes about a given time for a call.
+        """A search with the settings that `check_energy` suggests, which takes about a given time for a call.
 
-        Stages: `Start`, `Noise`, `Reverse` with ``keep_seen`` and ``pruning``, and `Descend`, for as many chains as
-        the time allows for the data at hand; images with the frame term of a `FramedEnergy`. A search for the best.
+        The energy has a `PriorEnergy` of the law added, at the temperature suggested. Stages: `Draw` many elements,
+        go on with the best of them by `Noise` and `Reverse` (``keep_seen``, ``pruning``), `Choose` the lowest, and
+        `Descend`; as many of them as the time allows for the data at hand.
 
         Args:
             action: see `check_energy`, also for ``energy``, ``clean``, ``law``, ``seed`` and what is raised.
@@ -252,10 +256,11 @@ class TIED(Inverter):
         """
         check_positive("seconds", seconds)
         check = check_energy(action, energy, clean, law, seed=seed)
-        if check.suggested.frame_weight is not None:
-            energy = FramedEnergy(energy, check.suggested.frame_weight)
-        scaled = action.with_scale(check.suggested.scale)
-        return Inverter(scaled, energy, [Timed(check, seconds)], max_evaluations=_TOGETHER)
+        suggested = check.suggested
+        expected = PriorEnergy(energy, spread_of(action.group, law, seed), suggested.temperature)
+        return Inverter(
+            action.with_scale(suggested.scale), expected, [Timed(check, seconds)], max_evaluations=_TOGETHER
+        )
 
 
 class Timed(Stage):
@@ -269,23 +274,18 @@ class Timed(Stage):
     def __init__(self, check: EnergyCheck, seconds: float) -> None:
         self.check = check
         self.seconds = seconds
-        self.steps = _STEPS + _DESCENT
+        self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + _STEPS + _DESCENT
 
     def stages(self, batch: int) -> list[StageLike]:
         """What is done for a number of data."""
         gradients = _CAREFUL * self.seconds / (batch * self.check.seconds)
-        shares = [t - s for (t, _), (s, _) in itertools.pairwise([(1.0, 1), *_PRUNING, (0.0, 0)])]
-        each = (
-            _STEPS * _NUM_MC * sum(share / k for share, k in zip(shares, [1, *(k for _, k in _PRUNING)], strict=True))
-        )
-        chains = min(_MOST, max(_FEWEST, int((gradients - _DESCENT) / each)))
-        pruning = [(t, max(1, chains // k)) for t, k in _PRUNING]
-        pruning = [pair for i, pair in enumerate(pruning) if pair[1] < [chains, *(k for _, k in pruning)][i]]
-        schedule = self.check.suggested.schedule
+        chains = min(_MOST, max(_FEWEST, int((gradients - _DESCENT) / _OF_CHAIN)))
+        temperature, schedule = self.check.suggested.temperature, self.check.suggested.schedule
+        pruning = [(t, chains // k) for t, k in _PRUNING if chains >= k]
         return [
-            Start(chains),
-            Noise(schedule, _STEPS),
-            Reverse(schedule, _STEPS, _NUM_MC, self.check.suggested.temperature, None, keep_seen=True, pruning=pruning),
+            Draw(_DRAWS * chains, chains, 1.0),
+            Noise(schedule, _STEPS, _REHEAT),
+            Reverse(schedule, _STEPS, _NUM_MC, temperature, None, keep_seen=True, pruning=pruning),
             Choose(1),
             Descend(_DESCENT, Adam(_DESCENT_STEP), GroupElements()),
         ]
