@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from lightning.fabric.utilities.warnings import PossibleUserWarning
@@ -33,6 +33,10 @@ TRAINER_DEFAULTS = {
 
 class TasksParser(LightningArgumentParser):
     """Says what is wrong with a configuration, without the usage of every option and without the configuration."""
+
+    def add_function_arguments(self, *args: Any, linked_targets: Any = None, **kwargs: Any) -> list[str]:
+        """As its parent: jsonargparse 4.53 tells functions too what is linked, but only classes take it."""
+        return super().add_function_arguments(*args, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the reason and leave with status 2."""
