@@ -86,7 +86,5 @@ def test_every_folder_has_a_number() -> None:
 def leaves(tree: object, path: str = "") -> dict[str, str]:
     """The scalars and lists of a configuration by their dotted names."""
     if not isinstance(tree, dict):
-        return {path: str(tree)}
-    return {
-        key: value for name, part in tree.items() for key, value in leaves(part, f"{path}.{name}".strip(".")).items()
-    }
+        return {path.removeprefix("."): str(tree)}
+    return {key: value for name, part in tree.items() for key, value in leaves(part, f"{path}.{name}").items()}
