@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._numerics import in_single, log_abs_det
+from trivgeo._random import normal
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import _fingerprint
 from trivgeo.groups._matrices import phi1_ad
@@ -276,7 +277,7 @@ class LieGroup(ABC):
 
         Not Haar-uniform: on a non-compact group no such law exists.
         """
-        v = torch.randn(*batch, self.dim, generator=generator, dtype=dtype, device=device)
+        v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)
         return self.exp(std * v)
 
     @final

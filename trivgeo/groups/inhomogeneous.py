@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det, polynomial
+from trivgeo.checks import check_count
 from trivgeo.groups._matrices import (
     circular,
     circular_slopes,
@@ -21,7 +22,7 @@ from trivgeo.groups._matrices import (
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.matrix import GLPlus, MatrixGroup, check_size
+from trivgeo.groups.matrix import GLPlus, MatrixGroup
 from trivgeo.groups.orthogonal import SO, cross_matrix, rotation_matrix, squared_norm
 
 __all__ = ["SE", "Affine", "InhomogeneousGroup"]
@@ -279,7 +280,7 @@ class Affine(InhomogeneousGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 1)
+        check_count("n", n, 1)
         super().__init__(GLPlus(n), scale)
 
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import polynomial
+from trivgeo._random import normal
+from trivgeo.checks import check_count
 from trivgeo.groups._matrices import circular, identity_like, polar
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
-from trivgeo.groups.matrix import MatrixGroup, check_size
+from trivgeo.groups.matrix import MatrixGroup
 
 __all__ = ["SO"]
 
@@ -44,7 +46,7 @@ class SO(MatrixGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 2)
+        check_count("n", n, 2)
         pairs = [(1, 2), (2, 0), (0, 1)] if n == 3 else [(i, j) for i in range(n) for j in range(i + 1, n)]
         basis = torch.zeros(len(pairs), n, n, dtype=torch.float64)
         for row, (i, j) in enumerate(pairs):
@@ -91,8 +93,7 @@ class SO(MatrixGroup):
     ) -> Tensor:
         """Rotations of the Haar-uniform law, ``[*batch, n, n]`` (Stewart 1980: signed QR of a normal matrix)."""
         n = self.size
-        normal = torch.randn(*batch, n, n, generator=generator, dtype=dtype, device=device)
-        q, r = torch.linalg.qr(normal)
+        q, r = torch.linalg.qr(normal((*batch, n, n), torch.empty(0, dtype=dtype, device=device), generator))
         q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
         sign = torch.where(_is_proper(q), 1.0, -1.0).to(q.dtype)
         return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import log_ratio, stumpff
+from trivgeo.checks import check_count
 from trivgeo.groups.base import Scale
-from trivgeo.groups.matrix import MatrixGroup, check_size, matrix_units, restore_determinant
+from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
 
 __all__ = ["SL"]
 
@@ -31,7 +32,7 @@ class SL(MatrixGroup):
     """
 
     def __init__(self, n: int = 2, scale: Scale = None) -> None:
-        check_size(n, 2)
+        check_count("n", n, 2)
         units, unit_names = matrix_units(n)
         grid = units.reshape(n, n, n, n)
         basis = [grid[i, i] - grid[i + 1, i + 1] for i in range(n - 1)]

@@ -144,7 +144,7 @@ class ProjectiveAction(GeneratedAction):
     @property
     def base_is_projective(self) -> bool:
         """Whether points are jets (x, t, u) whose (x, t) move independently of u."""
-        return {2, 3} <= set(self.point_dims)
+        return max(self.point_dims) == 3 and 2 in self.point_dims
 
     @property
     def flows(self) -> Mapping[str, str]:
