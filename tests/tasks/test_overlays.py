@@ -87,4 +87,5 @@ class TestRead:
             text = " ".join(resolved(["test", *option, "--b=2"]))
             assert "a: 1" in text
             assert "base" not in text
-            assert text.startswith("test") and text.endswith("--b=2")
+            assert text.startswith("test")
+            assert text.endswith("--b=2")
