@@ -1,8 +1,13 @@
 """What the command line says of bad input: one short reason, and status 2."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tasks.__main__ import run
+from tasks.cli import check_callables, main
+from trivgeo.errors import ConfigurationError
 
 HEAT = "--config=tasks/configs/heat/tied.yaml"
 INVERTER = "--model.init_args.inverter.init_args"
@@ -40,3 +45,25 @@ def test_tracebacks_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JSONARGPARSE_DEBUG", "true")
     with pytest.raises(ValueError, match="at least 1"):
         run(["test", HEAT, f"{INVERTER}.steps=0"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["os.system", "subprocess.getoutput", "os.popen", "builtins.exec", "os.unlink", "shutil.rmtree", "torch.load"],
+)
+def test_functions_that_make_nothing_of_ours_are_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"a function that returns one of ours, got {path}"):
+        check_callables({"model": [{"init_args": {"energy": {"class_path": path, "init_args": {}}}}]})
+
+
+def test_classes_and_functions_of_ours_pass() -> None:
+    paths = ["trivgeo.inversion.TIED", "tasks.pde.kdv.kdv_from_generators", "lightning.pytorch.callbacks.Timer"]
+    check_callables([{"class_path": path} for path in paths])
+
+
+def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    value = json.dumps({"class_path": "os.system", "init_args": {"command": f"touch {proof}"}})
+    with pytest.raises((SystemExit, ConfigurationError)):
+        main(["test", HEAT, f"--model.init_args.energy={value}"])
+    assert not proof.exists()
