@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tasks.files import checksum
 from tasks.frames.digits import FrameSplit
 from tasks.frames.figures import draw_frames
 from tasks.frames.group import COORDINATES, frame_group
@@ -161,6 +162,7 @@ class FrameDiffusion(ShardedTest):
         """
         if not self.checkpoint.is_file():
             raise CheckpointError(f"{self.checkpoint}: expected trained weights; make them by `python -m tasks fit`")
+        checksum(self.checkpoint)
         tensors = load_file(self.checkpoint)
         self.mean.copy_(tensors.pop("start.mean"))
         self.factor.copy_(tensors.pop("start.factor"))
