@@ -71,7 +71,7 @@ class InhomogeneousGroup(LieGroup):
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._split(g)
 
     def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +84,7 @@ class InhomogeneousGroup(LieGroup):
 
     def homogeneous(self, g: Tensor) -> Tensor:
         """The matrix ``[[A, b], [0, 1]]``, ``[*batch, n + 1, n + 1]``."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         last = torch.eye(self.size + 1, dtype=g.dtype, device=g.device)[-1:]
         return torch.cat([g, last.expand(*self.batch_shape(g), -1, -1)], -2)
 

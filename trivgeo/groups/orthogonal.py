@@ -26,6 +26,8 @@ _ATAN_SERIES = tuple(2.0 * (-1) ** k / (2 * k + 1) for k in range(10))
 
 _PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
 
+_NORM_DEFECT = 1e-2  # of the squared norm, far above round-off
+
 
 @final
 class SO(MatrixGroup):
@@ -76,7 +78,10 @@ class SO(MatrixGroup):
         return super()._exp(v) if self._closed is None else self._closed.exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        return super()._log(g) if self._closed is None else self._closed.log(g)
+        """NaN also where the norm is not that of a rotation: 2 I has no logarithm here."""
+        v = super()._log(g) if self._closed is None else self._closed.log(g)
+        off = (g.detach().square().sum((-2, -1)) / self.size - 1.0).abs()
+        return torch.where((off < _NORM_DEFECT).unsqueeze(-1), v, math.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """In general the minors of order 2."""
