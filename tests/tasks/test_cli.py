@@ -1,10 +1,15 @@
 """What the command line makes of numbers given beside a file, and of bad input: one short reason, and status 2."""
 
+import json
+from pathlib import Path
+
 import pytest
 import yaml
 
 from tasks.__main__ import run
+from tasks.cli import check_callables, main
 from tests.tasks.helpers import CONFIGS
+from trivgeo.errors import ConfigurationError
 
 HEAT = "--config=tasks/configs/heat/tied.yaml"
 INVERTER = "--model.init_args.inverter.init_args"
@@ -88,3 +93,25 @@ def leaves(tree: object, path: str = "") -> dict[str, str]:
     if not isinstance(tree, dict):
         return {path.removeprefix("."): str(tree)}
     return {key: value for name, part in tree.items() for key, value in leaves(part, f"{path}.{name}").items()}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["os.system", "subprocess.getoutput", "os.popen", "builtins.exec", "os.unlink", "shutil.rmtree", "torch.load"],
+)
+def test_functions_that_make_nothing_of_ours_are_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"a function that returns one of ours, got {path}"):
+        check_callables({"model": [{"init_args": {"energy": {"class_path": path, "init_args": {}}}}]})
+
+
+def test_classes_and_functions_of_ours_pass() -> None:
+    paths = ["trivgeo.inversion.TIED", "tasks.pde.kdv.kdv_from_generators", "lightning.pytorch.callbacks.Timer"]
+    check_callables([{"class_path": path} for path in paths])
+
+
+def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    value = json.dumps({"class_path": "os.system", "init_args": {"command": f"touch {proof}"}})
+    with pytest.raises((SystemExit, ConfigurationError)):
+        main(["test", HEAT, f"--model.init_args.energy={value}"])
+    assert not proof.exists()
