@@ -13,7 +13,7 @@ from torch import Tensor
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.modes import Modes, modes_of
-from trivgeo.inversion.posterior import GivenPosterior, rows_like
+from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like
 
 __all__ = ["InversionResult", "Population"]
 
@@ -81,6 +81,16 @@ class EvaluatedPopulation(Population):
     """A `Population` whose energies are known."""
 
     energies: Float[Tensor, "b k"]
+
+    def or_lower(self, elements: Tensor, energies: Float[Tensor, "b k"]) -> EvaluatedPopulation:
+        """The same chains, each at the other element if its energy is lower there.
+
+        Args:
+            elements: where else, ``[b, K, *element_shape]``.
+            energies: theirs.
+        """
+        elements, energies = lower_rows(self.elements, self.energies, elements, energies)
+        return replace(self, elements=elements, energies=energies)
 
 
 @dataclass(frozen=True, repr=False)

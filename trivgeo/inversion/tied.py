@@ -18,7 +18,7 @@ from trivgeo.inversion.descent import Adam, Descend, GroupElements
 from trivgeo.inversion.energy import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter, Stage, StageLike
 from trivgeo.inversion.law import Law, spread_of
-from trivgeo.inversion.posterior import GivenPosterior, rows_like, where_rows
+from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like
 from trivgeo.inversion.prior import PriorEnergy
 from trivgeo.inversion.result import Population
 from trivgeo.inversion.search import DRAWN_TOGETHER, Draw
@@ -147,13 +147,7 @@ class Reverse(Stage):
         if not self.keep_seen:
             return population
         assert seen is not None
-        end = population.evaluated(posterior)
-        lower = seen.energies < end.energies
-        return replace(
-            end,
-            elements=where_rows(lower, chain.swapped(seen.elements), end.elements),
-            energies=torch.where(lower, seen.energies, end.energies),
-        )
+        return population.evaluated(posterior).or_lower(chain.swapped(seen.elements), seen.energies)
 
     def check_size(self, number: int) -> None:
         """Raise `ConfigurationError` unless so many chains can be pruned."""
@@ -365,8 +359,7 @@ class _Seen(Fold):
             energy, index = self.chain.posterior_energy(samples).min(-1)
             wide = rows_like(index.unsqueeze(-1), samples.elements)
             found = torch.take_along_dim(samples.elements, wide, index.ndim).squeeze(index.ndim)
-            lower = energy < energies
-            elements, energies = where_rows(lower, found, elements), torch.where(lower, energy, energies)
+            elements, energies = lower_rows(elements, energies, found, energy)
         return elements, energies
 
     def lowest(self, number: int) -> Tensor:
