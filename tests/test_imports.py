@@ -15,7 +15,7 @@ BASE = {"checks", "_numerics", "_random", "errors", "expressions"}
 ALLOWED = {
     "errors": set(),
     "_numerics": {"errors"},
-    "_random": set(),
+    "_random": {"errors"},
     "checks": {"errors"},
     "expressions": {"errors"},
     "groups": BASE,
