@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import platform
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -22,12 +23,13 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
+from trivgeo import __version__
 from trivgeo._random import keyed
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.networks import Network, write_file
 
-__all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "train"]
+__all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "train", "versions"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -56,11 +58,11 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     def __init__(
         self,
         network: ModuleT,
-        learning_rate: float,
-        weight_decay: float,
-        warmup: float,
-        seed: int,
-        export: str | Path | None,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        warmup: float = 0.1,
+        seed: int = 0,
+        export: str | Path | None = None,
     ) -> None:
         super().__init__()
         if not weight_decay >= 0:
@@ -145,7 +147,11 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             entries = {"metadata": self.export_metadata()}
             if (score := self.export_score()) is not None:
                 entries["score"] = score
-            write_file(self.network, self.export, entries)
+            write_file(self.network, self.export_path(self.export), entries)
+
+    def export_path(self, export: str | Path) -> Path:
+        """Where the file is written."""
+        return Path(export)
 
     def export_score(self) -> dict[str, Any] | None:
         """What makes a learned score of the exported network, see `trivgeo.inversion.files.describe`."""
@@ -160,7 +166,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             "learning_rate": self.learning_rate,
             "weight_decay": self.weight_decay,
             "seed": self.seed,
-            "versions": {name: version(name) for name in ("torch", "lightning", "numpy")},
+            "versions": versions(),
         }
 
     @torch.no_grad()
@@ -242,6 +248,16 @@ class Bar(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the bar away."""
         self.bar.close()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what makes the numbers."""
+    return {
+        "trivgeo": __version__,
+        "torch": torch.__version__,
+        "lightning": version("lightning"),
+        "python": platform.python_version(),
+    }
 
 
 def batch_length(batch: Any) -> int:

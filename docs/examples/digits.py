@@ -61,12 +61,12 @@ def networks(x: Tensor, y: Tensor) -> tuple[nn.Module, nn.Module]:
     )
     autoencoder = nn.Sequential(nn.Flatten(), *layers, nn.Unflatten(1, x.shape[1:]))
     return (
-        trained(classifier, functional.cross_entropy, x, y, 15),
+        trained(classifier, functional.cross_entropy, x, y, 30),
         trained(autoencoder, functional.mse_loss, x, x, 40, 0.2),
     )
 
 
-def main(channels: int = 1, steps: int = 1500) -> dict[str, float]:
+def main(channels: int = 1, steps: int = 1200) -> dict[str, float]:
     """Accuracies on 500 digits under random similarity transformations."""
     x, y = images(channels)
     clean, labels, x, y = x[:1297], y[:1297], x[1297:], y[1297:]

@@ -45,6 +45,7 @@ def score_of(file: NetworkFile, action: Action, backbone: nn.Module | None = Non
     Raises:
         CheckpointError: the file holds no score, or one of another group, or its tensors do not fit.
     """
+    network = file.build(NoiseNetwork) if backbone is None else file.fill(backbone)  # type: ignore[type-abstract]
     name = file.path
     if "score" not in file.header:
         raise CheckpointError(f"{name}: expected the group and the noise of a score in the header, got none")
@@ -58,7 +59,6 @@ def score_of(file: NetworkFile, action: Action, backbone: nn.Module | None = Non
             f"{name}: expected a score on {action.group!r}, got one on another group, of dimension "
             f"{entry['group']['dim']}"
         )
-    network = file.build(NoiseNetwork) if backbone is None else file.fill(backbone)  # type: ignore[type-abstract]
     score = LearnedScore(
         action.with_scale(entry["scale"]),
         GeometricSchedule(*entry["schedule"]),
