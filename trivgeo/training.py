@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
-from trivgeo import __version__
+import trivgeo
 from trivgeo._random import keyed
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import ConfigurationError
@@ -253,7 +253,7 @@ class Bar(pl.Callback):
 def versions() -> dict[str, str]:
     """Versions of what makes the numbers."""
     return {
-        "trivgeo": __version__,
+        "trivgeo": trivgeo.__version__,
         "torch": torch.__version__,
         "lightning": version("lightning"),
         "python": platform.python_version(),
@@ -283,7 +283,7 @@ def train(
         batch_size: data of each step.
         seconds: see `NetworkTraining`.
         folder: where the state is kept, every hundred steps or tenth of them, as ``last.ckpt``; ``None`` for nowhere.
-        progress: a progress bar; ``None`` for one on a terminal.
+        progress: a bar of the steps; ``None`` for one on a terminal.
     """
     each = max(1, min(100, steps // 10))
     epochs = -(-steps // each)

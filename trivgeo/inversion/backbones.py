@@ -372,7 +372,7 @@ def backbone_for(action: Action, x: Any) -> NoiseNetwork:
 
     Args:
         action: on the data.
-        x: clean data with one batch dimension.
+        x: see `LearnedScore.noisy`.
 
     Raises:
         ConfigurationError: no function is registered for this kind of action.
