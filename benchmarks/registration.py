@@ -110,7 +110,7 @@ def main() -> None:
             "median shift": float(shift.median()),
             "seconds": float(seconds.mean()),
         }
-    print(json.dumps({"environment": environment(), **vars(arguments), "methods": table}, indent=1))  # noqa: T201
+    print(json.dumps({"environment": environment(), **vars(arguments), "methods": table}, indent=1))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from trivgeo.inversion.learned import LearnedScore, LevelFeatures
 from trivgeo.inversion.learned_energy import GaussianInitialEnergy
 from trivgeo.inversion.least_squares import (
     GemanMcClure,
+    Laplace,
     LeastSquares,
     LevenbergMarquardt,
     NearestPoints,
@@ -65,6 +66,7 @@ __all__ = [
     "KeepLower",
     "KineticLangevin",
     "Langevin",
+    "Laplace",
     "LearnedScore",
     "LeastSquares",
     "LevelFeatures",
