@@ -1,5 +1,6 @@
 """Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics."""
 
+from trivgeo.sde.adaptive import AdaptiveSolution, DormandPrince5, solve_adaptive
 from trivgeo.sde.denoising import (
     AncestralStep,
     DenoisingStep,
@@ -22,6 +23,13 @@ from trivgeo.sde.flow import probability_flow, probability_flow_sample
 from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
 from trivgeo.sde.langevin import PhasePoint, SplittingOBABO, UnderdampedLangevin, overdamped_langevin
 from trivgeo.sde.learned import ScoreNetwork, denoising_loss, implicit_loss
+from trivgeo.sde.likelihood import (
+    Divergence,
+    ExactDivergence,
+    FlowLikelihood,
+    HutchinsonDivergence,
+    flow_likelihood,
+)
 from trivgeo.sde.noise import NoiseKernel, NoisePaths, NoiseReplay, forward_noising
 from trivgeo.sde.process import (
     Displacement,
@@ -38,24 +46,32 @@ from trivgeo.sde.process import (
 )
 from trivgeo.sde.resampling import PopulationWeights, Resampling, noise_log_density, systematic_indices
 from trivgeo.sde.reverse import reverse_diffusion, reverse_process
-from trivgeo.sde.schedule import ConstantSchedule, GeometricSchedule, Schedule
+from trivgeo.sde.schedule import ConstantSchedule, CosineSchedule, GeometricSchedule, LinearSchedule, Schedule
 from trivgeo.sde.score import EnergySamples, FunctionScore, Run, Score, ScoreEstimate
 from trivgeo.sde.steppers import GeometricHeun, RungeKuttaMuntheKaas4
 
 __all__ = [
+    "AdaptiveSolution",
     "AncestralStep",
     "ConstantSchedule",
+    "CosineSchedule",
     "DenoisingStep",
     "Displacement",
+    "Divergence",
+    "DormandPrince5",
     "EnergySamples",
     "EnergyScore",
     "EnergyTrace",
+    "ExactDivergence",
     "ExponentialEuler",
+    "FlowLikelihood",
     "FlowStep",
     "Fold",
     "FunctionScore",
     "GeometricHeun",
     "GeometricSchedule",
+    "HutchinsonDivergence",
+    "LinearSchedule",
     "NoiseKernel",
     "NoisePaths",
     "NoiseReplay",
@@ -82,6 +98,7 @@ __all__ = [
     "UnderdampedLangevin",
     "denoising_loss",
     "effective_sample_size",
+    "flow_likelihood",
     "forward_noising",
     "gathered",
     "implicit_loss",
@@ -94,6 +111,7 @@ __all__ = [
     "reverse_diffusion",
     "reverse_process",
     "solve",
+    "solve_adaptive",
     "stein_z_scores",
     "systematic_indices",
     "trivialized_grad",
