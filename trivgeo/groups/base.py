@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._numerics import in_single, log_abs_det
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import _fingerprint
 from trivgeo.groups._matrices import phi1_ad
@@ -98,7 +99,8 @@ class LieGroup(ABC):
 
         Returns:
             The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
-            every natural basis vector and of three fixed vectors, and the ``products`` of these three.
+            every natural basis vector and of three fixed vectors, the ``products`` of these three, and the ``periods``
+            of the entries of elements, zero where there is none.
         """
         if self._fingerprint is None:
             self._fingerprint = _fingerprint.of(self)
@@ -157,6 +159,30 @@ class LieGroup(ABC):
     def _project(self, g: Tensor) -> Tensor:
         """The element that ``g`` is meant to be; subclasses whose coordinates obey equations restore them."""
         return g
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether the group is known to be compact; then `random_haar` draws from its Haar measure."""
+        return False
+
+    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Elements of the uniform law, in the dtype (no half precision) and on the device of ``like``."""
+        raise ConfigurationError(f"{self!r}: expected a compact group, since on others no Haar law can be drawn from")
+
+    def _periods(self) -> Tensor:
+        """What can be added to an entry of an element without changing it, zero if nothing; float64 on the CPU."""
+        return torch.zeros(self._element_shape, dtype=torch.float64)
+
+    def __pow__(self, n: int) -> LieGroup:
+        """The `DirectProduct` of n copies, whose operations run on all copies at once."""
+        from trivgeo.groups.product import DirectProduct  # a group itself
+
+        check_count("n", n)
+        natural = self if self._basis.is_natural else self.with_scale(None)
+        scale = None
+        if natural is not self:
+            scale = self.scale.repeat(n) if self.scale.ndim == 1 else torch.block_diag(*[self.scale] * n)
+        return DirectProduct([natural] * n, scale=scale)
 
     def action(self) -> PointAction:
         """The group's standard action on points.
@@ -274,10 +300,27 @@ class LieGroup(ABC):
     ) -> Tensor:
         """Elements ``exp(v)`` with v normal of standard deviation ``std`` in every basis direction.
 
-        Not Haar-uniform: on a non-compact group no such law exists.
+        Not Haar-uniform: see `random_haar`.
         """
         v = torch.randn(*batch, self.dim, generator=generator, dtype=dtype, device=device)
         return self.exp(std * v)
+
+    @final
+    def random_haar(
+        self,
+        *batch: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Elements ``[*batch, *element_shape]`` of the uniform law: the Haar measure of total mass one.
+
+        Raises:
+            ConfigurationError: the group is not compact (or not known to be, see `is_compact`), so that it has none.
+        """
+        return in_single(
+            lambda like: self._random_haar(batch, like, generator), self.identity(dtype=dtype, device=device)
+        )
 
     @final
     def with_scale(self: GroupT, scale: Scale) -> GroupT:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
 from trivgeo._numerics import polynomial
+from trivgeo._random import normal
 from trivgeo.groups._matrices import circular, identity_like, polar
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
@@ -82,17 +84,14 @@ class SO(MatrixGroup):
         top, bottom = g[..., self._first, :], g[..., self._second, :]
         return top[..., self._first] * bottom[..., self._second] - top[..., self._second] * bottom[..., self._first]
 
-    def uniform(
-        self,
-        *batch: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        """Rotations of the Haar-uniform law, ``[*batch, n, n]`` (Stewart 1980: signed QR of a normal matrix)."""
-        n = self.size
-        normal = torch.randn(*batch, n, n, generator=generator, dtype=dtype, device=device)
-        q, r = torch.linalg.qr(normal)
+    @property
+    def is_compact(self) -> bool:
+        """Yes."""
+        return True
+
+    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Signed QR of a normal matrix (Stewart 1980)."""
+        q, r = torch.linalg.qr(normal((*batch, self.size, self.size), like, generator))
         q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
         sign = torch.where(_is_proper(q), 1.0, -1.0).to(q.dtype)
         return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)

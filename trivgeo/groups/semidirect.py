@@ -211,6 +211,9 @@ class SemidirectProduct(LieGroup):
             self.ideal.identity(*batch, dtype=dtype, device=device),
         )
 
+    def _periods(self) -> Tensor:
+        return self._join(self.complement._periods(), self.ideal._periods())
+
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         (hg, ng), (hh, nh) = self._split(g), self._split(h)
         return self._join(self.complement._compose(hg, hh), self.ideal._compose(ng, self.automorphism.apply(hg, nh)))
