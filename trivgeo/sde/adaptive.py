@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -131,7 +132,7 @@ def solve_adaptive(
     state = pair.init(equation, initial, start, None)
     lost = ~_all_finite(state.memory, len(batch))
     t, h, steps, evaluations = start, 0.05 * (end - start), 0, 1
-    smallest = 1e-7 * abs(end - start)
+    smallest = 1e-6 * abs(end - start)
     while t != end:
         if steps == max_steps:
             raise ConfigurationError(f"max_steps: expected enough to reach t = {end:g}, got {max_steps} up to {t:g}")
@@ -139,15 +140,16 @@ def solve_adaptive(
         new, defect = pair.attempt(equation, state, t, after)
         evaluations += len(_NODES) - 1
         fine = _all_finite(defect, len(batch)) & _all_finite(new.memory, len(batch))
+        if abs(after - t) <= smallest:
+            lost = lost | ~fine
         error = torch.where(lost, 0.0, torch.where(fine, defect.square().mean(-1).sqrt(), torch.inf))
         size = float(error.max()) / tolerance if error.numel() else 0.0
         if size > 1.0 and abs(after - t) > smallest:
-            h = (after - t) * max(_SHRINK, _SAFETY * size ** (-1.0 / _ORDER))
+            h = (after - t) * (max(_SHRINK, _SAFETY * size ** (-1.0 / _ORDER)) if math.isfinite(size) else 0.02)
             continue
-        lost = lost | ~fine
         keep = lost.reshape(*lost.shape, *[1] * (new.y.ndim - lost.ndim))
         state = StepState(torch.where(keep, state.y, new.y), torch.where(lost.unsqueeze(-1), 0.0, new.memory))
-        h = (after - t) * min(_GROW, _SAFETY * max(size, 1e-10) ** (-1.0 / _ORDER))
+        h = (after - t) * min(_GROW, _SAFETY * min(max(size, 1e-10), 1.0) ** (-1.0 / _ORDER))
         t, steps = after, steps + 1
     final = torch.where(lost.reshape(*lost.shape, *[1] * (initial.ndim - lost.ndim)), torch.nan, state.y)
     return AdaptiveSolution(final, lost.long(), steps, evaluations)
