@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -235,14 +236,14 @@ def join_state(group: LieGroup, point: KineticPoint) -> Tensor:
 class SplittingAOA(Stepper[KineticDiffusion, KineticPoint]):
     r"""Half a drift, the noise, half a drift: a palindrome of exact flows; one score and two exponentials a step.
 
-    The momentum is exact for a constant :math:`r = \nabla_\xi \log p_t + \xi`, which is zero at equilibrium: backwards
-    over h, :math:`\xi \leftarrow e^{-\gamma h} \xi + 2 (1 - e^{-\gamma h}) r + (1 - e^{-2 \gamma h})^{1/2} z`. The score
-    is asked for in the middle of a step, never at its end.
+    The momentum is exact for a constant :math:`r = \nabla_\xi \log p_t + \xi`, which is zero at equilibrium:
+    :math:`\xi \leftarrow e^{-\gamma h} \xi + 2 (1 - e^{-\gamma h}) r + (1 - e^{-2 \gamma h})^{1/2} z` backwards over
+    h. The score is asked for in the middle of a step, never at its end.
     """
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
         """The middles of the steps."""
-        return tuple(0.5 * (a + b) for a, b in zip(grid[:-1], grid[1:], strict=True))
+        return tuple(0.5 * (a + b) for a, b in itertools.pairwise(grid))
 
     def step(
         self,

@@ -75,7 +75,9 @@ class NormalLaw(TerminalLaw):
         factor: F, lower triangular, ``[dim, dim]``.
     """
 
-    def __init__(self, group: LieGroup, centre: Tensor, mean: Float[Tensor, " n"], factor: Float[Tensor, "n n"]) -> None:
+    def __init__(
+        self, group: LieGroup, centre: Tensor, mean: Float[Tensor, " n"], factor: Float[Tensor, "n n"]
+    ) -> None:
         super().__init__()
         self._group = group
         for name, value in (("centre", centre), ("mean", mean), ("factor", factor)):
