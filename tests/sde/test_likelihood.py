@@ -63,9 +63,9 @@ class TestLikelihood:
     def test_known_laws(self, name: str) -> None:
         """Far within 0.01, on groups that are and are not unimodular; without the term a the last would be off."""
         target = TARGETS[name]
-        g = target.sample(20, seed=3)
-        found = flow_likelihood(carrying(target), g, lambda x: log_density(moved(target), x), tolerance=1e-6)
-        assert_relative(found.log_density, log_density(target, g), 2e-4)
+        g = target.sample(6, seed=3)
+        found = flow_likelihood(carrying(target), g, lambda x: log_density(moved(target), x), tolerance=1e-5)
+        assert_relative(found.log_density, log_density(target, g), 1e-3)
         assert not found.failures.any()
         expected = target.coordinates(g)
         for i, law in enumerate(target.laws):
@@ -86,8 +86,8 @@ class TestLikelihood:
         group, g, matrix = Affine(2), Affine(2).random(2, generator=seeded(0), dtype=torch.float64), randn(6, 6, seed=2)
         field = lambda x: x.flatten(-2) @ matrix  # noqa: E731
         value, exact = ExactDivergence()(group, field, g)
-        many = HutchinsonDivergence(20_000).prepare(value, seeded(1))
-        assert_relative(many(group, field, g)[1], exact, 0.05, floor=5.0)
+        many = HutchinsonDivergence(5000).prepare(value, seeded(1))
+        assert_relative(many(group, field, g)[1], exact, 0.1, floor=5.0)
         first = ExactDivergence(range(2))(group, field, g)[1] + ExactDivergence(range(2, 6))(group, field, g)[1]
         a = group.algebra.trace_ad_like(g)
         assert_relative(first + value @ a, exact, 1e-10)
@@ -120,22 +120,22 @@ class TestPair:
     def test_order(self) -> None:
         sde = TrivializedSDE(SO(3), ConstantSchedule(0.0), self.spinning, noisy=False)
         g = SO(3).random(4, generator=seeded(0), dtype=torch.float64)
-        exact = solve(sde, g, uniform_grid(160), stepper=DormandPrince5()).final
+        exact = solve(sde, g, uniform_grid(60), stepper=DormandPrince5()).final
         errors = [
             float((solve(sde, g, uniform_grid(n), stepper=DormandPrince5()).final - exact).abs().max()) for n in (4, 8)
         ]
         assert math.log2(errors[0] / errors[1]) > 4.6, errors
 
-    @pytest.mark.parametrize("tolerance", [1e-4, 1e-7])
+    @pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
     def test_tolerance(self, tolerance: float) -> None:
         sde = TrivializedSDE(SO(3), ConstantSchedule(0.0), self.spinning, noisy=False)
         g = SO(3).random(4, generator=seeded(0), dtype=torch.float64)
         there = solve_adaptive(sde, g, 0.0, 2.0, tolerance=tolerance)
-        exact = solve(sde, g, uniform_grid(200, 0.0, 2.0), stepper=DormandPrince5()).final
+        exact = solve(sde, g, uniform_grid(60, 0.0, 2.0), stepper=DormandPrince5()).final
         assert float((there.final - exact).abs().max()) < 20 * tolerance
         back = solve_adaptive(sde, there.final, 2.0, 0.0, tolerance=tolerance)
         assert float((back.final - g).abs().max()) < 20 * tolerance
-        assert there.evaluations == 1 + 6 * there.steps or there.evaluations > 1 + 6 * there.steps
+        assert there.evaluations >= 1 + 6 * there.steps
 
     def test_fewer_steps_where_it_is_easy(self) -> None:
         sde = TrivializedSDE(SO(3), ConstantSchedule(0.0), self.spinning, noisy=False)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +129,7 @@ def train(lessons: NetworkLessons, folder: Path | None, progress: bool) -> None:
         )
     device = lessons.data.device
     last = None if folder is None else folder / "last.ckpt"
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet():
         # Lightning's use of torch, not ours
         warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
         warnings.filterwarnings("ignore", message=r"Checkpoint directory .* exists", category=UserWarning)
@@ -143,3 +145,15 @@ def train(lessons: NetworkLessons, folder: Path | None, progress: bool) -> None:
             enable_model_summary=False,
         )
         trainer.fit(lessons, lessons.train_dataloader(), ckpt_path=last if last is not None and last.exists() else None)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Lightning's notes on devices and services."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
