@@ -217,7 +217,8 @@ class TimeEvolutions(DrawnElements):
         test: int = 2000,
     ) -> None:
         super().__init__(train, test)
-        self.group = SU(n)
+        self.unitary = SU(n)
+        self.group = self.unitary
         self.n, self.system, self.time, self.spread = n, system, time, check_fraction("spread", spread)
         if system not in ("oscillator", "ising") or (system == "ising" and n & (n - 1)):
             raise ConfigurationError(f"system: expected oscillator, or ising and n a power of 2, got {system!r}, {n}")
@@ -230,7 +231,7 @@ class TimeEvolutions(DrawnElements):
         h = h - trace * torch.eye(self.n, dtype=h.dtype)
         t = self.time * (0.5 + 0.5 * torch.rand(number, 1, 1, generator=generator, dtype=torch.float64))
         zero = torch.zeros_like(h)
-        return self.group.exp(self.group.vee(torch.stack([zero, -t * h], -1)))
+        return self.unitary.exp(self.unitary.vee(torch.stack([zero, -t * h], -1)))
 
     def coordinates(self, g: Tensor) -> Tensor:
         """The first two entries."""

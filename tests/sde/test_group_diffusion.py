@@ -87,9 +87,7 @@ class TestModel:
         assert bool(torch.isfinite(estimate).all())
 
 
-@pytest.mark.parametrize(
-    "group", [SO(3), SU(2), SE(2), affine_line(), DirectProduct(Torus(1), Translation(1))], ids=repr
-)
+@pytest.mark.parametrize("group", [SO(3), SE(2), DirectProduct(SU(2), Translation(1))], ids=repr)
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_on_every_kind_of_group(group: LieGroup, kind: str) -> None:
     """A few steps: finite densities and samples that are elements."""
@@ -103,47 +101,32 @@ def test_runs_on_every_kind_of_group(group: LieGroup, kind: str) -> None:
     assert float((group.project(g) - g).abs().max()) < 1e-5
 
 
-def test_resumes(tmp_path: Path) -> None:
+def test_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A training that was stopped goes on where it was."""
     data = Torus(1).random_haar(50, generator=seeded(0))
-
-    class Stopped(Exception):  # noqa: N818
-        pass
-
-    whole = GroupDiffusion(Torus(1), "flow", width=8, depth=1).fit(
-        data, steps=100, folder=tmp_path / "a", progress=False
-    )
-    from trivgeo.sde.training import NetworkLessons
-
+    seen: list[int] = []
     step = NetworkLessons.training_step
 
-    def killed(self: NetworkLessons, batch: int, index: int) -> Tensor:
-        if self.global_step == 60:
-            raise Stopped
-        return step(self, batch, index)
+    def run(folder: str, last: int = 100) -> GroupDiffusion:
+        """Killed at a step."""
 
-    NetworkLessons.training_step = killed  # type: ignore[method-assign]
-    try:
-        with pytest.raises(Stopped):
-            GroupDiffusion(Torus(1), "flow", width=8, depth=1).fit(
-                data, steps=100, folder=tmp_path / "b", progress=False
-            )
-    finally:
-        NetworkLessons.training_step = step  # type: ignore[method-assign]
-    seen: list[int] = []
+        def counted(self: NetworkLessons, batch: int, index: int) -> Tensor:
+            if self.global_step == last:
+                raise InterruptedError
+            seen.append(self.global_step)
+            return step(self, batch, index)
 
-    def counted(self: NetworkLessons, batch: int, index: int) -> Tensor:
-        seen.append(self.global_step)
-        return step(self, batch, index)
+        monkeypatch.setattr(NetworkLessons, "training_step", counted)
+        model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
+        return model.fit(data, steps=100, batch_size=16, folder=tmp_path / folder, progress=False)
 
-    NetworkLessons.training_step = counted  # type: ignore[method-assign]
-    try:
-        other = run("b")
-    finally:
-        NetworkLessons.training_step = step  # type: ignore[method-assign]
+    whole = run("a")
+    with pytest.raises(InterruptedError):
+        run("b", last=60)
+    seen.clear()
+    other = run("b")
     assert seen == list(range(60, 100))
-    g = data[:5]
-    assert torch.allclose(whole.log_prob(g), other.log_prob(g), atol=1e-4)
+    assert torch.allclose(whole.log_prob(data[:5]), other.log_prob(data[:5]), atol=1e-4)
 
 
 def test_bad_input() -> None:

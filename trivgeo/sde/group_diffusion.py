@@ -51,6 +51,11 @@ class GroupDiffusion(nn.Module):
         seed: of the initial weights and of the training.
         width: see `GroupNetwork`, also for ``depth``.
 
+    Attributes:
+        law: what noise ends at; none before `fit`.
+        settings: the levels of noise that `fit` found.
+        lost: rows of the training that did not count, for want of a logarithm.
+
     Raises:
         ConfigurationError: a setting is out of range.
     """
@@ -59,7 +64,7 @@ class GroupDiffusion(nn.Module):
         self, group: LieGroup, kind: str = "diffusion", seed: int = 0, *, width: int = 256, depth: int = 3
     ) -> None:
         super().__init__()
-        self.group = check_type("group", group, LieGroup)
+        self.group = check_type("group", group, LieGroup)  # type: ignore[type-abstract]
         self.kind = check_choice("kind", kind, KINDS)
         self.seed = check_count("seed", seed, 0)
         self.settings: dict[str, float] = {}
@@ -68,6 +73,7 @@ class GroupDiffusion(nn.Module):
             seeing = kind == "momentum" and not group.algebra.is_abelian
             self.network = GroupNetwork(group, seeing, width, depth)
         self.law: TerminalLaw | None = None
+        self.lost = 0
         self._shape = (width, depth)
 
     @property
@@ -142,6 +148,7 @@ class GroupDiffusion(nn.Module):
         run(lessons, None if folder is None else Path(folder), progress)
         self.network.load_state_dict(lessons.average.state_dict())
         self.network.to(train).eval()
+        self.lost = int(lessons.lost)
         return self
 
     def sample(

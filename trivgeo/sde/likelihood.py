@@ -71,9 +71,8 @@ class ExactDivergence(Divergence):
         unit = torch.eye(group.dim, dtype=value.dtype, device=value.device)[list(chosen)]
 
         def diagonal(direction: Tensor) -> Tensor:
-            _, change = torch.func.jvp(
-                lambda v: field(group.perturb(g, v)), (zero,), (direction.expand_as(zero).contiguous(),)
-            )
+            tangent = direction.expand_as(zero).contiguous()
+            change = torch.func.jvp(lambda v: field(group.perturb(g, v)), (zero,), (tangent,))[1]
             return (change * direction).sum(-1)
 
         return value, torch.func.vmap(diagonal)(unit).sum(0)

@@ -51,7 +51,7 @@ class NetworkLessons(pl.LightningModule):
         self.register_buffer("seconds", torch.zeros((), dtype=torch.float64))
         self.seconds: Tensor
         self._clock = 0.0
-        self.failures = 0
+        self.lost = data.new_zeros((), dtype=torch.long)
 
     def train_dataloader(self) -> Iterator[int]:
         """Numbers of steps; every step draws its own batch."""
@@ -85,7 +85,7 @@ class NetworkLessons(pl.LightningModule):
             found.unsqueeze(-1), target, 0.0
         )
         loss = (missed.square().mean(-1) * found).sum() / found.sum().clamp(min=1)
-        self.failures = self.failures + (~found).sum()
+        self.lost = self.lost + (~found).sum()
         self.log("loss", loss.detach(), prog_bar=True)
         return loss
 
