@@ -124,7 +124,7 @@ class GroupDiffusion(nn.Module):
 
         Raises:
             ShapeError: the data are no batch of two elements or more.
-            NonFiniteError: they hold NaN or infinity.
+            NonFiniteError: they hold NaN or infinity, or what is no element.
             ConfigurationError: a number is out of range.
         """
         from trivgeo.sde.training import NetworkLessons
@@ -141,8 +141,10 @@ class GroupDiffusion(nn.Module):
             "learning_rate": learning_rate,
             "seed": self.seed,
         }
-        self.to(train)
         data = self.group.project(train.detach())
+        if not bool(torch.isfinite(data).all()):
+            raise NonFiniteError(f"train: expected elements of {self.group!r}, got rows that are near none")
+        self.to(train)
         self._adapt(data)
         lessons = NetworkLessons(self.network, self.transport, data, settings)
         run(lessons, None if folder is None else Path(folder), progress)
