@@ -12,10 +12,11 @@ from torch import Tensor
 
 from trivgeo._numerics import polynomial
 from trivgeo._random import normal
+from trivgeo.checks import check_count
 from trivgeo.groups._matrices import circular, identity_like, polar
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
-from trivgeo.groups.matrix import MatrixGroup, check_size
+from trivgeo.groups.matrix import MatrixGroup
 
 __all__ = ["SO"]
 
@@ -24,6 +25,8 @@ _ATAN_RADIUS = 0.02
 _ATAN_SERIES = tuple(2.0 * (-1) ** k / (2 * k + 1) for k in range(10))
 
 _PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
+
+_NORM_DEFECT = 1e-2  # of the squared norm, far above round-off
 
 
 @final
@@ -46,7 +49,7 @@ class SO(MatrixGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 2)
+        check_count("n", n, 2)
         pairs = [(1, 2), (2, 0), (0, 1)] if n == 3 else [(i, j) for i in range(n) for j in range(i + 1, n)]
         basis = torch.zeros(len(pairs), n, n, dtype=torch.float64)
         for row, (i, j) in enumerate(pairs):
@@ -75,7 +78,10 @@ class SO(MatrixGroup):
         return super()._exp(v) if self._closed is None else self._closed.exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        return super()._log(g) if self._closed is None else self._closed.log(g)
+        """NaN also where the norm is not that of a rotation: 2 I has no logarithm here."""
+        v = super()._log(g) if self._closed is None else self._closed.log(g)
+        off = (g.detach().square().sum((-2, -1)) / self.size - 1.0).abs()
+        return torch.where((off < _NORM_DEFECT).unsqueeze(-1), v, math.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """In general the minors of order 2."""

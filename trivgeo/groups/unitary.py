@@ -14,12 +14,12 @@ from torch.autograd import forward_ad
 
 from trivgeo._numerics import Constant, dense_exp, polynomial
 from trivgeo._random import normal
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups._matrices.circular import circular
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.matrix import check_size
 
 __all__ = ["SU", "U", "UnitaryGroup"]
 
@@ -68,7 +68,7 @@ class UnitaryGroup(LieGroup):
 
     def to_complex(self, g: Float[Tensor, "*batch n n 2"]) -> Complex[Tensor, "*batch n n"]:
         """Elements as complex matrices."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return torch.complex(*g.unbind(-1))
 
     def from_complex(self, matrix: Complex[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n 2"]:
@@ -94,12 +94,12 @@ class UnitaryGroup(LieGroup):
 
     def hat(self, v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n n 2"]:
         """The skew-Hermitian matrix of an algebra vector."""
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return self._tangent(self.basis.to_natural(v))
 
     def vee(self, matrix: Float[Tensor, "*batch n n 2"]) -> Float[Tensor, "*batch d"]:
         """The algebra vector of a matrix (of its projection on the algebra, in general)."""
-        self.check_elements(matrix, "matrix")
+        matrix = self.check_elements(matrix, "matrix")
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _tangent(self, v: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class U(UnitaryGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 1)
+        check_count("n", n)
         basis, names = _gell_mann(n)
         phase = 1j * math.sqrt(2.0 / n) * torch.eye(n, dtype=torch.complex128)
         super().__init__(torch.cat([basis, phase[None]]), [*names, "I"], scale)
@@ -235,7 +235,7 @@ class SU(UnitaryGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 2)
+        check_count("n", n, 2)
         super().__init__(*_gell_mann(n), scale)
 
     def _exp(self, v: Tensor) -> Tensor:
