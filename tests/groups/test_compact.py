@@ -84,6 +84,8 @@ class TestUnitary:
         log = group.log(g)
         bound = 1e-12 if dtype == torch.float64 else 1e-5
         assert_relative(group.exp(log), g, bound)
+        # the branch with derivatives, which knows no eigenvectors
+        assert_relative(group.log(g.requires_grad_()).detach(), log, 10 * bound)
         angles = torch.linalg.eigvalsh(1j * group.to_complex(group.hat(log)).to(torch.complex128))
         assert float(angles[:, -1].sub(angles[:, 0]).max()) < 2 * math.pi + 1e-5
 
@@ -131,8 +133,12 @@ class TestUnitary:
             assert float(min(errors)) < 1e-11
 
     def test_elements_without_a_single_logarithm(self) -> None:
-        g = torch.stack([SU(2).identity(dtype=torch.float64), -SU(2).identity(dtype=torch.float64)])
-        assert SU(2).has_log(g).tolist() == [True, False]
+        root = torch.polar(torch.ones(()), torch.tensor(2 * math.pi / 3)).to(torch.complex128)
+        centre = SU(3).from_complex(root * torch.eye(3, dtype=torch.complex128))
+        for group, bad in ((SU(2), -SU(2).identity(dtype=torch.float64)), (SU(3), centre)):
+            g = torch.stack([group.identity(dtype=torch.float64), bad, torch.full_like(bad, math.nan)])
+            assert group.has_log(g).tolist() == [True, False, False]
+            assert group.has_log(g.requires_grad_()).tolist() == [True, False, False]
 
     def test_projection(self) -> None:
         for group in (SU(2), SU(4), U(3)):

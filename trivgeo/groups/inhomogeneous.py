@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from typing import final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det, polynomial
+from trivgeo.checks import check_count
+from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import (
     circular,
     circular_slopes,
@@ -21,7 +24,7 @@ from trivgeo.groups._matrices import (
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.matrix import GLPlus, MatrixGroup, check_size
+from trivgeo.groups.matrix import GLPlus, MatrixGroup
 from trivgeo.groups.orthogonal import SO, cross_matrix, rotation_matrix, squared_norm
 
 __all__ = ["SE", "Affine", "InhomogeneousGroup"]
@@ -40,6 +43,9 @@ _COT_SERIES = (
     43867 / 5109094217170944000,
     174611 / 802857662698291200000,
 )
+
+
+_LAST_ROW = 1e-5  # by how much the last row of a homogeneous matrix may be off
 
 
 class InhomogeneousGroup(LieGroup):
@@ -70,7 +76,7 @@ class InhomogeneousGroup(LieGroup):
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._split(g)
 
     def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,9 +89,24 @@ class InhomogeneousGroup(LieGroup):
 
     def homogeneous(self, g: Tensor) -> Tensor:
         """The matrix ``[[A, b], [0, 1]]``, ``[*batch, n + 1, n + 1]``."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         last = torch.eye(self.size + 1, dtype=g.dtype, device=g.device)[-1:]
         return torch.cat([g, last.expand(*self.batch_shape(g), -1, -1)], -2)
+
+    def from_homogeneous(self, matrix: Float[Tensor, "*batch k k"]) -> Tensor:
+        """The element of a matrix ``[[A, b], [0, 1]]``, the inverse of `homogeneous`.
+
+        That A is in the linear group is not checked (see `project`); NaN where the last row is not (0, ..., 0, 1).
+
+        Raises:
+            ShapeError: the matrices are not of size n + 1.
+        """
+        k = self.size + 1
+        if matrix.ndim < 2 or matrix.shape[-2:] != (k, k):
+            raise ShapeError(f"matrix: expected [*batch, {k}, {k}], got {list(matrix.shape)}")
+        last = torch.eye(k, dtype=matrix.dtype, device=matrix.device)[-1]
+        good = ((matrix[..., -1, :] - last).detach().abs() <= _LAST_ROW).all(-1)
+        return torch.where(good[..., None, None], matrix[..., :-1, :], torch.nan)
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -279,7 +300,7 @@ class Affine(InhomogeneousGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 1)
+        check_count("n", n, 1)
         super().__init__(GLPlus(n), scale)
 
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:

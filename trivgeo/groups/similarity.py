@@ -9,12 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det
+from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import identity_like, matvec
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
-from trivgeo.groups.matrix import MatrixGroup, check_size
+from trivgeo.groups.matrix import MatrixGroup
 from trivgeo.groups.orthogonal import SO
 
 __all__ = ["ScaledRotations", "Similarity"]
@@ -36,7 +37,7 @@ class ScaledRotations(MatrixGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 2)
+        check_count("n", n, 2)
         self.rotations = SO(n)
         dilation = torch.eye(n, dtype=torch.float64)
         basis = torch.cat([self.rotations.hat(torch.eye(self.rotations.dim, dtype=torch.float64)), dilation[None]])
@@ -47,7 +48,7 @@ class ScaledRotations(MatrixGroup):
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The rotation ``[*batch, n, n]`` and the scale ``[*batch]``; NaN at the zero matrix."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._split(g)
 
     def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,7 +146,7 @@ class Similarity(InhomogeneousGroup):
         self, g: Tensor
     ) -> tuple[Float[Tensor, "*batch n n"], Float[Tensor, "*batch"], Float[Tensor, "*batch n"]]:
         """The rotation, the scale and the translation of an element: the inverse of `from_parts`."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         a, b = self._split(g)
         return *self.linear._split(a), b
 

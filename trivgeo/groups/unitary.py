@@ -10,19 +10,21 @@ from typing import final
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from trivgeo._numerics import Constant, polynomial
+from trivgeo._numerics import Constant, dense_exp, polynomial
 from trivgeo._random import normal
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups._matrices.circular import circular
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.matrix import check_size
 
 __all__ = ["SU", "U", "UnitaryGroup"]
 
 _POLAR_STEPS = 12
+_LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
 # atan(r) / r = sum_k (-r^2)^k / (2k + 1)
 _ATAN_RADIUS = 0.02
 _ATAN_SERIES = tuple((-1.0) ** k / (2 * k + 1) for k in range(10))
@@ -66,7 +68,7 @@ class UnitaryGroup(LieGroup):
 
     def to_complex(self, g: Float[Tensor, "*batch n n 2"]) -> Complex[Tensor, "*batch n n"]:
         """Elements as complex matrices."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return torch.complex(*g.unbind(-1))
 
     def from_complex(self, matrix: Complex[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n 2"]:
@@ -92,12 +94,12 @@ class UnitaryGroup(LieGroup):
 
     def hat(self, v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n n 2"]:
         """The skew-Hermitian matrix of an algebra vector."""
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return self._tangent(self.basis.to_natural(v))
 
     def vee(self, matrix: Float[Tensor, "*batch n n 2"]) -> Float[Tensor, "*batch d"]:
         """The algebra vector of a matrix (of its projection on the algebra, in general)."""
-        self.check_elements(matrix, "matrix")
+        matrix = self.check_elements(matrix, "matrix")
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _tangent(self, v: Tensor) -> Tensor:
@@ -115,51 +117,48 @@ class UnitaryGroup(LieGroup):
 
     def _exp(self, v: Tensor) -> Tensor:
         # in float64, so that float32 elements are unitary to their last digit
-        matrix = _embedded(self._tangent(v)).double()
-        return _from_columns(self._kernel.exp(matrix)[..., : self.size]).to(v.dtype)
+        matrix = dense_exp(torch.complex(*self._tangent(v).double().unbind(-1)))
+        return torch.stack([matrix.real, matrix.imag], -1).to(v.dtype)
 
     def _log(self, g: Tensor) -> Tensor:
         r"""The logarithm whose eigenvalues lie between :math:`i (\varphi - 2 \pi)` and :math:`i \varphi`.
 
         :math:`\varphi = \pi + \delta` is an angle in a gap of the spectrum, so that it is
         :math:`i \delta + \log(e^{-i \delta} g)`, with the principal logarithm of a matrix that has no eigenvalue -1;
-        where :math:`\varphi` lies in the gap makes no difference, nor does it to derivatives.
+        where :math:`\varphi` lies in the gap makes no difference, nor does it to derivatives. The principal logarithm
+        by eigenvectors is 25 times as fast as by iteration (n = 8), but eigenvectors have no derivatives where
+        eigenvalues meet.
         """
-        delta = self._cut(g.detach()) - math.pi
+        delta, gap = self._cut(g.detach())
         cos, sin = delta.cos()[..., None, None], delta.sin()[..., None, None]
-        a, b = g.unbind(-1)
+        a, b = g.double().unbind(-1)
         turned = torch.stack([cos * a + sin * b, cos * b - sin * a], -1)
-        log = _from_columns(self._kernel.log(_embedded(turned))[..., : self.size])
-        eye = torch.eye(self.size, dtype=g.dtype, device=g.device)
-        phase = delta[..., None, None] * eye
-        return self._coordinates(log + torch.stack([torch.zeros_like(phase), phase], -1))
+        if _is_differentiated(g):
+            log = _from_columns(self._kernel.log(_embedded(turned))[..., : self.size])
+        else:
+            log = _eigenvector_log(turned, gap > _LEAST_GAP)
+        phase = delta[..., None, None] * torch.eye(self.size, dtype=log.dtype, device=g.device)
+        return self._coordinates(log + torch.stack([torch.zeros_like(phase), phase], -1)).to(g.dtype)
 
-    def _cut(self, g: Tensor) -> Tensor:
-        """An angle in the gap of the spectrum at which the logarithm is cut, ``[*batch]``."""
-        finite = torch.isfinite(g).flatten(-3).all(-1)[..., None, None]
-        eye = torch.eye(self.size, dtype=g.dtype, device=g.device)
-        matrix = torch.complex(torch.where(finite, g[..., 0], eye), torch.where(finite, g[..., 1], 0.0))
-        angles = torch.linalg.eigvals(matrix).angle().sort(-1).values
+    def _cut(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The middle of the gap of the spectrum in which the logarithm is cut, less pi, and its width, ``[*batch]``."""
+        angles = torch.linalg.eigvals(_finite(g)).angle().sort(-1).values
         last = self._last(angles)
         n = self.size
         around = torch.cat([angles - 2.0 * math.pi, angles, angles + 2.0 * math.pi], -1)
-        ends = [around.gather(-1, (last + n + k).unsqueeze(-1)).squeeze(-1) for k in (0, 1)]
-        return 0.5 * (ends[0] + ends[1])
+        low, high = (around.gather(-1, (last + n + k).unsqueeze(-1)).squeeze(-1) for k in (0, 1))
+        return 0.5 * (low + high) - math.pi, high - low
 
     @abstractmethod
     def _last(self, angles: Tensor) -> Tensor:
         """Which of the sorted angles ``[*batch, n]`` is to be the largest, from -n to n - 1; others go round."""
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """<e_i, g e_j g^-1>."""
-        d, n = self.dim, self.size
-        big = _embedded(g)
-        units = self._units.like(g).unflatten(-1, self._element_shape)
-        side = _columns(units).movedim(0, -2).flatten(-2)  # [2 n, d n]
-        left = (big @ side).unflatten(-1, (d, n)).unflatten(-3, (2, n)).movedim(-4, -1)  # [*batch, n, d, n, 2]
-        left = left.transpose(-4, -3)  # [*batch, d, n, n, 2]
-        moved = _from_columns(_embedded(left) @ _columns(self._inverse(g)).unsqueeze(-3))
-        return self._coordinates(moved).mT
+        """<e_i, g e_j g^-1>, with the entries of g e g^-1 from the Kronecker product of g and its conjugate."""
+        matrix = torch.complex(*g.unbind(-1))
+        product = matrix[..., :, None, :, None] * matrix.conj()[..., None, :, None, :]
+        units = torch.complex(*self._units.like(g).unflatten(-1, (-1, 2)).unbind(-1))  # [d, n^2]
+        return 0.5 * (units.conj() @ product.flatten(-4, -3).flatten(-2) @ units.mT).real
 
     def _project(self, g: Tensor) -> Tensor:
         """The nearest unitary matrix, by Newton's iteration; NaN where none is near."""
@@ -205,7 +204,7 @@ class U(UnitaryGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 1)
+        check_count("n", n)
         basis, names = _gell_mann(n)
         phase = 1j * math.sqrt(2.0 / n) * torch.eye(n, dtype=torch.complex128)
         super().__init__(torch.cat([basis, phase[None]]), [*names, "I"], scale)
@@ -236,7 +235,7 @@ class SU(UnitaryGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 2)
+        check_count("n", n, 2)
         super().__init__(*_gell_mann(n), scale)
 
     def _exp(self, v: Tensor) -> Tensor:
@@ -254,6 +253,39 @@ class SU(UnitaryGroup):
         cos, sin = angle.cos()[..., None, None], angle.sin()[..., None, None]
         a, b = g.unbind(-1)
         return torch.stack([cos * a + sin * b, cos * b - sin * a], -1)
+
+
+def _is_differentiated(x: Tensor) -> bool:
+    """Whether derivatives may be taken, or values cannot be looked at."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or (x.requires_grad and torch.is_grad_enabled())
+        or forward_ad.unpack_dual(x).tangent is not None
+        or x.is_meta
+    )
+
+
+def _finite(g: Tensor) -> Tensor:
+    """The complex matrices, in float64; those with NaN, of which LAPACK makes an error, replaced by the unit one."""
+    keep = torch.isfinite(g).flatten(-3).all(-1)[..., None, None]
+    eye = torch.eye(g.shape[-2], dtype=g.dtype, device=g.device)
+    return torch.complex(torch.where(keep, g[..., 0], eye).double(), torch.where(keep, g[..., 1], 0.0).double())
+
+
+def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
+    """The principal logarithm of unitary matrices, NaN but where ``good``.
+
+    Eigenvectors are those of the Hermitian :math:`i (I - g) (I + g)^{-1}`, whose eigenvalues are the tangents of half
+    the angles.
+    """
+    good = good & torch.isfinite(g).flatten(-3).all(-1)
+    eye = torch.eye(g.shape[-2], dtype=torch.complex128, device=g.device)
+    matrix = torch.where(good[..., None, None], _finite(g), eye)
+    _, vectors = torch.linalg.eigh(1j * torch.linalg.inv_ex(eye + matrix)[0] @ (eye - matrix))
+    angles = (vectors.conj() * (matrix @ vectors)).sum(-2).angle()
+    log = (vectors * (1j * angles).unsqueeze(-2)) @ vectors.mH
+    return torch.where(good[..., None, None, None], torch.stack([log.real, log.imag], -1), math.nan)
 
 
 def _embedded(g: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ class GroupDiffusion(nn.Module):
         folder: str | Path | None = None,
         progress: bool = True,
     ) -> GroupDiffusion:
-        """Train on elements, at most so many steps and minutes; needs Lightning (the extra ``generative``).
+        """Train on elements, at most so many steps and minutes; needs Lightning (``pip install trivgeo[training]``).
 
         Args:
             train: ``[m, *element_shape]``; on the device, and in the dtype, on which the model shall be.
