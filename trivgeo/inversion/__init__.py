@@ -7,6 +7,9 @@ from trivgeo.inversion.distillation import consistency_loss
 from trivgeo.inversion.domain import DomainDistance
 from trivgeo.inversion.energy import DataEnergy, FunctionEnergy
 from trivgeo.inversion.equivariant import TestTimeEquivariant
+from trivgeo.inversion.equivariant_operator import EquivariantOperator
+from trivgeo.inversion.field_backbone import FieldBackbone
+from trivgeo.inversion.field_energy import FieldBox, FieldSpectrum
 from trivgeo.inversion.focal import FoCal, Optimise
 from trivgeo.inversion.frame import FramedEnergy
 from trivgeo.inversion.inverter import Inverter, Stage
@@ -42,6 +45,10 @@ __all__ = [
     "Descend",
     "DomainDistance",
     "Draw",
+    "EquivariantOperator",
+    "FieldBackbone",
+    "FieldBox",
+    "FieldSpectrum",
     "FoCal",
     "FramedEnergy",
     "FunctionEnergy",
