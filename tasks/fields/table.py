@@ -1,0 +1,158 @@
+"""A neural operator with and without the symmetries of its equation: `python -m tasks.fields.table kdv`.
+
+Test sets are moved by random symmetries. Columns: the network alone; trained with augmentation; inversion by TIED; by a
+learned score; augmented training and learned inversion; the true transformation. Every network is trained for the same
+number of steps. A line of the JSON file is one number of training fields; lines that are there are not run again.
+"""
+
+import argparse
+import importlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tasks.fields import problems
+from tasks.fields.data import FieldData
+from tasks.fields.fno import SmallFNO
+from tasks.fields.problems import FieldProblem, Pairs
+from tasks.fields.training import WithParameters, relative_error, train
+from trivgeo.inversion import (
+    TIED,
+    AmortizedInverter,
+    Descend,
+    EquivariantOperator,
+    FieldBackbone,
+    FieldBox,
+    FieldSpectrum,
+    Inverter,
+    LearnedScore,
+)
+from trivgeo.sde import GeometricSchedule, RefiningStep
+
+PROBLEMS: dict[str, Callable[[], FieldProblem]] = {
+    "kdv": problems.kdv,
+    "kuramoto_sivashinsky": problems.kuramoto_sivashinsky,
+    "burgers": problems.burgers,
+}
+SIZES = (64, 128, 256, 512, 1024)
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def network(kind: str, seed: int) -> WithParameters:
+    """A Fourier neural operator: `small`, or that of the package neuraloperator."""
+    torch.manual_seed(seed)
+    if kind == "small":
+        return WithParameters(SmallFNO(2, 1, (12,), 32))
+    fno = importlib.import_module("neuralop.models").FNO
+    return WithParameters(fno(n_modes=(24,), in_channels=2, out_channels=1, hidden_channels=32, n_layers=4))
+
+
+def energy(problem: FieldProblem, fields: int, seed: int) -> FieldSpectrum:
+    """The grid and the spectrum of the training set."""
+    return FieldSpectrum(FieldBox(problem.grid), problem.solutions(fields, seed, [0.0]).values)
+
+
+def learned(problem: FieldProblem, fields: int, seed: int, steps: int = 800) -> AmortizedInverter:
+    """A learned score of clean training fields, and what looks at a field eight times with it."""
+    torch.manual_seed(seed)
+    clean = problem.solutions(fields, seed, [0.0])
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(fields, (512,), generator=generator)
+    examples = problem.action(problem.draw(512, generator), _take(clean, rows))
+    backbone = FieldBackbone(problem.action.group.dim, examples)
+    schedule = GeometricSchedule(0.02, 4.5)
+    score = LearnedScore(problem.action, schedule, backbone)
+    optimizer = torch.optim.Adam(backbone.parameters(), 2e-3)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        loss = score.loss(_take(clean, torch.randint(fields, (96,), generator=generator)), generator)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        decay.step()
+    return AmortizedInverter(score, energy(problem, fields, seed), steps=8, stepper=RefiningStep(), start="identity")
+
+
+def _take(x: Any, rows: Tensor) -> Any:
+    return torch.utils._pytree.tree_map(lambda leaf: leaf[rows], x)
+
+
+def errors_of(problem: FieldProblem, net: nn.Module, inverter: Inverter, test: Pairs) -> tuple[Tensor, float]:
+    """Relative errors with an inverter, and its milliseconds a field on one core."""
+    operator = EquivariantOperator(net, inverter, [problem.horizon])
+    start = time.process_time()
+    g = inverter(test.initial, generator=torch.Generator().manual_seed(0)).best()
+    elapsed = 1e3 * (time.process_time() - start) / len(g)
+    return solved(problem, operator, g, test), elapsed
+
+
+def solved(problem: FieldProblem, operator: EquivariantOperator, g: Tensor, test: Pairs) -> Tensor:
+    """Relative errors with given transformations; the prediction is for the time to which these take the horizon."""
+    with torch.no_grad():
+        moved = operator.predict(test.initial, g)
+        prediction = problem.action.resample(moved, test.initial.grid.at(moved.grid.times))
+    return relative_error(prediction.values[:, :, 0], test.target)
+
+
+def plain(problem: FieldProblem, net: nn.Module, test: Pairs) -> Tensor:
+    """Relative errors of the network by itself, told the scale of the grid."""
+    with torch.no_grad():
+        out = net(test.initial.values[:, :, 0].float(), problem.parameters(test.initial).float())
+    return relative_error(out.to(test.target), test.target)
+
+
+def line(name: str, kind: str, fields: int, steps: int, tests: int, seed: int) -> dict[str, Any]:
+    """One number of training fields."""
+    problem = PROBLEMS[name]()
+    moved, clean = problem.test(tests, 1_000_001, True), problem.test(tests, 1_000_002, False)
+    nets = {
+        "alone": train(network(kind, seed), FieldData(problem, fields, seed=seed), steps),
+        "augmented": train(network(kind, seed), FieldData(problem, fields, 0.75, seed=seed), steps),
+    }
+    score = learned(problem, fields, seed)
+    tied = TIED(
+        problem.action, energy(problem, fields, seed), GeometricSchedule(0.05, 1.0), num_hypotheses=16, keep_seen=True
+    ).then(Descend(60))
+    result: dict[str, Any] = {"problem": name, "network": kind, "fields": fields, "steps": steps, "tests": tests}
+    result["clean"] = {key: float(plain(problem, net, clean).mean()) for key, net in nets.items()}
+    result["moved"] = {key: float(plain(problem, net, moved).mean()) for key, net in nets.items()}
+    truth = EquivariantOperator(nets["alone"], score, [problem.horizon])
+    result["moved"]["true transformation"] = float(solved(problem, truth, moved.elements, moved).mean())
+    result["milliseconds"] = {}
+    for key, net, inverter in (
+        ("tied", nets["alone"], tied),
+        ("learned", nets["alone"], score),
+        ("augmented and learned", nets["augmented"], score),
+    ):
+        error, elapsed = errors_of(problem, net, inverter, moved)
+        result["moved"][key], result["milliseconds"][key] = float(error.mean()), elapsed
+    return result
+
+
+def main() -> None:
+    """Run what is missing and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("problem", choices=PROBLEMS)
+    parser.add_argument("--network", default="small", choices=["small", "neuraloperator"])
+    parser.add_argument("--fields", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--tests", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    path = RESULTS / f"fields_{options.problem}_{options.network}.json"
+    lines = json.loads(path.read_text()) if path.exists() else []
+    for fields in options.fields:
+        if any(entry["fields"] == fields for entry in lines):
+            continue
+        lines.append(line(options.problem, options.network, fields, options.steps, options.tests, options.seed))
+        lines.sort(key=lambda entry: entry["fields"])
+        path.write_text(json.dumps(lines, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
