@@ -57,7 +57,7 @@ def energy(problem: FieldProblem, fields: int, seed: int) -> FieldSpectrum:
     return FieldSpectrum(FieldBox(problem.grid), problem.solutions(fields, seed, [0.0]).values)
 
 
-def learned(problem: FieldProblem, fields: int, seed: int, steps: int = 800) -> AmortizedInverter:
+def learned(problem: FieldProblem, fields: int, seed: int, steps: int = 500) -> AmortizedInverter:
     """A learned score of clean training fields, and what looks at a field eight times with it."""
     torch.manual_seed(seed)
     clean = problem.solutions(fields, seed, [0.0])
@@ -140,18 +140,22 @@ def main() -> None:
     parser.add_argument("problem", choices=PROBLEMS)
     parser.add_argument("--network", default="small", choices=["small", "neuraloperator"])
     parser.add_argument("--fields", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--tests", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     path = RESULTS / f"fields_{options.problem}_{options.network}.json"
-    lines = json.loads(path.read_text()) if path.exists() else []
     for fields in options.fields:
-        if any(entry["fields"] == fields for entry in lines):
-            continue
-        lines.append(line(options.problem, options.network, fields, options.steps, options.tests, options.seed))
-        lines.sort(key=lambda entry: entry["fields"])
-        path.write_text(json.dumps(lines, indent=1) + "\n")
+        if fields not in {entry["fields"] for entry in kept(path)}:
+            new = line(options.problem, options.network, fields, options.steps, options.tests, options.seed)
+            # several runs may share the file
+            lines = sorted([*kept(path), new], key=lambda entry: entry["fields"])
+            path.write_text(json.dumps(lines, indent=1) + "\n")
+
+
+def kept(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that may not exist."""
+    return json.loads(path.read_text()) if path.exists() else []
 
 
 if __name__ == "__main__":

@@ -220,9 +220,9 @@ def evaluate(
     place = points[..., :-1]
     for k in range(nodes.shape[-1]):
         index = nodes[..., k]
-        origin, steps = _take(field.grid.origin, index)[..., :-1], _take(field.grid.steps, index)
+        origin, steps = _take(field.grid.origin, index, 1)[..., :-1], _take(field.grid.steps, index, 2)
         position = (place - origin.unsqueeze(-2)) @ _inverse(steps)
-        value, reached = _in_space(_take(coefficients, index), position, counts, periodic)
+        value, reached = _in_space(_take(coefficients, index, 2), position, counts, periodic)
         part = weights[..., k, None, None] * value
         total = part if total is None else total + part
         # a node of weight zero is not asked
@@ -236,13 +236,11 @@ def tolerance(like: Tensor) -> float:
     return float(torch.finfo(like.dtype).eps ** _EXTRA)
 
 
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Slices ``[*batch, s, ...]`` at indices ``[*batch, r]``, for batches that broadcast."""
-    batch = torch.broadcast_shapes(x.shape[: index.ndim - 1] if x.ndim >= index.ndim else (), index.shape[:-1])
-    rest = x.shape[index.ndim :]
-    x = x.expand(*batch, *x.shape[index.ndim - 1 :])
-    index = index.expand(*batch, -1).reshape(*batch, -1, *[1] * len(rest)).expand(*batch, -1, *rest)
-    return x.gather(len(batch), index)
+def _take(x: Tensor, index: Tensor, event: int) -> Tensor:
+    """Slices ``[*batch, r, ...]`` of ``[*batch, s, ...]``, whose last ``event`` dimensions are of one slice."""
+    batch = torch.broadcast_shapes(x.shape[: -event - 1], index.shape[:-1])
+    x, index = x.expand(*batch, *x.shape[-event - 1 :]), index.expand(*batch, -1)
+    return x.gather(len(batch), index[..., *[None] * event].expand(*index.shape, *x.shape[-event:]))
 
 
 def _inverse(steps: Tensor) -> Tensor:
@@ -302,10 +300,10 @@ def _in_space(
             bases.append(_cubic(at.clamp(0, count - 1), count))
     value = coefficients.unflatten(-1, tuple(basis.shape[-1] for basis in bases))
     # the last axis is summed by a product of matrices, the others, if any, one by one
-    rows = [basis.mT[..., *[None] * (axis + 1), :, :] for axis, basis in enumerate(bases)]
-    value = value @ rows[-1]
-    for row in reversed(rows[:-1]):
-        value = (value * row).sum(-2)
+    last = len(bases) - 1
+    value = value @ bases[last].mT[..., *[None] * last, :, :]
+    for axis in reversed(range(last)):
+        value = (value * bases[axis].mT[..., *[None] * (axis + 1), :, :]).sum(-2)
     return value, inside
 
 
