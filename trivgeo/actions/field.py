@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -215,18 +214,25 @@ def evaluate(
         if count < _NODES and not periodic[axis]:
             raise ShapeError(f"values: expected at least {_NODES} points on axis {axis}, got {count}")
     nodes, weights, covered = _time_weights(field.grid.times, times)
-    coefficients = rearrange(_coefficients(field.values, periodic), "... c s p -> ... s c p")
+    unknown = torch.isnan(field.values)
+    dims = len(counts)
+    coefficients = _time_first(_coefficients(torch.where(unknown, 0.0, field.values), periodic), dims)
+    holes = unknown.any(-2 - dims, keepdim=True)
+    for axis, cyclic in enumerate(periodic):  # one hole spoils a trigonometric series
+        holes = holes.any(axis - dims, keepdim=True) if cyclic else holes
+    holes = _time_first(holes.to(coefficients), dims)
     total, inside = None, covered.unsqueeze(-1)
-    place = points[..., :-1]
     for k in range(nodes.shape[-1]):
-        index = nodes[..., k]
+        index, weight = nodes[..., k], weights[..., k, None]
         origin, steps = _take(field.grid.origin, index, 1)[..., :-1], _take(field.grid.steps, index, 2)
-        position = (place - origin.unsqueeze(-2)) @ _inverse(steps)
-        value, reached = _in_space(_take(coefficients, index, 2), position, counts, periodic)
-        part = weights[..., k, None, None] * value
+        position = (points[..., :-1] - origin.unsqueeze(-2)) @ _inverse(steps)
+        bases, reached = _bases(position, counts, periodic)
+        value = _summed(_take(coefficients, index, dims + 1), bases)
+        hole = _summed(_take(holes, index, dims + 1), _used(bases, periodic))
+        part = weight.unsqueeze(-2) * value
         total = part if total is None else total + part
-        # a node of weight zero is not asked
-        inside = inside & (reached | (weights[..., k, None] == 0))
+        # nodes of weight zero are not asked
+        inside = inside & ((reached & (hole.squeeze(-2) == 0)) | (weight == 0))
     assert total is not None
     return total.movedim(-2, -3), inside
 
@@ -275,20 +281,26 @@ def _lagrange(at: Tensor, nodes: Tensor) -> Tensor:
     return torch.stack(weights, -1)
 
 
+def _time_first(values: Tensor, dims: int) -> Tensor:
+    """``[*batch, c, s, *n]`` to ``[*batch, s, c, *n]``."""
+    return values.movedim(-1 - dims, -2 - dims)
+
+
 def _coefficients(values: Tensor, periodic: Sequence[bool]) -> Tensor:
-    """What the basis of each axis multiplies: cosine and sine coefficients, or the values; space is flattened."""
+    """What the basis of each axis multiplies: cosine and sine coefficients, or the values."""
     for axis, cyclic in enumerate(periodic):
         if cyclic:
             dim = axis - len(periodic)
             modes = torch.fft.rfft(values, dim=dim, norm="forward")
             values = torch.cat([modes.real, modes.imag], dim)
-    return values.flatten(-len(periodic))
+    return values
 
 
-def _in_space(
-    coefficients: Tensor, position: Tensor, counts: Sequence[int], periodic: Sequence[bool]
-) -> tuple[Tensor, Tensor]:
-    """Values ``[*batch, r, c, m]`` at places in units of the steps ``[*batch, r, m, d]``, and which are inside."""
+def _bases(position: Tensor, counts: Sequence[int], periodic: Sequence[bool]) -> tuple[list[Tensor], Tensor]:
+    """For each axis the basis ``[*batch, r, m, k]`` at places in units of the steps ``[*batch, r, m, d]``.
+
+    And which places are inside.
+    """
     bases, inside = [], torch.ones_like(position[..., 0], dtype=torch.bool)
     for axis, (count, cyclic) in enumerate(zip(counts, periodic, strict=True)):
         at = position[..., axis]
@@ -298,13 +310,24 @@ def _in_space(
             near = count * tolerance(at)
             inside = inside & (at >= -near) & (at <= count - 1 + near)
             bases.append(_cubic(at.clamp(0, count - 1), count))
-    value = coefficients.unflatten(-1, tuple(basis.shape[-1] for basis in bases))
-    # the last axis is summed by a product of matrices, the others, if any, one by one
+    return bases, inside
+
+
+def _used(bases: Sequence[Tensor], periodic: Sequence[bool]) -> list[Tensor]:
+    """One where a basis reads a node, zero elsewhere; periodic axes are read as a whole."""
+    return [
+        torch.ones_like(basis[..., :1]) if cyclic else (basis != 0).to(basis)
+        for basis, cyclic in zip(bases, periodic, strict=True)
+    ]
+
+
+def _summed(value: Tensor, bases: Sequence[Tensor]) -> Tensor:
+    """Coefficients ``[*batch, r, c, *k]`` times bases ``[*batch, r, m, k]``, ``[*batch, r, c, m]``."""
     last = len(bases) - 1
     value = value @ bases[last].mT[..., *[None] * last, :, :]
     for axis in reversed(range(last)):
         value = (value * bases[axis].mT[..., *[None] * (axis + 1), :, :]).sum(-2)
-    return value, inside
+    return value
 
 
 def _trigonometric(at: Tensor, count: int) -> Tensor:
