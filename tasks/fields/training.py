@@ -5,6 +5,7 @@ import warnings
 
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from tasks.fields.data import FieldData
@@ -55,7 +56,7 @@ class OperatorTraining(LightningModule):
         values, parameters, target = batch
         return relative_error(self.network(values, parameters), target).mean()
 
-    def configure_optimizers(self) -> object:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW and one cycle."""
         optimizer = torch.optim.AdamW(self.parameters(), self.learning_rate, weight_decay=1e-5)
         cycle = torch.optim.lr_scheduler.OneCycleLR(

@@ -73,7 +73,7 @@ class FieldSpectrum(DataEnergy):
         variance = (modes - mean).abs().square().mean(0)
         epsilon = check_positive("floor", floor) * float(variance.max().sqrt())
         at_zero = torch.zeros_like(variance)
-        at_zero[..., *[0] * (samples.ndim - 3)] = 1.0
+        at_zero.flatten(2)[..., 0] = 1.0
         self._mean = Constant(torch.view_as_real(mean * at_zero))
         self._weights = Constant(check_positive("weight", weight) / (2 * variance.numel() * (variance + epsilon**2)))
 

@@ -39,12 +39,13 @@ class Modes(NamedTuple):
     @classmethod
     def of(cls, steps: Float[Tensor, "*batch d d"], counts: Sequence[int]) -> Modes:
         """The modes of a grid with these `trivgeo.actions.Grid` steps; the lattice may be oblique."""
-        counts, real = tuple(counts), {"dtype": steps.dtype, "device": steps.device}
-        numbers = [torch.fft.fftfreq(n, 1 / n, **real) for n in counts[:-1]]
-        numbers.append(torch.arange(counts[-1] // 2 + 1, **real))
+        counts = tuple(counts)
+        numbers = [torch.fft.fftfreq(n, 1 / n) for n in counts[:-1]]
+        numbers.append(torch.arange(counts[-1] // 2 + 1))
+        numbers = [number.to(steps) for number in numbers]
         number = torch.stack(torch.meshgrid(*numbers, indexing="ij"))
         kept = torch.stack([m.abs() <= n // 3 for m, n in zip(number, counts, strict=True)]).all(0)
-        periods = torch.tensor(counts, **real).unsqueeze(-1) * steps
+        periods = torch.tensor(counts).to(steps).unsqueeze(-1) * steps
         wave = 2.0 * math.pi * torch.tensordot(torch.linalg.inv_ex(periods).inverse, number, 1)
         return cls(wave, kept.to(steps.dtype), counts)
 
@@ -130,7 +131,7 @@ def solve(
     # data that share their grid and times share all coefficients
     steps, gaps = _shared(initial.grid.steps[..., 0, :, :], 2), _shared(gaps, 1)
     modes = Modes.of(steps, counts)
-    state = modes.to_modes(initial.values[..., 0, *[slice(None)] * len(counts)])
+    state = modes.to_modes(initial.values.select(-1 - len(counts), 0))
     first = equation.nonlinear(modes, state)
     if first is not None:
         state = state * modes.kept
