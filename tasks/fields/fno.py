@@ -29,7 +29,7 @@ class SpectralConvolution(nn.Module):
             lowest = torch.arange(m, device=u.device)
             last = axis == len(self.modes) - 1
             kept.append(lowest if last else torch.cat([lowest, lowest - m]) % modes.shape[axis + 2])
-        index = (slice(None), slice(None), *torch.meshgrid(*kept, indexing="ij"))
+        index: tuple[slice | Tensor, ...] = (slice(None), slice(None), *torch.meshgrid(*kept, indexing="ij"))
         lowest = modes[index]
         # a product of matrices for each mode
         mixed = lowest.flatten(2).permute(2, 0, 1) @ torch.view_as_complex(self.weight).flatten(0, -3)
