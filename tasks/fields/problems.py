@@ -78,11 +78,10 @@ class FieldProblem:
 
     def pairs(self, block: Field, elements: Tensor) -> Pairs:
         """Solutions at two times, moved: the first, and the second one on the lattice of the first."""
-        initial = Field(block.values[:, :, :1], Grid(*(leaf[:, :1] for leaf in block.grid)))
         moved = self.action(elements, block)
-        start = Field(moved.values[:, :, :1], Grid(*(leaf[:, :1] for leaf in moved.grid)))
+        start = moved.slice(0)
         end = self.action.resample(moved, start.grid.at(moved.grid.times[:, -1:]))
-        return Pairs(start, end.values[:, :, 0], elements, initial)
+        return Pairs(start, end.values[:, :, 0], elements, block.slice(0))
 
     def test(self, count: int, seed: int, move: bool) -> Pairs:
         """A test set, of the training law or moved."""

@@ -78,5 +78,6 @@ def train(network: WithParameters, data: FieldData, steps: int) -> WithParameter
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers")
+        warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
         trainer.fit(OperatorTraining(network, steps), data)
     return network.cpu().eval()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.helpers import assert_relative, randn, random_elements, seeded
 from trivgeo.actions import Field, FieldAction, Grid
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import KdVSymmetry
 from trivgeo.inversion import (
     TIED,
@@ -43,12 +43,12 @@ def kdv(values: Tensor) -> Tensor:
 
 
 def energy(count: int = 200) -> FieldSpectrum:
-    return FieldSpectrum(FieldBox(Grid(*(leaf[0] for leaf in clean(1, 0).grid))), clean(count, 1).values)
+    return FieldSpectrum(FieldBox(clean(2, 0).grid), clean(count, 1).values)
 
 
 class TestEnergies:
     def test_box_is_written_out(self) -> None:
-        box = FieldBox(Grid(*(leaf[0] for leaf in clean(1, 0).grid)))
+        box = FieldBox(clean(2, 0).grid)
         v = torch.tensor([[0.0, 0.0, 0.0, 0.0], [math.log(2) / 0.2, 0.3, 0.0, 0.5]], dtype=F64)
         g = GROUP.exp(v)
         moved = ACTION(g, clean(2, 2))
@@ -76,9 +76,11 @@ class TestEnergies:
     def test_bad_input(self) -> None:
         with pytest.raises(ShapeError, match="at least 2 fields"):
             FieldSpectrum(FieldBox(clean(1, 0).grid), clean(1, 0).values)
+        with pytest.raises(DomainError, match="share, got several"):
+            FieldBox(ACTION(random_elements(GROUP, 2, std=1.0), clean(2, 0)).grid)
         with pytest.raises(ConfigurationError, match="weight"):
             FieldSpectrum(FieldBox(clean(1, 0).grid), clean(3, 0).values, weight=0.0)
-        box = FieldBox(Grid(*(leaf[0] for leaf in clean(1, 0).grid)))
+        box = FieldBox(clean(2, 0).grid)
         with pytest.raises(ShapeError, match="expected a grid"):
             box(Field(randn(1, 1, 2, 8), clean(1, 0).grid.at([0.0, 1.0])))
 

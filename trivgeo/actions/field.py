@@ -127,6 +127,12 @@ class Field(NamedTuple):
         """The numbers of points along the axes of space."""
         return self.values.shape[-(self.grid.origin.shape[-1] - 1) :]
 
+    def slice(self, index: int) -> Field:
+        """The field at one of its times."""
+        values = self.values.movedim(-1 - len(self.counts), 0)[index].unsqueeze(-1 - len(self.counts))
+        origin, steps = self.grid.origin.movedim(-2, 0)[index], self.grid.steps.movedim(-3, 0)[index]
+        return Field(values, Grid(origin.unsqueeze(-2), steps.unsqueeze(-3)))
+
     def points(self) -> Float[Tensor, "*batch p n"]:
         """The points (x, t) of the grid, time by time, ``[*batch, p, d + 1]``."""
         return self.grid.points(*self.counts).flatten(-2 - len(self.counts), -2)

@@ -9,7 +9,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.actions import Field, Grid
 from trivgeo.checks import check_positive
-from trivgeo.errors import ShapeError
+from trivgeo.errors import DomainError, ShapeError
 from trivgeo.inversion.energy import DataEnergy
 
 __all__ = ["FieldBox", "FieldSpectrum"]
@@ -23,11 +23,18 @@ class FieldBox(DataEnergy):
     the differences of the first points, times and edges of the two boxes; the counterpart of `DomainDistance`.
 
     Args:
-        grid: of the training set, without batch: ``[s, d + 1]`` and ``[s, d, d]``.
+        grid: of the training set, that of one field or of several which share it.
+
+    Raises:
+        DomainError: the fields have different grids.
     """
 
     def __init__(self, grid: Grid) -> None:
-        self._origin, self._steps = Constant(grid.origin), Constant(grid.steps)
+        origin, steps = grid.origin.flatten(0, -3) if grid.origin.ndim > 2 else grid.origin[None], grid.steps
+        steps = steps.flatten(0, -4) if steps.ndim > 3 else steps[None]
+        if not bool((origin == origin[:1]).all() and (steps == steps[:1]).all()):
+            raise DomainError("grid: expected one that all fields of the training set share, got several")
+        self._origin, self._steps = Constant(origin[0]), Constant(steps[0])
 
     def __call__(self, x: Field) -> Float[Tensor, " batch"]:
         """One energy for each field.
