@@ -33,7 +33,7 @@ def test_augmented_pairs_satisfy_the_equation(make: object) -> None:
     """Each solved anew on the circle that its parameter says: within the error of the solver at its step."""
     assert callable(make)
     problem = make()
-    data = FieldData(problem, 3, augmented=1.0, seed=1)
+    data = FieldData(problem, 3, moved="always", seed=1)
     values, parameters, target = data.collate([0, 1, 2])
     for u, p, wanted in zip(values.double(), parameters.double(), target.double(), strict=True):
         length = problem.law.length * float(p.exp())
@@ -82,7 +82,7 @@ def test_training_learns() -> None:
             return float(relative_error(net(test.initial.values[:, :, 0].float()), test.target.float()).mean())
 
     before = error(untrained)
-    assert error(train(untrained, FieldData(problem, 16, 0.5), 60)) < 0.7 * before
+    assert error(train(untrained, FieldData(problem, 16, "always"), 60)) < 0.7 * before
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from trivgeo.inversion.langevin import KineticLangevin, Langevin
 from trivgeo.inversion.learned import LearnedScore, LevelFeatures
 from trivgeo.inversion.learned_energy import GaussianInitialEnergy
 from trivgeo.inversion.lielac import LieLAC
+from trivgeo.inversion.newton import Newton
 from trivgeo.inversion.posterior import GivenPosterior, Posterior, PosteriorEnergy
 from trivgeo.inversion.result import InversionResult, Population
 from trivgeo.inversion.search import Draw, GradientDescent, RandomSearch
@@ -66,6 +67,7 @@ __all__ = [
     "LevelFeatures",
     "LieLAC",
     "LowestEnergy",
+    "Newton",
     "Noise",
     "Optimise",
     "OrbitCriterion",
