@@ -108,7 +108,7 @@ def seconds(f: Callable[[], object]) -> float:
 
 def loop_rows(count: int, repeats: int, generator: torch.Generator) -> list[dict[str, Any]]:
     """Best of alternating runs of a solve and of its hand-written loop, ten steps."""
-    g = SO(LAW.n).uniform(count, generator=generator)
+    g = SO(LAW.n).random_haar(count, generator=generator)
     rows = []
     for heun, name in ((False, "ExponentialEuler"), (True, "GeometricHeun")):
         times: dict[str, list[float]] = {"loop": [], "solve": []}

@@ -1,7 +1,10 @@
 """`python -m tasks fit|validate|test|predict|sweep --config FILE`, `... report`, `... convert FILE`."""
 
 import os
+import signal
 import sys
+
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tasks import checkpoints, report, sweep
 from tasks.cli import DEBUG, main
@@ -9,7 +12,11 @@ from trivgeo.errors import TrivgeoError
 
 
 def run(arguments: list[str]) -> None:
-    """Run a subcommand; bad input is one line and status 2, or a traceback where `JSONARGPARSE_DEBUG` is true."""
+    """Run a subcommand.
+
+    Bad input, and a disk that is full, is one line and status 2, or a traceback where `JSONARGPARSE_DEBUG` is true. A
+    run that is told to end by SIGTERM finishes its batch and ends with status 143.
+    """
     try:
         match arguments:
             case ["sweep", *rest]:
@@ -20,6 +27,9 @@ def run(arguments: list[str]) -> None:
                 checkpoints.main(rest)
             case _:
                 main(arguments)
+    except SIGTERMException:
+        sys.stderr.write("stopped by SIGTERM: the batches that were done are kept, the same command goes on\n")
+        sys.exit(128 + signal.SIGTERM)
     except (TrivgeoError, ValueError) as error:
         reason = _cause(error)
         if reason is None or os.environ.get(DEBUG):

@@ -10,7 +10,6 @@ with what; and of a learned score `score`: its group and its noise. Files of ear
 `python -m tasks convert FILE ...` writes them anew.
 """
 
-import hashlib
 import importlib
 import json
 import os
@@ -27,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from tasks.files import checksum
 from tasks.legacy import modern_header
 from trivgeo.errors import CheckpointError
 
@@ -172,7 +172,7 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
             f"{path}: the header's architecture {architecture} is no {found.__name__}: {error}"
         ) from error
     _fit(path, network, tensors)
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    sha256 = checksum(path)
     entry = None if name.endswith(_SUFFIX) else manifest().get(name)
     listed = entry is not None and entry["sha256"] == sha256
     if entry is not None and not listed:
@@ -254,4 +254,4 @@ def main(files: Sequence[str]) -> None:
     """
     for file in files:
         convert(file)
-        sys.stdout.write(f"{file}: sha256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()}\n")
+        sys.stdout.write(f"{file}: sha256 {checksum(file)}\n")

@@ -4,16 +4,22 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn
+from pkgutil import resolve_name
+from types import FunctionType
+from typing import Any, NoReturn, get_type_hints
 
 import yaml
+from jsonargparse import Namespace
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from torch import nn
 
+from tasks.files import recording
 from tasks.overlays import resolved
 from tasks.results import ResultsWriter, ShardedTest, writer_of
+from trivgeo.errors import ConfigurationError
 
 DEBUG = "JSONARGPARSE_DEBUG"
 """Environment variable that asks for tracebacks."""
@@ -34,6 +40,10 @@ TRAINER_DEFAULTS = {
 class TasksParser(LightningArgumentParser):
     """Says what is wrong with a configuration, without the usage of every option and without the configuration."""
 
+    def add_function_arguments(self, *args: Any, linked_targets: Any = None, **kwargs: Any) -> list[str]:
+        """As its parent: jsonargparse 4.53 tells functions too what is linked, but only classes take it."""
+        return super().add_function_arguments(*args, **kwargs)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the reason and leave with status 2."""
         if not self.exit_on_error or os.environ.get(DEBUG):
@@ -52,6 +62,10 @@ class TasksCLI(LightningCLI):
         for name in ("equation", "inputs"):
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
 
+    def before_instantiate_classes(self) -> None:
+        """See `check_callables`."""
+        check_callables(self.config)
+
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case."""
         if isinstance(self.model, ShardedTest) and writer_of(self.trainer) is None:
@@ -60,6 +74,39 @@ class TasksCLI(LightningCLI):
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, ResultsWriter):
                 callback.config = config
+
+
+def check_callables(config: Any) -> None:
+    """A configuration may come from a stranger: what it names by `class_path` makes objects of ours, and nothing else.
+
+    Classes are checked against the type of their argument by the parser. A function passes there with any settings,
+    `os.system` among them; here it must say that it returns a module of torch or an object of a class of the library.
+
+    Raises:
+        ConfigurationError: a function does not.
+    """
+    if isinstance(config, list | tuple):
+        for part in config:
+            check_callables(part)
+    elif isinstance(config, Namespace | Mapping):
+        entries = vars(config) if isinstance(config, Namespace) else config
+        path = entries.get("class_path")
+        if isinstance(path, str):
+            _check_callable(path)
+        for part in entries.values():
+            check_callables(part)
+
+
+def _check_callable(path: str) -> None:
+    found = resolve_name(path)
+    if isinstance(found, type):
+        return
+    returned = get_type_hints(found).get("return") if isinstance(found, FunctionType) else None
+    ours = isinstance(returned, type) and any(
+        parent is nn.Module or parent.__module__.split(".")[0] in ("trivgeo", "tasks") for parent in returned.__mro__
+    )
+    if not ours:
+        raise ConfigurationError(f"class_path: expected a class, or a function that returns one of ours, got {path}")
 
 
 def main(args: ArgsType = None) -> LightningCLI:
@@ -72,7 +119,7 @@ def main(args: ArgsType = None) -> LightningCLI:
         The command line object; its `trainer`, `model` and `datamodule` are those of the run.
     """
     arguments = sys.argv[1:] if args is None else args
-    with _without_known_noise():
+    with _without_known_noise(), recording():
         return TasksCLI(
             parser_class=TasksParser,
             save_config_kwargs={"overwrite": True},

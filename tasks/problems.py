@@ -47,6 +47,10 @@ class Problems(pl.LightningDataModule, ABC):
     def batch(self, seed: int, number: int) -> Any:
         """One batch, with attributes `seed` and `number`."""
 
+    def keys(self) -> set[tuple[int, int]]:
+        """Seed and number of every batch."""
+        return {(seed, number) for seed in self.seeds for number in range(self.batches)}
+
     def test_dataloader(self) -> DataLoader[Any]:
         """All batches."""
         return DataLoader(_Batches(self), batch_size=None)

@@ -48,6 +48,7 @@ class Result:
         evaluations: of the energy, with and without gradient, and of networks that stand for it, for a case.
         device: where it ran.
         origin: the file.
+        complete: whether all batches were done.
     """
 
     summary: Mapping[str, Mapping[str, float]]
@@ -56,6 +57,7 @@ class Result:
     evaluations: float
     device: str
     origin: Path
+    complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,14 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     """Put what is kept of a run, all but its rows, beside those that the repository keeps.
 
     Raises:
-        ConfigurationError: there is no such run.
+        ConfigurationError: there is no such run, or it is damaged or incomplete.
     """
     path = root / run / "results.json"
     if not path.exists():
         raise ConfigurationError(f"run: expected one with results in {root}, got {run!r}")
-    document = json.loads(path.read_text())
+    document = _document(path)
+    if not document.get("complete", True):
+        raise ConfigurationError(f"{path}: expected all batches, {document['missing_batches']} are missing")
     rows = document.pop("rows")
     document["cases"] = len(rows)
     document["seconds_a_case"] = _mean(rows, "seconds")
@@ -127,8 +131,12 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
 
 
 def read_result(path: Path) -> Result:
-    """What a file of results says, with or without its rows."""
-    document = json.loads(path.read_text())
+    """What a file of results says, with or without its rows.
+
+    Raises:
+        ConfigurationError: it is damaged.
+    """
+    document = _document(path)
     rows: list[dict[str, Any]] = document.get("rows", [])
     return Result(
         document["metrics"],
@@ -137,7 +145,18 @@ def read_result(path: Path) -> Result:
         document.get("evaluations_a_case", _evaluations(rows)),
         document.get("device_name", document["device"]),
         path,
+        document.get("complete", True),
     )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict) or not {"metrics", "device"} <= document.keys():
+            raise ConfigurationError(f"{path}: expected the results of a test")
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: expected the results of a test, whole: {error}") from error
+    return document
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
@@ -155,12 +174,17 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
     cost: dict[str, str] = {}
     data: list[dict[str, Any]] = []
     missing: list[str] = []
+    broken: list[str] = []
     for label, cells in table.rows.items():
         texts = []
         for column, cell in zip(table.columns, cells, strict=True):
-            result = find_result(cell.run, roots) if cell.run else None
+            try:
+                result = find_result(cell.run, roots) if cell.run else None
+            except ConfigurationError as error:
+                result = None
+                broken.append(str(error))
             metrics = table.metrics if cell.metrics is None else cell.metrics
-            ours = _figures(metrics, result)
+            ours = _figures(metrics, result) + ("" if result is None or result.complete else " (incomplete)")
             if cell.run and result is None:
                 missing.append(cell.run)
             texts.append(_cell_text(ours, cell))
@@ -187,6 +211,8 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
         lines += heading + list(cost.values())
     if missing:
         lines += ["", "Not run yet: " + ", ".join(dict.fromkeys(missing))]
+    if broken:
+        lines += ["", *(f"Not read: {reason}" for reason in dict.fromkeys(broken))]
     return "\n".join(lines), data
 
 

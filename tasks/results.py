@@ -2,24 +2,33 @@
 
 import hashlib
 import json
-import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from filelock import BaseFileLock
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DistributedSampler
 
 import trivgeo
+from tasks.files import append, check_file_name, checksum, files_read, hold, write_whole
+from tasks.problems import Problems
 from trivgeo.errors import ConfigurationError
 
 Row = dict[str, Any]
+
+_CHECK = "checksum"
+_SILENT = {"figure", "progress"}
 
 
 class ShardedTest(pl.LightningModule):
@@ -29,14 +38,32 @@ class ShardedTest(pl.LightningModule):
     (`trainer.use_distributed_sampler: false`), for that pads the last batch with cases of the first.
     """
 
+    _figure: str | None = None
+
+    @property
+    def figure(self) -> str | None:
+        """File name of the picture in the results' directory; ``None`` for none.
+
+        Raises:
+            ConfigurationError: (on setting) the name of another folder.
+        """
+        return self._figure
+
+    @figure.setter
+    def figure(self, name: str | None) -> None:
+        self._figure = check_file_name("figure", name)
+
     def mine(self, index: int) -> bool:
         """Whether the batch of this index is for this device."""
         return index % self.trainer.world_size == self.trainer.global_rank
 
     def is_due(self, batch: Any, index: int) -> bool:
-        """Whether the batch of this index is for this device, and no earlier run did it."""
+        """Whether the batch of this index is for this device, and no earlier run did it, with its picture."""
         writer = writer_of(self.trainer)
-        return self.mine(index) and (writer is None or not writer.done(batch.seed, batch.number))
+        if not self.mine(index) or writer is None:
+            return self.mine(index)
+        undrawn = index == 0 and self.figure is not None and not (writer.directory / self.figure).exists()
+        return undrawn or not writer.done(batch.seed, batch.number)
 
     def on_test_start(self) -> None:
         """Check that the trainer leaves the division of the batches alone.
@@ -52,10 +79,12 @@ class ShardedTest(pl.LightningModule):
 class ResultsWriter(Callback):
     """Writes `rows.jsonl` as cases finish and `results.json` at the end, and knows which cases an earlier run did.
 
-    Rows are kept with a hash of the configuration that made them: a run that was killed goes on where it stopped, and a
-    run with another configuration starts anew. `results.json` holds the metrics (mean and standard deviation over
-    seeds of the mean over cases), the rows, configuration, versions, device and seconds. Several devices write a file
-    each; at the end they are one.
+    A run that was killed goes on where it stopped; the batch it was in is done again. Which earlier rows are good is
+    decided by what determines numbers, see `identity`: rows of a run with another identity are put aside, in
+    `earlier-<hash>.jsonl`. Every row carries a checksum; a damaged line is done again. One run at a time writes to a
+    folder. `results.json` holds the metrics (mean and standard deviation over seeds of the mean over cases), the rows,
+    whether all batches were done, configuration, files read, versions, device and seconds of all parts of the run.
+    Several devices write a file each; at the end they are one.
 
     Args:
         directory: where to write; created if missing.
@@ -64,57 +93,69 @@ class ResultsWriter(Callback):
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
         self.config: Mapping[str, Any] = {}
-        self._rows: list[Row] = []
-        self._done: set[tuple[int, int]] = set()
+        self._rows: dict[tuple[int, int], Row] = {}
         self._of_seeds: dict[str, dict[int, float]] = {}
         self._rank = 0
         self._start = 0.0
+        self._earlier = 0.0
+        self._identity = ""
+        self._lock: BaseFileLock | None = None
 
     @property
     def rows(self) -> list[Row]:
         """The rows so far, by seed and case: those of this device, and at the end of a test all."""
-        return sorted(self._rows, key=lambda row: (row["seed"], row["case"]))
+        return sorted(self._rows.values(), key=lambda row: (row["seed"], row["case"]))
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far, with its earlier parts."""
+        return self._earlier + time.perf_counter() - self._start
 
     def done(self, seed: int, batch: int = 0) -> bool:
         """Whether the rows of this batch of this seed are there."""
-        return (seed, batch) in self._done
+        return (seed, batch) in self._done()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Read the rows of an earlier run of the same configuration.
+        """Take the folder, before any long work.
 
         Raises:
-            ConfigurationError: several devices, and the test is no `ShardedTest`.
+            ConfigurationError: several devices, and the test is no `ShardedTest`; or another run writes to the folder.
+            StorageError: the folder cannot be written to.
         """
         if stage != "test":
             return
         if trainer.world_size > 1 and not isinstance(pl_module, ShardedTest):
             raise ConfigurationError(f"devices: expected one for this task, got {trainer.world_size}")
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self._rank = trainer.global_rank
+        if self._rank == 0 and self._lock is None:
+            self._lock = hold(self.directory)
+
+    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Read the rows of earlier runs of this identity; by now all that the numbers depend on has been read."""
         self._start = time.perf_counter()
         self._of_seeds = {}
+        self._identity = identity(self.config)
         self._rows = self._read()
-        self._done = {(row["seed"], row["batch"]) for row in self._rows}
+        self._earlier = max((row["run_seconds"] for row in self._rows.values()), default=0.0)
         trainer.strategy.barrier()  # all have read before one writes
-        self._rank = trainer.global_rank
         if self._rank == 0:
+            self._put_aside()
             self._write_all()
-            for path in self._other_files():
-                path.unlink()
+            self._remove_other_files()
         trainer.strategy.barrier()
 
     def write(self, rows: Sequence[Row], batch: int = 0) -> None:
-        """Add the rows of one batch of one seed, and put them on the disk at once."""
-        rows = [{**row, "batch": batch, "rows_of_batch": len(rows)} for row in rows]
-        self._rows.extend(rows)
-        self._done.update((row["seed"], batch) for row in rows)
+        """Add the rows of one batch of one seed, and put them on the disk at once.
+
+        Raises:
+            StorageError: the disk is full, say; the rows before these are safe.
+        """
+        rows = [{**row, "batch": batch, "rows_of_batch": len(rows), "run_seconds": self.seconds} for row in rows]
         path = self._path if self._rank == 0 else self.directory / f"rows.{self._rank}.jsonl"
-        lines = [json.dumps(row) for row in rows]
-        if not path.exists():
-            lines.insert(0, self._header())
-        with path.open("a") as file:
-            file.writelines(line + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
+        # the first line break ends a line that a full disk or a kill has cut
+        start = "" if path.exists() else self._header()
+        append(path, start + "\n" + "".join(encoded(row) + "\n" for row in rows))
+        self._rows.update(_by_case(rows))
 
     def gather(self, trainer: pl.Trainer) -> None:
         """Take in the rows of all devices, once every one has written its last."""
@@ -132,73 +173,159 @@ class ResultsWriter(Callback):
         if self._rank != 0:
             return
         self._write_all()
-        for path in self._other_files():
-            path.unlink()
+        self._remove_other_files()
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        expected = data.keys() if isinstance(data, Problems) else self._done()
+        missing = len(expected - self._done())
         summary = summarise(self.rows) | {name: _spread(list(v.values())) for name, v in self._of_seeds.items()}
         document = {
             "metrics": summary,
-            "seconds": time.perf_counter() - self._start,
+            "complete": not missing,
+            "batches": len(expected),
+            "missing_batches": missing,
+            "seconds": self.seconds,
             "device": str(pl_module.device),
             "device_name": torch.cuda.get_device_name(pl_module.device) if pl_module.device.type == "cuda" else "cpu",
             "devices": trainer.world_size,
             "threads": torch.get_num_threads(),
             "versions": versions(),
-            "config_hash": self._hash(),
+            "files": files_read(),
+            "identity": self._identity,
             "config": dict(self.config),
             "rows": self.rows,
         }
         path = self.directory / "results.json"
-        path.write_text(json.dumps(document, indent=1))
-        sys.stdout.write(f"\n{format_summary(summary)}\n{document['seconds']:.1f} s, written to {path}\n")
+        write_whole(path, json.dumps(document, indent=1))
+        partial = f"INCOMPLETE: {missing} of {len(expected)} batches are missing\n" if missing else ""
+        sys.stdout.write(f"\n{format_summary(summary)}\n{partial}{document['seconds']:.1f} s, written to {path}\n")
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Let the folder go."""
+        self._release()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Let the folder go: the trainer calls no `teardown` then."""
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     @property
     def _path(self) -> Path:
         return self.directory / "rows.jsonl"
 
+    def _done(self) -> set[tuple[int, int]]:
+        return {(row["seed"], row["batch"]) for row in self._rows.values()}
+
     def _other_files(self) -> list[Path]:
         """The files of the other devices."""
-        return sorted(self.directory.glob("rows.*.jsonl"))
+        return sorted(path for path in self.directory.glob("rows.*.jsonl") if path.name.split(".")[1].isdigit())
 
-    def _read(self) -> list[Row]:
-        """All whole rows on the disk that this configuration made, each once."""
+    def _remove_other_files(self) -> None:
+        for path in self._other_files():
+            path.unlink()
+
+    def _read(self) -> dict[tuple[int, int], Row]:
+        """All rows on the disk of this identity, each once, of the batches that were written whole."""
         found: dict[tuple[int, int], Row] = {}
         for path in [self._path, *self._other_files()]:
-            header, *lines = (path.read_text().splitlines() if path.exists() else []) or [""]
+            header, *lines = _lines(path)
             if header == self._header():
-                found |= {(row["seed"], row["case"]): row for row in _complete_rows(lines)}
-        return list(found.values())
+                found |= _by_case(row for row in map(decoded, lines) if row is not None)
+        counts = Counter((row["seed"], row["batch"]) for row in found.values())
+        return {key: row for key, row in found.items() if counts[row["seed"], row["batch"]] == row["rows_of_batch"]}
+
+    def _put_aside(self) -> None:
+        """Keep the rows of another run under another name: its configuration may come back."""
+        header, *lines = _lines(self._path)
+        if header != self._header() and lines:
+            kept = self.directory / f"earlier-{hashlib.sha256(header.encode()).hexdigest()[:16]}.jsonl"
+            self._path.replace(kept)
+            rank_zero_info(f"{self.directory}: rows of a run with other settings, files or versions are now in {kept}")
 
     def _write_all(self) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text("\n".join([self._header(), *map(json.dumps, self.rows)]) + "\n")
-        temporary.replace(self._path)
-
-    def _hash(self) -> str:
-        return hashlib.sha256(json.dumps(dict(self.config), sort_keys=True, default=str).encode()).hexdigest()[:16]
+        write_whole(self._path, "\n".join([self._header(), *map(encoded, self.rows)]) + "\n")
 
     def _header(self) -> str:
-        return json.dumps({"config_hash": self._hash()})
+        return json.dumps({"identity": self._identity})
+
+
+def identity(config: Mapping[str, Any]) -> str:
+    """What determines the numbers of a run, as a hash: rows of two runs are exchangeable exactly when it is the same.
+
+    It covers the settings of model and data but for names of pictures and bars, the seed, the precision, the content of
+    every file read (see `tasks.files.checksum`), the versions, and the source of this library; nothing else, so that
+    neither the folder nor the kind of output matters.
+
+    Args:
+        config: of the test, as the command line has it.
+    """
+    trainer = config.get("trainer") or {}
+    parts = {
+        "settings": _numeric({name: config.get(name) for name in ("model", "data", "seed_everything")}),
+        "precision": trainer.get("precision"),
+        "files": sorted({*files_read().values(), *_weights(config.get("ckpt_path"))}),
+        "versions": versions(),
+        "source": _source(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _numeric(settings: Any) -> Any:
+    """Settings without those that change no number."""
+    if isinstance(settings, Mapping):
+        return {name: _numeric(value) for name, value in settings.items() if name not in _SILENT}
+    return [_numeric(value) for value in settings] if isinstance(settings, list) else settings
+
+
+def _weights(path: str | None) -> list[str]:
+    return [checksum(path)] if path and Path(path).is_file() else []
+
+
+@cache
+def _source() -> str:
+    """A hash of the source: between two releases the version does not move, and the numbers may."""
+    digest = hashlib.sha256()
+    for package in (Path(trivgeo.__file__).parent, Path(__file__).parent):
+        for path in sorted(package.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def encoded(row: Row) -> str:
+    """A row as a line of JSON, with the checksum of the rest in it."""
+    text = json.dumps(row)
+    return json.dumps({**row, _CHECK: zlib.crc32(text.encode())})
+
+
+def decoded(line: str) -> Row | None:
+    """The row of a line, or nothing where the line is not what was written."""
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    check = row.pop(_CHECK, None)
+    return row if check == zlib.crc32(json.dumps(row).encode()) else None
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file, at least one."""
+    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
+    return text.splitlines() or [""]
+
+
+def _by_case(rows: Iterable[Row]) -> dict[tuple[int, int], Row]:
+    return {(row["seed"], row["case"]): row for row in rows}
 
 
 def writer_of(trainer: pl.Trainer) -> ResultsWriter | None:
     """The writer of a trainer, if it has one."""
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return next((c for c in callbacks if isinstance(c, ResultsWriter)), None)
-
-
-def _complete_rows(lines: Sequence[str]) -> list[Row]:
-    """The rows of the batches that were written whole; a kill may have cut the last ones."""
-    rows: list[Row] = []
-    for line in lines:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    counts: dict[tuple[int, int], int] = {}
-    for row in rows:
-        key = (row["seed"], row["batch"])
-        counts[key] = counts.get(key, 0) + 1
-    return [row for row in rows if counts[row["seed"], row["batch"]] == row["rows_of_batch"]]
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:

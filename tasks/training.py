@@ -35,11 +35,11 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[NetworkT]):
     def __init__(
         self,
         network: NetworkT,
-        learning_rate: float,
-        weight_decay: float,
-        warmup: float,
-        seed: int,
-        export: str | None,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        warmup: float = 0.1,
+        seed: int = 0,
+        export: str | None = None,
     ) -> None:
         super().__init__()
         if not weight_decay >= 0:

@@ -99,6 +99,17 @@ def test_the_check_bites(source: str, where: str) -> None:
     assert violations(source, ROOT / where)
 
 
+def test_random_numbers_have_one_source() -> None:
+    """`trivgeo._random` alone draws: elsewhere no function of torch that takes a generator is called."""
+    draws = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal", "poisson"}
+    for path in modules("trivgeo"):
+        if path.name == "_random.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+                assert node.attr not in draws, f"{path.relative_to(ROOT)}:{node.lineno}: torch.{node.attr}"
+
+
 def test_import_is_light() -> None:
     """No package imports what only tasks and optional features need; modules of a feature may, once it is used."""
     script = f"""

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tasks.files import checksum
 from tasks.frames.group import frame_group, from_affine
 from tasks.images.mnist import MNIST
 from trivgeo.errors import CheckpointError, ShapeError
@@ -90,6 +91,7 @@ def bundled_frames() -> FrameSplit:
     """
     if not BUNDLED.is_file():
         raise CheckpointError(f"{BUNDLED}: expected the frames; make them by python -m tasks.frames.digits")
+    checksum(BUNDLED)
     with safe_open(BUNDLED, framework="pt") as file:
         return FrameSplit(file.get_tensor("train"), file.get_tensor("test"))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.files import checksum
 from trivgeo.errors import TrivgeoError
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -66,6 +67,7 @@ def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None) -> NDArr
 
 def _content(path: Path) -> bytes:
     try:
+        checksum(path)
         raw = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: expected a readable file: {error}") from error

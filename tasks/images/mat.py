@@ -12,6 +12,7 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 from torch import Tensor
 
+from tasks.files import checksum
 from tasks.images.idx import DataError
 from tasks.images.models import ImageFormat
 
@@ -81,6 +82,7 @@ def read_homnist(path: str | Path) -> MatImages:
 
 def _load(path: str | Path, *names: str) -> list[NDArray[Any]]:
     try:
+        checksum(path)
         content = loadmat(path, variable_names=names)
     except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
         raise DataError(f"{path}: expected a readable .mat file (version 7 or older): {error}") from error

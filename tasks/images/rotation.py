@@ -124,7 +124,7 @@ class RotationPosterior(ShardedTest):
         writer = writer_of(self.trainer)
         if writer is not None:
             writer.write(rows, batch.number)
-            if index == 0:
+            if self.figure is not None and index == 0:
                 draw_posterior(writer.directory / self.figure, batch.image, grid, density, self.times, share, truth)
 
     @property

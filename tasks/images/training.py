@@ -1,6 +1,7 @@
 """Training of the image networks: classifiers, autoencoders, adversarial regularisers."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,13 +31,9 @@ class ClassifierTraining(NetworkTraining[ImageClassifier]):
         self,
         network: Callable[[Sequence[int]], ImageClassifier],
         inputs: Sequence[int],
-        learning_rate: float = 2e-3,
-        weight_decay: float = 0.05,
-        warmup: float = 0.2,
-        seed: int = 0,
-        export: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(network(inputs), learning_rate, weight_decay, warmup, seed, export)
+        super().__init__(network(inputs), **options)
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """Cross-entropy of one batch."""
@@ -57,8 +54,8 @@ class VAETraining(NetworkTraining[VAE]):
     """The negative evidence lower bound, squared error plus KL divergence, on clean digits.
 
     Args:
-        network: makes the autoencoder from the format of the images.
-        inputs: that format, from the data.
+        network: makes the autoencoder, see `ClassifierTraining`.
+        inputs: see there.
         options: see `NetworkTraining`.
     """
 
@@ -66,13 +63,9 @@ class VAETraining(NetworkTraining[VAE]):
         self,
         network: Callable[[Sequence[int]], VAE],
         inputs: Sequence[int],
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        warmup: float = 0.1,
-        seed: int = 0,
-        export: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(network(inputs), learning_rate, weight_decay, warmup, seed, export)
+        super().__init__(network(inputs), **options)
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """The bound, with one sample of the latent variable for each image."""
@@ -100,8 +93,8 @@ class RegulariserTraining(NetworkTraining[AdversarialRegulariser]):
     "Adversarial regularizers in inverse problems", 2018; the penalty in one-sided form, H. Petzka et al., 2018.
 
     Args:
-        network: makes the regulariser from the format of the images.
-        inputs: that format, from the data.
+        network: makes the regulariser, see `ClassifierTraining`.
+        inputs: see there.
         law: of the transformations; an image on whose frame one is not defined becomes empty.
         penalty: weight w.
         options: see `NetworkTraining`.
@@ -113,13 +106,9 @@ class RegulariserTraining(NetworkTraining[AdversarialRegulariser]):
         inputs: Sequence[int],
         law: TransformationLaw,
         penalty: float = 10.0,
-        learning_rate: float = 5e-4,
-        weight_decay: float = 0.0,
-        warmup: float = 0.1,
-        seed: int = 0,
-        export: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(network(inputs), learning_rate, weight_decay, warmup, seed, export)
+        super().__init__(network(inputs), **options)
         self.law = law
         self.action = ImageWarp(law.group)
         self.penalty = check_positive("penalty", penalty)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tasks.checkpoints import save_checkpoint, trained_path
 from tasks.pde.deeponet import DeepONet
-from tasks.pde.domain import Domain, relative_l2
+from tasks.pde.domain import relative_l2
 from tasks.pde.equation import Equation, ResidualEquation
 from tasks.pde.soap import SOAP
 from tasks.results import versions
@@ -182,9 +182,9 @@ class OperatorData(pl.LightningDataModule):
         self,
         equation: Equation,
         num_sensors: int,
-        steps_per_epoch: int,
-        validation_functions: int,
-        grid: tuple[int, int],
+        steps_per_epoch: int = 500,
+        validation_functions: int = 100,
+        grid: tuple[int, int] = (101, 101),
     ) -> None:
         super().__init__()
         self.equation = equation
@@ -243,12 +243,10 @@ class Collocation(OperatorData):
         initial_points: int = 256,
         boundary_points: int = 64,
         time_power: float = 1.5,
-        steps_per_epoch: int = 500,
-        validation_functions: int = 1,
-        grid: tuple[int, int] = (256, 101),
         seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(equation, num_sensors, steps_per_epoch, validation_functions, grid)
+        super().__init__(equation, num_sensors, **options)
         if boundary_points < 0:
             raise ConfigurationError(f"boundary_points: expected at least 0, got {boundary_points}")
         self._dataset = CollocationDataset(
@@ -274,8 +272,7 @@ class SolvedData(OperatorData):
     Args:
         training_functions: size of the training set.
         functions: functions a step.
-        points: points of the grid a step.
-        grid: that of the validation and of the training set.
+        points: points a step, of the grid, which is that of the validation.
         seed: of the training set and of the batches.
         cache: folder of the file; its name holds a hash of all that the set depends on. `None` for no file.
         options: see `OperatorData`.
@@ -291,13 +288,11 @@ class SolvedData(OperatorData):
         training_functions: int = 2000,
         functions: int = 64,
         points: int = 512,
-        steps_per_epoch: int = 500,
-        validation_functions: int = 100,
-        grid: tuple[int, int] = (101, 101),
         seed: int = 0,
         cache: str | None = "runs/cache",
+        **options: Any,
     ) -> None:
-        super().__init__(equation, num_sensors, steps_per_epoch, validation_functions, grid)
+        super().__init__(equation, num_sensors, **options)
         self.training_functions = check_count("training_functions", training_functions)
         self.functions = check_count("functions", functions)
         self.points = check_count("points", points)
@@ -334,63 +329,56 @@ class SolvedData(OperatorData):
         return SolutionBatch(tensors["sensors"], domain.grid(*self.grid), tensors["solution"])
 
 
-def network_for(
-    domain: Domain, num_sensors: int, width: int, depth: int, gated: bool, harmonics: int, seed: int
-) -> DeepONet:
-    """An untrained network with the ranges of a domain.
+class OperatorTraining(pl.LightningModule):
+    """Training of a DeepONet by SOAP with warm-up and cosine decay; the loss is the subclass's.
 
     Args:
-        domain: the box of the training set.
+        equation: the equation; its domain gives the network's ranges.
         num_sensors: sensors of the initial condition.
         width: width of branch and trunk.
         depth: layers of branch and trunk.
         gated: see `DeepONet`.
         harmonics: see `DeepONet`.
-        seed: seed of the weights.
-
-    Raises:
-        DomainError: there are several x or u.
-    """
-    x_range, t_range, (_, u_scale) = domain.line()
-    return DeepONet(
-        num_sensors,
-        width,
-        depth,
-        x_range=x_range,
-        t_range=t_range,
-        u_scale=u_scale,
-        gated=gated,
-        harmonics=harmonics,
-        generator=torch.Generator().manual_seed(seed),
-    )
-
-
-class OperatorTraining(pl.LightningModule):
-    """Training of a DeepONet by SOAP with warm-up and cosine decay; the loss is the subclass's.
-
-    Args:
-        equation: the equation.
-        network: what is trained, see `network_for`.
         learning_rate: peak step size of SOAP.
         warmup_steps: steps over which it rises linearly; then it falls to zero along a cosine.
         precondition_frequency: steps between refreshes of SOAP's eigenvectors.
-        seed: seed of the initial weights, for the record.
+        seed: seed of the initial weights.
         export: see `tasks.training.NetworkTraining`.
+
+    Raises:
+        DomainError: there are several x or u.
     """
 
     def __init__(
         self,
         equation: Equation,
-        network: DeepONet,
-        learning_rate: float,
-        warmup_steps: int,
-        precondition_frequency: int,
-        seed: int,
-        export: str | None,
+        num_sensors: int = 200,
+        width: int = 100,
+        depth: int = 7,
+        gated: bool = False,
+        harmonics: int = 0,
+        learning_rate: float = 3e-3,
+        warmup_steps: int = 100,
+        precondition_frequency: int = 10,
+        seed: int = 0,
+        export: str | None = None,
     ) -> None:
         super().__init__()
+        # where a resumed run exports is its own choice; the equation is no plain type
+        self.save_hyperparameters(ignore=["equation", "export"])
         self.equation = equation
-        self.network = network
+        x_range, t_range, (_, u_scale) = equation.domain.line()
+        self.network = DeepONet(
+            num_sensors,
+            width,
+            depth,
+            x_range=x_range,
+            t_range=t_range,
+            u_scale=u_scale,
+            gated=gated,
+            harmonics=harmonics,
+            generator=torch.Generator().manual_seed(seed),
+        )
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
         self.precondition_frequency = precondition_frequency
@@ -479,34 +467,22 @@ class PhysicsInformedTraining(OperatorTraining):
     operator of parametric partial differential equations with physics-informed DeepONets", 2021.
 
     Args:
-        equation: the equation that is imposed; its domain gives the network's ranges.
+        equation: see `OperatorTraining`; it is imposed.
         initial_weight: weight of the initial condition.
         boundary_weight: weight of the periodicity.
         residual_weight: weight of the equation.
-        options: see `network_for` and `OperatorTraining`.
+        options: see `OperatorTraining`.
     """
 
     def __init__(
         self,
         equation: ResidualEquation,
-        num_sensors: int = 200,
-        width: int = 100,
-        depth: int = 7,
-        gated: bool = False,
-        harmonics: int = 0,
-        learning_rate: float = 3e-3,
-        warmup_steps: int = 100,
-        precondition_frequency: int = 10,
         initial_weight: float = 1.0,
         boundary_weight: float = 1.0,
         residual_weight: float = 1.0,
-        seed: int = 0,
-        export: str | None = None,
+        **options: Any,
     ) -> None:
-        network = network_for(equation.domain, num_sensors, width, depth, gated, harmonics, seed)
-        super().__init__(equation, network, learning_rate, warmup_steps, precondition_frequency, seed, export)
-        # where a resumed run exports is its own choice; the equation is no plain type
-        self.save_hyperparameters(ignore=["equation", "export"])
+        super().__init__(equation, **options)
         self._residual = equation.residual
         self.initial_weight = initial_weight
         self.boundary_weight = boundary_weight
@@ -532,30 +508,7 @@ class PhysicsInformedTraining(OperatorTraining):
 
 
 class SupervisedTraining(OperatorTraining):
-    """Training on solutions: the mean squared error at random points, relative to that of each initial condition.
-
-    Args:
-        equation: the equation; its domain gives the network's ranges.
-        options: see `network_for` and `OperatorTraining`.
-    """
-
-    def __init__(
-        self,
-        equation: Equation,
-        num_sensors: int = 101,
-        width: int = 100,
-        depth: int = 5,
-        gated: bool = True,
-        harmonics: int = 4,
-        learning_rate: float = 3e-3,
-        warmup_steps: int = 100,
-        precondition_frequency: int = 10,
-        seed: int = 0,
-        export: str | None = None,
-    ) -> None:
-        network = network_for(equation.domain, num_sensors, width, depth, gated, harmonics, seed)
-        super().__init__(equation, network, learning_rate, warmup_steps, precondition_frequency, seed, export)
-        self.save_hyperparameters(ignore=["equation", "export"])
+    """Training on solutions: the mean squared error at random points, relative to that of each initial condition."""
 
     def losses(self, batch: SolutionBatch) -> dict[str, tuple[float, Float[Tensor, ""]]]:
         """One term, "data"."""

@@ -93,7 +93,7 @@ class ReverseDiffusion(Sampler):
         score = EnergyScore(energy, kernel, self.num_mc, pool=self.pool, antithetic=self.antithetic)
         device = generator.device
         initial = (
-            group.uniform(count, generator=generator, device=device)
+            group.random_haar(count, generator=generator, device=device)
             if self.uniform_start
             else kernel.sample(count, t=1.0, generator=generator, device=device)[0]
         )

@@ -16,6 +16,7 @@ from trivgeo.groups import (
     SE,
     SL,
     SO,
+    SU,
     Affine,
     BurgersSymmetry,
     DirectProduct,
@@ -29,7 +30,10 @@ from trivgeo.groups import (
     Nilpotent,
     Projective,
     SemidirectProduct,
+    Similarity,
+    Torus,
     Translation,
+    U,
     from_generators,
 )
 from trivgeo.groups.base import Scale
@@ -192,6 +196,35 @@ def rigid_times_kdv_matrix(g: Tensor) -> Tensor:
     return block_matrix(homogeneous_matrix(g[..., :6].unflatten(-1, (2, 3))), kdv_matrix(g[..., 6:]))
 
 
+def torus_matrix(g: Tensor) -> Tensor:
+    """A rotation of a plane for each angle."""
+    return block_matrix(*(stack_matrix([[a.cos(), -a.sin()], [a.sin(), a.cos()]], a) for a in g.unbind(-1)))
+
+
+def unitary_matrix(g: Tensor) -> Tensor:
+    """A + i B as [[A, -B], [B, A]]."""
+    a, b = g.unbind(-1)
+    return torch.cat([torch.cat([a, -b], -1), torch.cat([b, a], -1)], -2)
+
+
+def spins_and_rotations(scale: Scale = None) -> DirectProduct:
+    """SU(2)^3 x SO(3)^2: runs of equal factors."""
+    return DirectProduct([SU(2)] * 3 + [SO(3)] * 2, scale=scale)
+
+
+def spins_and_rotations_matrix(g: Tensor) -> Tensor:
+    spins, rotations = g[..., :24].unflatten(-1, (3, 2, 2, 2)), g[..., 24:].unflatten(-1, (2, 3, 3))
+    return block_matrix(*unitary_matrix(spins).unbind(-3), *rotations.unbind(-3))
+
+
+def affine_line_power(scale: Scale = None) -> LieGroup:
+    return (Affine(1) ** 3).with_scale(scale)
+
+
+def affine_line_power_matrix(g: Tensor) -> Tensor:
+    return block_matrix(*homogeneous_matrix(g.unflatten(-1, (3, 1, 2))).unbind(-3))
+
+
 def itself(g: Tensor) -> Tensor:
     return g
 
@@ -295,5 +328,13 @@ CASES = [
         0.4,
         has_action=True,
     ),
+    GroupCase("Torus(3)", partial(Torus, 3), 0.8, torus_matrix),
+    GroupCase("Similarity(2)", partial(Similarity, 2), 0.5, homogeneous_matrix, has_action=True),
+    GroupCase("Similarity(3)", partial(Similarity, 3), 0.4, homogeneous_matrix, has_action=True),
+    GroupCase("SU(2)", partial(SU, 2), 0.8, unitary_matrix),
+    GroupCase("SU(3)", partial(SU, 3), 0.4, unitary_matrix),
+    GroupCase("U(2)", partial(U, 2), 0.5, unitary_matrix),
+    GroupCase("SU(2)^3xSO(3)^2", spins_and_rotations, 0.4, spins_and_rotations_matrix),
+    GroupCase("Affine(1)^3", affine_line_power, 0.5, affine_line_power_matrix, has_action=True),
     GroupCase("SE(2)xKdV", rigid_times_kdv, 0.4, rigid_times_kdv_matrix),
 ]

@@ -567,7 +567,7 @@ class TestHaar:
     @pytest.mark.parametrize("n", [2, 3, 5])
     def test_uniform_rotations(self, n: int) -> None:
         """Moments of Haar measure on SO(n): E R = 0, E R_ij^2 = 1 / n, and the law is left-invariant."""
-        g = SO(n).uniform(20000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        g = SO(n).random_haar(20000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         assert_relative(g.mT @ g, torch.eye(n, dtype=torch.float64).expand_as(g), 1e-12)
         assert_relative(torch.linalg.det(g), torch.ones(20000, dtype=torch.float64), 1e-12)
         assert float(g.mean(0).abs().max()) < 0.03

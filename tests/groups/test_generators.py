@@ -708,6 +708,13 @@ class TestLocality:
         assert action.base_is_projective
         assert OperatorAction(action).group is BY_NAME["heat"].group
 
+    @pytest.mark.parametrize(("variables", "expected"), [((x, t, u), True), ((x, t, u, v), False), ((x, t), False)])
+    def test_which_bases_are_projective(self, variables: tuple[sp.Symbol, ...], expected: bool) -> None:
+        """Only points of three coordinates are jets (x, t, u): in four, the leading three are no such jet."""
+        zeros = (0,) * (len(variables) - 2)
+        group = from_generators({"X": (1, 0, *zeros), "S": (x, 2 * t, *zeros)}, variables=variables)
+        assert group.action().base_is_projective is expected
+
     def test_winding_is_kept(self) -> None:
         """Rotation together with a shift of an angle: a matrix would forget the turns."""
         group = from_generators({"S": (-y, x, 1), "X": (1, 0, 0), "Y": (0, 1, 0)}, variables=(x, y, z))

@@ -102,7 +102,7 @@ class TestEquivariance:
         score, number = untrained(), 20_000
         inverter = follower(score, steps=4)
         x, turn = shape(torch.tensor([0.0, 0.9]), 1), 0.9
-        start = score.group.uniform(2, number, generator=seeded(1))
+        start = score.group.random_haar(2, number, generator=seeded(1))
         found = angles(inverter(x, initial=start, generator=seeded(2)).elements)
         for m in (1, 2):
             mean = torch.polar(torch.ones(2, number), m * found).mean(1)
@@ -204,7 +204,7 @@ def spread_angles(number: int, generator: torch.Generator) -> Tensor:
 
 def found_angles(score: LearnedScore, angle: float, fold: int, number: int, **options: object) -> Tensor:
     """Orientations of the clean shape that chains from everywhere find for the shape turned to an angle."""
-    start = score.group.uniform(1, number, generator=seeded(11))
+    start = score.group.random_haar(1, number, generator=seeded(11))
     result = follower(score, **options)(shape(torch.tensor([angle]), fold), initial=start, generator=seeded(12))
     return wrapped(angle - angles(result.elements[0]))
 

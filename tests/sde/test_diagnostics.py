@@ -79,7 +79,7 @@ class TestStein:
 
 class TestDiscrepancy:
     def test_same_and_different_laws(self) -> None:
-        x, y = (SO(3).uniform(800, generator=seeded(s)).flatten(1) for s in (0, 1))
+        x, y = (SO(3).random_haar(800, generator=seeded(s)).flatten(1) for s in (0, 1))
         near = SO(3).random(800, std=1.0, generator=seeded(2)).flatten(1)
         assert abs(maximum_mean_discrepancy(x, y)) < 0.003
         assert maximum_mean_discrepancy(x, near) > 0.03

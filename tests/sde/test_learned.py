@@ -126,7 +126,7 @@ class TestGenerative:
             torch.stack(losses).mean().backward()
             optimiser.step()
             rate.step()
-        start = group.uniform(1500, generator=generator)
+        start = group.random_haar(1500, generator=generator)
         with torch.no_grad():
             g = reverse_diffusion(group, schedule, network, initial=start, steps=40, generator=generator)
         reference = self.draw(1500, 3).flatten(1)

@@ -238,7 +238,7 @@ class TestRotations:
         """Density exp(2 tr R): mean of tr R from the angle's law (1 - cos x) exp(4 cos x) dx, three steps only."""
         group = SO(3)
         exact = 1 + 2 * (ive(1, 4.0) - 0.5 * (ive(0, 4.0) + ive(2, 4.0))) / (ive(0, 4.0) - ive(1, 4.0))
-        start = group.uniform(40, 512, generator=seeded(1), dtype=torch.float64)
+        start = group.random_haar(40, 512, generator=seeded(1), dtype=torch.float64)
         trace = lambda g: g.diagonal(dim1=-2, dim2=-1).sum(-1)  # noqa: E731
         means = [
             trace(sample(group, lambda g: -2.0 * trace(g), 8, 3, initial=start, resampling=resampling).final).mean(-1)

@@ -1,8 +1,15 @@
-"""What the command line says of bad input: one short reason, and status 2."""
+"""What the command line makes of numbers given beside a file, and of bad input: one short reason, and status 2."""
+
+import json
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tasks.__main__ import run
+from tasks.cli import check_callables, main
+from tests.tasks.helpers import CONFIGS
+from trivgeo.errors import ConfigurationError
 
 HEAT = "--config=tasks/configs/heat/tied.yaml"
 INVERTER = "--model.init_args.inverter.init_args"
@@ -40,3 +47,71 @@ def test_tracebacks_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JSONARGPARSE_DEBUG", "true")
     with pytest.raises(ValueError, match="at least 1"):
         run(["test", HEAT, f"{INVERTER}.steps=0"])
+
+
+NUMBERS = [
+    ("fit", "burgers/amortized_fit", "model.init_args.learning_rate"),
+    ("fit", "heat/deeponet", "model.init_args.width"),
+    ("fit", "kdv/deeponet", "data.init_args.equation.init_args.steps"),
+    ("fit", "mnist/regulariser_affine", "model.init_args.penalty"),
+    ("test", "affnist/hybrid", "model.init_args.inverter.init_args.proposals.init_args.steps"),
+    ("test", "burgers/tied", "model.init_args.inverter.init_args.steps"),
+    ("test", "frames/score", "model.init_args.steps"),
+    ("test", "heat/focal_calibrated", "model.init_args.inverter.init_args.initial"),
+    ("test", "homnist/tied_vae", "model.init_args.inverter.init_args.num_mc"),
+    ("test", "kdv/tied", "model.init_args.inverter.init_args.steps"),
+    ("test", "rotmnist/posterior", "model.init_args.num_samples"),
+    ("test", "so10/langevin", "model.init_args.sampler.init_args.steps"),
+]
+"""A subcommand, a file of every folder, and a number in it."""
+
+
+@pytest.mark.parametrize(("subcommand", "config", "number"), NUMBERS)
+def test_a_number_beside_a_file(
+    subcommand: str, config: str, number: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["tasks"])
+
+    def parsed(*more: str) -> dict[str, str]:
+        with pytest.raises(SystemExit) as left:
+            run([subcommand, f"--config={CONFIGS / config}.yaml", *more, "--print_config"])
+        assert left.value.code == 0
+        return leaves(yaml.safe_load(capsys.readouterr().out))
+
+    plain, changed = parsed(), parsed(f"--{number}=7")
+    assert plain.keys() == changed.keys()
+    assert {key for key in plain if plain[key] != changed[key]} == {number}
+    assert float(changed[number]) == 7.0
+
+
+def test_every_folder_has_a_number() -> None:
+    assert {config.split("/")[0] for _, config, _ in NUMBERS} == {p.name for p in CONFIGS.iterdir() if p.is_dir()}
+
+
+def leaves(tree: object, path: str = "") -> dict[str, str]:
+    """The scalars and lists of a configuration by their dotted names."""
+    if not isinstance(tree, dict):
+        return {path.removeprefix("."): str(tree)}
+    return {key: value for name, part in tree.items() for key, value in leaves(part, f"{path}.{name}").items()}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["os.system", "subprocess.getoutput", "os.popen", "builtins.exec", "os.unlink", "shutil.rmtree", "torch.load"],
+)
+def test_functions_that_make_nothing_of_ours_are_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"a function that returns one of ours, got {path}"):
+        check_callables({"model": [{"init_args": {"energy": {"class_path": path, "init_args": {}}}}]})
+
+
+def test_classes_and_functions_of_ours_pass() -> None:
+    paths = ["trivgeo.inversion.TIED", "tasks.pde.kdv.kdv_from_generators", "lightning.pytorch.callbacks.Timer"]
+    check_callables([{"class_path": path} for path in paths])
+
+
+def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    value = json.dumps({"class_path": "os.system", "init_args": {"command": f"touch {proof}"}})
+    with pytest.raises((SystemExit, ConfigurationError)):
+        main(["test", HEAT, f"--model.init_args.energy={value}"])
+    assert not proof.exists()

@@ -13,7 +13,7 @@ from tasks.cli import main
 from tasks.overlays import read
 from tasks.pde.heat import HeatEquation
 from tasks.pde.inversion import OperatorInversion
-from tasks.results import ResultsWriter, format_summary, summarise
+from tasks.results import ResultsWriter, encoded, format_summary, summarise
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.inversion import TIED
 
@@ -68,8 +68,8 @@ def test_a_killed_run_goes_on_where_it_stopped(run: Any, tmp_path: Path) -> None
     path = tmp_path / "rows.jsonl"
     lines = path.read_text().splitlines()
     # as after a kill in the middle of the write of the second seed: one whole row and half of another
-    marked = json.loads(lines[1]) | {"energy": -1.0}
-    path.write_text("\n".join([lines[0], json.dumps(marked), *lines[2:6], lines[6][:30]]))
+    marked = encoded(whole["rows"][0] | {"energy": -1.0})
+    path.write_text("\n".join([lines[0], marked, *lines[2:6], lines[6][:30]]))
     resumed = run("tied.yaml", data={"seeds": [0, 1]}, steps=5)
     assert resumed["rows"][0]["energy"] == -1.0, "the rows of a finished seed are kept, not made again"
     key = [(r["seed"], r["case"]) for r in resumed["rows"]]

@@ -17,6 +17,7 @@ from tasks.cli import main
 from tasks.images.energies import ClassifierEnergy, NetworkEnergy, fused, load_classifier
 from tasks.images.resnet import ResNet18
 from tasks.images.rotation import RotationPosterior
+from tasks.results import encoded
 from tests.helpers import assert_relative, seeded
 from tests.tasks.helpers import DIGITS
 from trivgeo.sde import GeometricSchedule
@@ -81,9 +82,9 @@ class TestSmallRun:
     def test_a_killed_run_loses_nothing(self, tmp_path: Path) -> None:
         main(small(tmp_path, seeds=[0, 1]))
         whole, path = results(tmp_path), tmp_path / "rows.jsonl"
-        header, *lines = path.read_text().splitlines()
-        rows = sorted(map(json.loads, lines), key=lambda row: (row["seed"], row["batch"]))
-        kept = [json.dumps(row | {"energy": -1.0} if i == 0 else row) for i, row in enumerate(rows[:15])]
+        header = path.read_text().splitlines()[0]
+        rows = sorted(whole["rows"], key=lambda row: (row["seed"], row["batch"]))
+        kept = [encoded(row | {"energy": -1.0} if i == 0 else row) for i, row in enumerate(rows[:15])]
         path.write_text("\n".join([header, *kept]) + '\n{"seed": 0, "ca')
         main(small(tmp_path, seeds=[0, 1]))
         again = results(tmp_path)

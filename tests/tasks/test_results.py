@@ -1,6 +1,11 @@
 """Rows on several devices, rows of batches, and metrics of whole seeds."""
 
 import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +14,9 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from tasks.results import ResultsWriter, ShardedTest
+from tasks.files import StorageError, checksum, recording, write_whole
+from tasks.problems import Problems
+from tasks.results import ResultsWriter, ShardedTest, encoded, identity
 from trivgeo.errors import ConfigurationError
 
 
@@ -19,7 +26,7 @@ class FakeStrategy:
 
 
 def trainer(rank: int = 0, world: int = 1) -> Any:
-    return SimpleNamespace(global_rank=rank, world_size=world, strategy=FakeStrategy())
+    return SimpleNamespace(global_rank=rank, world_size=world, strategy=FakeStrategy(), datamodule=None)
 
 
 def row(seed: int, case: int, value: float = 1.0) -> dict[str, Any]:
@@ -30,13 +37,25 @@ class Module(ShardedTest):
     pass
 
 
-def writers(folder: Path, world: int) -> list[ResultsWriter]:
+def writers(folder: Path, world: int, config: Mapping[str, Any] | None = None) -> list[ResultsWriter]:
     made = []
     for rank in range(world):
         writer = ResultsWriter(str(folder))
+        writer.config = config or {}
         writer.setup(trainer(rank, world), Module(), "test")
+        writer.on_test_epoch_start(trainer(rank, world), Module())
         made.append(writer)
     return made
+
+
+def kill(*runs: ResultsWriter) -> None:
+    """What the end of a process does: its lock is gone."""
+    for writer in runs:
+        writer.teardown(trainer(), Module(), "test")
+
+
+def shown(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.name != ".lock")
 
 
 def test_devices_write_files_of_their_own_that_become_one(tmp_path: Path) -> None:
@@ -44,9 +63,9 @@ def test_devices_write_files_of_their_own_that_become_one(tmp_path: Path) -> Non
     first.write([row(0, 0), row(0, 1)], batch=0)
     second.write([row(0, 2), row(0, 3)], batch=1)
     first.write([row(0, 4)], batch=2)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["rows.1.jsonl", "rows.jsonl"]
+    assert shown(tmp_path) == ["rows.1.jsonl", "rows.jsonl"]
     first.on_test_end(trainer(0, 2), Module())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["results.json", "rows.jsonl"]
+    assert shown(tmp_path) == ["results.json", "rows.jsonl"]
     document = json.loads((tmp_path / "results.json").read_text())
     assert [r["case"] for r in document["rows"]] == [0, 1, 2, 3, 4]
 
@@ -55,10 +74,11 @@ def test_a_killed_run_on_two_devices_goes_on_with_one(tmp_path: Path) -> None:
     first, second = writers(tmp_path, 2)
     first.write([row(0, 0)], batch=0)
     second.write([row(0, 1)], batch=1)
+    kill(first, second)
     (alone,) = writers(tmp_path, 1)
     assert [alone.done(0, b) for b in (0, 1, 2)] == [True, True, False]
     assert not alone.done(1, 0)
-    assert [p.name for p in tmp_path.iterdir()] == ["rows.jsonl"]
+    assert shown(tmp_path) == ["rows.jsonl"]
     alone.write([row(0, 2)], batch=2)
     alone.on_test_end(trainer(), Module())
     assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 3
@@ -68,8 +88,9 @@ def test_half_a_batch_is_done_again(tmp_path: Path) -> None:
     (writer,) = writers(tmp_path, 1)
     writer.write([row(0, 0), row(0, 1)], batch=0)
     writer.write([row(0, 2), row(0, 3)], batch=1)
+    kill(writer)
     path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(path.read_text().splitlines()[:4]) + "\n")
+    path.write_text("\n".join([line for line in path.read_text().splitlines() if line][:4]) + "\n")
     (again,) = writers(tmp_path, 1)
     assert (again.done(0, 0), again.done(0, 1)) == (True, False)
     assert len(again.rows) == 2
@@ -106,3 +127,201 @@ def test_batches_are_dealt_once() -> None:
         dealt.append([i for i in range(10) if module.mine(i)])
     assert sorted(i for part in dealt for i in part) == list(range(10))
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+class TestOneFolder:
+    """A folder has one writer; the rows in it are of one identity, whole, each once."""
+
+    def test_two_runs_at_a_time_are_refused(self, tmp_path: Path) -> None:
+        (first,) = writers(tmp_path, 1)
+        with pytest.raises(ConfigurationError, match="one that is in use"):
+            writers(tmp_path, 1)
+        first.on_exception(trainer(), Module(), ValueError())
+        writers(tmp_path, 1)
+
+    def test_another_process_is_seen_and_its_death_frees_the_folder(self, tmp_path: Path) -> None:
+        hold = f"from tasks.files import hold; from pathlib import Path; l = hold(Path({str(tmp_path)!r}))"
+        other = subprocess.Popen(
+            [sys.executable, "-c", hold + "; print('held', flush=True); import time; time.sleep(60)"],
+            stdout=subprocess.PIPE,
+        )
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        try:
+            with pytest.raises(ConfigurationError, match="one that is in use"):
+                writers(tmp_path, 1)
+        finally:
+            other.kill()
+            other.wait()
+            other.stdout.close()
+        writers(tmp_path, 1)
+
+    def test_a_row_written_twice_counts_once(self, tmp_path: Path) -> None:
+        (writer,) = writers(tmp_path, 1)
+        for _ in range(2):
+            writer.write([row(0, 0), row(0, 1)], batch=0)
+        kill(writer)
+        (again,) = writers(tmp_path, 1)
+        assert again.done(0, 0)
+        assert len(again.rows) == 2
+
+    def test_rows_of_other_settings_are_put_aside_and_come_back_by_name(self, tmp_path: Path) -> None:
+        (writer,) = writers(tmp_path, 1, {"model": {"steps": 1}})
+        writer.write([row(0, 0)])
+        kill(writer)
+        (tmp_path / "rows.backup.jsonl").write_text("mine")
+        (other,) = writers(tmp_path, 1, {"model": {"steps": 2}})
+        assert not other.rows
+        (kept,) = tmp_path.glob("earlier-*.jsonl")
+        kill(other)
+        kept.replace(tmp_path / "rows.jsonl")
+        (back,) = writers(tmp_path, 1, {"model": {"steps": 1}})
+        assert len(back.rows) == 1
+        assert (tmp_path / "rows.backup.jsonl").read_text() == "mine"
+
+    def test_seconds_are_of_all_parts(self, tmp_path: Path) -> None:
+        (writer,) = writers(tmp_path, 1)
+        time.sleep(0.2)
+        writer.write([row(0, 0)])
+        kill(writer)
+        (again,) = writers(tmp_path, 1)
+        assert 0.2 <= again.seconds < 60
+
+    def test_a_full_disk_is_one_line_and_loses_no_earlier_row(self, tmp_path: Path) -> None:
+        if not Path("/dev/full").exists():
+            pytest.skip("no /dev/full on this system")
+        (writer,) = writers(tmp_path, 1)
+        writer.write([row(0, 0)])
+        path = tmp_path / "rows.jsonl"
+        kept = path.read_bytes()
+        path.unlink()
+        path.symlink_to("/dev/full")
+        with pytest.raises(StorageError, match=r"rows.jsonl: expected a file that can be written: No space"):
+            writer.write([row(0, 1)], batch=1)
+        assert len(writer.rows) == 1
+        path.unlink()
+        path.write_bytes(kept)
+        kill(writer)
+        (again,) = writers(tmp_path, 1)
+        assert len(again.rows) == 1
+
+    def test_a_missing_batch_is_said(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        class Two(Problems):
+            batches = 2
+
+            def batch(self, seed: int, number: int) -> Any:
+                raise NotImplementedError
+
+        (writer,) = writers(tmp_path, 1)
+        writer.write([row(0, 0)])
+        run = trainer()
+        run.datamodule = Two([0])
+        writer.on_test_end(run, Module())
+        document = json.loads((tmp_path / "results.json").read_text())
+        assert (document["complete"], document["missing_batches"]) == (False, 1)
+        assert "INCOMPLETE: 1 of 2 batches" in capsys.readouterr().out
+
+
+class TestDamage:
+    def test_single_bit_flips(self, tmp_path: Path) -> None:
+        """Rows read after a flip are rows that were written; the rest is done again."""
+        (writer,) = writers(tmp_path, 1)
+        for batch in range(4):
+            writer.write([row(0, 2 * batch + i, 0.1 * i + batch) for i in range(2)], batch=batch)
+        whole = {(r["seed"], r["case"]): r for r in writer.rows}
+        kill(writer)
+        path = tmp_path / "rows.jsonl"
+        content = path.read_bytes()
+        draw = random.Random(0)
+        for _ in range(300):
+            place, bit = draw.randrange(len(content)), draw.randrange(8)
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            (again,) = writers(tmp_path, 1)
+            assert all(whole[r["seed"], r["case"]] == r for r in again.rows)
+            assert len(again.rows) >= 6 or place < content.index(b"\n\n") + 1
+            kill(again)
+
+    @pytest.mark.parametrize("line", [b"\xff\xfe", b"[1, 2]", b"7", b'{"seed": 0}', b"[" * 100_000, b""])
+    def test_lines_that_are_no_rows(self, tmp_path: Path, line: bytes) -> None:
+        (writer,) = writers(tmp_path, 1)
+        writer.write([row(0, 0)])
+        kill(writer)
+        path = tmp_path / "rows.jsonl"
+        path.write_bytes(path.read_bytes() + line + b"\n" + encoded(row(0, 5)).encode()[:20])
+        (again,) = writers(tmp_path, 1)
+        assert len(again.rows) == 1
+
+    def test_a_file_is_replaced_whole_or_not_at_all(self, tmp_path: Path) -> None:
+        path = tmp_path / "results.json"
+        write_whole(path, "old")
+        with pytest.raises(StorageError, match="expected a file that can be written"):
+            write_whole(tmp_path / "no folder" / "x", "new")
+        write_whole(path, "new")
+        assert path.read_text() == "new"
+        assert shown(tmp_path) == ["results.json"]
+
+
+class TestIdentity:
+    """What determines the numbers, and nothing else."""
+
+    CONFIG: Mapping[str, Any] = {"model": {"steps": 3, "figure": "a.png"}, "data": {"seeds": [0]}, "seed_everything": 0}
+
+    def test_output_does_not_matter(self) -> None:
+        quiet = {"verbose": False, "trainer": {"profiler": "simple", "default_root_dir": "elsewhere", "devices": 2}}
+        model = {"model": {"steps": 3, "figure": "b.png"}}
+        assert identity({**self.CONFIG, **quiet, **model}) == identity(self.CONFIG)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"model": {"steps": 4}}, {"data": {"seeds": [1]}}, {"seed_everything": 1}, {"trainer": {"precision": 16}}],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_settings_matter(self, change: dict[str, Any]) -> None:
+        assert identity({**self.CONFIG, **change}) != identity(self.CONFIG)
+
+    def test_the_content_of_a_file_matters_and_not_its_place(self, tmp_path: Path) -> None:
+        found = []
+        for folder, content in (("a", "1"), ("b", "1"), ("a", "2")):
+            path = tmp_path / folder / "weights"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+            with recording():
+                checksum(path)
+                found.append(identity(self.CONFIG))
+        assert found[0] == found[1] != found[2]
+
+    def test_weights_given_to_the_trainer_matter(self, tmp_path: Path) -> None:
+        path = tmp_path / "last.ckpt"
+        path.write_text("1")
+        one = identity({**self.CONFIG, "ckpt_path": str(path)})
+        path.write_text("2")
+        assert len({one, identity({**self.CONFIG, "ckpt_path": str(path)}), identity(self.CONFIG)}) == 3
+
+    def test_versions_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = identity(self.CONFIG)
+        monkeypatch.setattr("trivgeo.__version__", "0.0.0")
+        assert identity(self.CONFIG) != before
+
+
+@pytest.mark.parametrize("name", ["../x.png", "/tmp/x.png", "a/b.png", "..", "", "a\\b.png"])
+def test_pictures_stay_in_the_folder_of_the_run(name: str) -> None:
+    module = Module()
+    with pytest.raises(ConfigurationError, match="figure: expected the name of a file, without folders"):
+        module.figure = name
+
+
+def test_a_batch_whose_picture_is_missing_is_due(tmp_path: Path) -> None:
+    (writer,) = writers(tmp_path, 1)
+    writer.write([row(0, 0)])
+    module, batch = Module(), SimpleNamespace(seed=0, number=0)
+    run = trainer()
+    run.callbacks = [writer]
+    module._trainer = run
+    assert not module.is_due(batch, 0)
+    module.figure = "figure.png"
+    assert module.is_due(batch, 0)
+    assert not module.is_due(batch, 1)
+    (tmp_path / "figure.png").write_bytes(b"")
+    assert not module.is_due(batch, 0)

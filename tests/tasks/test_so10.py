@@ -45,7 +45,7 @@ class TestLaw:
     def test_uniform(self) -> None:
         """Without energy X_11 is an entry of a uniform unit vector."""
         law = CornerLaw(10, 0.0)
-        x = SO(10).uniform(4000, generator=torch.Generator().manual_seed(0))[:, 0, 0]
+        x = SO(10).random_haar(4000, generator=torch.Generator().manual_seed(0))[:, 0, 0]
         assert law.kolmogorov_smirnov(x) < 1.95 / math.sqrt(4000)
         assert law.mean_square() == pytest.approx(0.1, abs=1e-4)
 

@@ -14,12 +14,16 @@ from trivgeo.groups.pde import BurgersSymmetry, HeatSymmetry
 from trivgeo.groups.product import DirectProduct
 from trivgeo.groups.projective import Projective
 from trivgeo.groups.semidirect import Automorphism, LinearAutomorphism, PlaneAutomorphism, SemidirectProduct
+from trivgeo.groups.similarity import Similarity
 from trivgeo.groups.special_linear import SL
+from trivgeo.groups.torus import Torus
+from trivgeo.groups.unitary import SU, U, UnitaryGroup
 
 __all__ = [
     "SE",
     "SL",
     "SO",
+    "SU",
     "Action",
     "Affine",
     "Automorphism",
@@ -45,6 +49,10 @@ __all__ = [
     "PointAction",
     "Projective",
     "SemidirectProduct",
+    "Similarity",
+    "Torus",
     "Translation",
+    "U",
+    "UnitaryGroup",
     "from_generators",
 ]

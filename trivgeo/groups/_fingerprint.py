@@ -35,6 +35,7 @@ def of(group: LieGroup) -> dict[str, Any]:
         "element_shape": list(shape),
         "exp": elements.reshape(dim + 3, -1).tolist(),
         "products": products.reshape(3, -1).tolist(),
+        "periods": group._periods().flatten().tolist(),
     }
 
 
@@ -45,7 +46,10 @@ def equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
         raise ConfigurationError(f"fingerprint: expected {', '.join(_PARTS)}, got none of {', '.join(missing)}")
     if a["dim"] != b["dim"] or list(a["element_shape"]) != list(b["element_shape"]):
         return False
-    return all(_close(*(torch.tensor(x[part], dtype=torch.float64) for x in (a, b))) for part in ("exp", "products"))
+    none = [0.0] * math.prod(a["element_shape"])  # older files, of groups without periods, do not name them
+    parts = [[x[part] for x in (a, b)] for part in ("exp", "products")]
+    parts.append([x.get("periods", none) for x in (a, b)])
+    return all(_close(*(torch.tensor(x, dtype=torch.float64) for x in pair)) for pair in parts)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

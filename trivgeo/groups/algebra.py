@@ -51,10 +51,14 @@ class LieAlgebra:
         largest = float(c.abs().max()) if n else 0.0
         self._check_antisymmetry(c, tolerance * max(largest, 1e-300))
         self._check_jacobi(c, tolerance * max(largest**2, 1e-300))
+        self._keep(c, tolerance)
+
+    def _keep(self, c: Tensor, tolerance: float) -> None:
         self._c = Constant(c)
         # ad[i] = matrix of ad(e_i): ad(e_i)^k_j = c_ij^k
         self._ad = Constant(c.transpose(1, 2).contiguous())
         self._trace_ad = Constant(torch.einsum("ijj->i", c))
+        largest = float(c.abs().max()) if self.dim else 0.0
         self._tolerance = tolerance * largest
         # tr ad vanishes up to the cancellation in its own sum, whatever the scale of the basis
         cancelled = torch.einsum("ijj->i", c.abs())
@@ -172,6 +176,26 @@ class LieAlgebra:
             return LieAlgebra(self.structure_constants * s[:, None, None] * s[:, None] / s, self.names)
         c = torch.einsum("ia,jb,abc,ck->ijk", s, s, self.structure_constants, torch.linalg.inv(s))
         return LieAlgebra(0.5 * (c - c.transpose(0, 1)))
+
+    @staticmethod
+    def _unchecked(structure_constants: Tensor, names: Sequence[str]) -> LieAlgebra:
+        """Of constants that are known to be right: the checks cost the fourth power of the dimension in memory."""
+        algebra = LieAlgebra.__new__(LieAlgebra)
+        algebra.dim, algebra.names = len(names), tuple(names)
+        algebra._keep(structure_constants, 1e-9)
+        return algebra
+
+    @staticmethod
+    def direct_sum(*algebras: LieAlgebra) -> LieAlgebra:
+        """The algebra of a direct product: the bases one after the other, brackets between them zero."""
+        dim = sum(algebra.dim for algebra in algebras)
+        c = torch.zeros(dim, dim, dim, dtype=torch.float64)
+        names: list[str] = []
+        for index, algebra in enumerate(algebras):
+            part = slice(len(names), len(names) + algebra.dim)
+            c[part, part, part] = algebra.structure_constants
+            names += [f"{name}.{index + 1}" for name in algebra.names]
+        return LieAlgebra._unchecked(c, names)
 
     @staticmethod
     def from_matrices(basis: Float[Tensor, "n k k"], names: Sequence[str] | None = None) -> LieAlgebra:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, final
@@ -11,7 +12,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import in_single, log_abs_det
+from trivgeo._numerics import in_single, jvp, log_abs_det
+from trivgeo._random import normal
+from trivgeo.checks import check_count, check_dtype, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import _fingerprint
 from trivgeo.groups._matrices import phi1_ad
@@ -48,6 +51,12 @@ class LieGroup(ABC):
     Raises:
         ConfigurationError: the scale is not positive (a matrix: not invertible) and finite, or has the wrong shape.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check counts and dtype wherever a class makes identities."""
+        super().__init_subclass__(**options)
+        if "identity" in vars(cls):
+            cls.identity = _checked_batch(cls.identity)  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -98,7 +107,8 @@ class LieGroup(ABC):
 
         Returns:
             The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
-            every natural basis vector and of three fixed vectors, and the ``products`` of these three.
+            every natural basis vector and of three fixed vectors, the ``products`` of these three, and the ``periods``
+            of the entries of elements, zero where there is none.
         """
         if self._fingerprint is None:
             self._fingerprint = _fingerprint.of(self)
@@ -144,7 +154,7 @@ class LieGroup(ABC):
 
     def _tangent(self, v: Tensor) -> Tensor:
         """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
-        return torch.func.jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
+        return jvp(self._exp, (torch.zeros_like(v),), (v,))
 
     def _log_modular(self, g: Tensor) -> Tensor:
         """log det Ad(g^-1) where it is not constant; subclasses write it out where that is cheaper."""
@@ -157,6 +167,30 @@ class LieGroup(ABC):
     def _project(self, g: Tensor) -> Tensor:
         """The element that ``g`` is meant to be; subclasses whose coordinates obey equations restore them."""
         return g
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether the group is known to be compact; then `random_haar` draws from its Haar measure."""
+        return False
+
+    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Elements of the uniform law, in the dtype (no half precision) and on the device of ``like``."""
+        raise ConfigurationError(f"{self!r}: expected a compact group, since on others no Haar law can be drawn from")
+
+    def _periods(self) -> Tensor:
+        """What can be added to an entry of an element without changing it, zero if nothing; float64 on the CPU."""
+        return torch.zeros(self._element_shape, dtype=torch.float64)
+
+    def __pow__(self, n: int) -> LieGroup:
+        """The `DirectProduct` of n copies, whose operations run on all copies at once."""
+        from trivgeo.groups.product import DirectProduct  # a group itself
+
+        check_count("n", n)
+        natural = self if self._basis.is_natural else self.with_scale(None)
+        scale = None
+        if natural is not self:
+            scale = self.scale.repeat(n) if self.scale.ndim == 1 else torch.block_diag(*[self.scale] * n)
+        return DirectProduct([natural] * n, scale=scale)
 
     def action(self) -> PointAction:
         """The group's standard action on points.
@@ -171,27 +205,26 @@ class LieGroup(ABC):
     @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         """The product ``g h``; batches broadcast."""
-        self.check_elements(g)
-        self.check_elements(h)
+        g, h = promoted(g=self.check_elements(g), h=self.check_elements(h, "h"))
         _check_broadcast(self.batch_shape(g), self.batch_shape(h))
         return self._with_batch(self._compose, g, h)
 
     @final
     def inverse(self, g: Tensor) -> Tensor:
         """The inverse element."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._with_batch(self._inverse, g)
 
     @final
     def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return _with_batch(self._exp, 1, self._basis.to_natural(v))
 
     @final
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         # rounded to half precision, elements are off the group by more than a logarithm can bear
         log = self._log if torch.finfo(g.dtype).bits > 16 else self._log_of_nearest
         return self._basis.from_natural(self._with_batch(log, g))
@@ -208,13 +241,13 @@ class LieGroup(ABC):
     @final
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
         r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._basis.operator_from_natural(self._with_batch(self._adjoint, g))
 
     @final
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
         r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._with_batch(self._log_character, g)
 
     @final
@@ -224,7 +257,7 @@ class LieGroup(ABC):
         :math:`J_l = \varphi_1(\mathrm{ad}_v) = \sum_k \mathrm{ad}_v^k / (k + 1)!` (Rossmann 2002, section 1.2);
         :math:`|\det J_l|` is the density of right Haar measure in the coordinates v.
         """
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return self._basis.operator_from_natural(_with_batch(self._left_jacobian, 1, self._basis.to_natural(v)))
 
     @final
@@ -234,7 +267,7 @@ class LieGroup(ABC):
         :math:`J_r = \varphi_1(-\mathrm{ad}_v)`; :math:`|\det J_r|` is the density of left Haar measure in the
         coordinates v.
         """
-        return self.left_jacobian(-v)
+        return self.left_jacobian(-self.check_vectors(v))
 
     @final
     def project(self, g: Tensor) -> Tensor:
@@ -242,7 +275,7 @@ class LieGroup(ABC):
 
         The identity map on groups whose coordinates obey no equations. NaN where no element is near.
         """
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._with_batch(self._project, g)
 
     @final
@@ -256,8 +289,7 @@ class LieGroup(ABC):
 
         Cheaper than `retract` where nothing but a derivative at zero is wanted, since no exponential is taken.
         """
-        self.check_elements(g)
-        self.check_vectors(v)
+        g, v = promoted(g=self.check_elements(g), v=self.check_vectors(v))
         _check_broadcast(self.batch_shape(g), v.shape[:-1])
         v = self._basis.to_natural(v)
         tangent = _with_batch(self._tangent, 1, v)
@@ -274,10 +306,29 @@ class LieGroup(ABC):
     ) -> Tensor:
         """Elements ``exp(v)`` with v normal of standard deviation ``std`` in every basis direction.
 
-        Not Haar-uniform: on a non-compact group no such law exists.
+        Not Haar-uniform: see `random_haar`.
         """
-        v = torch.randn(*batch, self.dim, generator=generator, dtype=dtype, device=device)
+        _check_batch(batch, dtype)
+        v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)
         return self.exp(std * v)
+
+    @final
+    def random_haar(
+        self,
+        *batch: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Elements ``[*batch, *element_shape]`` of the uniform law: the Haar measure of total mass one.
+
+        Raises:
+            ConfigurationError: the group is not compact (or not known to be, see `is_compact`), so that it has none.
+        """
+        _check_batch(batch, dtype)
+        return in_single(
+            lambda like: self._random_haar(batch, like, generator), self.identity(dtype=dtype, device=device)
+        )
 
     @final
     def with_scale(self: GroupT, scale: Scale) -> GroupT:
@@ -311,19 +362,45 @@ class LieGroup(ABC):
         return g.shape[: g.ndim - len(self._element_shape)]
 
     @final
-    def check_elements(self, g: Tensor, name: str = "g") -> None:
-        """Raise `ShapeError` unless ``g`` is ``[*batch, *element_shape]``, `ConfigurationError` for integers."""
-        shape = self._element_shape
+    def check_elements(self, g: Any, name: str = "g") -> Tensor:
+        """Return ``g`` as a tensor ``[*batch, *element_shape]``, see `trivgeo.checks.check_tensor`.
+
+        Raises:
+            ConfigurationError: no floating-point numbers.
+            ShapeError: another shape.
+        """
+        g, shape = check_tensor(name, g), self._element_shape
         if g.ndim < len(shape) or tuple(g.shape[g.ndim - len(shape) :]) != shape:
             raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
-        _check_floating(g, name)
+        return g
 
     @final
-    def check_vectors(self, v: Tensor, name: str = "v") -> None:
-        """Raise `ShapeError` unless ``v`` is ``[*batch, dim]``, `ConfigurationError` for integers."""
+    def check_vectors(self, v: Any, name: str = "v") -> Tensor:
+        """Return ``v`` as a tensor ``[*batch, dim]``, see `check_elements`."""
+        v = check_tensor(name, v)
         if v.ndim < 1 or v.shape[-1] != self.dim:
             raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
-        _check_floating(v, name)
+        return v
+
+
+def _checked_batch(identity: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(identity)
+    def checked(
+        self: LieGroup,
+        *batch: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        _check_batch(batch, dtype)
+        return identity(self, *batch, dtype=dtype, device=device)
+
+    return checked
+
+
+def _check_batch(batch: Sequence[int], dtype: torch.dtype | None) -> None:
+    for size in batch:
+        check_count("batch", size, 0)
+    check_dtype(dtype)
 
 
 def _check_broadcast(*batches: torch.Size) -> None:
@@ -333,11 +410,6 @@ def _check_broadcast(*batches: torch.Size) -> None:
         raise ShapeError(
             f"expected batches that broadcast, got {' and '.join(str(list(b)) for b in batches)}"
         ) from error
-
-
-def _check_floating(x: Tensor, name: str) -> None:
-    if not x.is_floating_point():
-        raise ConfigurationError(f"{name}: expected floating-point numbers, got {x.dtype}")
 
 
 def _with_batch(f: Callable[..., Tensor], rank: int, *arguments: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det, polynomial
+from trivgeo.checks import check_count
 from trivgeo.groups._matrices import (
     circular,
     circular_slopes,
@@ -21,7 +22,7 @@ from trivgeo.groups._matrices import (
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.matrix import GLPlus, MatrixGroup, check_size
+from trivgeo.groups.matrix import GLPlus, MatrixGroup
 from trivgeo.groups.orthogonal import SO, cross_matrix, rotation_matrix, squared_norm
 
 __all__ = ["SE", "Affine", "InhomogeneousGroup"]
@@ -70,7 +71,7 @@ class InhomogeneousGroup(LieGroup):
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._split(g)
 
     def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +84,7 @@ class InhomogeneousGroup(LieGroup):
 
     def homogeneous(self, g: Tensor) -> Tensor:
         """The matrix ``[[A, b], [0, 1]]``, ``[*batch, n + 1, n + 1]``."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         last = torch.eye(self.size + 1, dtype=g.dtype, device=g.device)[-1:]
         return torch.cat([g, last.expand(*self.batch_shape(g), -1, -1)], -2)
 
@@ -279,7 +280,7 @@ class Affine(InhomogeneousGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 1)
+        check_count("n", n, 1)
         super().__init__(GLPlus(n), scale)
 
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import Constant
-from trivgeo.errors import ConfigurationError
+from trivgeo.checks import check_count
 from trivgeo.groups._matrices import kernel, transform_points
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -67,12 +67,12 @@ class MatrixGroup(LieGroup):
 
     def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
         """The matrix of an algebra vector."""
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return self._tangent(self.basis.to_natural(v))
 
     def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
         """The algebra vector of a matrix (of its projection on the algebra, in general)."""
-        self.check_elements(matrix, "matrix")
+        matrix = self.check_elements(matrix, "matrix")
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class GLPlus(MatrixGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 1)
+        check_count("n", n, 1)
         units, names = matrix_units(n)
         eye = torch.eye(n, dtype=torch.float64)
         # [e_ij, e_kl] = delta_jk e_il - delta_li e_kj
@@ -221,10 +221,4 @@ def restore_determinant(matrix: Tensor) -> Tensor:
     return torch.where(keep, matrix, torch.where(near, scaled, torch.nan))
 
 
-def check_size(n: int, least: int) -> None:
-    """Raise `ConfigurationError` unless n is an integer of at least ``least``."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < least:
-        raise ConfigurationError(f"n: expected an integer of at least {least}, got {n!r}")
-
-
-__all__ += ["check_size", "conjugation", "matrix_units", "restore_determinant", "unit_determinant"]
+__all__ += ["conjugation", "matrix_units", "restore_determinant", "unit_determinant"]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
 from trivgeo._numerics import polynomial
+from trivgeo._random import normal
+from trivgeo.checks import check_count
 from trivgeo.groups._matrices import circular, identity_like, polar
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
-from trivgeo.groups.matrix import MatrixGroup, check_size
+from trivgeo.groups.matrix import MatrixGroup
 
 __all__ = ["SO"]
 
@@ -22,6 +25,8 @@ _ATAN_RADIUS = 0.02
 _ATAN_SERIES = tuple(2.0 * (-1) ** k / (2 * k + 1) for k in range(10))
 
 _PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
+
+_NORM_DEFECT = 1e-2  # of the squared norm, far above round-off
 
 
 @final
@@ -44,7 +49,7 @@ class SO(MatrixGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 2)
+        check_count("n", n, 2)
         pairs = [(1, 2), (2, 0), (0, 1)] if n == 3 else [(i, j) for i in range(n) for j in range(i + 1, n)]
         basis = torch.zeros(len(pairs), n, n, dtype=torch.float64)
         for row, (i, j) in enumerate(pairs):
@@ -73,7 +78,10 @@ class SO(MatrixGroup):
         return super()._exp(v) if self._closed is None else self._closed.exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        return super()._log(g) if self._closed is None else self._closed.log(g)
+        """NaN also where the norm is not that of a rotation: 2 I has no logarithm here."""
+        v = super()._log(g) if self._closed is None else self._closed.log(g)
+        off = (g.detach().square().sum((-2, -1)) / self.size - 1.0).abs()
+        return torch.where((off < _NORM_DEFECT).unsqueeze(-1), v, math.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """In general the minors of order 2."""
@@ -82,17 +90,14 @@ class SO(MatrixGroup):
         top, bottom = g[..., self._first, :], g[..., self._second, :]
         return top[..., self._first] * bottom[..., self._second] - top[..., self._second] * bottom[..., self._first]
 
-    def uniform(
-        self,
-        *batch: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        """Rotations of the Haar-uniform law, ``[*batch, n, n]`` (Stewart 1980: signed QR of a normal matrix)."""
-        n = self.size
-        normal = torch.randn(*batch, n, n, generator=generator, dtype=dtype, device=device)
-        q, r = torch.linalg.qr(normal)
+    @property
+    def is_compact(self) -> bool:
+        """Yes."""
+        return True
+
+    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Signed QR of a normal matrix (Stewart 1980)."""
+        q, r = torch.linalg.qr(normal((*batch, self.size, self.size), like, generator))
         q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
         sign = torch.where(_is_proper(q), 1.0, -1.0).to(q.dtype)
         return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import final
 
 import torch
@@ -20,48 +21,65 @@ class DirectProduct(LieGroup):
     r"""The direct product :math:`G_1 \times \dots \times G_m`.
 
     An element is one flat vector, the entries of the factors' elements one after the other; the basis is that of the
-    factors one after the other.
+    factors one after the other. Neighbours that are the same object are computed together, so that a power
+    ``DirectProduct([G] * 7)``, also written ``G ** 7``, costs no more calls than G.
 
     Args:
-        factors: the groups, in their natural bases, since the scale belongs to the product.
+        *factors: the groups, in their natural bases, since the scale belongs to the product; or one list of them.
         scale: see `LieGroup`.
 
     Raises:
-        ConfigurationError: no factors, or a factor carries a scale of its own.
+        ConfigurationError: no factors, what is no group, or a factor carries a scale of its own.
     """
 
-    def __init__(self, *factors: LieGroup, scale: Scale = None) -> None:
-        if not factors:
+    def __init__(self, *factors: LieGroup | Sequence[LieGroup], scale: Scale = None) -> None:
+        groups: list[LieGroup] = []
+        for entry in factors:
+            for group in entry if isinstance(entry, list | tuple) else [entry]:
+                if not isinstance(group, LieGroup):
+                    raise ConfigurationError(f"factors: expected groups, got {group!r}")
+                groups.append(group)
+        if not groups:
             raise ConfigurationError("factors: expected at least one group, got none")
-        for factor in factors:
+        self.factors = tuple(groups)
+        for factor in self.factors:
             if not factor.basis.is_natural:
                 raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")
-        self.factors = factors
-        self._numels = [torch.Size(factor.element_shape).numel() for factor in factors]
-        self._dims = [factor.dim for factor in factors]
-        dim = sum(self._dims)
-        c = torch.zeros(dim, dim, dim, dtype=torch.float64)
-        names: list[str] = []
-        start = 0
-        for index, factor in enumerate(factors):
-            part = slice(start, start + factor.dim)
-            c[part, part, part] = factor.algebra.structure_constants
-            names += [f"{name}.{index + 1}" for name in factor.algebra.names]
-            start += factor.dim
-        super().__init__(LieAlgebra(c, names), (sum(self._numels),), scale)
+        self._runs: list[tuple[LieGroup, int]] = []
+        for factor in self.factors:
+            if self._runs and self._runs[-1][0] is factor:
+                self._runs[-1] = (factor, self._runs[-1][1] + 1)
+            else:
+                self._runs.append((factor, 1))
+        self._numels = [count * torch.Size(group.element_shape).numel() for group, count in self._runs]
+        self._dims = [count * group.dim for group, count in self._runs]
+        algebra = LieAlgebra.direct_sum(*(factor.algebra for factor in self.factors))
+        super().__init__(algebra, (sum(self._numels),), scale)
 
     def __repr__(self) -> str:
-        """The factors."""
-        return f"DirectProduct({', '.join(map(repr, self.factors))})"
+        """The factors, the same ones as powers."""
+        runs = [f"{group!r} ** {count}" if count > 1 else repr(group) for group, count in self._runs]
+        return runs[0] if len(runs) == 1 and len(self.factors) > 1 else f"DirectProduct({', '.join(runs)})"
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether every factor is."""
+        return all(group.is_compact for group, _ in self._runs)
 
     def split(self, g: Tensor) -> tuple[Tensor, ...]:
         """The factors of an element, each ``[*batch, *element_shape]`` of its group."""
-        self.check_elements(g)
-        return self._split(g)
+        g = self.check_elements(g)
+        parts = zip(self._runs, self._split(g), strict=True)
+        return tuple(x for (group, _), part in parts for x in part.unbind(part.ndim - len(group.element_shape) - 1))
 
     def _split(self, g: Tensor) -> tuple[Tensor, ...]:
-        parts = g.split(self._numels, -1)
-        return tuple(p.unflatten(-1, f.element_shape) for p, f in zip(parts, self.factors, strict=True))
+        """The runs of equal factors, each ``[*batch, count, *element_shape]``."""
+        parts = zip(self._runs, g.split(self._numels, -1), strict=True)
+        return tuple(part.unflatten(-1, (count, *group.element_shape)) for (group, count), part in parts)
+
+    def _split_vector(self, v: Tensor) -> tuple[Tensor, ...]:
+        parts = zip(self._runs, v.split(self._dims, -1), strict=True)
+        return tuple(part.unflatten(-1, (count, group.dim)) for (group, count), part in parts)
 
     def join(self, *parts: Tensor) -> Tensor:
         """The element with the given factors; batches broadcast.
@@ -74,48 +92,63 @@ class DirectProduct(LieGroup):
             raise ConfigurationError(f"parts: expected {len(self.factors)}, got {len(parts)}")
         for part, factor in zip(parts, self.factors, strict=True):
             factor.check_elements(part)
-        return self._join(*parts)
-
-    def _join(self, *parts: Tensor) -> Tensor:
         flat = [p.flatten(-len(f.element_shape)) for p, f in zip(parts, self.factors, strict=True)]
         batch = torch.broadcast_shapes(*(p.shape[:-1] for p in flat))
         return torch.cat([p.expand(*batch, -1) for p in flat], -1)
+
+    def _join(self, parts: Iterable[Tensor]) -> Tensor:
+        """The inverse of `_split`."""
+        pairs = zip(self._runs, parts, strict=True)
+        flat = [part.flatten(part.ndim - len(group.element_shape) - 1) for (group, _), part in pairs]
+        batch = torch.broadcast_shapes(*(p.shape[:-1] for p in flat))
+        return torch.cat([p.expand(*batch, -1) for p in flat], -1)
+
+    def _each(self, f: Callable[..., Tensor], *parts: tuple[Tensor, ...]) -> list[Tensor]:
+        """``f`` of each run's group and parts."""
+        return [f(group, *rest) for (group, _), *rest in zip(self._runs, *parts, strict=True)]
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
         """The neutral elements."""
-        return self._join(*(factor.identity(*batch, dtype=dtype, device=device) for factor in self.factors))
+        return self._join(group.identity(*batch, count, dtype=dtype, device=device) for group, count in self._runs)
+
+    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+        if not self.is_compact:
+            return super()._random_haar(batch, like, generator)
+        return self._join(group._random_haar((*batch, count), like, generator) for group, count in self._runs)
+
+    def _periods(self) -> Tensor:
+        return torch.cat([group._periods().flatten().repeat(count) for group, count in self._runs])
 
     def _project(self, g: Tensor) -> Tensor:
-        return self._join(*(f._project(part) for f, part in zip(self.factors, self._split(g), strict=True)))
+        return self._join(self._each(lambda group, x: group._project(x), self._split(g)))
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        pairs = zip(self.factors, self._split(g), self._split(h), strict=True)
-        return self._join(*(factor._compose(a, b) for factor, a, b in pairs))
+        return self._join(self._each(lambda group, a, b: group._compose(a, b), self._split(g), self._split(h)))
 
     def _inverse(self, g: Tensor) -> Tensor:
-        return self._join(*(f._inverse(part) for f, part in zip(self.factors, self._split(g), strict=True)))
+        return self._join(self._each(lambda group, x: group._inverse(x), self._split(g)))
 
     def _exp(self, v: Tensor) -> Tensor:
-        return self._join(*(f._exp(part) for f, part in zip(self.factors, v.split(self._dims, -1), strict=True)))
+        return self._join(self._each(lambda group, x: group._exp(x), self._split_vector(v)))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return self._join(*(f._tangent(part) for f, part in zip(self.factors, v.split(self._dims, -1), strict=True)))
+        return self._join(self._each(lambda group, x: group._tangent(x), self._split_vector(v)))
 
     def _log(self, g: Tensor) -> Tensor:
-        v = torch.cat([f._log(part) for f, part in zip(self.factors, self._split(g), strict=True)], -1)
+        v = torch.cat(self._each(lambda group, x: group._log(x).flatten(-2), self._split(g)), -1)
         return torch.where(torch.isfinite(v).all(-1, keepdim=True), v, torch.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        return _block_diagonal([f._adjoint(part) for f, part in zip(self.factors, self._split(g), strict=True)])
+        return _block_diagonal(self._each(lambda group, x: _spread(group._adjoint(x)), self._split(g)))
 
     def _left_jacobian(self, v: Tensor) -> Tensor:
-        parts = v.split(self._dims, -1)
-        return _block_diagonal([f._left_jacobian(part) for f, part in zip(self.factors, parts, strict=True)])
+        blocks = self._each(lambda group, x: _spread(group._left_jacobian(x)), self._split_vector(v))
+        return _block_diagonal(blocks)
 
     def _log_modular(self, g: Tensor) -> Tensor:
-        values = [f._log_character(part) for f, part in zip(self.factors, self._split(g), strict=True)]
+        values = self._each(lambda group, x: group._log_character(x).sum(-1), self._split(g))
         return sum(values[1:], start=values[0])
 
     def action(self) -> PointAction:
@@ -124,7 +157,7 @@ class DirectProduct(LieGroup):
         Raises:
             ConfigurationError: a factor has no action, or acts on points of several dimensions.
         """
-        return _ProductAction(self, [factor.action() for factor in self.factors])
+        return _ProductAction(self, [(group.action(), count) for group, count in self._runs])
 
 
 class _ProductAction(PointAction):
@@ -134,34 +167,50 @@ class _ProductAction(PointAction):
     denominators have flipped share its sign.
     """
 
-    def __init__(self, group: DirectProduct, actions: list[PointAction]) -> None:
-        for action in actions:
+    def __init__(self, group: DirectProduct, actions: list[tuple[PointAction, int]]) -> None:
+        for action, _ in actions:
             if len(action.point_dims) != 1:
                 raise ConfigurationError(
                     f"{group!r} has no standard point action: {action.group!r} acts on points of {action.point_dims} "
                     "coordinates, expected one number"
                 )
         self._product = group
-        self._actions = actions
-        self._sizes = [action.point_dims[0] for action in actions]
+        self._actions = [action for action, _ in actions]
+        self._counts = [count for _, count in actions]
+        self._sizes = [count * action.point_dims[0] for action, count in actions]
         super().__init__(group, (sum(self._sizes),))
 
+    def _parts(self, g: Tensor, x: Tensor) -> Iterator[tuple[PointAction, Tensor, Tensor]]:
+        """Each run's action, elements ``[*batch, count, 1, *element_shape]`` and points ``[*batch, count, p, n]``."""
+        runs = zip(self._actions, self._counts, self._product._split(g), x.split(self._sizes, -1), strict=True)
+        for action, count, part, points in runs:
+            copies = part.ndim - len(action.group.element_shape) - 1
+            yield action, part.transpose(copies - 1, copies), points.unflatten(-1, (count, -1)).transpose(-3, -2)
+
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
-        parts = zip(self._actions, self._product._split(g), x.split(self._sizes, -1), strict=True)
-        moved = [action._transform(part, points) for action, part, points in parts]
+        parts = self._parts(g, x)
+        moved = [action._transform(part, points).transpose(-3, -2).flatten(-2) for action, part, points in parts]
         batch = torch.broadcast_shapes(*(m.shape[:-1] for m in moved))
         return torch.cat([m.expand(*batch, -1) for m in moved], -1)
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        parts = zip(self._actions, self._product._split(g), x.split(self._sizes, -1), strict=True)
-        factors = [action._denominator(part, points) for action, part, points in parts]
-        local = [d for d in factors if d is not None]
+        factors = [action._denominator(part, points) for action, part, points in self._parts(g, x)]
+        local = [d.prod(-2) for d in factors if d is not None]
         if not local:
             return None
         total = local[0]
         for d in local[1:]:
             total = total * d
         return total
+
+
+def _spread(blocks: Tensor) -> Tensor:
+    """``[*batch, count, d, d]`` along the diagonal of ``[*batch, count d, count d]``."""
+    count, d, _ = blocks.shape[-3:]
+    if count == 1:
+        return blocks.squeeze(-3)
+    places = torch.eye(count, dtype=blocks.dtype, device=blocks.device)[:, None, :, None]
+    return (blocks.unsqueeze(-2) * places).flatten(-2).reshape(*blocks.shape[:-3], count * d, count * d)
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:

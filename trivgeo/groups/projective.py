@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
+from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import transform_points
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import (
     MatrixGroup,
-    check_size,
     conjugation,
     matrix_units,
     restore_determinant,
@@ -42,7 +42,7 @@ class Projective(MatrixGroup):
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_size(n, 1)
+        check_count("n", n, 1)
         k = n + 1
         units, names = matrix_units(k)
         eye = torch.eye(k, dtype=torch.float64)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant, log_abs_det, phi1, stumpff
+from trivgeo._random import normal
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -185,7 +186,7 @@ class SemidirectProduct(LieGroup):
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The factors ``(h, n)`` of ``g = exp(n) h``: ``[*batch, *H.element_shape]`` and ``[*batch, N.dim]``."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._split(g)
 
     def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,6 +211,9 @@ class SemidirectProduct(LieGroup):
             self.complement.identity(*batch, dtype=dtype, device=device),
             self.ideal.identity(*batch, dtype=dtype, device=device),
         )
+
+    def _periods(self) -> Tensor:
+        return self._join(self.complement._periods(), self.ideal._periods())
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         (hg, ng), (hh, nh) = self._split(g), self._split(h)
@@ -267,7 +271,7 @@ def _check_representation(
     generator = torch.Generator().manual_seed(0)
     count = 3
     g, h = (complement.random(count, std=0.1, generator=generator, dtype=torch.float64) for _ in range(2))
-    n, m = torch.randn(2, count, ideal.dim, generator=generator, dtype=torch.float64)
+    n, m = normal((2, count, ideal.dim), g, generator)
     image = representation(g, n)
     if image.shape != n.shape:
         raise ShapeError(f"representation: expected {[ideal.dim]} coordinates, got {list(image.shape[1:])}")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
 
@@ -279,7 +280,7 @@ def _cartan_subalgebra(algebra: LieAlgebra, rows: Tensor) -> Tensor:
     within = coordinates(products(algebra, rows, rows), rows)  # structure constants of the subalgebra
     count = len(rows)
     unit = torch.eye(count, dtype=torch.float64)
-    dense = torch.randint(1, 12, (4, count), generator=generator).double()
+    dense = (1 + integers(11, (4, count), unit, generator)).double()
     pairs = [unit[i] + 2.0 * unit[j] for i, j in itertools.combinations(range(count), 2)]
     best: Tensor | None = None
     regular = min(len(_fitting_null(within, x)) for x in dense)

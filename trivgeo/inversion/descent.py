@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo.checks import check_count, check_fraction, check_positive, check_type
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.inverter import Stage
-from trivgeo.inversion.posterior import GivenPosterior, where_rows
+from trivgeo.inversion.posterior import GivenPosterior, lower_rows, where_rows
 from trivgeo.inversion.result import Population
 
 __all__ = ["Adam", "AlgebraCoordinates", "Descend", "GroupElements", "HeavyBall", "Parametrization", "UpdateRule"]
@@ -236,8 +236,7 @@ class Descend(Stage):
             finite = torch.isfinite(energy) & torch.isfinite(gradient).all(-1)
             last, last_energy = where_rows(finite, point, last), torch.where(finite, energy, last_energy)
             if self.keep_seen:
-                lower = last_energy < best_energy
-                best, best_energy = where_rows(lower, last, best), torch.where(lower, last_energy, best_energy)
+                best, best_energy = lower_rows(best, best_energy, last, last_energy)
             v, new = self.rule.step(torch.where(finite.unsqueeze(-1), gradient, 0.0), state, space)
             state = tuple(where_rows(finite, a, b) for a, b in zip(new, state, strict=True))
             moved = space.moved(group, point, v)
@@ -249,6 +248,5 @@ class Descend(Stage):
         finite = torch.isfinite(energy)
         end, end_energy = where_rows(finite, point, last), torch.where(finite, energy, last_energy)
         if self.keep_seen:
-            lower = best_energy < end_energy
-            end, end_energy = where_rows(lower, best, end), torch.where(lower, best_energy, end_energy)
+            end, end_energy = lower_rows(end, end_energy, best, best_energy)
         return population.moved(space.elements(group, base, end), end_energy, failures)

@@ -16,7 +16,7 @@ from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import DataEnergy, as_energy
 
-__all__ = ["GivenPosterior", "Posterior", "PosteriorEnergy", "rows_like", "where_rows"]
+__all__ = ["GivenPosterior", "Posterior", "PosteriorEnergy", "lower_rows", "rows_like", "where_rows"]
 
 
 class PosteriorEnergy:
@@ -353,3 +353,9 @@ def rows_like(mask: Tensor, x: Tensor) -> Tensor:
 def where_rows(mask: Tensor, x: Tensor, other: Tensor) -> Tensor:
     """``x`` in the rows ``[b, k]`` of ``mask``, else ``other``."""
     return torch.where(rows_like(mask, x), x, other)
+
+
+def lower_rows(x: Tensor, energies: Tensor, other: Tensor, other_energies: Tensor) -> tuple[Tensor, Tensor]:
+    """``other`` in the rows whose energy ``[b, k]`` is lower there, else ``x``; and the energies of what was taken."""
+    lower = other_energies < energies
+    return where_rows(lower, other, x), torch.where(lower, other_energies, energies)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.posterior import GivenPosterior, rows_like
+from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like
 
 __all__ = ["InversionResult", "Population"]
 
@@ -78,6 +78,16 @@ class EvaluatedPopulation(Population):
     """A `Population` whose energies are known."""
 
     energies: Float[Tensor, "b k"]
+
+    def or_lower(self, elements: Tensor, energies: Float[Tensor, "b k"]) -> EvaluatedPopulation:
+        """The same chains, each at the other element if its energy is lower there.
+
+        Args:
+            elements: where else, ``[b, K, *element_shape]``.
+            energies: theirs.
+        """
+        elements, energies = lower_rows(self.elements, self.energies, elements, energies)
+        return replace(self, elements=elements, energies=energies)
 
 
 @dataclass(frozen=True)

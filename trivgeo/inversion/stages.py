@@ -12,7 +12,7 @@ from trivgeo._random import choice as draw_choice
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.inversion.inverter import Inverter, Stage, StageLike, check_stage, networks_of, steps_of
-from trivgeo.inversion.posterior import GivenPosterior, where_rows
+from trivgeo.inversion.posterior import GivenPosterior
 from trivgeo.inversion.result import Population
 from trivgeo.sde import GeometricSchedule, NoiseKernel, Schedule
 
@@ -173,9 +173,5 @@ class KeepLower(nn.Module, Stage):
         after = moved.evaluated(posterior)
         if after.size != before.size:
             raise ConfigurationError(f"stages: expected {before.size} chains to stay as many, got {after.size}")
-        lower = after.energies < before.energies
-        return replace(
-            after,
-            elements=where_rows(lower, after.elements, before.elements),
-            energies=torch.where(lower, after.energies, before.energies),
-        )
+        start = replace(before, failures=after.failures, time=after.time)
+        return start.or_lower(after.elements, after.energies)

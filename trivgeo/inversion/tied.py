@@ -15,7 +15,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter, Stage
-from trivgeo.inversion.posterior import GivenPosterior, rows_like, where_rows
+from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like
 from trivgeo.inversion.result import Population
 from trivgeo.inversion.stages import Noise, Side, Start
 from trivgeo.sde import (
@@ -134,13 +134,7 @@ class Reverse(Stage):
         if not self.keep_seen:
             return population
         assert seen is not None
-        end = population.evaluated(posterior)
-        lower = seen.energies < end.energies
-        return replace(
-            end,
-            elements=where_rows(lower, chain.swapped(seen.elements), end.elements),
-            energies=torch.where(lower, seen.energies, end.energies),
-        )
+        return population.evaluated(posterior).or_lower(chain.swapped(seen.elements), seen.energies)
 
     def check_size(self, number: int) -> None:
         """Raise `ConfigurationError` unless so many chains can be pruned."""
@@ -285,8 +279,7 @@ class _Seen(Fold):
             energy, index = self.chain.posterior_energy(samples).min(-1)
             wide = rows_like(index.unsqueeze(-1), samples.elements)
             found = torch.take_along_dim(samples.elements, wide, index.ndim).squeeze(index.ndim)
-            lower = energy < energies
-            elements, energies = where_rows(lower, found, elements), torch.where(lower, energy, energies)
+            elements, energies = lower_rows(elements, energies, found, energy)
         return elements, energies
 
     def lowest(self, number: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._numerics import jvp
 from trivgeo.checks import check_count
 from trivgeo.errors import DomainError
 from trivgeo.groups import LieGroup
@@ -65,7 +66,7 @@ def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: 
     for i in range(group.dim):
         direction = torch.zeros_like(s)
         direction[..., i] = 1.0
-        change = torch.func.jvp(lambda v: score(group.perturb(g, v), t), (zero,), (direction,))[1]
+        change = jvp(lambda v: score(group.perturb(g, v), t), (zero,), (direction,))
         divergence = divergence + change[..., i]
     a = group.algebra.trace_ad_like(s)
     return ((s**2).sum(-1) + 2.0 * divergence - 2.0 * s @ a).mean()

@@ -144,7 +144,7 @@ class ProjectiveAction(GeneratedAction):
     @property
     def base_is_projective(self) -> bool:
         """Whether points are jets (x, t, u) whose (x, t) move independently of u."""
-        return {2, 3} <= set(self.point_dims)
+        return max(self.point_dims) == 3 and 2 in self.point_dims
 
     @property
     def flows(self) -> Mapping[str, str]:
@@ -201,7 +201,7 @@ class FlowAction(GeneratedAction):
 
     def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
         """The sum over the factors."""
-        y, error = self._move(self._lift(g, x), x)
+        y, error = self._move(*self._lift(g, x))
         valid = self.is_valid(g, x) & torch.isfinite(y).all(-1)
         return torch.where(valid, error, math.nan)
 

@@ -126,7 +126,7 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
 
 
 def _is_quadratic(function: Any, z: Any) -> bool:
-    return bool(function.is_polynomial(z)) and require_sympy().degree(function, z) <= 2
+    return bool(function.is_polynomial(z) and require_sympy().degree(function, z) <= 2)
 
 
 def _sign(values: Tensor) -> dict[str, bool]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trivgeo._random import uniform
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups.structure import describe
 
@@ -112,7 +113,8 @@ def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Ten
         points = points.detach().to(device="cpu", dtype=torch.float64)
     else:
         generator = torch.Generator().manual_seed(0)
-        points = 3.0 * torch.rand(16 * count, fields.dim, generator=generator, dtype=torch.float64) - 1.5
+        like = torch.empty(0, dtype=torch.float64)
+        points = 3.0 * uniform((16 * count, fields.dim), like, generator) - 1.5
     values, derivatives = values_and_jacobians(fields, points)
     finite = torch.isfinite(values).flatten(1).all(-1) & torch.isfinite(derivatives).flatten(1).all(-1)
     kept = points[finite][:count]

@@ -96,25 +96,15 @@ class GeneratedGroup(LieGroup):
             The vectors ``[*batch, dim]``, unscaled, in the order in which they act on a point (last factor first), and
             the matrix of the semisimple part. Where no such factors were found they are NaN.
         """
-        matrix, sigma, n = self.parts(g)
-        rows = self._generators.like(g)
-        result = []
-        cut = 0
-        if self._reductive is not None:
-            r, k = self._reductive.semisimple_dim, self._reductive.torus_dim
-            cut = r + k
-            first = sigma @ rows[r:cut]
-            if r:
-                p, rotation = self._reductive.polar(g[..., : self._reductive.element_shape[0]])
-                first = first + p @ rows[:r]
-                result.append(first)
-                if rotation is not None:
-                    result.append(rotation @ rows[:r])
-            else:
-                result.append(first)
-        if cut < self.dim:
-            result.append(n @ rows[cut:])
-        return result, matrix
+        outer, matrix = self.outer_factors(g)
+        if self._reductive is None or not self._reductive.semisimple_dim:
+            return outer, matrix
+        reductive = self._reductive
+        rows = self._generators.like(g)[: reductive.semisimple_dim]
+        p, rotation = reductive.polar(g[..., : reductive.element_shape[0]])
+        # the torus commutes with the semisimple part, so that one vector holds it and the positive factor
+        torus, ideal = (outer[:1], outer[1:]) if reductive.torus_dim else ([], outer)
+        return [sum(torus, p @ rows), *([] if rotation is None else [rotation @ rows]), *ideal], matrix
 
     def outer_factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
         """As `factors`, without the semisimple part, of which the matrix is returned alone."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
+from trivgeo._random import uniform
 from trivgeo.groups._matrices import kernel, matvec
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.generators.reductive import ReductiveGroup
@@ -315,7 +316,7 @@ def invertible_derivation(algebra: LieAlgebra, commuting: Tensor) -> Tensor | No
     generator = torch.Generator().manual_seed(0)
     # the one nearest the identity, then random ones
     identity = torch.linalg.lstsq(solutions.reshape(-1, n * n).T, unit.reshape(-1, 1)).solution.squeeze(-1)
-    trials = [identity, *torch.rand(16, len(solutions), generator=generator, dtype=torch.float64)]
+    trials = [identity, *uniform((16, len(solutions)), solutions, generator)]
     candidates = [torch.einsum("i,iab->ab", weights, solutions) for weights in trials]
     best = min(candidates, key=lambda e: float(torch.linalg.cond(e)))
     return best if float(torch.linalg.cond(best)) < 1e4 else None

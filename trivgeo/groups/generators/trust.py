@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from trivgeo._random import normal
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
 
@@ -55,8 +56,8 @@ def check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, p
     """
     n, (count, m) = len(fields), points.shape
     generator = torch.Generator().manual_seed(0)
-    mixed = torch.randn(2, n, generator=generator, dtype=torch.float64)
-    vectors = torch.cat([torch.eye(n, dtype=torch.float64), mixed]).repeat_interleave(count, 0)
+    unit = torch.eye(n, dtype=torch.float64)
+    vectors = torch.cat([unit, normal((2, n), unit, generator)]).repeat_interleave(count, 0)
     start = points.repeat(n + 2, 1)
 
     def run(time: float, x: Tensor) -> Tensor:

@@ -1,0 +1,114 @@
+"""Files of a run: what was read, by checksum; what is written, whole or not at all; a folder held by one run."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from trivgeo.errors import ConfigurationError, TrivgeoError
+
+_read: ContextVar[dict[str, str]] = ContextVar("_read", default={})  # noqa: B039  outside of `recording`: the process's
+
+
+class StorageError(TrivgeoError):
+    """A file cannot be written: the disk is full, or the folder is not ours."""
+
+
+@contextmanager
+def recording() -> Iterator[dict[str, str]]:
+    """Collect the checksums of all files that are read inside, by path."""
+    found: dict[str, str] = {}
+    token = _read.set(found)
+    try:
+        yield found
+    finally:
+        _read.reset(token)
+
+
+def files_read() -> dict[str, str]:
+    """Path and SHA-256 of every file read so far."""
+    return dict(_read.get())
+
+
+def checksum(path: str | Path) -> str:
+    """The SHA-256 of a file that is about to be read; it is remembered, for the results depend on it.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    _read.get()[str(path)] = found
+    return found
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a kill at any moment, finds the old content or the new, nothing between.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    with _storage(path):
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def append(path: Path, text: str) -> None:
+    """Add lines to a file and wait until they are on the disk.
+
+    Raises:
+        StorageError: they cannot be written; what was there stays.
+    """
+    with _storage(path), path.open("a") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def hold(directory: Path) -> FileLock:
+    """Make a folder this run's own until the lock is released or the process ends, however it ends.
+
+    Raises:
+        ConfigurationError: another process holds it.
+        StorageError: it cannot be written to.
+    """
+    with _storage(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(directory / ".lock", thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout as error:
+            raise ConfigurationError(
+                f"{directory}: expected a folder that no other run writes to, got one that is in use"
+            ) from error
+    return lock
+
+
+def check_file_name(name: str, value: str | None) -> str | None:
+    """The name of a file inside the folder of a run.
+
+    Raises:
+        ConfigurationError: it names another folder, or none.
+    """
+    if value is not None and (value != Path(value).name or "\\" in value or "\0" in value or value in ("", ".", "..")):
+        raise ConfigurationError(f"{name}: expected the name of a file, without folders, got {value!r}")
+    return value
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.with_name(path.name + ".tmp").unlink(missing_ok=True)
+        raise StorageError(f"{path}: expected a file that can be written: {error.strerror or error}") from error

@@ -1,0 +1,350 @@
+"""Tori, unitary groups, powers and uniform laws, against SciPy, closed forms and known moments."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from scipy import stats
+from torch import Tensor
+from torch.func import hessian, jacfwd, vmap
+
+from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements, seeded
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import SE, SO, SU, Affine, DirectProduct, Heisenberg, LieGroup, Similarity, Torus, Translation, U
+from trivgeo.groups import UnitaryGroup as Unitary
+
+
+class TestTorus:
+    def test_wrap(self) -> None:
+        for dtype in (torch.float64, torch.float32):
+            angles = torch.tensor([0.0, 3.0, math.pi, -math.pi, 3 * math.pi, 4.0, -4.0, 1e-30, 100.0], dtype=dtype)
+            wrapped = Torus(9).wrap(angles)
+            pi = torch.tensor(math.pi, dtype=dtype)
+            assert bool(((wrapped > -pi) & (wrapped <= pi)).all())
+            assert_relative(torch.polar(torch.ones_like(angles), wrapped).angle().cos(), angles.cos(), 1e-5)
+            assert wrapped[1] == 3.0
+            assert wrapped[7] == angles[7]
+        assert Torus(1).wrap(torch.tensor([-math.pi], dtype=torch.float64)) == math.pi
+        assert_relative(Torus(1).wrap(torch.tensor([1.0]).double() + 40 * math.pi), torch.tensor([1.0]).double(), 1e-13)
+
+    def test_logarithm_is_the_representative(self) -> None:
+        group, g = Torus(2), 20.0 * randn(50, 2)
+        log = group.log(g)
+        assert_relative(log, torch.atan2(g.sin(), g.cos()), 1e-12)
+        assert torch.equal(group.project(g), log)
+        assert_relative(jacfwd(group.log)(g[0]), torch.eye(2, dtype=torch.float64), 0.0)
+
+    def test_is_no_translation(self) -> None:
+        assert not Torus(3).same_law(Translation(3))
+        assert not DirectProduct(Torus(1), SO(2)).same_law(DirectProduct(Translation(1), SO(2)))
+        assert Torus(3).same_law(Torus(3, scale=0.1))
+
+    def test_fingerprints_of_older_files(self) -> None:
+        """They know of no periods, and were of groups without any."""
+        for group, same in ((SO(3), True), (Torus(2), False)):
+            old = group.fingerprint()
+            del old["periods"]
+            assert group.matches(old) is same
+
+
+class TestUnitary:
+    GROUPS = (SU(2), SU(3), SU(5), U(1), U(2), U(4))
+
+    @pytest.mark.parametrize("group", GROUPS, ids=str)
+    def test_exponential(self, group: Unitary) -> None:
+        v = randn(5, group.dim)
+        expected = scipy.linalg.expm(group.to_complex(group.hat(v)).numpy())
+        assert_relative(group.exp(v), group.from_complex(torch.as_tensor(expected)), 1e-13)
+        assert_relative(group.vee(group.hat(v)), v, 1e-14)
+
+    @pytest.mark.parametrize("group", GROUPS, ids=str)
+    def test_basis(self, group: Unitary) -> None:
+        """Skew-Hermitian, orthonormal for -tr(X Y) / 2; the inner product is invariant."""
+        basis = group.to_complex(group.hat(torch.eye(group.dim, dtype=torch.float64)))
+        assert_relative(basis.mH.real, -basis.real, 1e-15)
+        assert_relative(basis.mH.imag, -basis.imag, 1e-15)
+        gram = -0.5 * torch.einsum("iab,jba->ij", basis, basis).real
+        assert_relative(gram, torch.eye(group.dim, dtype=torch.float64), 1e-14)
+        ad = group.Ad(group.random_haar(3, generator=seeded(1), dtype=torch.float64))
+        assert_relative(ad @ ad.mT, torch.eye(group.dim, dtype=torch.float64).expand_as(ad), 1e-13)
+
+    def test_pauli_matrices(self) -> None:
+        x, y, z = SU(2).to_complex(SU(2).hat(torch.eye(3, dtype=torch.float64)))
+        pauli = [[[0, 1], [1, 0]], [[0, -1j], [1j, 0]], [[1, 0], [0, -1]]]
+        for actual, expected in zip((x, y, z), pauli, strict=True):
+            assert torch.equal(actual, 1j * torch.tensor(expected, dtype=torch.complex128))
+
+    @pytest.mark.parametrize("group", GROUPS, ids=str)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_logarithm_of_every_element(self, group: Unitary, dtype: torch.dtype) -> None:
+        """Haar samples of SU(n) have principal logarithms with a trace of some turns; `log` has none."""
+        g = group.random_haar(100, generator=seeded(2), dtype=dtype)
+        log = group.log(g)
+        bound = 1e-12 if dtype == torch.float64 else 1e-5
+        assert_relative(group.exp(log), g, bound)
+        # the branch with derivatives, which knows no eigenvectors
+        assert_relative(group.log(g.requires_grad_()).detach(), log, 10 * bound)
+        angles = torch.linalg.eigvalsh(1j * group.to_complex(group.hat(log)).to(torch.complex128))
+        assert float(angles[:, -1].sub(angles[:, 0]).max()) < 2 * math.pi + 1e-5
+
+    def test_principal_logarithm(self) -> None:
+        group = U(3)
+        g = group.random_haar(20, generator=seeded(3), dtype=torch.float64)
+        expected = np.stack([scipy.linalg.logm(m) for m in group.to_complex(g).numpy()])
+        assert_relative(group.hat(group.log(g)), group.from_complex(torch.as_tensor(expected)), 1e-10)
+
+    def test_shortest_logarithm(self) -> None:
+        """Among the logarithms of trace zero of a diagonal matrix, by trying all."""
+        group = SU(4)
+        g = group.random_haar(30, generator=seeded(4), dtype=torch.float64)
+        angles = torch.linalg.eigvals(group.to_complex(g)).angle()
+        turns = torch.cartesian_prod(*[torch.arange(-2.0, 3.0).double()] * 4)
+        shifted = angles[:, None] + 2 * math.pi * turns
+        squares = torch.where(shifted.sum(-1).abs() < 1e-6, shifted.square().sum(-1), math.inf)
+        assert_relative(group.log(g).square().sum(-1), 0.5 * squares.amin(-1), 1e-10)
+
+    @pytest.mark.parametrize("group", [SU(3), U(2)], ids=str)
+    def test_derivatives_far_from_the_identity(self, group: Unitary) -> None:
+        """Of logarithms that are cut elsewhere than at -1."""
+        for seed in range(3):
+            g = group.random_haar(generator=seeded(seed), dtype=torch.float64)
+
+            def f(v: Tensor, g: Tensor = g) -> Tensor:
+                return group.log(group.retract(g, v))
+
+            zero = torch.zeros(group.dim, dtype=torch.float64)
+            assert_relative(jacfwd(f)(zero), numeric_jacobian(f, zero), 1e-7, event=2)
+            second = hessian(lambda v, f=f: f(v).sin().sum())(zero)
+            expected = numeric_jacobian(torch.func.grad(lambda v, f=f: f(v).sin().sum()), zero)
+            assert_relative(second, expected, 1e-6, event=2)
+
+    def test_near_minus_one(self) -> None:
+        """A single eigenvalue close to -1 or at it: no trouble, since the cut is in a gap of the spectrum."""
+        frame = U(3).to_complex(U(3).random_haar(generator=seeded(5), dtype=torch.float64))
+        for gap in (1e-3, 1e-7, 1e-12, 0.0):
+            angles = torch.tensor([0.3, -1.1, math.pi - gap], dtype=torch.float64)
+            matrix = frame @ torch.diag(torch.polar(torch.ones_like(angles), angles)) @ frame.mH
+            log = U(3).log(U(3).from_complex(matrix))
+            expected = 1j * frame @ torch.diag(angles).to(matrix) @ frame.mH
+            other = expected - 2j * math.pi * torch.outer(frame[:, 2], frame[:, 2].conj())
+            errors = [(U(3).hat(log) - U(3).from_complex(x)).abs().max() for x in (expected, other)]
+            assert float(min(errors)) < 1e-11
+
+    def test_elements_without_a_single_logarithm(self) -> None:
+        root = torch.polar(torch.ones(()), torch.tensor(2 * math.pi / 3)).to(torch.complex128)
+        centre = SU(3).from_complex(root * torch.eye(3, dtype=torch.complex128))
+        for group, bad in ((SU(2), -SU(2).identity(dtype=torch.float64)), (SU(3), centre)):
+            g = torch.stack([group.identity(dtype=torch.float64), bad, torch.full_like(bad, math.nan)])
+            assert group.has_log(g).tolist() == [True, False, False]
+            assert group.has_log(g.requires_grad_()).tolist() == [True, False, False]
+
+    def test_projection(self) -> None:
+        for group in (SU(2), SU(4), U(3)):
+            g = group.random_haar(10, generator=seeded(6), dtype=torch.float64)
+            assert_relative(group.project(g), g, 1e-14)
+            off = g + 1e-3 * randn(*g.shape)
+            u, _, vh = torch.linalg.svd(group.to_complex(off))
+            nearest = u @ vh
+            if isinstance(group, SU):
+                nearest = nearest * torch.polar(*(
+                    x[:, None, None] for x in (torch.ones(10).double(), -torch.linalg.det(nearest).angle() / group.size)
+                ))  # fmt: skip
+            assert_relative(group.project(off), group.from_complex(nearest), 1e-12)
+        assert bool(torch.isnan(U(2).project(torch.zeros(2, 2, 2))).all())
+
+    def test_single_precision_is_unitary(self) -> None:
+        group = SU(8)
+        for g in (group.random_haar(200, generator=seeded(0)), group.exp(randn(200, 63, dtype=torch.float32))):
+            matrix = group.to_complex(g)
+            assert float((matrix @ matrix.mH - torch.eye(8)).abs().max()) < 5e-7
+
+    def test_covers_rotations(self) -> None:
+        """Ad of SU(2) is SO(3), twice as fast."""
+        v = randn(5, 3)
+        assert_relative(SU(2).Ad(SU(2).exp(v)), SO(3).exp(-2.0 * v), 1e-13)
+
+    def test_conversion(self) -> None:
+        with pytest.raises(ConfigurationError, match="complex"):
+            SU(2).from_complex(torch.eye(2))
+        with pytest.raises(ShapeError, match="2, 2"):
+            SU(2).from_complex(torch.eye(3, dtype=torch.complex64))
+        with pytest.raises(ConfigurationError, match="n"):
+            SU(1)
+        with pytest.raises(ConfigurationError, match="n"):
+            U(0)
+
+    def test_compiled_and_mapped(self) -> None:
+        group = SU(3)
+        g = group.random_haar(4, generator=seeded(7), dtype=torch.float64)
+        f = torch.compile(lambda g: group.log(group.compose(g, g)), fullgraph=True, backend="eager")
+        expected = torch.stack([group.log(group.compose(x, x)) for x in g])
+        assert_relative(f(g), expected, 1e-11)
+        assert_relative(vmap(lambda g: group.log(group.compose(g, g)))(g), expected, 1e-11)
+
+
+COMPACT = [Torus(3), SO(2), SO(3), SO(4), SU(2), SU(3), U(1), U(2), SO(3) ** 2, DirectProduct(Torus(1), SU(2))]
+
+
+class TestUniformLaw:
+    @pytest.mark.parametrize("group", COMPACT, ids=str)
+    def test_is_invariant(self, group: LieGroup) -> None:
+        """Means of functions do not change when samples are multiplied from either side."""
+        assert group.is_compact
+        g = group.random_haar(5000, generator=seeded(0), dtype=torch.float64)
+        assert g.shape == (5000, *group.element_shape)
+        h = group.exp(0.7 * randn(group.dim, seed=1))
+        vectors = randn(3, g[0].numel(), seed=2) / math.sqrt(g[0].numel())
+        statistics = []
+        for x in (g, group.compose(h, g), group.compose(g, h)):
+            x = group.project(x).flatten(1)
+            statistics.append((3.0 * torch.stack([x.sin(), x.cos()]) @ vectors.T).sin())
+        for moved in statistics[1:]:
+            error = (moved - statistics[0]).mean(1).abs() / (moved - statistics[0]).std(1).clamp(min=1e-9)
+            assert float(error.max()) * math.sqrt(5000) < 4.5
+
+    def test_reproducible(self) -> None:
+        for dtype in (torch.float32, torch.float64):
+            a, b = ((SU(2) ** 3).random_haar(4, generator=seeded(3), dtype=dtype) for _ in range(2))
+            assert torch.equal(a, b)
+            assert a.dtype == dtype
+
+    def test_half_precision(self) -> None:
+        for group in (SO(3), SU(3), Torus(2)):
+            g = group.random_haar(5, generator=seeded(3), dtype=torch.bfloat16)
+            assert g.dtype == torch.bfloat16
+            assert bool(torch.isfinite(g).all())
+
+    @pytest.mark.parametrize("n", [1, 2, 4])
+    def test_moments_of_unitary_traces(self, n: int) -> None:
+        """E |tr g|^2 = 1 and E |tr g|^4 = 2 for n > 1 (Diaconis and Shahshahani 1994); of |g_11|^2 a beta law."""
+        g = U(n).to_complex(U(n).random_haar(20000, generator=seeded(0), dtype=torch.float64))
+        square = g.diagonal(dim1=-2, dim2=-1).sum(-1).abs().square()
+        assert abs(float(square.mean()) - 1.0) < 0.06
+        assert abs(float(square.square().mean()) - (2.0 if n > 1 else 1.0)) < 0.3
+        assert stats.kstest(g[:, 0, 0].angle().numpy() / (2 * math.pi) + 0.5, "uniform").pvalue > 0.01
+        if n > 1:
+            entry = g[:, 0, 0].abs().square().numpy()
+            assert stats.kstest(entry, stats.beta(1, n - 1).cdf).pvalue > 0.01
+
+    @pytest.mark.parametrize("n", [2, 3])
+    def test_same_law_as_scipy(self, n: int) -> None:
+        ours = SU(n).to_complex(SU(n).random_haar(5000, generator=seeded(1), dtype=torch.float64)).numpy()
+        theirs = stats.unitary_group.rvs(n, size=5000, random_state=np.random.default_rng(0))
+        theirs = theirs / np.linalg.det(theirs)[:, None, None] ** (1.0 / n)
+        assert np.abs(np.linalg.det(ours) - 1.0).max() < 1e-12
+        for f in (lambda m: m.trace(axis1=1, axis2=2).real, lambda m: m[:, 0, 1].imag, lambda m: np.abs(m[:, 0, 0])):
+            # roots of the determinant other than one's own: compare up to the centre of the group
+            phases = np.exp(2j * np.pi * np.arange(5000) / n)[:, None, None]
+            assert stats.ks_2samp(f(ours * phases), f(theirs * phases)).pvalue > 0.01
+
+    def test_rotations_against_scipy(self) -> None:
+        ours = SO(4).random_haar(5000, generator=seeded(1), dtype=torch.float64).numpy()
+        theirs = stats.special_ortho_group.rvs(4, size=5000, random_state=np.random.default_rng(0))
+        for f in (lambda m: m.trace(axis1=1, axis2=2), lambda m: m[:, 0, 1], lambda m: m[:, 0, 0] * m[:, 1, 1]):
+            assert stats.ks_2samp(f(ours), f(theirs)).pvalue > 0.01
+
+    @pytest.mark.parametrize(
+        "group", [SE(2), Affine(1), Heisenberg(1), Similarity(2), DirectProduct(SO(2), SE(2))], ids=str
+    )
+    def test_non_compact_groups_have_none(self, group: LieGroup) -> None:
+        assert not group.is_compact
+        with pytest.raises(ConfigurationError, match="expected a compact group"):
+            group.random_haar(3)
+
+
+class TestPowers:
+    def test_is_the_product(self) -> None:
+        """One object for each factor, which are computed one by one, against one object for all."""
+        for make, std in (
+            (lambda: SE(2), 0.5),
+            (lambda: SU(3), 0.4),
+            (lambda: Affine(1), 0.5),
+            (lambda: Torus(2), 1.0),
+        ):
+            power, product = make() ** 3, DirectProduct(make(), make(), make())
+            assert len(product._runs) == 3
+            assert len(power._runs) == 1
+            assert power.same_law(product)
+            g, h = (random_elements(power, 4, std=std, seed=s) for s in range(2))
+            v = power.log(g)
+            for name in ("compose", "inverse", "exp", "log", "Ad", "log_modular", "left_jacobian", "project"):
+                arguments = {"compose": (g, h), "exp": (v,), "left_jacobian": (v,)}.get(name, (g,))
+                assert_relative(getattr(power, name)(*arguments), getattr(product, name)(*arguments), 1e-13)
+            for a, b in zip(power.split(g), product.split(g), strict=True):
+                assert torch.equal(a, b)
+            assert torch.equal(power.join(*power.split(g)), g)
+            assert torch.equal(power.algebra.structure_constants, product.algebra.structure_constants)
+
+    def test_action(self) -> None:
+        base = Affine(2)
+        power, product = base**2, DirectProduct(Affine(2), Affine(2))
+        g, x = random_elements(power, 3, std=0.5), randn(3, 5, 4)
+        assert_relative(power.action()(g, x), product.action()(g, x), 1e-14)
+        first, second = power.split(g)
+        expected = torch.cat([base.action()(first, x[..., :2]), base.action()(second, x[..., 2:])], -1)
+        assert_relative(power.action()(g, x), expected, 1e-14)
+
+    def test_scales(self) -> None:
+        for scale in (0.5, [0.1, 0.2, 0.3], [[1.0, 0.2, 0.0], [0.0, 1.0, 0.0], [0.0, 0.5, 2.0]]):
+            base = SO(3, scale=scale)
+            power = base**2
+            v = randn(4, 6)
+            expected = power.join(base.exp(v[:, :3]), base.exp(v[:, 3:]))
+            assert_relative(power.exp(v), expected, 1e-14)
+
+    def test_description(self) -> None:
+        group = SO(3)
+        assert repr(group**2) == "SO(3) ** 2"
+        assert repr(DirectProduct(group, group, SE(2))) == "DirectProduct(SO(3) ** 2, SE(2))"
+        assert (group**2).algebra.names == ("X.1", "Y.1", "Z.1", "X.2", "Y.2", "Z.2")
+
+    def test_bad_input(self) -> None:
+        for count in (0, -1, 2.0):
+            with pytest.raises(ConfigurationError, match="n: expected"):
+                SO(3) ** count
+        with pytest.raises(ConfigurationError, match="groups"):
+            DirectProduct([SO(3), 3])
+
+
+class TestSimilarity:
+    def test_parts(self) -> None:
+        for n in (2, 3, 4):
+            group = Similarity(n)
+            r = SO(n).random_haar(2, 5, generator=seeded(0), dtype=torch.float64)
+            s, b = rand(5, low=0.5, high=2.0), randn(2, 1, n)
+            g = group.from_parts(r, s, b)
+            x = randn(2, 5, 7, n)
+            expected = s[:, None, None] * (x @ r.mT) + b.unsqueeze(-2)
+            assert_relative(group.action()(g, x), expected, 1e-13)
+            for actual, wanted in zip(group.parts(g), (r, s.expand(2, 5), b.expand(2, 5, n)), strict=True):
+                assert_relative(actual, wanted, 1e-14)
+            assert_relative(group.log_modular(g), -n * s.log().expand(2, 5), 1e-13)
+            assert_relative(group.project(g + 1e-9 * randn(*g.shape)), g, 1e-8)
+
+    def test_logarithm_against_matrices(self) -> None:
+        for n in (2, 3):
+            group = Similarity(n)
+            g = group.from_parts(
+                SO(n).exp(0.6 * randn(20, SO(n).dim)), rand(20, low=0.4, high=3.0), randn(20, n)
+            )  # angles below pi
+            logs = np.stack([scipy.linalg.logm(m).real for m in group.homogeneous(g).numpy()])
+            log = group.log(g)
+            turn = group.linear.hat(log[:, : group.linear.dim])
+            assert_relative(turn, torch.as_tensor(logs)[:, :n, :n], 1e-9)
+            assert_relative(log[:, group.linear.dim :], torch.as_tensor(logs)[:, :n, n], 1e-9)
+
+    def test_bad_parts(self) -> None:
+        group = Similarity(2)
+        for parts in (
+            (torch.eye(3), torch.ones(()), torch.zeros(2)),
+            (torch.eye(2), torch.ones(()), torch.zeros(3)),
+            (torch.eye(2), torch.ones(3), torch.zeros(2, 2)),
+        ):
+            with pytest.raises(ShapeError):
+                group.from_parts(*parts)
+        bad = group.from_parts(torch.eye(2), torch.tensor([1.0, 0.0, -1.0]), torch.zeros(2))
+        assert torch.isfinite(bad).all((-2, -1)).tolist() == [True, False, False]
+        with pytest.raises(ConfigurationError, match="n"):
+            Similarity(1)

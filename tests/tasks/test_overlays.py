@@ -1,0 +1,91 @@
+"""Configuration files that lie on others: what wins, and what is no such file."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.overlays import merge, read, resolved
+from trivgeo.errors import ConfigurationError
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+
+
+class TestMerge:
+    def test_what_stands_above_wins(self) -> None:
+        assert merge({"a": {"b": 1, "c": [1, 2]}, "d": 3}, {"a": {"c": [4]}, "e": None}) == {
+            "a": {"b": 1, "c": [4]},
+            "d": 3,
+            "e": None,
+        }
+
+    def test_another_class_drops_the_arguments_of_the_old_one(self) -> None:
+        below = {"class_path": "A", "init_args": {"n": 1, "m": 2}}
+        assert merge(below, {"class_path": "B", "init_args": {"k": 3}}) == {"class_path": "B", "init_args": {"k": 3}}
+        assert merge(below, {"class_path": "A", "init_args": {"n": 3}})["init_args"] == {"n": 3, "m": 2}
+        assert merge(below, {"init_args": {"n": 3}}) == {"class_path": "A", "init_args": {"n": 3, "m": 2}}
+
+
+class TestRead:
+    def test_the_last_base_is_the_highest_and_the_file_above_all(self, tmp_path: Path) -> None:
+        write(
+            tmp_path,
+            low="{a: 1, b: 1, c: 1, d: 1}",
+            middle="{base: [low.yaml], b: 2, c: 2, d: 2}",
+            side="{c: 3, d: 3}",
+            top="{base: [middle.yaml, side.yaml], d: 4, name: runs/$name}",
+        )
+        assert read(tmp_path / "top.yaml") == {"a": 1, "b": 2, "c": 3, "d": 4, "name": f"runs/{tmp_path.name}/top"}
+
+    def test_one_file_below_two_others(self, tmp_path: Path) -> None:
+        """That is no ring."""
+        write(
+            tmp_path, low="a: 1", left="base: [low.yaml]", right="base: [low.yaml]", top="base: [left.yaml, right.yaml]"
+        )
+        assert read(tmp_path / "top.yaml") == {"a": 1}
+
+    @pytest.mark.parametrize("ring", [("a",), ("a", "b"), ("a", "b", "c")], ids=len)
+    def test_files_that_lie_on_themselves(self, ring: tuple[str, ...], tmp_path: Path) -> None:
+        write(
+            tmp_path, **{name: f"base: [{other}.yaml]" for name, other in zip(ring, ring[1:] + ring[:1], strict=True)}
+        )
+        write(tmp_path, top="base: [a.yaml]")
+        for name in (*ring, "top"):
+            with pytest.raises(ConfigurationError, match="lie on themselves"):
+                read(tmp_path / f"{name}.yaml")
+
+    def test_a_ring_by_another_path(self, tmp_path: Path) -> None:
+        write(tmp_path, a=f"base: [../{tmp_path.name}/./a.yaml]")
+        with pytest.raises(ConfigurationError, match="lie on themselves"):
+            read(tmp_path / "a.yaml")
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("base: low.yaml", "expected a list of files, got 'low.yaml'"),
+            ("base: [1]", "expected a list of files"),
+            ("base: [none.yaml]", "does not exist"),
+            ("[1, 2]", "expected a configuration in YAML, got list"),
+            ("a: [", "expected a configuration in YAML"),
+        ],
+    )
+    def test_bad_files(self, text: str, reason: str, tmp_path: Path) -> None:
+        write(tmp_path, a=text)
+        with pytest.raises(ConfigurationError, match=reason.replace("[", r"\[")):
+            read(tmp_path / "a.yaml")
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="expected a configuration"):
+            read(tmp_path)
+
+    def test_command_line(self, tmp_path: Path) -> None:
+        write(tmp_path, low="a: 1", top="base: [low.yaml]")
+        file = str(tmp_path / "top.yaml")
+        for option in (["--config", file], ["-c", file], [f"--config={file}"]):
+            text = " ".join(resolved(["test", *option, "--b=2"]))
+            assert "a: 1" in text
+            assert "base" not in text
+            assert text.startswith("test")
+            assert text.endswith("--b=2")

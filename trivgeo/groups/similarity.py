@@ -1,0 +1,157 @@
+"""The similarity groups."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import log_abs_det
+from trivgeo.checks import check_count
+from trivgeo.errors import ShapeError
+from trivgeo.groups._matrices import identity_like, matvec
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.base import Scale
+from trivgeo.groups.inhomogeneous import InhomogeneousGroup
+from trivgeo.groups.matrix import MatrixGroup
+from trivgeo.groups.orthogonal import SO
+
+__all__ = ["ScaledRotations", "Similarity"]
+
+
+@final
+class ScaledRotations(MatrixGroup):
+    r"""R+ x SO(n), matrices s R, ``[*batch, n, n]``.
+
+    Natural basis: that of `SO`, then the unit matrix, along which the coordinate is log s. Closed forms and logarithm
+    are those of `SO`.
+
+    Args:
+        n: the dimension of the space.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: n < 2.
+    """
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        check_count("n", n, 2)
+        self.rotations = SO(n)
+        dilation = torch.eye(n, dtype=torch.float64)
+        basis = torch.cat([self.rotations.hat(torch.eye(self.rotations.dim, dtype=torch.float64)), dilation[None]])
+        c = torch.zeros(*[len(basis)] * 3, dtype=torch.float64)
+        c[:-1, :-1, :-1] = self.rotations.algebra.structure_constants
+        names = (*self.rotations.algebra.names, "D")
+        super().__init__(basis, names, scale, LieAlgebra(c, names))
+
+    def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The rotation ``[*batch, n, n]`` and the scale ``[*batch]``; NaN at the zero matrix."""
+        g = self.check_elements(g)
+        return self._split(g)
+
+    def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        s = (g.square().sum((-2, -1)) / self.size).sqrt()
+        return g / s[..., None, None], s
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        turn = self.rotations._tangent(v[..., :-1])
+        return turn + v[..., -1, None, None] * identity_like(turn)
+
+    def _coordinates(self, matrix: Tensor) -> Tensor:
+        growth = matrix.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+        return torch.cat([self.rotations._coordinates(matrix), growth], -1)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return g.mT * (self.size / g.square().sum((-2, -1)))[..., None, None]
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return v[..., -1, None, None].exp() * self.rotations._exp(v[..., :-1])
+
+    def _log(self, g: Tensor) -> Tensor:
+        r, s = self._split(g)
+        return torch.cat([self.rotations._log(r), s.log().unsqueeze(-1)], -1)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        turned = self.rotations._adjoint(self._split(g)[0])
+        return torch.nn.functional.pad(turned, (0, 1, 0, 1)) + _last_diagonal(self.dim, g)
+
+    def _project(self, g: Tensor) -> Tensor:
+        """The nearest one."""
+        r = self.rotations._project(g)
+        return r * ((r * g).sum((-2, -1)) / self.size)[..., None, None]
+
+
+def _last_diagonal(dim: int, like: Tensor) -> Tensor:
+    last = torch.zeros(dim, dtype=like.dtype, device=like.device)
+    last[-1] = 1.0
+    return torch.diag(last)
+
+
+@final
+class Similarity(InhomogeneousGroup):
+    r"""The similarity group of R^n, x -> s R x + b, elements ``[s R | b]``, ``[*batch, n, n + 1]``.
+
+    Natural basis: that of `SO`, then the dilation, whose coordinate is log s, then the translations. Not unimodular:
+    :math:`\log \lambda = -n \log s`. The logarithm exists where that of the rotation does, see `SO`.
+
+    Args:
+        n: the dimension of the space.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: n < 2.
+
+    Example:
+        >>> group = Similarity(2)
+        >>> g = group.from_parts(torch.eye(2), torch.tensor(2.0), torch.tensor([1.0, 0.0]))
+        >>> group.action()(g, torch.tensor([[1.0, 1.0]]))
+        tensor([[3., 2.]])
+    """
+
+    linear: ScaledRotations
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        super().__init__(ScaledRotations(n), scale)
+
+    def from_parts(
+        self,
+        rotation: Float[Tensor, "*#batch n n"],
+        scale: Float[Tensor, "*#batch"],
+        translation: Float[Tensor, "*#batch n"],
+    ) -> Tensor:
+        """The element x -> scale rotation x + translation; batches broadcast. NaN where a scale is not positive.
+
+        Raises:
+            ShapeError: a part has the wrong shape, or batches do not broadcast.
+        """
+        n = self.size
+        if rotation.shape[-2:] != (n, n) or translation.shape[-1:] != (n,):
+            raise ShapeError(
+                f"expected a rotation [*batch, {n}, {n}], a scale [*batch] and a translation [*batch, {n}], got "
+                f"{list(rotation.shape)}, {list(scale.shape)} and {list(translation.shape)}"
+            )
+        try:
+            batch = torch.broadcast_shapes(rotation.shape[:-2], scale.shape, translation.shape[:-1])
+        except RuntimeError as error:
+            raise ShapeError(
+                f"expected batches that broadcast, got {list(rotation.shape[:-2])}, {list(scale.shape)} and "
+                f"{list(translation.shape[:-1])}"
+            ) from error
+        scale = torch.where(scale > 0, scale, torch.nan)
+        return self.join((scale[..., None, None] * rotation).expand(*batch, n, n), translation)
+
+    def parts(
+        self, g: Tensor
+    ) -> tuple[Float[Tensor, "*batch n n"], Float[Tensor, "*batch"], Float[Tensor, "*batch n"]]:
+        """The rotation, the scale and the translation of an element: the inverse of `from_parts`."""
+        g = self.check_elements(g)
+        a, b = self._split(g)
+        return *self.linear._split(a), b
+
+    def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
+        return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
+
+    def _log_modular(self, g: Tensor) -> Tensor:
+        return -log_abs_det(g[..., : self.size])

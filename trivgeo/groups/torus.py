@@ -1,0 +1,95 @@
+"""The tori."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import uniform
+from trivgeo.checks import check_count
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.base import LieGroup, Scale
+
+__all__ = ["Torus"]
+
+_TURN = 2.0 * math.pi
+
+
+@final
+class Torus(LieGroup):
+    r"""The torus :math:`T^n = (\mathbb R / 2 \pi \mathbb Z)^n`, angles in radians ``[*batch, n]``.
+
+    Any real numbers are angles; those that differ by multiples of :math:`2 \pi` are the same element, and `wrap` (like
+    `project`) finds the representative in :math:`(-\pi, \pi]`. The product is the sum, which is not wrapped, so that a
+    path on the torus stays continuous in its coordinates; the exponential of v is v, and the logarithm is the
+    representative. Abelian and compact: Haar measure is :math:`d\theta_1 \dots d\theta_n`.
+
+    Args:
+        n: the number of angles.
+        scale: see `LieGroup`.
+
+    Raises:
+        ConfigurationError: n < 1.
+
+    Example:
+        >>> Torus(2).log(torch.tensor([0.5, 4.0]))
+        tensor([ 0.5000, -2.2832])
+    """
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        check_count("n", n)
+        names = [f"R{i + 1}" for i in range(n)]
+        super().__init__(LieAlgebra(torch.zeros(n, n, n, dtype=torch.float64), names), (n,), scale)
+
+    def __repr__(self) -> str:
+        """Name and number of angles."""
+        return f"Torus({self.dim})"
+
+    def wrap(self, g: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        r"""The same elements with angles in :math:`(-\pi, \pi]`; differentiable, with the derivative one."""
+        g = self.check_elements(g)
+        return self._with_batch(self._project, g)
+
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Zero angles."""
+        return torch.zeros(*batch, self.dim, dtype=dtype, device=device)
+
+    @property
+    def is_compact(self) -> bool:
+        """Yes."""
+        return True
+
+    def _periods(self) -> Tensor:
+        return torch.full((self.dim,), _TURN, dtype=torch.float64)
+
+    def _project(self, g: Tensor) -> Tensor:
+        angle = g - _TURN * torch.round(g / _TURN)
+        return torch.where(angle <= -math.pi, angle + _TURN, angle)
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return g + h
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return -g
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return v
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        return v
+
+    def _log(self, g: Tensor) -> Tensor:
+        return self._project(g)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        return torch.eye(self.dim, dtype=g.dtype, device=g.device).expand(*g.shape, self.dim)
+
+    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+        return math.pi * (1.0 - 2.0 * uniform((*batch, self.dim), like, generator))
