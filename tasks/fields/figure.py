@@ -12,15 +12,27 @@ from tasks.fields.table import PROBLEMS, RESULTS, kept
 
 FIGURES = Path(__file__).parents[2] / "docs" / "images"
 
+COLUMNS = {
+    ("never", "network"): "alone",
+    ("once", "network"): "trained on moved fields",
+    ("always", "network"): "augmented",
+    ("never", "tied"): "TIED",
+    ("never", "learned"): "learned inversion",
+    ("always", "learned"): "augmented, learned inversion",
+    ("never", "true transformation"): "true transformation",
+}
+
 
 def draw(source: Path, target: Path) -> None:
     """A line for each column of a table that was kept."""
-    lines = kept(source)
-    fields = [line["fields"] for line in lines]
+    rows = kept(source)
     figure, axes = plt.subplots(figsize=(5.5, 3.8), layout="constrained")
-    for column in lines[0]["moved"]:
+    for (moved, column), label in COLUMNS.items():
+        of = [row for row in rows if row["moved in training"] == moved]
         style = "k--" if column == "true transformation" else "o-"
-        axes.loglog(fields, [line["moved"][column] for line in lines], style, label=column, markersize=4)
+        errors = [row["error on moved fields"][column] for row in of]
+        axes.loglog([row["fields"] for row in of], errors, style, label=label, markersize=4)
+    fields = sorted({row["fields"] for row in rows})
     axes.set(xlabel="training fields", ylabel="relative error on moved fields", xticks=fields)
     axes.set_xticks(fields, [str(n) for n in fields])
     axes.minorticks_off()

@@ -39,7 +39,7 @@ class Grid(NamedTuple):
         """The times."""
         return self.origin[..., -1]
 
-    def points(self, *counts: int) -> Float[Tensor, "*batch s ..."]:
+    def points(self, *counts: int) -> Float[Tensor, "..."]:
         """All points (x, t), ``[*batch, s, *counts, d + 1]``, for ``counts`` points along the axes of space."""
         points = self.origin
         for axis, count in enumerate(counts):
@@ -77,7 +77,7 @@ class Field(NamedTuple):
     @classmethod
     def on_box(
         cls,
-        values: Float[Tensor, "*batch c ..."],
+        values: Float[Tensor, "..."],
         box: Sequence[tuple[float, float]],
         times: float | Sequence[float] = 0.0,
         periodic: bool = True,

@@ -49,11 +49,11 @@ class Modes(NamedTuple):
         wave = 2.0 * math.pi * torch.tensordot(torch.linalg.inv_ex(periods).inverse, number, 1)
         return cls(wave, kept.to(steps.dtype), counts)
 
-    def to_modes(self, u: Float[Tensor, "*batch c ..."]) -> Complex[Tensor, "*batch c ..."]:
+    def to_modes(self, u: Float[Tensor, "..."]) -> Complex[Tensor, "..."]:
         """Fourier coefficients of values."""
         return torch.fft.rfftn(u, dim=self._axes)
 
-    def to_values(self, modes: Complex[Tensor, "*batch c ..."]) -> Float[Tensor, "*batch c ..."]:
+    def to_values(self, modes: Complex[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Values from coefficients."""
         return torch.fft.irfftn(modes, s=self.counts, dim=self._axes)
 
@@ -61,13 +61,13 @@ class Modes(NamedTuple):
     def _axes(self) -> tuple[int, ...]:
         return tuple(range(-len(self.counts), 0))
 
-    def along(self, axis: int) -> Float[Tensor, "*batch 1 ..."]:
+    def along(self, axis: int) -> Float[Tensor, "..."]:
         """One component of the wave vectors: a derivative along x_axis is a multiplication by i times that."""
         dims = len(self.counts)
         return self.wave.narrow(-dims - 1, axis, 1)
 
     @property
-    def squared(self) -> Float[Tensor, "*batch 1 ..."]:
+    def squared(self) -> Float[Tensor, "..."]:
         """The squared lengths of the wave vectors: minus the Laplace operator."""
         return self.wave.square().sum(-len(self.counts) - 1, keepdim=True)
 
@@ -89,7 +89,7 @@ class SpectralEquation(ABC):
     def linear(self, modes: Modes) -> Tensor:
         """L, real or complex, ``[*batch, 1 or c, *m]``."""
 
-    def nonlinear(self, modes: Modes, u: Complex[Tensor, "*batch c ..."]) -> Tensor | None:
+    def nonlinear(self, modes: Modes, u: Complex[Tensor, "..."]) -> Tensor | None:
         """The coefficients of N(u), given those of u; ``None`` for a linear equation, which is solved exactly."""
         return None
 
