@@ -225,16 +225,17 @@ class FieldAction(Action):
         _, covered = self._values(x, source[..., :-unknowns])
         error = miss(u, inverse).abs().amax(-1)
         found = error <= _PROBE_TOLERANCE * (1.0 + jets[..., -unknowns:].abs().amax())
-        return y, covered & found & ~self._folded(g, jets, x).unsqueeze(-1)
+        return y, covered & found & ~self._folded(g, x).unsqueeze(-1)
 
-    def _folded(self, g: Tensor, jets: Tensor, x: Field) -> Bool[Tensor, "*batch"]:
+    def _folded(self, g: Tensor, x: Field) -> Bool[Tensor, "*batch"]:
         """Whether the moved graph lies over some (x, t) twice: its cells do not all keep their orientation."""
-        d = self.dims
-        shape = x.values.shape[-1 - d :]
-        before, after = (
-            jets[..., : d + 1].unflatten(-2, shape),
-            self.point_action(g, jets)[..., : d + 1].unflatten(-2, shape),
-        )
+        d, values = self.dims, x.values
+        for axis, cyclic in enumerate(self.periodic):  # up to the first point again
+            values = torch.cat([values, values.narrow(axis - d, 0, 1)], axis - d) if cyclic else values
+        shape = values.shape[-1 - d :]
+        jets = Field(values, x.grid).to_points()
+        before = jets[..., : d + 1].unflatten(-2, shape)
+        after = self.point_action(g, jets)[..., : d + 1].unflatten(-2, shape)
         axes = [axis for axis in range(d + 1) if shape[axis] > 1]
         columns = [d if axis == 0 else axis - 1 for axis in axes]
 
@@ -248,7 +249,7 @@ class FieldAction(Action):
                         edge = edge.narrow(other - d - 2, 0, shape[other] - 1)
                 edges.append(edge[..., columns])
             matrix = torch.stack(edges, -2)
-            return torch.linalg.det(matrix).flatten(-1 - d)
+            return _determinant(matrix).flatten(-1 - d)
 
         sign = orientation(before) * orientation(after)
         return ~((sign > 0).all(-1) | (sign < 0).all(-1))
@@ -293,6 +294,18 @@ class FieldAction(Action):
                     f"group: {name} does not keep fields periodic along axis {axis}: take a subgroup without it, or "
                     f"periodic=False there"
                 )
+
+
+def _determinant(matrix: Tensor) -> Tensor:
+    """Of small matrices, by the first row; `torch.linalg.det` returns wrong values under some transforms."""
+    n = matrix.shape[-1]
+    if n == 1:
+        return matrix[..., 0, 0]
+    minors = [torch.cat([matrix[..., 1:, :k], matrix[..., 1:, k + 1 :]], -1) for k in range(n)]
+    return sum(
+        ((-1) ** k * matrix[..., 0, k] * _determinant(minors[k]) for k in range(1, n)),
+        start=matrix[..., 0, 0] * _determinant(minors[0]),
+    )
 
 
 def _rows(mask: Tensor, x: Tensor) -> Tensor:
