@@ -137,8 +137,8 @@ def draw(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(report))  # noqa: T201
+    print("\n".join(report))
     try:
         draw(options.figure)
     except ImportError:
-        print("no figure: matplotlib is not installed")  # noqa: T201
+        print("no figure: matplotlib is not installed")

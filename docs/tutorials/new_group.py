@@ -160,9 +160,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--figure", type=Path, default=Path("new_group.png"))
     figure_path = parser.parse_args().figure
-    print("\n".join(report))  # noqa: T201
+    print("\n".join(report))
     assert errors["polished"] < 1e-3 < errors["transformed"]
     try:
         draw(figure_path)
     except ImportError:
-        print("no figure: matplotlib is not installed")  # noqa: T201
+        print("no figure: matplotlib is not installed")

@@ -15,6 +15,9 @@ from trivgeo.inversion.distillation import consistency_loss
 from trivgeo.inversion.domain import DomainDistance
 from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, FunctionEnergy
 from trivgeo.inversion.equivariant import TestTimeEquivariant
+from trivgeo.inversion.equivariant_operator import EquivariantOperator
+from trivgeo.inversion.field_backbone import FieldBackbone
+from trivgeo.inversion.field_energy import FieldBox, FieldSpectrum
 from trivgeo.inversion.focal import FoCal, Optimise
 from trivgeo.inversion.frame import FramedEnergy
 from trivgeo.inversion.inverter import Inverter, Stage
@@ -43,6 +46,7 @@ from trivgeo.inversion.least_squares import (
 )
 from trivgeo.inversion.lielac import LieLAC
 from trivgeo.inversion.modes import Modes
+from trivgeo.inversion.newton import Newton
 from trivgeo.inversion.posterior import GivenPosterior, Posterior, PosteriorEnergy
 from trivgeo.inversion.prior import PriorEnergy
 from trivgeo.inversion.result import InversionResult, Population
@@ -64,6 +68,10 @@ __all__ = [
     "DomainDistance",
     "Draw",
     "EnergyCheck",
+    "EquivariantOperator",
+    "FieldBackbone",
+    "FieldBox",
+    "FieldSpectrum",
     "FoCal",
     "FramedEnergy",
     "FunctionEnergy",
@@ -89,6 +97,7 @@ __all__ = [
     "LowestEnergy",
     "Modes",
     "NearestPoints",
+    "Newton",
     "Noise",
     "NoiseNetwork",
     "OperatorBackbone",
