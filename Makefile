@@ -44,7 +44,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.images
 
 docs: setup
-	$(BIN)/pdoc --math --docformat google -o docs/_build trivgeo trivgeo.groups trivgeo.actions trivgeo.sde trivgeo.inversion trivgeo.symmetry trivgeo.geoopt
+	$(BIN)/pdoc --math --docformat google -o docs/_build trivgeo trivgeo.groups trivgeo.actions trivgeo.pde trivgeo.sde trivgeo.inversion trivgeo.symmetry trivgeo.geoopt
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -23,10 +23,11 @@ ALLOWED = {
     "actions": BASE | {"groups"},
     "sde": BASE | {"groups"},
     "inversion": BASE | {"groups", "actions", "sde", "networks", "training"},
+    "pde": BASE | {"groups", "actions"},
     "geoopt": BASE | {"groups"},
     "networks": {"errors"},
     "training": BASE | {"networks"},
-    "tasks": BASE | {"groups", "symmetry", "actions", "sde", "inversion", "networks", "training"},
+    "tasks": BASE | {"groups", "symmetry", "actions", "pde", "sde", "inversion", "networks", "training"},
 }
 HEAVY = ("lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "torchvision", "geoopt")
 
@@ -135,7 +136,7 @@ print(len([name for name in sys.modules if name.startswith("trivgeo")]))
 
 def test_public_names_exist() -> None:
     """Every name of an ``__all__`` can be imported, once, in order."""
-    for package in ("groups", "actions", "sde", "inversion", "errors"):
+    for package in ("groups", "actions", "pde", "sde", "inversion", "errors"):
         module = importlib.import_module(f"trivgeo.{package}")
         assert len(set(module.__all__)) == len(module.__all__)
         for name in module.__all__:
