@@ -58,12 +58,12 @@ def modular_drift() -> None:
         return 0.5 * ((scale - 0.3) / 0.4).square() + 0.5 * shift.square() - scale
 
     schedule = GeometricSchedule(0.02, 6.0)
-    score = EnergyScore(energy, NoiseKernel(group, schedule, 100), num_mc=128)
+    score = EnergyScore(energy, NoiseKernel(group, schedule, 200), num_mc=256)
     figure = Figure(figsize=(5, 2.8), layout="constrained")
     axis = figure.subplots()
     for drift in (True, False):
         samples = reverse_diffusion(
-            group, schedule, score, num_samples=4000, steps=100, generator=seeded(), modular_drift=drift
+            group, schedule, score, num_samples=4000, steps=200, generator=seeded(), modular_drift=drift
         )
         label = "with the modular drift" if drift else "without, as published"
         axis.hist(samples[:, 0, 0].log(), torch.linspace(-1.5, 2, 60), density=True, alpha=0.5, label=label)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,11 @@ def formula(match: re.Match[str]) -> str:
 def page_of(script: str) -> str:
     """A script in percent format as Markdown, without what only its command line needs."""
     cells = re.split(r"^# %%", script.split('\nif __name__ == "__main__":')[0], flags=re.MULTILINE)[1:]
-    show: Callable[[str], str] = lambda text: "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.split("\n"))
     parts = []
     for cell in cells:
         kind, _, body = cell.partition("\n")
-        parts.append(show(body) if "markdown" in kind else f"```python\n{body.strip()}\n```\n" if body.strip() else "")
+        if "markdown" in kind:
+            parts.append("\n".join(line.removeprefix("#").removeprefix(" ") for line in body.split("\n")))
+        elif body.strip():
+            parts.append(f"```python\n{body.strip()}\n```\n")
     return "\n\n".join(parts)
