@@ -1,4 +1,4 @@
-"""What README and docs say is so: code runs, links lead somewhere, tables are those of kept results, names are there."""
+"""What README and docs say is so: code runs, links lead somewhere, tables are of kept results, names are there."""
 
 import ast
 import importlib
