@@ -58,9 +58,11 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
         DomainDistance,
         FunctionEnergy,
         GaussianInitialEnergy,
+        GradientDescent,
         GroupElements,
         Inverter,
         KeepLower,
+        KineticLangevin,
         LieLAC,
         Noise,
         OrbitCurvature,
@@ -111,7 +113,14 @@ def inverters() -> None:
         result = inverter(x, generator=seeded(0))
         result.best(), result.best_energy(), result.found
 
-    for make in METHODS.values():
+    # every step calls the same signatures
+    few = {
+        "TIED": lambda a, e: TIED(a, e, GeometricSchedule(0.05, 0.7), 3, 2, 4),
+        "LieLAC": lambda a, e: LieLAC(a, e, 2, 0.05, 3),
+        "KineticLangevin": lambda a, e: KineticLangevin(a, e, 3, 0.05, 3),
+        "GradientDescent": lambda a, e: GradientDescent(a, e, 2, 0.05, 3),
+    }
+    for make in (METHODS | few).values():
         for action, energy, x in (images(), operators()):
             run(make(action, energy), x)
     action, energy, x = images()

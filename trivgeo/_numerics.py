@@ -8,6 +8,7 @@ multiplies a NaN gradient by zero, which is NaN).
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "Constant",
     "dense_exp",
     "in_single",
+    "jvp",
     "jvp_columns",
     "log_abs_det",
     "log_ratio",
@@ -125,6 +127,21 @@ def log_abs_det(matrix: Tensor) -> Tensor:
     return det.abs().log()
 
 
+_forward_mode = threading.RLock()
+
+
+def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> Tensor:
+    """The derivative of ``f`` along tangents, by ``torch.func.jvp``, one thread at a time.
+
+    The level of forward mode is one for the whole process: of concurrent calls most raise, and some are wrong (torch
+    2.13). The lock covers the library's own; those that a user's threads make around it are theirs.
+    """
+    if torch.compiler.is_compiling():
+        return torch.func.jvp(f, points, tangents)[1]
+    with _forward_mode:
+        return torch.func.jvp(f, points, tangents)[1]
+
+
 def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
     """``f`` computed in float32 where an argument has half that precision, in which the result comes back.
 
@@ -182,7 +199,7 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
     for i in range(x.shape[-1]):
         tangent = torch.zeros_like(x)
         tangent[..., i] = 1.0
-        columns.append(torch.func.jvp(f, (x, *others), (tangent, *zeros))[1])
+        columns.append(jvp(f, (x, *others), (tangent, *zeros)))
     return torch.stack(columns, -1)
 
 

@@ -7,27 +7,29 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trivgeo.errors import ConfigurationError
+
 __all__ = ["choice", "integers", "normal", "permutation", "seed", "uniform"]
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal numbers in the dtype and on the device of ``like``."""
-    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
+    return torch.randn(tuple(shape), generator=_checked(generator, like), dtype=like.dtype, device=like.device)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Numbers in [0, 1) in the dtype and on the device of ``like``."""
-    return torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
+    return torch.rand(tuple(shape), generator=_checked(generator, like), dtype=like.dtype, device=like.device)
 
 
 def integers(high: int, shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Integers from 0 to ``high - 1``, with repetition."""
-    return torch.randint(high, tuple(shape), generator=generator, device=like.device)
+    return torch.randint(high, tuple(shape), generator=_checked(generator, like), device=like.device)
 
 
 def permutation(number: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """The integers from 0 to ``number - 1`` in a random order, ``[number]``."""
-    return torch.randperm(number, generator=generator, device=like.device)
+    return torch.randperm(number, generator=_checked(generator, like), device=like.device)
 
 
 def seed(like: Tensor, generator: torch.Generator | None) -> int:
@@ -37,4 +39,15 @@ def seed(like: Tensor, generator: torch.Generator | None) -> int:
 
 def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
     """``number`` indices for each row of probabilities ``[b, n]``, with repetition, ``[b, number]``."""
-    return torch.multinomial(weights, number, replacement=True, generator=generator)
+    return torch.multinomial(weights, number, replacement=True, generator=_checked(generator, weights))
+
+
+def _checked(generator: torch.Generator | None, like: Tensor) -> torch.Generator | None:
+    """The generator, if it is one, on the device of ``like``."""
+    if generator is None or torch.compiler.is_compiling():
+        return generator
+    if not isinstance(generator, torch.Generator):
+        raise ConfigurationError(f"generator: expected a torch.Generator, got {generator!r}")
+    if generator.device.type != like.device.type and not like.is_meta:
+        raise ConfigurationError(f"generator: expected one on {like.device}, got one on {generator.device}")
+    return generator

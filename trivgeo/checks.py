@@ -6,9 +6,22 @@ import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from trivgeo.errors import ConfigurationError
 
-__all__ = ["check_choice", "check_count", "check_fraction", "check_positive", "check_type"]
+__all__ = [
+    "check_choice",
+    "check_count",
+    "check_dtype",
+    "check_fraction",
+    "check_positive",
+    "check_tensor",
+    "check_type",
+    "promoted",
+]
 
 T = TypeVar("T")
 
@@ -47,6 +60,53 @@ def check_type(name: str, value: Any, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise ConfigurationError(f"{name}: expected an instance of {kind.__name__}, got {value!r}")
     return value
+
+
+def check_tensor(name: str, value: Any) -> Tensor:
+    """Return ``value`` as a tensor of floating-point numbers; NumPy arrays and (nested) lists of numbers are taken.
+
+    Lists of Python numbers come in the default dtype, arrays in their own.
+
+    Raises:
+        ConfigurationError: something else, or integers, truth values or complex numbers, which would be truncated.
+    """
+    if not isinstance(value, Tensor):
+        if not isinstance(value, np.ndarray | np.floating | list | tuple):
+            raise ConfigurationError(f"{name}: expected a floating-point tensor, got {type(value).__name__}")
+        try:
+            converted = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigurationError(f"{name}: expected numbers of one shape, got {value!r}") from error
+        if not isinstance(value, np.ndarray | np.floating) and converted.dtype == torch.int64:
+            converted = converted.to(torch.get_default_dtype())  # [1, 0, 0] means numbers
+        value = converted
+    if not value.is_floating_point():
+        raise ConfigurationError(f"{name}: expected floating-point numbers, got {value.dtype}")
+    return value
+
+
+def promoted(**tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the wider of their floating-point dtypes.
+
+    Raises:
+        ConfigurationError: they are on several devices.
+    """
+    first, *others = tensors.values()
+    if any(x.device != first.device for x in others):
+        places = ", ".join(f"{name} on {x.device}" for name, x in tensors.items())
+        raise ConfigurationError(f"expected tensors on one device, got {places}")
+    if all(x.dtype == first.dtype for x in others):
+        return tuple(tensors.values())
+    dtype = first.dtype
+    for x in others:
+        dtype = torch.promote_types(dtype, x.dtype)
+    return tuple(x.to(dtype) for x in tensors.values())
+
+
+def check_dtype(dtype: torch.dtype | None) -> None:
+    """Raise `ConfigurationError` unless this is a real floating-point dtype, or none."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ConfigurationError(f"dtype: expected a floating-point dtype, got {dtype}")
 
 
 def _is_number(value: float) -> bool:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trivgeo.groups import from_generators
-from trivgeo.inversion import TIED
+from trivgeo.inversion import TIED, Inverter, LeastSquares, LevenbergMarquardt
 from trivgeo.sde import GeometricSchedule
 from trivgeo.symmetry import find_symmetries, verify
 
@@ -108,11 +108,7 @@ clean = clean_jets(3, generator)
 target = moments(clean)[0]
 
 
-def energy(jets: Tensor) -> Tensor:
-    """Squared distance of the moments to those of clean data."""
-    return 100.0 * (moments(jets) - target).square().sum(-1)
-
-
+energy = LeastSquares(lambda jets: moments(jets) - target, std=0.07)
 unknown = group.random(len(clean), std=0.8, generator=generator, dtype=torch.float64)
 moved = action(unknown, clean)
 
@@ -120,35 +116,20 @@ moved = action(unknown, clean)
 # ## 4. Inversion
 #
 # `TIED` samples the posterior of the transformation by reversing a diffusion on the group. Nothing in it knows this
-# group; a Gauss-Newton polish, on the group by `retract`, then removes the noise that is left.
+# group; since the energy is a sum of squares, a few steps of `LevenbergMarquardt` remove the noise that is left.
 
 
 # %%
-def polish(elements: Tensor, jets: Tensor, rounds: int = 6) -> Tensor:
-    """Gauss-Newton steps ``g <- g exp(v)`` on the moments of the restored jets."""
-
-    def defect(v: Tensor, g: Tensor, y: Tensor) -> Tensor:
-        return moments(action(group.inverse(group.retract(g, v)), y)) - target
-
-    zero = torch.zeros(len(elements), group.dim, dtype=elements.dtype)
-    for _ in range(rounds):
-        slope = torch.func.vmap(torch.func.jacfwd(defect))(zero, elements, jets)
-        value = defect(zero, elements, jets)
-        damped = slope.mT @ slope + 1e-6 * torch.eye(group.dim, dtype=elements.dtype)
-        step = torch.linalg.solve(damped, (slope.mT @ value.unsqueeze(-1))).squeeze(-1)
-        elements = group.retract(elements, -step)
-    return elements
-
-
 def error(jets: Tensor) -> float:
     """Root mean square distance to the clean jets."""
     return float((jets - clean).square().mean().sqrt())
 
 
 inverter = TIED(action, energy, GeometricSchedule(0.1, 1.0), steps=20, num_mc=2, num_hypotheses=12)
+polish = Inverter(action, energy, [LevenbergMarquardt(10)])
 result = inverter(moved, generator=generator)
 restored = action(group.inverse(result.best()), moved)
-polished = action(group.inverse(polish(result.best(), moved)), moved)
+polished = action(group.inverse(polish(moved, initial=result.elements).best()), moved)
 errors = {"transformed": error(moved), "TIED": error(restored), "polished": error(polished)}
 for name, value in errors.items():
     print(f"error of {name} jets: {value:.2g}")

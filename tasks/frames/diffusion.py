@@ -3,29 +3,26 @@
 import copy
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tasks.files import checksum
+from tasks.checkpoints import load_checkpoint, save_checkpoint, trained_path
 from tasks.frames.digits import FrameSplit
 from tasks.frames.figures import draw_frames
-from tasks.frames.group import COORDINATES, frame_group
+from tasks.frames.group import COORDINATES
+from tasks.frames.network import FrameScore
 from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
 from tasks.problems import Request
-from tasks.results import ShardedTest, writer_of
+from tasks.results import ShardedTest, versions, writer_of
 from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.sde import (
     GeometricHeun,
-    Schedule,
-    ScoreNetwork,
     forward_noising,
     implicit_loss,
     noise_with_target,
@@ -47,8 +44,9 @@ class FrameDiffusion(ShardedTest):
     covariance of the training frames, noised up to t = 1.
 
     Args:
-        schedule: the noise, in units of `scale`.
         scale: the basis: about the spread of the data in each direction.
+        schedule: the noise, see `FrameScore`.
+        checkpoint: trained weights for a test, a name of the manifest or a path.
         width: of the network.
         depth: of the network.
         learning_rate: at the start; a cosine takes it to zero.
@@ -56,15 +54,15 @@ class FrameDiffusion(ShardedTest):
         reuse: steps served by one set of noise.
         decay: of the average of the weights.
         steps: of the reverse diffusion.
-        checkpoint: trained weights, for a test; `fit` writes them there.
         seed: of the initial weights and the noise.
+        export: see `tasks.training.NetworkTraining`.
         figure: see `tasks.images.inversion.ImageInversion`.
     """
 
     def __init__(
         self,
-        schedule: Schedule,
         scale: list[float],
+        schedule: tuple[float, float],
         checkpoint: str,
         width: int = 128,
         depth: int = 3,
@@ -74,21 +72,17 @@ class FrameDiffusion(ShardedTest):
         decay: float = 0.999,
         steps: int = 100,
         seed: int = 0,
+        export: str | None = None,
         figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
-        self.schedule = schedule
-        self.group = frame_group(scale)
-        self.scale = torch.tensor(scale)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.network = ScoreNetwork(self.group, schedule, width, depth, data_std=1.0)
+            self.network = FrameScore(scale, schedule, width, depth)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
-        self.register_buffer("mean", torch.zeros(self.group.dim))
-        self.register_buffer("factor", torch.eye(self.group.dim))
-        self.mean: Tensor
-        self.factor: Tensor
-        self.checkpoint = Path(checkpoint)
+        self.group, self.schedule = self.network.group, self.network.schedule
+        self.scale = torch.tensor(scale)
+        self.checkpoint = checkpoint
         self.learning_rate = check_positive("learning_rate", learning_rate)
         self.levels = check_count("levels", levels)
         self.reuse = check_count("reuse", reuse)
@@ -97,6 +91,7 @@ class FrameDiffusion(ShardedTest):
         self.decay = decay
         self.steps = check_count("steps", steps)
         self.seed = seed
+        self.export = export
         self.figure = figure
         self._noise: list[tuple[float, Tensor, Tensor]] = []
 
@@ -111,9 +106,7 @@ class FrameDiffusion(ShardedTest):
 
     def on_fit_start(self) -> None:
         """Mean and covariance of the training frames."""
-        rows = self._frames().train
-        self.mean.copy_(rows.mean(0))
-        self.factor.copy_(torch.linalg.cholesky(torch.cov(rows.T)))
+        self.average.fit_start(self._frames().train)
 
     def training_step(self, batch: Tensor, index: int) -> Tensor:
         """``V_t |s(g_t, t) - T|^2``, one part of the batch at each time."""
@@ -137,10 +130,12 @@ class FrameDiffusion(ShardedTest):
                 kept.lerp_(new, 1.0 - decay)
 
     def on_fit_end(self) -> None:
-        """Write what a test needs."""
-        tensors = {name: value.contiguous() for name, value in self.average.state_dict().items()}
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        save_file({**tensors, "start.mean": self.mean, "start.factor": self.factor}, self.checkpoint)
+        """Export what a test needs."""
+        if self.export is None or not self.trainer.is_global_zero:
+            return
+        metadata = {"steps": self.trainer.global_step, "seed": self.seed, "versions": versions()}
+        group = {"group": self.group.fingerprint()}
+        save_checkpoint(self.average, trained_path(self.export), metadata, group)
 
     def _draw_noise(self, parts: tuple[Tensor, ...]) -> None:
         generator = generator_of(self.seed, self.global_step)
@@ -158,18 +153,15 @@ class FrameDiffusion(ShardedTest):
         """Read the trained weights.
 
         Raises:
-            CheckpointError: there are none, or they are of another network.
+            CheckpointError: there are none, or they are of another network or group.
         """
-        if not self.checkpoint.is_file():
-            raise CheckpointError(f"{self.checkpoint}: expected trained weights; make them by `python -m tasks fit`")
-        checksum(self.checkpoint)
-        tensors = load_file(self.checkpoint)
-        self.mean.copy_(tensors.pop("start.mean"))
-        self.factor.copy_(tensors.pop("start.factor"))
-        try:
-            self.average.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise CheckpointError(f"{self.checkpoint}: expected weights of this network: {error}") from error
+        loaded = load_checkpoint(FrameScore, self.checkpoint)
+        found, expected = loaded.network.architecture, self.average.architecture
+        if found != expected:
+            raise CheckpointError(f"{self.checkpoint}: expected weights of this network {expected}, got {found}")
+        if loaded.score is None or not self.group.matches(loaded.score["group"]):
+            raise CheckpointError(f"{self.checkpoint}: expected a score on {self.group!r}, got one on another group")
+        self.average.load_state_dict(loaded.network.state_dict())
 
     def test_step(self, batch: Request, index: int) -> None:
         """Compare as many samples as there are test frames with these, and training frames likewise."""
@@ -184,7 +176,7 @@ class FrameDiffusion(ShardedTest):
             samples = self.sample(number, generator)
             seconds = time.perf_counter() - start
             uncorrected = self.sample(number, generator, modular_drift=False)
-            fitted = self._fitted(number, generator)
+            fitted = self.average.start(number, generator)
         bandwidth = float(torch.cdist(test[: number // 2] / self.scale, test[number // 2 :] / self.scale).median())
         y = test.double() / self.scale
         metrics = {}
@@ -212,15 +204,11 @@ class FrameDiffusion(ShardedTest):
     def sample(self, number: int, generator: torch.Generator, modular_drift: bool = True) -> Float[Tensor, "n 5"]:
         """Generated elements."""
         start = forward_noising(
-            self.group, self.schedule, self._fitted(number, generator), steps=20, generator=generator
+            self.group, self.schedule, self.average.start(number, generator), steps=20, generator=generator
         )
         process = reverse_process(self.group, self.schedule, self.average, modular_drift=modular_drift)
         grid, stepper = uniform_grid(self.steps, 1.0, 0.0), GeometricHeun(skip_zero=True)
         return solve(process, start, grid, stepper=stepper, generator=generator).final
-
-    def _fitted(self, number: int, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(number, self.group.dim, generator=generator)
-        return self.mean + noise @ self.factor.mT
 
     def _loss_agreement(self, clean: Tensor, generator: torch.Generator) -> float:
         """Both losses equal |s|^2 plus a term of mean -2 E[s . grad log p_t]: by how many standard errors they differ.

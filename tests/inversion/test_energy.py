@@ -95,7 +95,7 @@ class TestDomainDistance:
             with pytest.raises(DomainError, match=name):
                 DomainDistance(**({"x": (0.0, 1.0), "t": (0.0, 1.0), "u": (0.0, 1.0)} | {name: u}))
 
-    def test_needs_operator_inputs(self) -> None:
+    def test_wrong_inputs_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="OperatorAction"):
             PosteriorEnergy(Translation(2).action(), DOMAIN, torch.zeros(1, 3, 2))
 

@@ -23,7 +23,6 @@ from tasks.overlays import read
 from tests.helpers import assert_relative, randn
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import Affine
-from trivgeo.sde import GeometricSchedule
 
 CONFIG = Path("tasks/configs/frames/score.yaml")
 
@@ -162,6 +161,7 @@ class TestTask:
         for steps in (1, 80):
             model = {
                 "checkpoint": str(tmp_path / f"score{steps}.safetensors"),
+                "export": str(tmp_path / f"score{steps}.safetensors"),
                 "width": 32,
                 "decay": 0.9,
                 "learning_rate": 5e-3,
@@ -188,11 +188,11 @@ class TestTask:
         assert metrics["implicit against denoising loss, standard errors"]["worst"] < 4.5
 
     def test_no_weights(self, run: Any, tmp_path: Path) -> None:
-        with pytest.raises(CheckpointError, match="fit"):
+        with pytest.raises(CheckpointError, match="expected a readable safetensors file, there is none"):
             run("test", model={"checkpoint": str(tmp_path / "none.safetensors")})
         with pytest.raises(CheckpointError, match="this network"):
             run("test", model={"width": 17})
 
     def test_bad_settings(self) -> None:
         with pytest.raises(ConfigurationError, match="decay"):
-            FrameDiffusion(GeometricSchedule(0.1, 1.0), [1.0] * 5, "none", decay=1.0)
+            FrameDiffusion([1.0] * 5, (0.1, 1.0), "none", decay=1.0)

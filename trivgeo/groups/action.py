@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._numerics import in_single, jvp_columns, log_abs_det
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.checks import check_tensor, promoted
+from trivgeo.errors import ShapeError
 
 if TYPE_CHECKING:
     from trivgeo.groups.base import LieGroup
@@ -83,7 +84,7 @@ class PointAction(Action):
         Raises:
             ShapeError: an element or a point has the wrong shape, or the batches do not broadcast.
         """
-        return in_single(self._image, self._lift(g, x), x)
+        return in_single(self._image, *self._lift(g, x))
 
     def _image(self, g: Tensor, x: Tensor) -> Tensor:
         y = self._transform(g, x)
@@ -96,7 +97,7 @@ class PointAction(Action):
 
         It keeps its sign exactly on the connected pieces of the domain of the transformation.
         """
-        g = self._lift(g, x)
+        g, x = self._lift(g, x)
         d = self._denominator(g, x)
         return torch.ones(self._out_shape(g, x), dtype=x.dtype, device=x.device) if d is None else d
 
@@ -108,7 +109,8 @@ class PointAction(Action):
     @final
     def jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n n"]:
         """``d(g.x)/dx`` at each point, by forward-mode differentiation."""
-        lifted = self._lift(g, x)
+        lifted, x = self._lift(g, x)
+        g = lifted.squeeze(lifted.ndim - len(self.group.element_shape) - 1)
         x = x.expand(*self._out_shape(lifted, x), x.shape[-1])
         if self.dual_elements:
             return jvp_columns(lambda point, element: self(element, point), x, g)
@@ -126,21 +128,20 @@ class PointAction(Action):
 
     @final
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise `ShapeError` unless ``x`` is a tensor ``[*batch, p, n]`` with n one of `point_dims`."""
-        if not isinstance(x, Tensor):
-            raise ConfigurationError(f"{name}: expected a tensor of points, got {type(x).__name__}")
+        """Raise `ShapeError` unless ``x`` is ``[*batch, p, n]``, n one of `point_dims`, or as `check_tensor`."""
+        x = check_tensor(name, x)
         if x.ndim < 2 or x.shape[-1] not in self.point_dims:
             wanted = " or ".join(map(str, self.point_dims))
             raise ShapeError(f"{name}: expected points [*batch, p, {wanted}], got {list(x.shape)}")
 
     @final
-    def _lift(self, g: Tensor, x: Tensor) -> Tensor:
+    def _lift(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Check both and give g the dimension of the points."""
-        self.group.check_elements(g)
         self.check_data(x)
+        g, x = promoted(g=self.group.check_elements(g), x=check_tensor("x", x))
         lifted = g.unsqueeze(g.ndim - len(self.group.element_shape))
         self._out_shape(lifted, x)
-        return lifted
+        return lifted, x
 
     @final
     def _out_shape(self, lifted: Tensor, x: Tensor) -> torch.Size:

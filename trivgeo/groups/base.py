@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, final
@@ -11,11 +12,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import in_single, log_abs_det
+from trivgeo._numerics import in_single, jvp, log_abs_det
 from trivgeo._random import normal
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, check_dtype, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import _fingerprint
+from trivgeo.groups._geometry import exponential_mean
 from trivgeo.groups._matrices import phi1_ad
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -50,6 +52,12 @@ class LieGroup(ABC):
     Raises:
         ConfigurationError: the scale is not positive (a matrix: not invertible) and finite, or has the wrong shape.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check counts and dtype wherever a class makes identities."""
+        super().__init_subclass__(**options)
+        if "identity" in vars(cls):
+            cls.identity = _checked_batch(cls.identity)  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -147,7 +155,7 @@ class LieGroup(ABC):
 
     def _tangent(self, v: Tensor) -> Tensor:
         """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
-        return torch.func.jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
+        return jvp(self._exp, (torch.zeros_like(v),), (v,))
 
     def _log_modular(self, g: Tensor) -> Tensor:
         """log det Ad(g^-1) where it is not constant; subclasses write it out where that is cheaper."""
@@ -198,27 +206,26 @@ class LieGroup(ABC):
     @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         """The product ``g h``; batches broadcast."""
-        self.check_elements(g)
-        self.check_elements(h)
+        g, h = promoted(g=self.check_elements(g), h=self.check_elements(h, "h"))
         _check_broadcast(self.batch_shape(g), self.batch_shape(h))
         return self._with_batch(self._compose, g, h)
 
     @final
     def inverse(self, g: Tensor) -> Tensor:
         """The inverse element."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._with_batch(self._inverse, g)
 
     @final
     def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return _with_batch(self._exp, 1, self._basis.to_natural(v))
 
     @final
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         # rounded to half precision, elements are off the group by more than a logarithm can bear
         log = self._log if torch.finfo(g.dtype).bits > 16 else self._log_of_nearest
         return self._basis.from_natural(self._with_batch(log, g))
@@ -235,13 +242,13 @@ class LieGroup(ABC):
     @final
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
         r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._basis.operator_from_natural(self._with_batch(self._adjoint, g))
 
     @final
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
         r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._with_batch(self._log_character, g)
 
     @final
@@ -251,7 +258,7 @@ class LieGroup(ABC):
         :math:`J_l = \varphi_1(\mathrm{ad}_v) = \sum_k \mathrm{ad}_v^k / (k + 1)!` (Rossmann 2002, section 1.2);
         :math:`|\det J_l|` is the density of right Haar measure in the coordinates v.
         """
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return self._basis.operator_from_natural(_with_batch(self._left_jacobian, 1, self._basis.to_natural(v)))
 
     @final
@@ -261,7 +268,7 @@ class LieGroup(ABC):
         :math:`J_r = \varphi_1(-\mathrm{ad}_v)`; :math:`|\det J_r|` is the density of left Haar measure in the
         coordinates v.
         """
-        return self.left_jacobian(-v)
+        return self.left_jacobian(-self.check_vectors(v))
 
     @final
     def project(self, g: Tensor) -> Tensor:
@@ -269,7 +276,7 @@ class LieGroup(ABC):
 
         The identity map on groups whose coordinates obey no equations. NaN where no element is near.
         """
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._with_batch(self._project, g)
 
     @final
@@ -278,13 +285,68 @@ class LieGroup(ABC):
         return self.compose(g, self.exp(v))
 
     @final
+    def distance(self, g: Tensor, h: Tensor) -> Float[Tensor, "*batch"]:
+        r"""The length :math:`|\log(g^{-1} h)|` of the segment :math:`g \exp(t v)` from g to h; batches broadcast.
+
+        Invariant under multiplication from the left. The Riemannian distance where the metric is invariant on both
+        sides, as in the natural bases of the compact groups, and on abelian ones; an upper bound of it elsewhere. NaN
+        where the logarithm does not exist.
+        """
+        return self.log(self.compose(self.inverse(g), h)).norm(dim=-1)
+
+    @final
+    def interpolate(self, g: Tensor, h: Tensor, t: Float[Tensor, "*#batch"] | float) -> Tensor:
+        r"""The element :math:`g \exp(t \log(g^{-1} h))`: g at t = 0, h at t = 1, at constant speed between.
+
+        The segment of `distance`. Batches, also that of ``t``, broadcast; NaN where the logarithm does not exist.
+        """
+        v = self.log(self.compose(self.inverse(g), h))
+        return self.retract(g, torch.as_tensor(t, dtype=v.dtype, device=v.device).unsqueeze(-1) * v)
+
+    @final
+    def mean(self, g: Tensor, weights: Float[Tensor, "*#batch m"] | None = None, max_iterations: int = 100) -> Tensor:
+        r"""The mean x of elements ``[*batch, m, *element_shape]`` over the last batch dimension.
+
+        The exponential barycentre, :math:`\sum_i w_i \log(x^{-1} g_i) = 0`, by
+        :math:`x \leftarrow x \exp(\sum_i w_i \log(x^{-1} g_i))` (Pennec and Arsigny 2013) from the element of largest
+        weight. It commutes with multiplication from both sides and with the inverse. Where the metric is invariant on
+        both sides (see `distance`) it is a Frechet (Karcher) mean, the only one for elements of a ball of less than
+        half the injectivity radius; for elements further apart it is one of several stationary points. NaN where
+        the iteration does not converge, or meets an element without logarithm.
+
+        Args:
+            g: the elements.
+            weights: of any positive sum; default all equal.
+            max_iterations: the largest number of iterations.
+
+        Raises:
+            ShapeError: no elements to take the mean of, or weights that do not fit them.
+        """
+        self.check_elements(g)
+        batch = self.batch_shape(g)
+        if not batch or batch[-1] == 0:
+            raise ShapeError(f"g: expected at least one element [*batch, m, ...], got batch {list(batch)}")
+        if weights is None:
+            weights = torch.ones(batch[-1], dtype=g.dtype, device=g.device)
+        if weights.shape[-1:] != batch[-1:]:
+            raise ShapeError(f"weights: expected {batch[-1]} of them, got {list(weights.shape)}")
+        _check_broadcast(batch, weights.shape)
+        batch = torch.broadcast_shapes(batch, weights.shape)
+        weights = (weights / weights.sum(-1, keepdim=True)).expand(batch)
+        g = g.expand(*batch, *self._element_shape)
+        return in_single(
+            lambda g, w: exponential_mean(self, g, w, check_count("max_iterations", max_iterations)),
+            g,
+            weights.to(g.dtype),
+        )
+
+    @final
     def perturb(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         r"""``g`` moved by v to first order: equal to `retract` in value and first derivative at v = 0 only.
 
         Cheaper than `retract` where nothing but a derivative at zero is wanted, since no exponential is taken.
         """
-        self.check_elements(g)
-        self.check_vectors(v)
+        g, v = promoted(g=self.check_elements(g), v=self.check_vectors(v))
         _check_broadcast(self.batch_shape(g), v.shape[:-1])
         v = self._basis.to_natural(v)
         tangent = _with_batch(self._tangent, 1, v)
@@ -303,6 +365,7 @@ class LieGroup(ABC):
 
         Not Haar-uniform: see `random_haar`.
         """
+        _check_batch(batch, dtype)
         v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)
         return self.exp(std * v)
 
@@ -319,6 +382,7 @@ class LieGroup(ABC):
         Raises:
             ConfigurationError: the group is not compact (or not known to be, see `is_compact`), so that it has none.
         """
+        _check_batch(batch, dtype)
         return in_single(
             lambda like: self._random_haar(batch, like, generator), self.identity(dtype=dtype, device=device)
         )
@@ -355,19 +419,45 @@ class LieGroup(ABC):
         return g.shape[: g.ndim - len(self._element_shape)]
 
     @final
-    def check_elements(self, g: Tensor, name: str = "g") -> None:
-        """Raise `ShapeError` unless ``g`` is ``[*batch, *element_shape]``, `ConfigurationError` for integers."""
-        shape = self._element_shape
+    def check_elements(self, g: Any, name: str = "g") -> Tensor:
+        """Return ``g`` as a tensor ``[*batch, *element_shape]``, see `trivgeo.checks.check_tensor`.
+
+        Raises:
+            ConfigurationError: no floating-point numbers.
+            ShapeError: another shape.
+        """
+        g, shape = check_tensor(name, g), self._element_shape
         if g.ndim < len(shape) or tuple(g.shape[g.ndim - len(shape) :]) != shape:
             raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
-        _check_floating(g, name)
+        return g
 
     @final
-    def check_vectors(self, v: Tensor, name: str = "v") -> None:
-        """Raise `ShapeError` unless ``v`` is ``[*batch, dim]``, `ConfigurationError` for integers."""
+    def check_vectors(self, v: Any, name: str = "v") -> Tensor:
+        """Return ``v`` as a tensor ``[*batch, dim]``, see `check_elements`."""
+        v = check_tensor(name, v)
         if v.ndim < 1 or v.shape[-1] != self.dim:
             raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
-        _check_floating(v, name)
+        return v
+
+
+def _checked_batch(identity: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(identity)
+    def checked(
+        self: LieGroup,
+        *batch: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        _check_batch(batch, dtype)
+        return identity(self, *batch, dtype=dtype, device=device)
+
+    return checked
+
+
+def _check_batch(batch: Sequence[int], dtype: torch.dtype | None) -> None:
+    for size in batch:
+        check_count("batch", size, 0)
+    check_dtype(dtype)
 
 
 def _check_broadcast(*batches: torch.Size) -> None:
@@ -377,11 +467,6 @@ def _check_broadcast(*batches: torch.Size) -> None:
         raise ShapeError(
             f"expected batches that broadcast, got {' and '.join(str(list(b)) for b in batches)}"
         ) from error
-
-
-def _check_floating(x: Tensor, name: str) -> None:
-    if not x.is_floating_point():
-        raise ConfigurationError(f"{name}: expected floating-point numbers, got {x.dtype}")
 
 
 def _with_batch(f: Callable[..., Tensor], rank: int, *arguments: Tensor) -> Tensor:

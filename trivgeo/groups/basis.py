@@ -71,7 +71,10 @@ def _checked(scale: Scale, dim: int) -> Tensor:
     """The scale as ``[n]`` or ``[n, n]``."""
     if scale is None:
         return torch.ones(dim, dtype=torch.float64)
-    values = torch.as_tensor(scale, dtype=torch.float64).detach().cpu()
+    try:
+        values = torch.as_tensor(scale, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(f"scale: expected numbers, got {scale!r}") from error
     values = values.expand(dim) if values.ndim == 0 else values
     if tuple(values.shape) not in ((dim,), (dim, dim)):
         raise ConfigurationError(f"scale: expected one number, [{dim}] or [{dim}, {dim}], got {list(values.shape)}")
@@ -79,6 +82,6 @@ def _checked(scale: Scale, dim: int) -> Tensor:
         raise ConfigurationError(f"scale: expected finite numbers, got {values.tolist()}")
     if values.ndim == 1 and not bool((values > 0).all()):
         raise ConfigurationError(f"scale: expected positive numbers, got {values.tolist()}")
-    if values.ndim == 2 and float(torch.linalg.cond(values)) > 1e12:
+    if values.ndim == 2 and not float(torch.linalg.cond(values)) <= 1e12:
         raise ConfigurationError(f"scale: expected an invertible matrix, got {values.tolist()}")
     return values.clone()

@@ -67,12 +67,12 @@ class MatrixGroup(LieGroup):
 
     def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
         """The matrix of an algebra vector."""
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return self._tangent(self.basis.to_natural(v))
 
     def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
         """The algebra vector of a matrix (of its projection on the algebra, in general)."""
-        self.check_elements(matrix, "matrix")
+        matrix = self.check_elements(matrix, "matrix")
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _coordinates(self, matrix: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class DirectProduct(LieGroup):
 
     def split(self, g: Tensor) -> tuple[Tensor, ...]:
         """The factors of an element, each ``[*batch, *element_shape]`` of its group."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         parts = zip(self._runs, self._split(g), strict=True)
         return tuple(x for (group, _), part in parts for x in part.unbind(part.ndim - len(group.element_shape) - 1))
 

@@ -186,7 +186,7 @@ class SemidirectProduct(LieGroup):
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The factors ``(h, n)`` of ``g = exp(n) h``: ``[*batch, *H.element_shape]`` and ``[*batch, N.dim]``."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._split(g)
 
     def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:

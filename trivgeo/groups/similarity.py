@@ -48,7 +48,7 @@ class ScaledRotations(MatrixGroup):
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The rotation ``[*batch, n, n]`` and the scale ``[*batch]``; NaN at the zero matrix."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._split(g)
 
     def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,7 +146,7 @@ class Similarity(InhomogeneousGroup):
         self, g: Tensor
     ) -> tuple[Float[Tensor, "*batch n n"], Float[Tensor, "*batch"], Float[Tensor, "*batch n"]]:
         """The rotation, the scale and the translation of an element: the inverse of `from_parts`."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         a, b = self._split(g)
         return *self.linear._split(a), b
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import log_ratio, stumpff
+from trivgeo._numerics import log_abs_det, log_ratio, stumpff
 from trivgeo.checks import check_count
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
 
 __all__ = ["SL"]
+
+_DETERMINANT_DEFECT = 1e-2  # in units of its largest value at this norm; far above round-off
 
 
 @final
@@ -55,7 +58,11 @@ class SL(MatrixGroup):
         return self._closed.exp(v) if self._closed is not None else super()._exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        return self._closed.log(g) if self._closed is not None else super()._log(g)
+        """NaN also where the determinant is not one: 2 I has no logarithm here."""
+        v = self._closed.log(g) if self._closed is not None else super()._log(g)
+        size = (g.detach().square().sum((-2, -1)) / self.size) ** (0.5 * self.size)
+        off = (log_abs_det(g.detach()).exp() - 1.0).abs()
+        return torch.where((off < _DETERMINANT_DEFECT * size).unsqueeze(-1), v, math.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         return self._closed.adjoint(g) if self._closed is not None else super()._adjoint(g)

@@ -52,7 +52,7 @@ class Torus(LieGroup):
 
     def wrap(self, g: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         r"""The same elements with angles in :math:`(-\pi, \pi]`; differentiable, with the derivative one."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return self._with_batch(self._project, g)
 
     def identity(

@@ -68,7 +68,7 @@ class UnitaryGroup(LieGroup):
 
     def to_complex(self, g: Float[Tensor, "*batch n n 2"]) -> Complex[Tensor, "*batch n n"]:
         """Elements as complex matrices."""
-        self.check_elements(g)
+        g = self.check_elements(g)
         return torch.complex(*g.unbind(-1))
 
     def from_complex(self, matrix: Complex[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n 2"]:
@@ -94,12 +94,12 @@ class UnitaryGroup(LieGroup):
 
     def hat(self, v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n n 2"]:
         """The skew-Hermitian matrix of an algebra vector."""
-        self.check_vectors(v)
+        v = self.check_vectors(v)
         return self._tangent(self.basis.to_natural(v))
 
     def vee(self, matrix: Float[Tensor, "*batch n n 2"]) -> Float[Tensor, "*batch d"]:
         """The algebra vector of a matrix (of its projection on the algebra, in general)."""
-        self.check_elements(matrix, "matrix")
+        matrix = self.check_elements(matrix, "matrix")
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _tangent(self, v: Tensor) -> Tensor:

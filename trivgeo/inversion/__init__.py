@@ -5,7 +5,7 @@ from trivgeo.inversion.calibration import calibrated_scale
 from trivgeo.inversion.descent import Adam, AlgebraCoordinates, Descend, GroupElements, HeavyBall, Parametrization
 from trivgeo.inversion.distillation import consistency_loss
 from trivgeo.inversion.domain import DomainDistance
-from trivgeo.inversion.energy import DataEnergy, FunctionEnergy
+from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, FunctionEnergy
 from trivgeo.inversion.equivariant import TestTimeEquivariant
 from trivgeo.inversion.focal import FoCal, Optimise
 from trivgeo.inversion.frame import FramedEnergy
@@ -23,11 +23,20 @@ from trivgeo.inversion.its import (
 from trivgeo.inversion.langevin import KineticLangevin, Langevin
 from trivgeo.inversion.learned import LearnedScore, LevelFeatures
 from trivgeo.inversion.learned_energy import GaussianInitialEnergy
+from trivgeo.inversion.least_squares import (
+    GemanMcClure,
+    Laplace,
+    LeastSquares,
+    LevenbergMarquardt,
+    NearestPoints,
+    PairedPoints,
+    Trimmed,
+)
 from trivgeo.inversion.lielac import LieLAC
 from trivgeo.inversion.posterior import GivenPosterior, Posterior, PosteriorEnergy
 from trivgeo.inversion.result import InversionResult, Population
 from trivgeo.inversion.search import Draw, GradientDescent, RandomSearch
-from trivgeo.inversion.stages import Choose, KeepLower, Noise, Propose, Start
+from trivgeo.inversion.stages import Choose, KeepLower, Noise, Propose, Start, Under
 from trivgeo.inversion.tied import TIED, Reverse
 
 __all__ = [
@@ -37,6 +46,7 @@ __all__ = [
     "AlgebraCoordinates",
     "AmortizedInverter",
     "Choose",
+    "CurvedEnergy",
     "DataEnergy",
     "Denoise",
     "Descend",
@@ -46,6 +56,7 @@ __all__ = [
     "FramedEnergy",
     "FunctionEnergy",
     "GaussianInitialEnergy",
+    "GemanMcClure",
     "GivenPosterior",
     "GradientDescent",
     "GroupElements",
@@ -55,14 +66,19 @@ __all__ = [
     "KeepLower",
     "KineticLangevin",
     "Langevin",
+    "Laplace",
     "LearnedScore",
+    "LeastSquares",
     "LevelFeatures",
+    "LevenbergMarquardt",
     "LieLAC",
     "LowestEnergy",
+    "NearestPoints",
     "Noise",
     "Optimise",
     "OrbitCriterion",
     "OrbitCurvature",
+    "PairedPoints",
     "Parametrization",
     "Population",
     "Posterior",
@@ -75,6 +91,8 @@ __all__ = [
     "Stage",
     "Start",
     "TestTimeEquivariant",
+    "Trimmed",
+    "Under",
     "affine_levels",
     "basis_levels",
     "calibrated_scale",

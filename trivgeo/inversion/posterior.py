@@ -14,7 +14,7 @@ from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.energy import DataEnergy, as_energy
+from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, as_energy
 
 __all__ = ["GivenPosterior", "Posterior", "PosteriorEnergy", "lower_rows", "rows_like", "where_rows"]
 
@@ -159,6 +159,11 @@ class GivenPosterior:
         self.gradient_evaluations = 0
         self.network_evaluations = 0
 
+    def under(self, energy: DataEnergy) -> GivenPosterior:
+        """Those of another energy for the same data, with counts of their own."""
+        posterior = Posterior(self.action, energy, log_det=self._energy.log_det)
+        return GivenPosterior(posterior, self.x, self.max_evaluations, self._on_step)
+
     def energies(self, g: Tensor) -> Float[Tensor, "b *chains"]:
         """The energies of elements ``[b, *chains, *element_shape]``; infinite where undefined."""
         if self._energy.energy is not None:
@@ -195,6 +200,33 @@ class GivenPosterior:
             return energy.sum(), energy
 
         return torch.func.grad(total, has_aux=True)(v)
+
+    def curvature(self, g: Tensor) -> Float[Tensor, "b k n n"]:
+        """Gauss and Newton's curvature of a `LeastSquares` energy by v in ``g exp(v)`` at v = 0, see `CurvedEnergy`.
+
+        Counted with the gradient that is asked for beside it.
+
+        Raises:
+            ConfigurationError: the energy has none.
+        """
+        energy = self._energy.energy
+        if not isinstance(energy, CurvedEnergy):
+            raise ConfigurationError(
+                f"energy: expected a LeastSquares, for a stage that follows its curvature, got {energy!r}"
+            )
+        group, action = self.group, self.action
+
+        def values(g: Tensor, data: tuple[Any, Any]) -> Tensor:
+            shape = group.batch_shape(g)
+            x = lift(data[1], len(shape) - 1)
+
+            def restored(v: Tensor) -> Any:
+                return flat_rows(action(group.inverse(group.perturb(g, v)), x), len(shape))
+
+            return energy.curvature(restored, g.new_zeros(*shape, group.dim)).unflatten(0, shape)
+
+        with torch.no_grad():
+            return in_blocks(values, group, g, self._energy._data, self.max_evaluations)
 
     def of_transformed(self, f: Callable[[Any], Tensor], g: Tensor) -> Tensor:
         """A function of a batch of data, ``[batch]``, at the data that elements ``[b, *chains, ...]`` restore.

@@ -19,7 +19,7 @@ from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.checkpoint import checkpointed
 from trivgeo.sde.schedule import Schedule
-from trivgeo.sde.score import Run, Score, as_score
+from trivgeo.sde.score import Run, Score, as_score, check_drift
 
 __all__ = [
     "Displacement",
@@ -153,10 +153,11 @@ class TrivializedSDE(Process):
 
     def _weighted(self, g: Tensor, t: float, weight: float, score_weight: float) -> Displacement:
         vectors, evaluated = [], []
-        for drift, factor in ((self.drift, weight), (self.score_drift, score_weight)):
+        parts = (("drift", self.drift, weight), ("score_drift", self.score_drift, score_weight))
+        for name, drift, factor in parts:
             if drift is not None:
                 value, samples = as_score(drift).estimate(g, t)
-                vectors.append(value * factor)
+                vectors.append(check_drift(value, self.group, g, name) * factor)
                 evaluated.append(samples)
         if not vectors:
             return Displacement(None)
@@ -372,10 +373,18 @@ def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float
 
 def check_grid(times: Sequence[float], horizon: float = 1.0) -> None:
     """Raise `DomainError` unless ``times`` is a strictly monotone grid in [0, horizon] of two times or more."""
+    if not isinstance(times, Sequence) or not all(isinstance(t, int | float) for t in times):
+        raise DomainError(f"times: expected a sequence of numbers, got {times!r}")
     differences = [b - a for a, b in itertools.pairwise(times)]
     monotone = all(d > 0 for d in differences) or all(d < 0 for d in differences)
     if len(times) < 2 or not monotone or min(times) < 0.0 or max(times) > horizon:
         raise DomainError(f"times: expected a strictly monotone grid in [0, {horizon:g}], got {list(times)[:8]}")
+
+
+def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:
+    """Raise `ConfigurationError` unless the equation is an ordinary one."""
+    if sde.noisy:
+        raise ConfigurationError(f"sde: expected an equation without noise for {stepper}")
 
 
 def check_reverse(sde: TrivializedSDE, start: float, end: float, stepper: object) -> Score:

@@ -15,7 +15,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.sde.noise import NoiseKernel
 from trivgeo.sde.process import TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.schedule import Schedule
-from trivgeo.sde.score import Run, Score, ScoreEstimate, as_score
+from trivgeo.sde.score import Run, Score, ScoreEstimate, as_score, check_drift
 
 __all__ = ["reverse_diffusion", "reverse_process"]
 
@@ -108,15 +108,16 @@ def reversed_score(
     """``weight (a - s)``, with scores shortened to ``max_norm``, for noise of this schedule."""
     score = as_score(score)
     score.check_noise(group, schedule)
-    return _Reversed(score, group if modular_drift and not group.algebra.is_unimodular else None, weight, max_norm)
+    return _Reversed(score, group, modular_drift and not group.algebra.is_unimodular, weight, max_norm)
 
 
 @dataclass(frozen=True)
 class _Reversed(Score):
-    """``weight (a - s)``, or without a where there is no group; s is shortened to ``max_norm``."""
+    """``weight (a - s)``, or without a; s is shortened to ``max_norm``."""
 
     score: Score
-    group: LieGroup | None
+    group: LieGroup
+    modular: bool
     weight: float
     max_norm: float | None
 
@@ -128,9 +129,10 @@ class _Reversed(Score):
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
         """From one estimate of the score."""
         s, samples = self.score.estimate(g, t)
+        s = check_drift(s, self.group, g)
         if self.max_norm is not None:
             s = s * (self.max_norm / s.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
-        drift = -s if self.group is None else self.group.algebra.trace_ad_like(g) - s
+        drift = self.group.algebra.trace_ad_like(g) - s if self.modular else -s
         return ScoreEstimate(self.weight * drift, samples)
 
     def prepare(self, run: Run) -> Score:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.checks import check_tensor
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.schedule import Schedule
 
@@ -101,6 +102,19 @@ class FunctionScore(Score):
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
         """The given function."""
         return ScoreEstimate(self._function(g, t))
+
+
+def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> Tensor:
+    """Return what a drift or a score gave, in the dtype of the elements.
+
+    Raises:
+        ConfigurationError: no floating-point tensor.
+        ShapeError: another shape than ``[*batch, dim]``; nothing is broadcast, for that hides mistakes.
+    """
+    value, shape = check_tensor(name, value), (*group.batch_shape(g), group.dim)
+    if tuple(value.shape) != shape:
+        raise ShapeError(f"{name}: expected algebra vectors {list(shape)}, got {list(value.shape)}")
+    return value.to(g.dtype)
 
 
 def as_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "score") -> Score:

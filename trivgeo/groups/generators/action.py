@@ -201,7 +201,7 @@ class FlowAction(GeneratedAction):
 
     def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
         """The sum over the factors."""
-        y, error = self._move(self._lift(g, x), x)
+        y, error = self._move(*self._lift(g, x))
         valid = self.is_valid(g, x) & torch.isfinite(y).all(-1)
         return torch.where(valid, error, math.nan)
 

@@ -1,0 +1,68 @@
+"""Scores, drifts, grids and generators of the wrong kind: refused by name, never broadcast."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError, TrivgeoError
+from trivgeo.groups import SO, Affine, LieGroup, Translation
+from trivgeo.sde import GeometricSchedule, TrivializedSDE, reverse_diffusion, solve
+
+SCHEDULE = GeometricSchedule(0.01, 0.5)
+ANSWERS: list[tuple[Any, type[TrivgeoError]]] = [
+    (torch.zeros(4, 1), ShapeError),
+    (torch.zeros(4), ShapeError),
+    (torch.zeros(()), ShapeError),
+    (torch.zeros(1, 4, 3), ShapeError),
+    (torch.zeros(4, 3, dtype=torch.long), ConfigurationError),
+    (torch.zeros(4, 3, dtype=torch.complex64), ConfigurationError),
+    (None, ConfigurationError),
+    (0.0, ConfigurationError),
+    ("zero", ConfigurationError),
+]
+
+
+@pytest.mark.parametrize(("answer", "error"), ANSWERS)
+@pytest.mark.parametrize("group", [SO(3), Affine(1)], ids=repr)
+def test_scores(group: LieGroup, answer: Any, error: type[TrivgeoError]) -> None:
+    """On unimodular groups, and where the modular drift is added."""
+    with pytest.raises(error, match="score: expected"):
+        reverse_diffusion(group, SCHEDULE, lambda g, t: answer, initial=group.identity(4), steps=2)
+
+
+@pytest.mark.parametrize(("answer", "error"), ANSWERS)
+def test_drifts(answer: Any, error: type[TrivgeoError]) -> None:
+    sde = TrivializedSDE(SO(3), SCHEDULE, drift=lambda g, t: answer)
+    with pytest.raises(error, match="drift: expected"):
+        solve(sde, SO(3).identity(4), [0.0, 1.0])
+
+
+def test_one_number_for_each_chain_is_no_drift() -> None:
+    sde = TrivializedSDE(Translation(1), SCHEDULE, drift=lambda g, t: torch.zeros(3))
+    with pytest.raises(ShapeError, match=r"drift: expected algebra vectors \[3, 1\], got \[3\]"):
+        solve(sde, Translation(1).identity(3), [0.0, 1.0])
+
+
+def test_a_wider_score_is_taken_in_the_dtype_of_the_elements() -> None:
+    def score(g: Tensor, t: float) -> Tensor:
+        return torch.zeros(*g.shape[:-2], 3, dtype=torch.float64)
+
+    g = reverse_diffusion(SO(3), SCHEDULE, score, initial=SO(3).identity(4), steps=2)
+    assert g.dtype == torch.float32
+
+
+@pytest.mark.parametrize("generator", [0, "seed", torch.default_generator.get_state(), object])
+def test_generators(generator: Any) -> None:
+    for call in (SO(3).random, SO(3).random_haar):
+        with pytest.raises(ConfigurationError, match=r"generator: expected a torch\.Generator"):
+            call(2, generator=generator)
+    with pytest.raises(ConfigurationError, match=r"generator: expected a torch\.Generator"):
+        solve(TrivializedSDE(SO(3), SCHEDULE), SO(3).identity(4), [0.0, 1.0], generator=generator)
+
+
+@pytest.mark.parametrize("times", [None, 1.0, "01", [0.0, "1"], [0.0], [], [0.0, None], [0.0, 0.0], [0.0, 2.0]])
+def test_grids(times: Any) -> None:
+    with pytest.raises(DomainError, match="times: expected"):
+        solve(TrivializedSDE(SO(3), SCHEDULE), SO(3).identity(4), times)
