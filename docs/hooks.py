@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n", flags=re.MULTILINE)
 SCRIPT = re.compile(r"^<!-- script: (\S+) -->$", flags=re.MULTILINE)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
+
+
+def on_pre_build(**_: Any) -> None:
+    """Scripts read the command line that is theirs: an empty one."""
+    sys.argv = sys.argv[:1]
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

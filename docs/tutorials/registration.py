@@ -172,6 +172,6 @@ def cuboid_weights(starts: int, generator: torch.Generator) -> Tensor:
 
 if __name__ == "__main__":
     degrees, shift = one_object(0)
-    print(f"off by {degrees:.2f} degrees and {100 * shift:.2f} % of the size")  # noqa: T201
+    print(f"off by {degrees:.2f} degrees and {100 * shift:.2f} % of the size")
     weights = cuboid_weights(256, torch.Generator().manual_seed(0))
-    print(f"weights of the four poses: {', '.join(f'{w:.3f}' for w in weights.tolist())}")  # noqa: T201
+    print(f"weights of the four poses: {', '.join(f'{w:.3f}' for w in weights.tolist())}")
