@@ -1,9 +1,9 @@
 """Files of trained networks: safetensors with all that rebuilds the network in the header, found by name or path.
 
 A name stands for the file in `tasks/checkpoints/` where the repository holds one, else for the file in the folder of
-trained checkpoints: TRIVGEO_CHECKPOINTS, by default `runs/checkpoints` in the checkout. The file
-`tasks/checkpoints/manifest.json` lists every name with the configuration that trains it, what was measured, and the
-checksum of the file measured.
+trained checkpoints: TRIVGEO_CHECKPOINTS, by default `runs/checkpoints` in the working folder, like all that runs write.
+The file `tasks/checkpoints/manifest.json` lists every name with the configuration that trains it, what was measured,
+and the checksum of the file measured.
 
 The header says `network`, the class path; `architecture`, its constructor arguments; `metadata`, what was measured and
 with what; and of a learned score `score`: its group and its noise. Files of earlier releases are read as well, and
@@ -28,8 +28,7 @@ from trivgeo.networks import Network, NetworkFile, read_file, write_file
 FOLDER_VARIABLE = "TRIVGEO_CHECKPOINTS"
 """Environment variable that names the folder of trained checkpoints."""
 
-_ROOT = Path(__file__).parents[1]
-_COMMITTED = _ROOT / "tasks" / "checkpoints"
+_COMMITTED = Path(__file__).with_name("checkpoints")
 _MANIFEST = _COMMITTED / "manifest.json"
 _SUFFIX = ".safetensors"
 
@@ -72,7 +71,7 @@ def trained_path(name: str) -> Path:
     """Where training puts the file of a name (or the path itself, if it ends in `.safetensors`)."""
     if name.endswith(_SUFFIX):
         return Path(name)
-    return Path(os.environ.get(FOLDER_VARIABLE) or _ROOT / "runs" / "checkpoints") / f"{name}{_SUFFIX}"
+    return Path(os.environ.get(FOLDER_VARIABLE) or "runs/checkpoints") / f"{name}{_SUFFIX}"
 
 
 def manifest() -> dict[str, dict[str, Any]]:

@@ -23,7 +23,6 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=400)
 parser.add_argument("--figure", type=Path, default=Path("group_diffusion.png"))
 options = parser.parse_args()
-report: list[str] = []
 generator = torch.Generator().manual_seed(0)
 
 # %% [markdown]
@@ -70,8 +69,9 @@ for kind in ("diffusion", "momentum", "flow"):
 # %%
 uniform = -2.0 * math.log(2.0 * math.pi)
 scores = {kind: float(model.log_prob(test, tolerance=1e-3).mean()) for kind, model in models.items()}
-report.append(f"uniform law: {uniform:.2f} nats")
-report += [f"{kind}: {value:.2f} nats" for kind, value in scores.items()]
+print(f"uniform law: {uniform:.2f} nats")
+for kind, value in scores.items():
+    print(f"{kind}: {value:.2f} nats")
 
 # %% [markdown]
 # ## 4. Samples, and steps of your own
@@ -89,7 +89,7 @@ with torch.no_grad():
     flow = probability_flow(group, transport.schedule, score)
     by_hand = solve(flow, start, uniform_grid(40, 1.0, transport.first)).final
 near = float((group.wrap(by_hand - torch.tensor([-1.1, -0.8])).norm(dim=-1) < 0.8).float().mean())
-report.append(f"share of the first cluster: {near:.2f} of samples, {1 / 3:.2f} of the data")
+print(f"share of the first cluster: {near:.2f} of samples, {1 / 3:.2f} of the data")
 
 # %% [markdown]
 # ## 5. Other groups
@@ -102,14 +102,14 @@ rotations = heat_kernel(SO(3)).sample(torch.full((2000,), 0.2), generator)
 spinning = GroupDiffusion(SO(3), "flow", width=64, depth=2)
 spinning.fit(rotations, steps=options.steps, batch_size=256, progress=False)
 exact = heat_kernel(SO(3)).log_density(rotations[:200], torch.full((200,), 0.2))
-report.append(
+print(
     f"rotations: {float(spinning.log_prob(rotations[:200], tolerance=1e-3).mean()):.2f} nats, "
     f"truly {float(exact.mean()):.2f}"
 )
 motions = SE(2).random(2000, std=0.5, generator=generator)
 moving = GroupDiffusion(SE(2), "momentum", width=64, depth=2)
 moving.fit(motions, steps=options.steps // 8, batch_size=128, progress=False)
-report.append(f"motions: {list(moving.sample(3, generator=generator, tolerance=1e-2).shape)}")
+print(f"motions: {list(moving.sample(3, generator=generator, tolerance=1e-2).shape)}")
 
 # %% [markdown]
 # ## 6. Keep it
@@ -137,7 +137,6 @@ def draw(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(report))
     try:
         draw(options.figure)
     except ImportError:
