@@ -74,7 +74,7 @@ class TestPointCloud:
             with pytest.raises(ShapeError):
                 action.check_data(x)
         with pytest.raises(ConfigurationError, match="tensor"):
-            action.check_data([0.0])
+            action.check_data("cloud")
         assert repr(action) == "PointCloud(SE(3))"
 
 

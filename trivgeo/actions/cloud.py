@@ -7,6 +7,7 @@ from typing import Any, final
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 
@@ -76,5 +77,5 @@ class PointCloud(Action):
             ShapeError: other coordinates, or a cloud without points.
         """
         self.point_action.check_data(x, name)
-        if x.shape[-2] == 0:
+        if (x := check_tensor(name, x)).shape[-2] == 0:
             raise ShapeError(f"{name}: expected at least one point, got {list(x.shape)}")

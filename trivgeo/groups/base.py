@@ -322,12 +322,13 @@ class LieGroup(ABC):
         Raises:
             ShapeError: no elements to take the mean of, or weights that do not fit them.
         """
-        self.check_elements(g)
+        g = self.check_elements(g)
         batch = self.batch_shape(g)
         if not batch or batch[-1] == 0:
             raise ShapeError(f"g: expected at least one element [*batch, m, ...], got batch {list(batch)}")
         if weights is None:
             weights = torch.ones(batch[-1], dtype=g.dtype, device=g.device)
+        weights = check_tensor("weights", weights)
         if weights.shape[-1:] != batch[-1:]:
             raise ShapeError(f"weights: expected {batch[-1]} of them, got {list(weights.shape)}")
         _check_broadcast(batch, weights.shape)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det, polynomial
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, check_tensor
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import (
     circular,
@@ -101,7 +101,7 @@ class InhomogeneousGroup(LieGroup):
         Raises:
             ShapeError: the matrices are not of size n + 1.
         """
-        k = self.size + 1
+        matrix, k = check_tensor("matrix", matrix), self.size + 1
         if matrix.ndim < 2 or matrix.shape[-2:] != (k, k):
             raise ShapeError(f"matrix: expected [*batch, {k}, {k}], got {list(matrix.shape)}")
         last = torch.eye(k, dtype=matrix.dtype, device=matrix.device)[-1]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trivgeo._numerics import in_single
 from trivgeo._random import normal
+from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.orthogonal import SO, is_proper, quaternion
 
@@ -42,7 +43,7 @@ def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*ba
                 [ 1.,  0.,  0.],
                 [ 0.,  0.,  1.]])
     """
-    _check_last("q", q, 4)
+    q = _check_last("q", q, 4)
     w, x, y, z = q.unbind(-1)
     double = 2.0 / (q * q).sum(-1)
     rows = [
@@ -61,7 +62,7 @@ def rotation_to_quaternion(r: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*ba
     Raises:
         ShapeError: no matrices 3 x 3.
     """
-    SO(3).check_elements(r, "r")
+    r = SO(3).check_elements(r, "r")
     q = torch.stack(quaternion(r), -1)
     return q / q.norm(dim=-1, keepdim=True)
 
@@ -79,7 +80,7 @@ def rotation_from_euler(angles: Float[Tensor, "*batch 3"], axes: str = "xyz") ->
         ShapeError: no three angles.
     """
     order, fixed = _check_axes(axes)
-    _check_last("angles", angles, 3)
+    angles = _check_last("angles", angles, 3)
     units = torch.eye(3, dtype=angles.dtype, device=angles.device)
     first, second, third = (SO(3).exp(angles[..., k, None] * units[axis]) for k, axis in enumerate(order))
     return third @ second @ first if fixed else first @ second @ third
@@ -102,7 +103,7 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
         ShapeError: no matrices 3 x 3.
     """
     order, fixed = _check_axes(axes)
-    SO(3).check_elements(r, "r")
+    r = SO(3).check_elements(r, "r")
     i, j, k = order if fixed else order[::-1]
     proper = i == k
     k = 3 - i - j if proper else k
@@ -147,6 +148,7 @@ def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator 
     Raises:
         ShapeError: points of fewer than two coordinates.
     """
+    x = check_tensor("x", x)
     if x.ndim < 1 or x.shape[-1] < 2:
         raise ShapeError(f"x: expected points [*batch, k] with k of at least 2, got {list(x.shape)}")
     return in_single(lambda x: _frame(x, generator), x)
@@ -172,6 +174,8 @@ def _check_axes(axes: str) -> tuple[tuple[int, int, int], bool]:
     return (i, j, k), axes == letters
 
 
-def _check_last(name: str, x: Tensor, size: int) -> None:
+def _check_last(name: str, x: Tensor, size: int) -> Tensor:
+    x = check_tensor(name, x)
     if x.ndim < 1 or x.shape[-1] != size:
         raise ShapeError(f"{name}: expected [*batch, {size}], got {list(x.shape)}")
+    return x

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, check_tensor, promoted
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import identity_like, matvec
 from trivgeo.groups.algebra import LieAlgebra
@@ -126,6 +126,11 @@ class Similarity(InhomogeneousGroup):
         Raises:
             ShapeError: a part has the wrong shape, or batches do not broadcast.
         """
+        rotation, scale, translation = promoted(
+            rotation=check_tensor("rotation", rotation),
+            scale=check_tensor("scale", scale),
+            translation=check_tensor("translation", translation),
+        )
         n = self.size
         if rotation.shape[-2:] != (n, n) or translation.shape[-1:] != (n,):
             raise ShapeError(
