@@ -12,9 +12,9 @@ import pytest
 def test_group_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     figure = tmp_path / "figure.png"
     script = Path(__file__).parents[2] / "docs" / "tutorials" / "group_diffusion.py"
-    monkeypatch.setattr("sys.argv", [str(script), "--figure", str(figure), "--steps", "80"])
+    monkeypatch.setattr("sys.argv", [str(script), "--figure", str(figure), "--steps", "200"])
     found = runpy.run_path(str(script), run_name="__main__")
     for kind, value in found["scores"].items():
-        assert found["uniform"] + 0.5 < value < 0.5, kind
+        assert found["uniform"] + 0.3 < value < 0.5, kind
     assert figure.stat().st_size > 0
-    assert "motions: [3, 3, 3]" in capsys.readouterr().out
+    assert "motions: [3, 2, 3]" in capsys.readouterr().out

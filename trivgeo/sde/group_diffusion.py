@@ -20,7 +20,7 @@ from trivgeo.sde.kinetic import KineticNoise
 from trivgeo.sde.likelihood import Divergence
 from trivgeo.sde.schedule import GeometricSchedule
 from trivgeo.sde.terminal import TerminalLaw, fit_terminal_law, group_mean
-from trivgeo.sde.transport import DiffusionTransport, FlowTransport, MomentumTransport, Transport
+from trivgeo.sde.transport import DiffusionTransport, FlowTransport, MomentumTransport, Transport, noise_parts
 
 __all__ = ["GroupDiffusion"]
 
@@ -94,7 +94,7 @@ class GroupDiffusion(nn.Module):
             rate = -math.log(_NARROWEST)
             top = widest * math.sqrt(2.0 * rate)
             return DiffusionTransport(self.group, GeometricSchedule(_NARROWEST * top, top))
-        noise = KineticNoise(self.group, 4.0 / widest)
+        noise = KineticNoise(self.group, 4.0 / widest, noise_parts(self.group, widest**2))
         first = (1.5 * (_NARROWEST * widest) ** 2 / noise.friction) ** (1.0 / 3.0)
         return MomentumTransport(noise, first, noise.time_of(widest**2))
 

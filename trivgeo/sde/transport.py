@@ -31,7 +31,7 @@ __all__ = ["DiffusionTransport", "FlowTransport", "Lesson", "MomentumTransport",
 Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Elements, levels ``[*batch]`` in [0, 1] and momenta (or none) to ``[*batch, dim]``."""
 
-_NOISE_STEPS = 6  # exponentials of one noise sample, where it is simulated
+_FEWEST, _MOST = 6, 32  # exponentials of one noise sample, where it is simulated
 
 
 class Lesson(NamedTuple):
@@ -109,15 +109,19 @@ class DiffusionTransport(Transport):
         """At stratified times."""
         t = self.first + (1.0 - self.first) * stratified(len(clean), clean, generator)
         variance = self.schedule.variance(0.0, t)
-        noise = noise_with_target(self.group, variance, steps=_NOISE_STEPS, generator=generator)
+        noise = noise_with_target(self.group, variance, steps=self._parts, generator=generator)
         target = -variance.sqrt().unsqueeze(-1) * noise.target
         return Lesson(self.group.compose(clean, noise.elements), t, None, target)
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """At t = 1."""
         variance = torch.full((len(clean),), self.schedule.variance(0.0, 1.0)).to(clean)
-        noise = noise_with_target(self.group, variance, steps=4 * _NOISE_STEPS, generator=generator)
+        noise = noise_with_target(self.group, variance, steps=_MOST, generator=generator)
         return self.group.compose(clean, noise.elements)
+
+    @property
+    def _parts(self) -> int:
+        return noise_parts(self.group, self.schedule.variance(0.0, 1.0))
 
     def score(self, network: Network) -> Callable[[Tensor, float], Tensor]:
         """The score of p_t as a function of element and time, for any process of this library."""
@@ -349,6 +353,11 @@ class MomentumTransport(Transport):
         """C and sigma, ``[*batch, 1]``."""
         variance, covariance, given = self.noise.moments(t)
         return covariance.to(t.dtype).unsqueeze(-1), (variance * given).sqrt().to(t.dtype).unsqueeze(-1)
+
+
+def noise_parts(group: LieGroup, variance: float) -> int:
+    """Exponentials of a noise sample: so many that each is of length two or less, mostly, where exp is one to one."""
+    return min(_MOST, max(_FEWEST, math.ceil(0.25 * group.dim * variance)))
 
 
 def stratified(number: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
