@@ -1,6 +1,6 @@
 """Registration of partial scans with outliers, beside the iterative closest point algorithm from the same starts.
 
-python -m benchmarks.registration [--problems 100] [--starts 64]
+python -m benchmarks.registration [--problems 100] [--starts 64] [--methods trivgeo ICP ...]
 
 The problems and the method are those of docs/tutorials/registration.py. ICP (Besl and McKay 1992) with SciPy's k-d
 tree, plain, and trimmed to the share of the scan that is no outlier (Chetverikov et al. 2002), 100 iterations from each
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import runpy
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--starts", type=int, default=64)
+    parser.add_argument("--methods", nargs="+", help="default: all that are installed")
     arguments = parser.parse_args()
     tutorial = runpy.run_path(str(TUTORIAL))
     methods: dict[str, Callable[[Tensor, float, Tensor, Tensor], Tensor]] = {
@@ -93,6 +95,7 @@ def main() -> None:
     }
     if small_gicp is not None:
         methods["small_gicp"] = lambda model, size, scan, starts: gicp(model, scan, starts, size)
+    methods = {name: methods[name] for name in arguments.methods or methods}
     rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in methods}
     for seed in range(arguments.problems):
         model, size, pose, scan = tutorial["problem"](seed)
@@ -101,6 +104,7 @@ def main() -> None:
             begin = time.process_time()
             found = method(model, size, scan, starts)
             rows[name].append((*tutorial["errors"](pose, found, size), time.process_time() - begin))
+            print(seed, name, *(f"{value:.3g}" for value in rows[name][-1]), file=sys.stderr, flush=True)
     table = {}
     for name, values in rows.items():
         degrees, shift, seconds = torch.tensor(values).unbind(-1)

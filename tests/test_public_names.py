@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted(p for package in ("trivgeo", "tasks") for p in (ROOT / package).rglob("*.py"))
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CONFIGS = sorted((ROOT / "tasks" / "configs").rglob("*.yaml"))
-PACKAGES = ("groups", "actions", "sde", "inversion", "symmetry", "geoopt", "errors", "checks")
+PACKAGES = ("groups", "actions", "pde", "sde", "inversion", "symmetry", "geoopt", "errors", "checks")
 
 SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}
 MAX_PARAMETERS = 9

@@ -3,6 +3,7 @@
 - `trivgeo.groups`: groups whose elements are plain tensors, with their actions on points.
 - `trivgeo.symmetry`: the point symmetries of an equation, and the group that they make (needs SymPy).
 - `trivgeo.actions`: actions on other data.
+- `trivgeo.pde`: solvers of periodic evolution equations.
 - `trivgeo.sde`: trivialized stochastic differential equations, scores, reverse diffusion.
 - `trivgeo.inversion`: sampling the posterior of an unknown transformation, and test-time equivariance.
 - `trivgeo.geoopt`: groups as manifolds of geoopt (needs geoopt).
@@ -21,7 +22,7 @@ try:
 except PackageNotFoundError:  # a checkout that was not installed
     __version__ = "0+unknown"
 
-_SUBPACKAGES = ("actions", "checks", "errors", "expressions", "geoopt", "groups", "inversion", "sde", "symmetry")
+_SUBPACKAGES = ("actions", "checks", "errors", "expressions", "geoopt", "groups", "inversion", "pde", "sde", "symmetry")
 
 __all__ = ["__version__", *_SUBPACKAGES]
 

@@ -2,15 +2,14 @@ r"""Burgers' equation u_t + u u_x = nu u_xx, periodic on [0, 1], t in [0, 1], fr
 
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor
 
 from tasks.pde.deeponet import Jet
 from tasks.pde.equation import ResidualEquation
 from tasks.pde.periodic import PeriodicEquation
-from tasks.pde.spectral import GaussianField
 from trivgeo.checks import check_positive
 from trivgeo.groups import BurgersSymmetry
+from trivgeo.pde import Burgers, GaussianField
 
 
 class BurgersEquation(PeriodicEquation, ResidualEquation):
@@ -58,9 +57,10 @@ class BurgersEquation(PeriodicEquation, ResidualEquation):
         """The Burgers group of dimension 5."""
         return BurgersSymmetry()
 
-    def symbol(self, wave: Float[Tensor, " k"]) -> Tensor:
-        """-nu k^2."""
-        return -self.nu * wave**2
+    @property
+    def spectral(self) -> Burgers:
+        """The same for the solver."""
+        return Burgers(self.nu)
 
     def residual(self, jet: Jet) -> Tensor:
         """u_t + u u_x - nu u_xx."""

@@ -3,12 +3,10 @@ r"""The Korteweg-de Vries equation u_t + u u_x + u_xxx = 0, periodic, and its sy
 from typing import Any
 
 import sympy
-from jaxtyping import Float
-from torch import Tensor
 
 from tasks.pde.periodic import PeriodicEquation
-from tasks.pde.spectral import GaussianField
 from trivgeo.groups import KdVSymmetry, LieGroup, from_generators
+from trivgeo.pde import GaussianField, KdV
 
 
 class KdVEquation(PeriodicEquation):
@@ -50,9 +48,10 @@ class KdVEquation(PeriodicEquation):
         """The KdV group of dimension 4, in closed form."""
         return KdVSymmetry()
 
-    def symbol(self, wave: Float[Tensor, " k"]) -> Tensor:
-        """i k^3."""
-        return 1j * wave**3
+    @property
+    def spectral(self) -> KdV:
+        """The same for the solver."""
+        return KdV()
 
 
 def kdv_from_generators(scale: list[float] | None = None) -> LieGroup:

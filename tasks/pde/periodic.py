@@ -1,4 +1,4 @@
-"""Periodic equations u_t + (u^2 / 2)_x = L u with Gaussian random initial conditions, solved numerically."""
+"""Periodic equations in one dimension with Gaussian random initial conditions, solved numerically."""
 
 import math
 from abc import abstractmethod
@@ -10,14 +10,15 @@ from torch import Tensor
 
 from tasks.pde.domain import Domain
 from tasks.pde.equation import Equation, Solutions
-from tasks.pde.spectral import FourierSeries, GaussianField, solve_periodic
+from trivgeo.actions import Field
 from trivgeo.checks import check_count, check_positive
+from trivgeo.pde import FourierSeries, GaussianField, SpectralEquation, solve
 
 _HELD_OUT_SEED = 2_147_483_647  # of validation fields; test sets and training batches have smaller ones
 
 
 class PeriodicEquation(Equation):
-    """u_t + (u^2 / 2)_x = L u on [0, length] x [0, duration], u_0 a Gaussian random field of mean zero.
+    """An equation on [0, length] x [0, duration], periodic in x, u_0 a Gaussian random field of mean zero.
 
     Args:
         law: the field; its length is the period.
@@ -43,9 +44,10 @@ class PeriodicEquation(Equation):
         """Numbers of the law of the initial conditions, for the description."""
         return {"sigma": self.law.sigma, "tau": self.law.tau, "gamma": self.law.gamma}
 
+    @property
     @abstractmethod
-    def symbol(self, wave: Float[Tensor, " k"]) -> Tensor:
-        """The Fourier multiplier L."""
+    def spectral(self) -> SpectralEquation:
+        """The equation, for the solver."""
 
     def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> "PeriodicSolutions":
         """Random fields."""
@@ -59,7 +61,7 @@ class PeriodicEquation(Equation):
 
 @dataclass(frozen=True)
 class PeriodicSolutions(Solutions):
-    """Solutions from periodic initial conditions, by `solve_periodic`."""
+    """Solutions from periodic initial conditions, by `trivgeo.pde.solve`."""
 
     field: FourierSeries
     equation: PeriodicEquation
@@ -74,13 +76,8 @@ class PeriodicSolutions(Solutions):
         (_, length), (_, duration), _ = self.equation.domain.line()
         finer = math.ceil(self.equation.points / (nx - 1))
         x = torch.arange(finer * (nx - 1), dtype=self.field.coefficients.dtype) / (finer * (nx - 1)) * length
-        solution = solve_periodic(
-            self.field(x),
-            self.equation.symbol,
-            length=length,
-            duration=duration,
-            outputs=nt,
-            substeps=math.ceil(self.equation.steps / (nt - 1)),
-        )
-        kept = solution[..., ::finer, :]
+        times = [duration * i / (nt - 1) for i in range(nt)]
+        initial = Field.on_box(self.field(x).unsqueeze(-2), [(0.0, length)])
+        solution = solve(self.equation.spectral, initial, times, max_step=duration / self.equation.steps)
+        kept = solution.values[..., 0, :, ::finer].mT
         return torch.cat([kept, kept[..., :1, :]], -2).flatten(-2)

@@ -1,6 +1,5 @@
 """Burgers and KdV: the solver, the random fields, the transformed problems, against closed forms and dense oracles."""
 
-import itertools
 import math
 from typing import Any
 
@@ -14,9 +13,10 @@ from tasks.pde.equation import Equation
 from tasks.pde.kdv import KdVEquation, kdv_from_generators
 from tasks.pde.periodic import PeriodicSolutions
 from tasks.pde.problems import MixedProblems
-from tasks.pde.spectral import FourierSeries, GaussianField, solve_periodic
-from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.actions import Field
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups import KdVSymmetry
+from trivgeo.pde import FourierSeries, GaussianField, solve
 
 F64 = torch.float64
 BURGERS, KDV = BurgersEquation(), KdVEquation()
@@ -47,32 +47,6 @@ class TestSolver:
         exact = cole_hopf(solutions.field, *(c.expand(20, -1) for c in points.unbind(-1)), BURGERS.nu)
         assert float(relative_l2(solutions.on_grid(26, 11), exact).max()) < 1e-6
 
-    def test_kdv_against_a_soliton(self) -> None:
-        """3 c sech^2(sqrt(c) (x - c t) / 2), in the middle of a circle that is long for it."""
-        length, c = 60.0, 1.2
-        x = length * torch.arange(256, dtype=F64) / 256
-
-        def soliton(t: float) -> Tensor:
-            return 3 * c / torch.cosh(math.sqrt(c) / 2 * (x - 20.0 - c * t)) ** 2
-
-        u = solve_periodic(soliton(0.0), lambda k: 1j * k**3, length=length, duration=5.0, outputs=3, substeps=1000)
-        for i, t in enumerate((0.0, 2.5, 5.0)):
-            torch.testing.assert_close(u[:, i], soliton(t), rtol=0, atol=1e-6)
-
-    @pytest.mark.parametrize(("equation", "first"), [(BURGERS, 30), (KDV, 80)])
-    def test_order_four_in_time(self, equation: Any, first: int) -> None:
-        field = equation.sample(3, seeded(1)).field
-        x = equation.law.length * torch.arange(64, dtype=F64) / 64
-
-        def last(substeps: int) -> Tensor:
-            options = {"length": equation.law.length, "duration": equation.domain.t_max / 4, "outputs": 2}
-            return solve_periodic(field(x), equation.symbol, substeps=substeps, **options)[..., 1]
-
-        exact = last(2560)
-        errors = [float((last(n) - exact).abs().max()) for n in (first, 2 * first, 4 * first)]
-        slopes = [math.log2(a / b) for a, b in itertools.pairwise(errors)]
-        assert all(3.7 < s < 4.4 for s in slopes), (errors, slopes)
-
     @pytest.mark.parametrize(("equation", "bound"), [(BURGERS, 1e-6), (KDV, 1e-4)])
     def test_grid_is_fine_enough(self, equation: Any, bound: float) -> None:
         """The resolution of the data sets against three times as many points and steps."""
@@ -84,16 +58,6 @@ class TestSolver:
         u = KDV.sample(2, seeded(3)).on_grid(9, 3).unflatten(-1, (9, 3))
         assert torch.equal(u[:, 0], u[:, -1])
         torch.testing.assert_close(u[..., 0], KDV.sample(2, seeded(3)).initial(KDV.domain.sensors(9, dtype=F64)))
-
-    def test_what_cannot_be_solved_is_refused(self) -> None:
-        u = torch.sin(torch.arange(16, dtype=F64))
-        options: dict[str, Any] = {"symbol": lambda k: 0 * k, "length": 1.0, "duration": 1.0, "substeps": 1}
-        with pytest.raises(ShapeError, match="at least 2 outputs and 8 points, got 1 and 16"):
-            solve_periodic(u, outputs=1, **options)
-        with pytest.raises(ConfigurationError, match="substeps"):
-            solve_periodic(u, outputs=2, **{**options, "substeps": 0})
-        with pytest.raises(DomainError, match="blew up with 16 points"):
-            solve_periodic(1e3 * u, outputs=30, **options)
 
 
 class TestField:
@@ -162,9 +126,9 @@ class TestProblems:
             n = 192
             x = 16.0 * torch.arange(n, dtype=F64) / n
             u0 = (-2 * s[i]).exp() * KDV.sample(4, seeded(3)).initial(x)[i] + c[i]
-            moved = solve_periodic(
-                u0, KDV.symbol, length=float(length[i]), duration=float(duration[i]), outputs=7, substeps=400
-            )
+            initial = Field.on_box(u0.unsqueeze(0), [(0.0, float(length[i]))])
+            times = [float(duration[i]) * k / 6 for k in range(7)]
+            moved = solve(KDV.spectral, initial, times, max_step=times[1] / 400).values[0].mT
             place = batch.x.query[i].unflatten(0, (17, 7))
             start = batch.x.initial[i, 0, 0]
             t = place[0, :, 1] - place[0, 0, 1]

@@ -92,7 +92,9 @@ class PosteriorEnergy:
         of_transformation = of.of_transformation(self.action, inverse, x)
         with torch.no_grad():
             x = of.select(self.action, inverse, x)
-        energy = one_per_datum("energy", of(flat_rows(self.action(inverse, x), len(shape))), shape)
+        y = flat_rows(self.action(inverse, x), len(shape))
+        energy = one_per_datum("energy", of(y), shape)
+        _check_gradient(y, energy)
         return energy if of_transformation is None else energy + of_transformation
 
 
@@ -356,6 +358,18 @@ def check_action(action: Action, name: str = "action") -> Action:
     return action
 
 
+def _check_gradient(x: Any, energy: Tensor) -> None:
+    """Raise if the data take part in a gradient and their energy does not: a search would follow zeros.
+
+    Raises:
+        ConfigurationError: so it is.
+    """
+    wanted = any(leaf.requires_grad for leaf in pytree.tree_leaves(x))
+    if wanted and not energy.requires_grad:
+        kind = "detached or computed under no_grad" if energy.is_floating_point() else f"of {energy.dtype}"
+        raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
+
+
 def check_batch(action: Action, x: Any) -> int:
     """The batch size of data that fit the action, are finite, and have one batch dimension."""
     action.check_data(x, "x_tilde")
@@ -363,7 +377,8 @@ def check_batch(action: Action, x: Any) -> int:
     for leaf in leaves:
         if not leaf.is_floating_point():
             raise ConfigurationError(f"x_tilde: expected floating-point data, got {leaf.dtype}")
-        if not bool(torch.isfinite(leaf).all()):
+        # an exported program has no values to look at
+        if not torch.compiler.is_compiling() and not bool(torch.isfinite(leaf).all()):
             bad = int((~torch.isfinite(leaf)).sum())
             raise NonFiniteError(f"x_tilde: expected finite data, got {bad} NaN or infinite values")
     batch = action.batch_shape(x)

@@ -206,8 +206,8 @@ class Under(nn.Module, Stage):
     ) -> Population:
         """The population after the stages, its energies forgotten; what they evaluated counts."""
         other = posterior.under(self.energy)
-        population = replace(population, energies=None)
+        population = population.moved(population.elements)
         for stage in self.stages:
             population = stage(other, population, generator)
         posterior.count(other.energy_evaluations, other.gradient_evaluations, other.network_evaluations)
-        return replace(population, energies=None)
+        return population.moved(population.elements)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._random import permutation
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
@@ -279,7 +280,7 @@ class GroupDiffusion(nn.Module):
     def _adapt(self, data: Tensor) -> None:
         """Levels of noise, the terminal law, the scales of the network."""
         generator = torch.Generator(data.device).manual_seed(self.seed)
-        rows = data[torch.randperm(len(data), generator=generator, device=data.device)[:_ROWS]]
+        rows = data[permutation(len(data), data, generator)[:_ROWS]]
         if len(rows) < _ROWS:
             rows = rows.repeat(_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_ROWS]
         if self.kind == "flow":

@@ -36,6 +36,10 @@ class Divergence(ABC):
         return self
 
     @abstractmethod
+    def within(self, directions: Sequence[int]) -> Divergence:
+        """For fields whose X_i f_i vanishes in all other directions."""
+
+    @abstractmethod
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
         r"""f and :math:`\sum_i X_i f_i` at elements, ``[*batch, dim]`` and ``[*batch]``."""
 
@@ -63,6 +67,10 @@ class ExactDivergence(Divergence):
 
     directions: Sequence[int] | None = None
 
+    def within(self, directions: Sequence[int]) -> Divergence:
+        """With these directions."""
+        return dataclasses.replace(self, directions=directions)
+
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
         """All directions at once."""
         value = field(g)
@@ -84,17 +92,27 @@ class HutchinsonDivergence(Divergence):
 
     Attributes:
         probes: vectors of signs; each costs a forward derivative.
+        directions: see `ExactDivergence`; in others the signs are zero.
     """
 
     probes: int = 1
+    directions: Sequence[int] | None = None
     _signs: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_count("probes", self.probes)
 
+    def within(self, directions: Sequence[int]) -> Divergence:
+        """With signs in these directions only, so that what couples them to others adds no variance."""
+        return dataclasses.replace(self, directions=directions)
+
     def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
         """With the signs drawn."""
         signs = torch.where(uniform((self.probes, *like.shape), like, generator) < 0.5, -1.0, 1.0).to(like.dtype)
+        if self.directions is not None:
+            chosen = torch.zeros_like(signs)
+            chosen[..., list(self.directions)] = 1.0
+            signs = signs * chosen
         return dataclasses.replace(self, _signs=signs)
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:

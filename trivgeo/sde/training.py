@@ -133,6 +133,8 @@ def train(lessons: NetworkLessons, folder: Path | None, progress: bool) -> None:
         # Lightning's use of torch, not ours
         warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
         warnings.filterwarnings("ignore", message=r"Checkpoint directory .* exists", category=UserWarning)
+        # a step's batch is a function of its number, which the checkpoint holds
+        warnings.filterwarnings("ignore", message="You're resuming from a checkpoint", category=UserWarning)
         trainer = pl.Trainer(
             accelerator="cpu" if device.type == "cpu" else "gpu",
             devices=1 if device.type == "cpu" else [device.index or 0],

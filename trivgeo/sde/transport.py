@@ -314,7 +314,8 @@ class MomentumTransport(Transport):
         """
         group, n = self.group, self.group.dim
         flow = self.process(network).flow()
-        inner = ExactDivergence(range(n, 2 * n)) if divergence is None else divergence
+        # the element moves with the momentum, which does not depend on it
+        inner = (ExactDivergence() if divergence is None else divergence).within(range(n, 2 * n))
 
         def end(state: Tensor) -> Tensor:
             elements, momentum = split_state(group, state)

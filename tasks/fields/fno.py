@@ -1,0 +1,73 @@
+"""A small Fourier neural operator, for runs without the package neuraloperator."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class SpectralConvolution(nn.Module):
+    """A convolution by its lowest Fourier modes, in d dimensions.
+
+    Args:
+        width: channels.
+        modes: lowest modes kept along each axis.
+    """
+
+    def __init__(self, width: int, modes: Sequence[int]) -> None:
+        super().__init__()
+        self.modes = tuple(modes)
+        shape = [2 * m for m in self.modes[:-1]] + [self.modes[-1]]
+        self.weight = nn.Parameter(torch.randn(*shape, width, width, 2) / width)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Channels ``[b, c, *n]`` to as many."""
+        axes = tuple(range(2, u.ndim))
+        modes = torch.fft.rfftn(u, dim=axes, norm="forward")
+        kept: list[Tensor] = []
+        for axis, m in enumerate(self.modes):
+            lowest = torch.arange(m, device=u.device)
+            last = axis == len(self.modes) - 1
+            kept.append(lowest if last else torch.cat([lowest, lowest - m]) % modes.shape[axis + 2])
+        index: tuple[slice | Tensor, ...] = (slice(None), slice(None), *torch.meshgrid(*kept, indexing="ij"))
+        lowest = modes[index]
+        # a product of matrices for each mode
+        mixed = lowest.flatten(2).permute(2, 0, 1) @ torch.view_as_complex(self.weight).flatten(0, -3)
+        out = torch.zeros_like(modes)
+        out[index] = mixed.permute(1, 2, 0).reshape(lowest.shape)
+        return torch.fft.irfftn(out, s=u.shape[2:], dim=axes, norm="forward")
+
+
+class SmallFNO(nn.Module):
+    """The Fourier neural operator of Li et al. (2021): lift, spectral and pointwise layers, project.
+
+    Args:
+        in_channels: of the input.
+        out_channels: of the output.
+        modes: see `SpectralConvolution`.
+        width: channels inside.
+        layers: number of layers.
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_channels: int = 1,
+        modes: Sequence[int] = (16,),
+        width: int = 32,
+        layers: int = 4,
+    ) -> None:
+        super().__init__()
+        conv: type[nn.Conv1d | nn.Conv2d] = nn.Conv1d if len(modes) == 1 else nn.Conv2d
+        self.lift = conv(in_channels, width, 1)
+        self.spectral = nn.ModuleList(SpectralConvolution(width, modes) for _ in range(layers))
+        self.pointwise = nn.ModuleList(conv(width, width, 1) for _ in range(layers))
+        self.project = nn.Sequential(conv(width, 2 * width, 1), nn.GELU(), conv(2 * width, out_channels, 1))
+
+    def forward(self, u: Tensor) -> Tensor:
+        """``[b, in_channels, *n]`` to ``[b, out_channels, *n]``."""
+        u = self.lift(u)
+        for k, (spectral, pointwise) in enumerate(zip(self.spectral, self.pointwise, strict=True)):
+            u = spectral(u) + pointwise(u)
+            u = nn.functional.gelu(u) if k < len(self.spectral) - 1 else u
+        return self.project(u)

@@ -1,0 +1,179 @@
+"""Fields restored by energies and by a learned score, and operators on grids that commute with their group."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.helpers import assert_relative, randn, random_elements, seeded
+from trivgeo.actions import Field, FieldAction, Grid
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.groups import KdVSymmetry
+from trivgeo.inversion import (
+    TIED,
+    AmortizedInverter,
+    Descend,
+    EquivariantOperator,
+    FieldBackbone,
+    FieldBox,
+    FieldSpectrum,
+    GradientDescent,
+    Inverter,
+    LearnedScore,
+)
+from trivgeo.pde import GaussianField, KdV, solve
+from trivgeo.sde import GeometricSchedule, RefiningStep
+
+F64 = torch.float64
+LENGTH, POINTS, HORIZON = 16.0, 32, 1.0
+LAW = GaussianField(0.2, 0.5, 6.0, 6, LENGTH)
+GROUP = KdVSymmetry(scale=[0.2, 1.0, 0.5, 2.0])
+ACTION = FieldAction(GROUP)
+
+
+def clean(count: int, seed: int) -> Field:
+    x = LENGTH * torch.arange(POINTS, dtype=F64) / POINTS
+    return Field.on_box(LAW.sample(count, seeded(seed))(x).unsqueeze(-2), [(0.0, LENGTH)])
+
+
+def kdv(values: Tensor) -> Tensor:
+    """The solver in place of a network: it knows one box, one start and one time."""
+    return solve(KdV(), Field.on_box(values, [(0.0, LENGTH)]), [HORIZON], 0.02).values[:, :, 0]
+
+
+def energy(count: int = 200) -> FieldSpectrum:
+    return FieldSpectrum(FieldBox(clean(2, 0).grid), clean(count, 1).values)
+
+
+class TestEnergies:
+    def test_box_is_written_out(self) -> None:
+        box = FieldBox(clean(2, 0).grid)
+        v = torch.tensor([[0.0, 0.0, 0.0, 0.0], [math.log(2) / 0.2, 0.3, 0.0, 0.5]], dtype=F64)
+        g = GROUP.exp(v)
+        moved = ACTION(g, clean(2, 2))
+        x0, t0 = moved.grid.origin[1, 0]
+        expected = torch.stack([0 * x0, x0**2 + t0**2 + LENGTH**2])
+        assert_relative(box(moved), expected, 1e-10)
+
+    def test_spectrum_is_the_mean_square_of_whitened_modes(self) -> None:
+        """Of the training set itself: half of w on average, shared by the modes; a boost costs what k = 0 says."""
+        law = energy(4000)
+        variances = torch.fft.rfft(clean(4000, 1).values, norm="forward").abs().square().mean(0).flatten()
+        largest = float(variances.max())
+        resolved = (variances / (variances + 1e-4 * largest)).mean()
+        assert_relative(law(clean(4000, 1)).mean(), 0.5 * resolved, 2e-3)
+        field = clean(3, 3)
+        boosted = field._replace(values=field.values + 0.2)
+        expected = 0.2**2 / (2 * (POINTS // 2 + 1) * 1e-4 * largest)
+        assert_relative(law(boosted) - law(field), torch.full((3,), expected, dtype=F64), 0.05)
+
+    def test_translations_leave_the_spectrum_alone(self) -> None:
+        law, field = energy(), clean(4, 4)
+        rolled = field._replace(values=field.values.roll(5, -1))
+        assert_relative(law(rolled), law(field), 1e-10)
+
+    def test_bad_input(self) -> None:
+        with pytest.raises(ShapeError, match="at least 2 fields"):
+            FieldSpectrum(FieldBox(clean(1, 0).grid), clean(1, 0).values)
+        with pytest.raises(DomainError, match="share, got several"):
+            FieldBox(ACTION(random_elements(GROUP, 2, std=1.0), clean(2, 0)).grid)
+        with pytest.raises(ConfigurationError, match="weight"):
+            FieldSpectrum(FieldBox(clean(1, 0).grid), clean(3, 0).values, weight=0.0)
+        box = FieldBox(clean(2, 0).grid)
+        with pytest.raises(ShapeError, match="expected a grid"):
+            box(Field(randn(1, 1, 2, 8), clean(1, 0).grid.at([0.0, 1.0])))
+
+
+class _Known(Inverter):
+    """Says what it was told."""
+
+    def __init__(self, g: Tensor) -> None:
+        super().__init__(ACTION, energy(), [lambda posterior, population, generator: population.moved(g[:, None])])
+
+
+class TestOperator:
+    def test_is_the_solution_from_the_moved_field(self) -> None:
+        """Against the solver on the moved circle: a later start, another length, a moving frame."""
+        g = random_elements(GROUP, 5, std=1.0, seed=1)
+        initial = ACTION(g, clean(5, 5))
+        times = initial.grid.times + HORIZON * (3 * g[:, :1]).exp()
+        exact = solve(KdV(), initial, times, 0.005)
+        operator = EquivariantOperator(kdv, _Known(g), [HORIZON])
+        assert_relative(operator(initial, initial.grid.at(times)).values, exact.values, 2e-5)
+        assert bool(torch.isnan(operator(initial, initial.grid.at(times + 0.1)).values).all())
+        assert operator(initial).grid.times.shape == (5, 1)
+
+    def test_blocks_parameters_and_precision(self) -> None:
+        class Block(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.factor = nn.Parameter(torch.ones(1))
+
+            def forward(self, u: Tensor, p: Tensor) -> Tensor:
+                assert u.dtype == torch.float32
+                return self.factor * torch.stack([u, 2 * u, 3 * u, 4 * u], 2) * p[:, :, None, None]
+
+        g = random_elements(GROUP, 2, std=0.5, seed=2)
+        initial = ACTION(g, clean(2, 6))
+        operator = EquivariantOperator(Block(), _Known(g), [1.0, 2.0, 3.0, 4.0])
+        out = operator(initial, parameters=torch.tensor([[1.0], [2.0]]))
+        assert out.values.dtype == F64
+        back = ACTION(GROUP.inverse(g), out).values
+        expected = clean(2, 6).values * torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=F64)[:, None]
+        assert_relative(back[0], expected[0], 1e-5)
+        assert_relative(back[1], 2 * expected[1], 1e-5)
+
+    def test_tied_restores_fields(self) -> None:
+        g = random_elements(GROUP, 4, std=1.0, seed=3)
+        initial = ACTION(g, clean(4, 7))
+        tied = TIED(ACTION, energy(), GeometricSchedule(0.05, 1.0), steps=30, num_hypotheses=8, keep_seen=True)
+        found = tied.then(Descend(60))(initial, generator=seeded(0)).best()
+        lengths = POINTS * ACTION(GROUP.inverse(found), initial).grid.steps
+        assert float((lengths / LENGTH - 1).abs().max()) < 0.02
+        assert float((found - g)[:, 2].abs().max()) < 0.05  # the boost
+
+    def test_bad_input(self) -> None:
+        known = _Known(GROUP.identity(2, dtype=F64))
+        with pytest.raises(ConfigurationError, match="network"):
+            EquivariantOperator("fno", known, [1.0])  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="increasing ones above zero"):
+            EquivariantOperator(kdv, known, [0.0])
+        points = GradientDescent(GROUP.action(), lambda x: x.square().sum((-1, -2)))
+        with pytest.raises(ConfigurationError, match="FieldAction"):
+            EquivariantOperator(kdv, points, [1.0])
+        operator = EquivariantOperator(lambda u: u[..., 1:], known, [1.0])
+        with pytest.raises(ShapeError, match="expected predictions"):
+            operator(clean(2, 0))
+        block = clean(2, 0)
+        block = Field(block.values.repeat(1, 1, 2, 1), block.grid.at([0.0, 1.0]))
+        with pytest.raises(ShapeError, match="one time, got 2"):
+            operator.predict(block, GROUP.identity(2, dtype=F64))
+
+
+class TestBackbone:
+    @pytest.mark.parametrize("shape", [(1, 32), (2, 12, 10)])
+    def test_one_and_two_dimensions(self, shape: tuple[int, ...]) -> None:
+        field = Field.on_box(randn(6, *shape), [(0.0, 1.0)] * (len(shape) - 1))
+        noise = FieldBackbone(4, field, width=16)(field, torch.full((6,), 0.3, dtype=F64))
+        assert noise.shape == (6, 4)
+        assert noise.dtype == F64
+
+    @pytest.mark.slow
+    def test_learned_inversion_finds_all_four_symmetries(self) -> None:
+        torch.manual_seed(0)
+        fields, generator = clean(256, 8), seeded(0)
+        take = lambda x, rows: Field(x.values[rows], Grid(*(leaf[rows] for leaf in x.grid)))  # noqa: E731
+        backbone = FieldBackbone(4, ACTION(random_elements(GROUP, 256, std=1.0), fields))
+        score = LearnedScore(ACTION, GeometricSchedule(0.02, 4.5), backbone)
+        optimizer = torch.optim.Adam(backbone.parameters(), 2e-3)
+        for _ in range(600):
+            loss = score.loss(take(fields, torch.randint(256, (96,), generator=generator)), generator)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        g = random_elements(GROUP, 64, std=1.0, seed=9)
+        inverter = AmortizedInverter(score, steps=8, stepper=RefiningStep(), start="identity")
+        found = inverter(ACTION(g, clean(64, 10)), generator=seeded(1)).best()
+        error = GROUP.log(GROUP.compose(GROUP.inverse(g), found)).abs().mean(0)
+        assert float(error.max()) < 0.05

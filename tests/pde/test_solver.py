@@ -1,0 +1,193 @@
+"""The solver against exact solutions, a second solver on a finer grid, and itself with smaller steps."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import solve_ivp
+from torch import Tensor
+
+from tests.helpers import randn, seeded
+from trivgeo.actions import Field, Grid
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.pde import (
+    Burgers,
+    GaussianField,
+    Heat,
+    KdV,
+    KuramotoSivashinsky,
+    Modes,
+    SpectralEquation,
+    Vorticity,
+    solve,
+)
+
+F64 = torch.float64
+
+
+def circle(length: float, count: int) -> Tensor:
+    return length * torch.arange(count, dtype=F64) / count
+
+
+def on_circle(u: Tensor, length: float) -> Field:
+    return Field.on_box(u.unsqueeze(-2), [(0.0, length)])
+
+
+class TestExactSolutions:
+    def test_soliton(self) -> None:
+        """3 c sech^2(sqrt(c) (x - c t) / 2), in the middle of a circle that is long for it."""
+        length, c = 60.0, 1.2
+
+        def soliton(t: float) -> Tensor:
+            return 3 * c / torch.cosh(math.sqrt(c) / 2 * (circle(length, 256) - 20.0 - c * t)) ** 2
+
+        block = solve(KdV(), on_circle(soliton(0.0), length), [0.0, 2.5, 5.0], 0.005)
+        for i, t in enumerate((0.0, 2.5, 5.0)):
+            torch.testing.assert_close(block.values[0, i], soliton(t), rtol=0, atol=2e-8)
+
+    def test_cole_hopf(self) -> None:
+        """u = -2 nu phi_x / phi with phi = 2 + exp(-nu t) cos x."""
+        nu, x = 0.1, circle(2 * math.pi, 64)
+
+        def exact(t: float) -> Tensor:
+            decay = math.exp(-nu * t)
+            return 2 * nu * decay * torch.sin(x) / (2 + decay * torch.cos(x))
+
+        block = solve(Burgers(nu), on_circle(exact(0.0), 2 * math.pi), [1.0, 5.0], 0.05)
+        for i, t in enumerate((1.0, 5.0)):
+            torch.testing.assert_close(block.values[0, i], exact(t), rtol=0, atol=1e-9)
+
+    def test_heat_on_an_oblique_lattice(self) -> None:
+        """exp(-nu |k|^2 t) cos(k . x) for k dual to the periods; every step is exact."""
+        steps = torch.tensor([[0.3, 0.1], [-0.05, 0.4]], dtype=F64)
+        grid = Grid(torch.tensor([[1.0, 2.0, 0.5]], dtype=F64), steps[None])
+        points = grid.points(16, 12)
+        periods = torch.tensor([[16.0], [12.0]], dtype=F64) * steps
+        k = 2 * math.pi * torch.linalg.inv(periods) @ torch.tensor([2.0, -1.0], dtype=F64)
+        wave = torch.cos(points[..., :2] @ k)
+        block = solve(Heat(0.2), Field(wave[None], grid), [0.5, 1.5], 10.0)
+        torch.testing.assert_close(block.values[0, 0], wave[0])
+        torch.testing.assert_close(block.values[0, 1], wave[0] * torch.exp(-0.2 * k @ k))
+
+    def test_taylor_green_vortices_only_decay(self) -> None:
+        x = circle(2 * math.pi, 16)
+        w = torch.cos(2 * x[:, None]) * torch.cos(2 * x)
+        block = solve(Vorticity(0.05), Field.on_box(w[None], [(0.0, 2 * math.pi)] * 2), [0.0, 2.0], 0.1)
+        torch.testing.assert_close(block.values[0, 1], math.exp(-0.05 * 8 * 2.0) * w, rtol=0, atol=1e-10)
+
+
+def differences(u: np.ndarray, h: float, order: int) -> np.ndarray:
+    """Periodic central differences of fourth order."""
+    at = lambda k: np.roll(u, -k)  # noqa: E731
+    if order == 1:
+        return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * h)
+    if order == 2:
+        return (-30 * u + 16 * (at(1) + at(-1)) - (at(2) + at(-2))) / (12 * h**2)
+    if order == 3:
+        return (-13 * (at(1) - at(-1)) + 8 * (at(2) - at(-2)) - (at(3) - at(-3))) / (8 * h**3)
+    return (56 * u - 39 * (at(1) + at(-1)) + 12 * (at(2) + at(-2)) - (at(3) + at(-3))) / (6 * h**4)
+
+
+SECOND: dict[str, tuple[SpectralEquation, Callable[[np.ndarray, float], np.ndarray], float, float]] = {
+    "kdv": (KdV(), lambda u, h: -u * differences(u, h, 1) - differences(u, h, 3), 16.0, 1.0),
+    "kuramoto-sivashinsky": (
+        KuramotoSivashinsky(),
+        lambda u, h: -u * differences(u, h, 1) - differences(u, h, 2) - differences(u, h, 4),
+        22.0,
+        2.0,
+    ),
+    "burgers": (Burgers(0.5), lambda u, h: -u * differences(u, h, 1) + 0.5 * differences(u, h, 2), 16.0, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_against_finite_differences_and_scipy(name: str) -> None:
+    """Differences of fourth order on twice as many points, by an implicit method of scipy."""
+    equation, slope, length, end = SECOND[name]
+    field = GaussianField(0.1, 0.5, 6.0, 4, length).sample(1, seeded(0))
+    fine = field(circle(length, 128))[0].numpy()
+    second = solve_ivp(lambda t, u: slope(u, length / 128), (0.0, end), fine, method="Radau", rtol=1e-6, atol=1e-7)
+    u = field(circle(length, 64))
+    block = solve(equation, on_circle(u, length), [end], 0.01)
+    torch.testing.assert_close(block.values[0, 0, 0], torch.from_numpy(second.y[::2, -1]), rtol=0, atol=3e-4)
+    assert float((block.values[0, 0, 0] - u[0]).abs().max()) > 0.1
+
+
+def test_vorticity_against_scipy() -> None:
+    """Velocities and derivatives by dense Fourier matrices, an explicit method of scipy."""
+    n, nu, end = 16, 0.02, 0.5
+    k = np.fft.fftfreq(n, 1 / n)
+    d = np.fft.ifft(1j * np.where(abs(k) == n // 2, 0, k)[:, None] * np.fft.fft(np.eye(n), axis=0), axis=0).real
+    laplace = np.fft.ifft(-(k**2)[:, None] * np.fft.fft(np.eye(n), axis=0), axis=0).real
+    both = np.kron(laplace, np.eye(n)) + np.kron(np.eye(n), laplace)
+    inverse = np.linalg.pinv(both)
+    x = circle(2 * math.pi, n)
+    w = torch.sin(x[:, None]) * torch.cos(2 * x) + 0.5 * torch.cos(2 * x[:, None] + x) + torch.sin(x)
+
+    def slope(t: float, w: np.ndarray) -> np.ndarray:
+        psi = (-inverse @ w).reshape(n, n)
+        w = w.reshape(n, n)
+        return (-((psi @ d.T) * (d @ w) - (d @ psi) * (w @ d.T)) + nu * (laplace @ w + w @ laplace.T)).ravel()
+
+    second = solve_ivp(slope, (0.0, end), w.ravel().numpy(), rtol=1e-9, atol=1e-9).y[:, -1].reshape(n, n)
+    block = solve(Vorticity(nu), Field.on_box(w[None], [(0.0, 2 * math.pi)] * 2), [end], 0.02)
+    torch.testing.assert_close(block.values[0, 0], torch.from_numpy(second), rtol=0, atol=2e-3)
+    assert float((block.values[0, 0] - w).abs().max()) > 0.2
+
+
+class TestScheme:
+    @pytest.mark.parametrize(
+        ("equation", "length", "end", "first"),
+        [(KdV(), 16.0, 0.5, 0.02), (Burgers(0.05), 16.0, 0.5, 0.05), (KuramotoSivashinsky(), 22.0, 1.0, 0.05)],
+    )
+    def test_order_four(self, equation: SpectralEquation, length: float, end: float, first: float) -> None:
+        u = GaussianField(0.2, 0.5, 6.0, 8, length).sample(3, seeded(1))(circle(length, 48))
+        exact = solve(equation, on_circle(u, length), [end], first / 16).values
+        errors = [
+            float((solve(equation, on_circle(u, length), [end], step).values - exact).abs().max())
+            for step in (first, first / 2, first / 4)
+        ]
+        slopes = [math.log2(a / b) for a, b in itertools.pairwise(errors)]
+        assert all(3.6 < s < 4.8 for s in slopes), (errors, slopes)
+
+    def test_each_datum_has_its_own_grid_and_times(self) -> None:
+        u = GaussianField(0.2, 0.5, 6.0, 6, 16.0).sample(2, seeded(2))(circle(16.0, 32))[:, None, None]
+        origin = torch.tensor([[[3.0, 1.0]], [[-2.0, 0.0]]], dtype=F64)
+        steps = torch.tensor([[[[0.4]]], [[[0.6]]]], dtype=F64)
+        times = torch.tensor([[1.5, 2.0], [0.1, 1.0]], dtype=F64)
+        together = solve(KdV(), Field(u, Grid(origin, steps)), times, 0.02)
+        for i in range(2):
+            alone = solve(KdV(), Field(u[i : i + 1], Grid(origin[i : i + 1], steps[i : i + 1])), times[i : i + 1], 0.02)
+            torch.testing.assert_close(together.values[i], alone.values[0], rtol=0, atol=1e-6)
+            assert torch.equal(together.grid.origin[i], alone.grid.origin[0])
+
+    def test_single_precision(self) -> None:
+        u = GaussianField(0.2, 0.5, 6.0, 6, 16.0).sample(2, seeded(3))(circle(16.0, 32))
+        single = solve(KdV(), on_circle(u.float(), 16.0), [1.0], 0.02)
+        assert single.values.dtype == torch.float32
+        double = solve(KdV(), on_circle(u, 16.0), [1.0], 0.02)
+        torch.testing.assert_close(single.values.double(), double.values, rtol=0, atol=1e-4)
+
+    def test_modes_of_a_real_function(self) -> None:
+        u = randn(2, 1, 8, 9)
+        modes = Modes.of(torch.eye(2, dtype=F64), (8, 9))
+        torch.testing.assert_close(modes.to_values(modes.to_modes(u)), u)
+
+
+def test_what_cannot_be_solved_is_refused() -> None:
+    u = on_circle(torch.sin(circle(2 * math.pi, 16)), 2 * math.pi)
+    with pytest.raises(ConfigurationError, match="max_step"):
+        solve(KdV(), u, [1.0], 0.0)
+    with pytest.raises(DomainError, match="times: expected increasing"):
+        solve(KdV(), u, [1.0, 0.5], 0.1)
+    with pytest.raises(DomainError, match="times: expected increasing"):
+        solve(KdV(), u, [-1.0, 0.5], 0.1)
+    with pytest.raises(ShapeError, match="at least 8 points"):
+        solve(KdV(), on_circle(torch.zeros(4), 1.0), [1.0], 0.1)
+    with pytest.raises(DomainError, match=r"blew up with \[16\] points"):
+        solve(KdV(), u._replace(values=1e4 * u.values), [30.0], 1.0)
+    with pytest.raises(ConfigurationError, match="nu"):
+        Burgers(-1.0)

@@ -1,0 +1,87 @@
+"""Symmetries of an equation as augmentation of the data that a network is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from trivgeo.actions.field import Field, Grid
+from trivgeo.actions.field_action import FieldAction
+from trivgeo.checks import check_type
+from trivgeo.errors import DomainError
+
+__all__ = ["augment"]
+
+_DRAWS = 20
+
+
+def augment(
+    u: Field,
+    action: FieldAction,
+    law: Callable[[int, torch.Generator | None], Tensor],
+    *,
+    grid: Grid | None = None,
+    generator: torch.Generator | None = None,
+) -> Field:
+    r"""Solutions moved by random symmetries of their equation: more solutions (Brandstetter, Welling, Worrall 2022).
+
+    A transform for a data loader: of one solution or of a batch, each moved by an element of its own.
+
+    ```python
+    action = FieldAction(KdVSymmetry(scale=[0.2, 1.0, 0.5, 2.0]))
+    law = lambda count, generator: action.group.random(count, generator=generator)
+    moved = augment(block, action, law)  # exact, each on a grid of its own
+    on_grid = augment(block, action, law, grid=grid)  # on one grid for all
+    ```
+
+    Args:
+        u: solutions, slices or blocks.
+        action: of the group of the equation; any group.
+        law: (count, generator) to elements ``[count, *element_shape]``.
+        grid: where the moved solutions are wanted, ``[s, ...]`` or with the batch of ``u``; default: where they go.
+        generator: given to the law.
+
+    Returns:
+        The moved solutions, known at all of their points: elements that leave some of the grid uncovered are drawn
+        again.
+
+    Raises:
+        ConfigurationError: the action is not one on fields.
+        ShapeError: the field does not fit it.
+        DomainError: hardly any element covers the grid.
+    """
+    check_type("action", action, FieldAction)
+    action.check_data(u, "u")
+    batch = action.batch_shape(u)
+    result: Field | None = None
+    for _ in range(_DRAWS):
+        g = law(max(1, batch.numel()), generator).to(u.values).reshape(*batch, *action.group.element_shape)
+        moved = action(g, u)
+        if grid is not None:
+            wanted = Grid(*(leaf.to(u.values).expand(*batch, *_own(leaf, action)) for leaf in grid))
+            moved = action.resample(moved, wanted)
+        result = moved if result is None else _first_known(result, moved, len(batch))
+        if bool(torch.isfinite(result.values).all()):
+            return result
+    assert result is not None
+    bad = ~torch.isfinite(result.values).flatten(len(batch)).all(-1)
+    raise DomainError(
+        f"law: expected elements that leave the grid covered, got none for {int(bad.sum())} of {bad.numel()} fields in "
+        f"{_DRAWS} draws"
+    )
+
+
+def _own(leaf: Tensor, action: FieldAction) -> torch.Size:
+    """The dimensions of a part of a grid after its batch: origins (s, d + 1), steps (s, d, d)."""
+    return leaf.shape[-2:] if leaf.shape[-1] == action.dims + 1 else leaf.shape[-3:]
+
+
+def _first_known(first: Field, second: Field, dims: int) -> Field:
+    """The rows of the first field where they are known, else those of the second."""
+    known = torch.isfinite(first.values).flatten(dims).all(-1)
+    return pytree.tree_map(
+        lambda a, b: torch.where(known.reshape(*known.shape, *[1] * (a.ndim - dims)), a, b), first, second
+    )

@@ -1,0 +1,18 @@
+"""Solvers for periodic evolution equations, and random initial conditions: fields to train and test on."""
+
+from trivgeo.pde.equations import Burgers, Heat, KdV, KuramotoSivashinsky, SpectralEquation, Vorticity
+from trivgeo.pde.random_fields import FourierSeries, GaussianField
+from trivgeo.pde.solver import Modes, solve
+
+__all__ = [
+    "Burgers",
+    "FourierSeries",
+    "GaussianField",
+    "Heat",
+    "KdV",
+    "KuramotoSivashinsky",
+    "Modes",
+    "SpectralEquation",
+    "Vorticity",
+    "solve",
+]
