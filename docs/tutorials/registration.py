@@ -8,6 +8,8 @@
 # belongs to it at all. Symmetric objects have several answers; all of them are wanted, with their weights.
 #
 # Run as a script: `python docs/tutorials/registration.py`.
+
+# %%
 from __future__ import annotations
 
 import math
