@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers import assert_relative, randn, seeded
-from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
+from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput, PointCloud
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective, Translation
 from trivgeo.inversion import (
@@ -194,6 +194,7 @@ class TestBackbones:
         assert backbone(x.double(), torch.ones(2).double()).dtype == torch.float64
 
     def test_points_in_any_order(self) -> None:
+        assert isinstance(backbone_for(PointCloud(SO(3)), randn(4, 9, 3)), PointsBackbone)
         backbone = backbone_for(SO(3).action(), randn(4, 9, 3))
         assert isinstance(backbone, PointsBackbone)
         backbone.initialise(0)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
+from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput, PointCloud
 from trivgeo.checks import check_choice, check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, PointAction
@@ -361,7 +361,8 @@ class OperatorBackbone(NoiseNetwork):
 def backbone_for(action: Action, x: Any) -> NoiseNetwork:
     """A backbone that suits an action and clean data of it.
 
-    Images have an `ImageBackbone`, points and jets a `PointsBackbone`, solution operators an `OperatorBackbone`. For
+    Images have an `ImageBackbone`, points, jets and clouds a `PointsBackbone`, solution operators an
+    `OperatorBackbone`; a `FieldBackbone` is made from examples. For
     another kind of action register a function, or give a `LearnedInverter` a backbone.
 
     ```python
@@ -389,8 +390,9 @@ def _(action: ImageWarp, x: Tensor) -> NoiseNetwork:
     return ImageBackbone(action.group.dim, x.shape[1:], mean=flat.mean(1).tolist(), std=_spread(flat).tolist())
 
 
-@backbone_for.register
-def _(action: PointAction, x: Tensor) -> NoiseNetwork:
+@backbone_for.register(PointAction)
+@backbone_for.register(PointCloud)
+def _(action: PointAction | PointCloud, x: Tensor) -> NoiseNetwork:
     flat = x.movedim(-1, 0).flatten(1)
     return PointsBackbone(action.group.dim, x.shape[-1], mean=flat.mean(1).tolist(), std=_spread(flat).tolist())
 
