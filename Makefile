@@ -43,8 +43,11 @@ bench: setup
 	$(BIN)/python -m benchmarks.focal
 	$(BIN)/python -m benchmarks.images
 
+# the site, with the code of every page run; it needs no network
 docs: setup
-	$(BIN)/pdoc --math --docformat google -o docs/_build trivgeo trivgeo.groups trivgeo.actions trivgeo.pde trivgeo.sde trivgeo.inversion trivgeo.symmetry trivgeo.geoopt
+	$(TEST_ENV) $(BIN)/python -m docs.tables
+	$(TEST_ENV) $(BIN)/python -m docs.figures
+	$(TEST_ENV) $(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,1 +1,1 @@
-"""Applications of trivgeo, run from a checkout: `python -m tasks fit|validate|test|predict --config FILE`."""
+"""Applications of trivgeo, run by `trivgeo fit|validate|test|predict --config FILE`, or `python -m tasks ...`."""

@@ -1,4 +1,4 @@
-"""`python -m tasks fit|validate|test|predict|sweep --config FILE`, `... report`, `... convert FILE`."""
+"""`python -m tasks fit|validate|test|predict|sweep --config FILE`, `... list`, `... report`, `... convert FILE`."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from tasks import checkpoints, report, sweep
+from tasks import checkpoints, overlays, report, sweep
 from tasks.cli import DEBUG, main
 from trivgeo.errors import TrivgeoError
 
@@ -25,6 +25,8 @@ def run(arguments: list[str]) -> None:
                 report.main(rest)
             case ["convert", *rest]:
                 checkpoints.main(rest)
+            case ["list"]:
+                sys.stdout.write("\n".join(overlays.names()) + "\n")
             case _:
                 main(arguments)
     except SIGTERMException:

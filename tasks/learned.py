@@ -1,56 +1,27 @@
 """Learned inversion of any data: training and distillation of a score, its file, and the inverter made of it."""
 
-import copy
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import singledispatch
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from tasks.checkpoints import Network, load_checkpoint
-from tasks.training import NetworkTraining
-from trivgeo.actions import ImageWarp, OperatorAction
-from trivgeo.checks import check_type
-from trivgeo.errors import CheckpointError, ConfigurationError
+import trivgeo.inversion
+from tasks.checkpoints import checkpoint_file
+from tasks.training import NamedExport
 from trivgeo.groups import Action
-from trivgeo.inversion import (
-    AmortizedInverter,
-    DataEnergy,
-    LearnedScore,
-    consistency_loss,
-)
+from trivgeo.inversion import AmortizedInverter, DataEnergy, LearnedScore, training
+from trivgeo.inversion.files import score_of
 from trivgeo.sde import DenoisingStep, GeometricSchedule, RefiningStep
 
 
-class NoiseNetwork(Network):
-    """The noise of the transformation of a datum, the backbone of a `trivgeo.inversion.LearnedScore`.
-
-    Attributes:
-        dim: of the group.
-    """
-
-    dim: int
+class NoiseNetwork(trivgeo.inversion.NoiseNetwork):
+    """A `trivgeo.inversion.NoiseNetwork` that knows the batches of its data set."""
 
     def data(self, batch: Any) -> Any:
         """The data in a batch of training."""
         return batch
 
-    def reduced(self, x: Any) -> Any:
-        """What the network reads of data with one batch dimension, see `LearnedScore`'s `prepare`."""
-        return x
 
-    @abstractmethod
-    def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
-        """The noise in units of its size, see `trivgeo.inversion.LearnedScore`."""
-
-
-class ScoreTraining(NetworkTraining[NoiseNetwork]):
-    """Denoising score matching on clean data: `trivgeo.inversion.LearnedScore.loss`.
-
-    The noise of a step is a function of the seed and the number of the step alone, so that a resumed run repeats it.
+class ScoreTraining(NamedExport, training.ScoreTraining):
+    """See `trivgeo.inversion.training.ScoreTraining`.
 
     Args:
         network: makes the network from the dimension of the group and what the data set says of its data.
@@ -60,11 +31,13 @@ class ScoreTraining(NetworkTraining[NoiseNetwork]):
         noise_steps: see `LearnedScore`.
         lowest_time: see `LearnedScore`.
         carried: see `LearnedScore`.
-        options: see `NetworkTraining`.
+        options: see `trivgeo.training.NetworkTraining`.
 
     Raises:
         ConfigurationError: a number is out of range.
     """
+
+    network: NoiseNetwork
 
     def __init__(
         self,
@@ -81,44 +54,37 @@ class ScoreTraining(NetworkTraining[NoiseNetwork]):
         seed: int = 0,
         export: str | None = None,
     ) -> None:
-        super().__init__(network(action.group.dim, inputs), learning_rate, weight_decay, warmup, seed, export)
-        self.score = LearnedScore(
+        backbone = network(action.group.dim, inputs)
+        score = LearnedScore(
             action,
             schedule,
-            self.network,
+            backbone,
             noise_steps=noise_steps,
             lowest_time=lowest_time,
             carried=carried,
-            prepare=self.network.reduced,
+            prepare=backbone.reduced,
         )
+        super().__init__(score, learning_rate, weight_decay, warmup, seed, export)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
-        loss = self.score.loss(self.network.data(batch), self.step_generator())
-        self.log("train/loss", loss, prog_bar=True)
-        return loss
-
-    def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
-        """The squared error of the noise, per dimension; one for a network that knows nothing."""
-        return {"noise": self.score.loss(self.network.data(batch), self.measure_generator(number)) / self.network.dim}
-
-    def export_score(self) -> dict[str, Any]:
-        """The group and the noise, without which the network means nothing."""
-        return describe(self.score)
+    def data(self, batch: Any) -> Any:
+        """As the network says."""
+        return self.network.data(batch)
 
 
-class DistillationTraining(NetworkTraining[NoiseNetwork]):
-    """A trained score distilled into one that jumps to a posterior sample: `trivgeo.inversion.consistency_loss`.
+class DistillationTraining(NamedExport, training.DistillationTraining):
+    """See `trivgeo.inversion.training.DistillationTraining`.
 
     Args:
         teacher: name or path of the checkpoint of the score.
         action: how the transformations act; the scale of its group is that of the teacher, whatever it is here.
-        ratio: see `consistency_loss`.
-        options: see `NetworkTraining`.
+        ratio: see `trivgeo.inversion.consistency_loss`.
+        options: see `trivgeo.training.NetworkTraining`.
 
     Raises:
         CheckpointError: the teacher is missing, or of another group.
     """
+
+    network: NoiseNetwork
 
     def __init__(
         self,
@@ -131,114 +97,24 @@ class DistillationTraining(NetworkTraining[NoiseNetwork]):
         seed: int = 0,
         export: str | None = None,
     ) -> None:
-        score = load_score(teacher, action)
-        network = copy.deepcopy(score.backbone)
-        assert isinstance(network, NoiseNetwork)
-        super().__init__(network, learning_rate, weight_decay, warmup, seed, export)
-        network.load_state_dict(score.backbone.state_dict())
-        network.requires_grad_(True).train()
-        self.ratio = ratio
-        self.teacher = score.train()  # nothing in it depends on the mode; Lightning warns of one in evaluation mode
-        self.student = LearnedScore(
-            score.action,
-            score.schedule,
-            network,
-            noise_steps=score.noise_steps,
-            lowest_time=score.lowest_time,
-            carried=score.carried,
-            prepare=network.reduced,
-        )
+        super().__init__(load_score(teacher, action), ratio, learning_rate, weight_decay, warmup, seed, export)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
-        loss = self._loss(batch, self.step_generator())
-        self.log("train/loss", loss, prog_bar=True)
-        return loss
-
-    def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
-        """The loss per dimension."""
-        return {"consistency": self._loss(batch, self.measure_generator(number)) / self.network.dim}
-
-    def export_score(self) -> dict[str, Any]:
-        """The group and the noise, without which the network means nothing."""
-        return describe(self.student)
-
-    def _loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        return consistency_loss(
-            self.teacher, self.student, self.network.data(batch), ratio=self.ratio, generator=generator
-        )
-
-
-def describe(score: LearnedScore) -> dict[str, Any]:
-    """What `load_score` needs besides the network, as plain types.
-
-    Raises:
-        ConfigurationError: the noise is none of a `GeometricSchedule`.
-    """
-    schedule = check_type("schedule", score.schedule, GeometricSchedule)
-    return {
-        "group": score.group.fingerprint(),
-        "scale": score.group.scale.tolist(),
-        "schedule": [schedule.minimum, schedule.maximum],
-        "noise_steps": score.noise_steps,
-        "lowest_time": score.lowest_time,
-        "carried": score.carried,
-    }
+    def data(self, batch: Any) -> Any:
+        """As the network says."""
+        return self.network.data(batch)
 
 
 def load_score(checkpoint: str, action: Action) -> LearnedScore:
-    """A trained score in evaluation mode, on the group with the scale that it was trained with.
+    """A trained score in evaluation mode, see `trivgeo.inversion.files.score_of`.
 
     Args:
         checkpoint: a name of the manifest or a path.
-        action: on the data, of a group that differs from the score's at most in its scale.
+        action: see `trivgeo.inversion.files.score_of`.
 
     Raises:
         CheckpointError: the file is missing or unreadable, holds no score, or one of another group.
     """
-    loaded = load_checkpoint(NoiseNetwork, checkpoint)  # type: ignore[type-abstract]
-    entry = loaded.score
-    if entry is None:
-        raise CheckpointError(f"{checkpoint}: expected the group and the noise of a score in the header, got none")
-    try:
-        known = action.group.matches(entry["group"])
-    except (ConfigurationError, KeyError) as error:
-        raise CheckpointError(f"{checkpoint}: expected the group of a score in the header: {error}") from error
-    if not known:
-        raise CheckpointError(
-            f"{checkpoint}: expected a score on {action.group!r}, got one on another group, of dimension "
-            f"{entry['group']['dim']}"
-        )
-    score = LearnedScore(
-        rescaled(action, entry["scale"]),
-        GeometricSchedule(*entry["schedule"]),
-        loaded.network,
-        noise_steps=entry["noise_steps"],
-        lowest_time=entry["lowest_time"],
-        carried=entry["carried"],
-        prepare=loaded.network.reduced,
-    )
-    return score.eval()
-
-
-@singledispatch
-def rescaled(action: Action, scale: Any) -> Action:
-    """The same action of the group with another scale, see `trivgeo.groups.LieGroup`.
-
-    Raises:
-        ConfigurationError: no function is registered for this kind of action.
-    """
-    raise ConfigurationError(f"action: expected an ImageWarp, an OperatorAction or one registered, got {action!r}")
-
-
-@rescaled.register
-def _(action: ImageWarp, scale: Any) -> ImageWarp:
-    return ImageWarp(action.group.with_scale(scale), action.mode)
-
-
-@rescaled.register
-def _(action: OperatorAction, scale: Any) -> OperatorAction:
-    return OperatorAction(action.group.with_scale(scale).action())
+    return score_of(checkpoint_file(checkpoint)[0], action)
 
 
 class TrainedInverter(AmortizedInverter):

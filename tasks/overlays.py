@@ -17,17 +17,36 @@ import yaml
 
 from trivgeo.errors import ConfigurationError
 
+CONFIGS = Path(__file__).parent / "configs"
+"""The configurations that come with the library."""
+
 _BASE = "base"
 _OPTIONS = ("--config", "-c")
 
 
+def find(name: str | Path) -> Path:
+    """The file of a configuration: a path, or where there is no such file one of ours.
+
+    Args:
+        name: a path, or `heat/tied` or `tasks/configs/heat/tied.yaml` for a file of ours, whatever the folder.
+    """
+    ours = (CONFIGS.parents[1] / name, CONFIGS / f"{name}.yaml")
+    return next((path for path in (Path(name), *ours) if path.is_file()), Path(name))
+
+
+def names() -> list[str]:
+    """The names of all configurations of ours that a command can be given."""
+    files = (path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
+    return sorted(file.as_posix() for file in files if file.name != _BASE and file.parent.name)
+
+
 def read(path: str | Path) -> dict[str, Any]:
-    """The whole configuration of a file.
+    """The whole configuration of a file, or of one of ours, see `find`.
 
     Raises:
         ConfigurationError: a file is missing or no YAML, lies on itself, or its `base` is no list of files.
     """
-    path = Path(path)
+    path = find(path)
     return _named(_read(path.resolve(), ()), f"{path.resolve().parent.name}/{path.stem}")
 
 
@@ -64,7 +83,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path in above:
         raise ConfigurationError(f"{path}: expected files that do not lie on themselves")
     if not path.exists():
-        raise ConfigurationError(f"{path}: expected a configuration, the file does not exist")
+        raise ConfigurationError(f"{path}: expected a configuration, the file does not exist (`list` names ours)")
     try:
         document = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:

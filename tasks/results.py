@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import platform
 import sys
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import trivgeo
 from tasks.files import append, check_file_name, checksum, files_read, hold, write_whole
 from tasks.problems import Problems
 from trivgeo.errors import ConfigurationError
+from trivgeo.training import versions
 
 Row = dict[str, Any]
 
@@ -355,13 +354,3 @@ def format_summary(summary: Mapping[str, Mapping[str, float]]) -> str:
     lines = ["| metric | mean ± std over seeds | largest |", "|---|---|---|"]
     lines += [f"| {name} | {s['mean']:.4g} ± {s['std']:.2g} | {s['worst']:.4g} |" for name, s in summary.items()]
     return "\n".join(lines)
-
-
-def versions() -> dict[str, str]:
-    """Versions of what makes the numbers."""
-    return {
-        "trivgeo": trivgeo.__version__,
-        "torch": torch.__version__,
-        "lightning": version("lightning"),
-        "python": platform.python_version(),
-    }

@@ -2,22 +2,11 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-import torch
-
+from trivgeo._random import keyed
 from trivgeo.errors import ConfigurationError
 
-
-def generator_of(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator that is a function of the key alone; keys that differ give independent numbers.
-
-    Args:
-        key: integers of at least 0, such as a seed and the number of a batch.
-        device: of the generator.
-    """
-    # the CPU generator takes 32 bits; SeedSequence mixes the key into them, and does not see zeros at its end
-    state = int(np.random.SeedSequence((len(key), *key)).generate_state(1)[0])
-    return torch.Generator(device).manual_seed(state)
+generator_of = keyed
+"""A generator that is a function of integers alone."""
 
 
 def check_seeds(seeds: Sequence[int]) -> list[int]:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from matplotlib.figure import Figure
 
+from tasks import overlays
 from tasks.report import read_result
 from trivgeo.errors import ConfigurationError
 
@@ -74,7 +75,7 @@ class Sweep:
             ConfigurationError: an entry is missing or unknown, or `published` or a series has another shape.
         """
         try:
-            document = yaml.safe_load(Path(path).read_text())
+            document = yaml.safe_load(overlays.find(path).read_text())
             for axis in ("rows", "columns"):
                 document[axis] = [Line(**line) for line in document[axis]]
             sweep = cls(**document)

@@ -38,7 +38,7 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
     from tasks.images.training import ClassifierTraining, RegulariserTraining, VAETraining
     from tasks.images.vae import VAE
     from tasks.inverters import ProposedInverter
-    from tasks.learned import DistillationTraining, ScoreTraining, TrainedInverter, describe
+    from tasks.learned import DistillationTraining, ScoreTraining, TrainedInverter
     from tasks.pde.burgers import BurgersEquation
     from tasks.pde.heat import HeatEquation
     from tasks.pde.kdv import KdVEquation
@@ -73,6 +73,7 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
         calibrated_scale,
         consistency_loss,
     )
+    from trivgeo.inversion.files import describe
     from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, forward_noising, reverse_diffusion
 
 

@@ -15,17 +15,19 @@ BASE = {"checks", "_numerics", "_random", "errors", "expressions"}
 ALLOWED = {
     "errors": set(),
     "_numerics": {"errors"},
-    "_random": set(),
+    "_random": {"errors"},
     "checks": {"errors"},
     "expressions": {"errors"},
     "groups": BASE,
     "symmetry": BASE | {"groups"},
     "actions": BASE | {"groups"},
     "sde": BASE | {"groups"},
-    "inversion": BASE | {"groups", "actions", "sde"},
+    "inversion": BASE | {"groups", "actions", "sde", "networks", "training"},
     "pde": BASE | {"groups", "actions"},
     "geoopt": BASE | {"groups"},
-    "tasks": BASE | {"groups", "symmetry", "actions", "pde", "sde", "inversion"},
+    "networks": {"errors"},
+    "training": BASE | {"networks"},
+    "tasks": BASE | {"groups", "symmetry", "actions", "pde", "sde", "inversion", "networks", "training"},
 }
 HEAVY = ("lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "torchvision", "geoopt")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 
-__all__ = ["choice", "integers", "normal", "permutation", "seed", "uniform"]
+__all__ = ["choice", "integers", "keyed", "normal", "permutation", "seed", "uniform"]
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -40,6 +41,18 @@ def seed(like: Tensor, generator: torch.Generator | None) -> int:
 def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
     """``number`` indices for each row of probabilities ``[b, n]``, with repetition, ``[b, number]``."""
     return torch.multinomial(weights, number, replacement=True, generator=_checked(generator, weights))
+
+
+def keyed(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator that is a function of the key alone; keys that differ give independent numbers.
+
+    Args:
+        key: integers of at least 0, such as a seed and the number of a batch.
+        device: of the generator.
+    """
+    # the CPU generator takes 32 bits; SeedSequence mixes the key into them, and does not see zeros at its end
+    state = int(np.random.SeedSequence((len(key), *key)).generate_state(1)[0])
+    return torch.Generator(device).manual_seed(state)
 
 
 def _checked(generator: torch.Generator | None, like: Tensor) -> torch.Generator | None:

@@ -17,7 +17,7 @@ from tasks.frames.group import COORDINATES
 from tasks.frames.network import FrameScore
 from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
 from tasks.problems import Request
-from tasks.results import ShardedTest, versions, writer_of
+from tasks.results import ShardedTest, writer_of
 from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
@@ -30,6 +30,7 @@ from trivgeo.sde import (
     solve,
     uniform_grid,
 )
+from trivgeo.training import versions
 
 _FIRST_TIME = 0.003  # training draws no time below it
 _NOISE_STEPS = 6  # exponentials of one noise sample

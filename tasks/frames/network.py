@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.checkpoints import Network
 from tasks.frames.group import frame_group
+from trivgeo.networks import Network
 from trivgeo.sde import GeometricSchedule, ScoreNetwork
 
 

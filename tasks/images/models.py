@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.checkpoints import Network
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.networks import Network
 
 
 class ImageFormat(NamedTuple):

@@ -7,10 +7,10 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tasks.checkpoints import Network
 from tasks.pde.domain import Domain, values_of, with_values
 from trivgeo.actions import OperatorInput, interpolate
 from trivgeo.errors import ConfigurationError
+from trivgeo.networks import Network
 
 
 class SolutionOperator(Network):

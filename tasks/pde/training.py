@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,17 +14,17 @@ from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from tasks.checkpoints import save_checkpoint, trained_path
 from tasks.pde.deeponet import DeepONet
 from tasks.pde.domain import relative_l2
 from tasks.pde.equation import Equation, ResidualEquation
 from tasks.pde.soap import SOAP
-from tasks.results import versions
 from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
+from trivgeo.training import EpochSampler, versions
 
 
 class CollocationBatch(NamedTuple):
@@ -142,26 +141,6 @@ class SolutionDataset(Dataset[SolutionBatch]):
         f = torch.randint(len(self.data.sensors), (self.functions,), generator=generator)
         q = torch.randint(len(self.data.points), (self.points,), generator=generator)
         return SolutionBatch(self.data.sensors[f], self.data.points[q], self.data.solution[f[:, None], q])
-
-
-class EpochSampler(Sampler[int]):
-    """Indices `epoch * steps, ..., epoch * steps + steps - 1`; the trainer sets the epoch."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the block of indices of the next iteration."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        """Run through the block; the epoch is read at the first index, for a resumed trainer sets it that late."""
-        yield from range(self.epoch * self.steps, (self.epoch + 1) * self.steps)
-
-    def __len__(self) -> int:
-        """Indices an epoch."""
-        return self.steps
 
 
 class OperatorData(pl.LightningDataModule):

@@ -268,3 +268,38 @@ class TestRefusals:
 
     def test_the_heat_group_acts_on_the_plane_of_x_and_t(self) -> None:
         assert ImageWarp(HeatSymmetry(0.1)).group.dim == 6
+
+
+class TestOutsideTheFrame:
+    """Shifted to the right by half the frame, the left half shows what is outside."""
+
+    X = torch.rand(2, 3, 4, 6, generator=torch.Generator().manual_seed(3))
+    SHIFT = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+
+    def test_fill(self) -> None:
+        y = ImageWarp(Affine(2), fill=[0.5, -1.0, 2.0])(self.SHIFT, self.X)
+        torch.testing.assert_close(y[..., 3:], self.X[..., :3])
+        torch.testing.assert_close(y[..., :3], torch.tensor([0.5, -1.0, 2.0])[:, None, None].expand(2, 3, 4, 3))
+
+    def test_border(self) -> None:
+        y = ImageWarp(Affine(2), padding="border")(self.SHIFT, self.X)
+        torch.testing.assert_close(y[..., :3], self.X[..., :1].expand(-1, -1, -1, 3))
+
+    def test_reflection(self) -> None:
+        y = ImageWarp(Affine(2), padding="reflection")(self.SHIFT, self.X)
+        torch.testing.assert_close(y[..., :3], self.X[..., :3].flip(-1))
+
+    def test_refused(self) -> None:
+        for options, message in (
+            ({"padding": "wrap"}, "padding"),
+            ({"fill": math.inf}, "fill"),
+            ({"padding": "border", "fill": 1.0}, "fill"),
+        ):
+            with pytest.raises(ConfigurationError, match=message):
+                ImageWarp(Affine(2), **options)  # type: ignore[arg-type]
+        with pytest.raises(ShapeError, match="2 channels"):
+            ImageWarp(Affine(2), fill=[0.0, 1.0])(self.SHIFT, self.X)
+
+    def test_said(self) -> None:
+        assert repr(ImageWarp(Affine(2), fill=0.5)).endswith("'bilinear', fill=0.5)")
+        assert repr(ImageWarp(Affine(2), padding="border")).endswith("padding='border')")

@@ -207,16 +207,6 @@ def unitary_matrix(g: Tensor) -> Tensor:
     return torch.cat([torch.cat([a, -b], -1), torch.cat([b, a], -1)], -2)
 
 
-def spins_and_rotations(scale: Scale = None) -> DirectProduct:
-    """SU(2)^3 x SO(3)^2: runs of equal factors."""
-    return DirectProduct([SU(2)] * 3 + [SO(3)] * 2, scale=scale)
-
-
-def spins_and_rotations_matrix(g: Tensor) -> Tensor:
-    spins, rotations = g[..., :24].unflatten(-1, (3, 2, 2, 2)), g[..., 24:].unflatten(-1, (2, 3, 3))
-    return block_matrix(*unitary_matrix(spins).unbind(-3), *rotations.unbind(-3))
-
-
 def affine_line_power(scale: Scale = None) -> LieGroup:
     return (Affine(1) ** 3).with_scale(scale)
 
@@ -334,7 +324,6 @@ CASES = [
     GroupCase("SU(2)", partial(SU, 2), 0.8, unitary_matrix),
     GroupCase("SU(3)", partial(SU, 3), 0.4, unitary_matrix),
     GroupCase("U(2)", partial(U, 2), 0.5, unitary_matrix),
-    GroupCase("SU(2)^3xSO(3)^2", spins_and_rotations, 0.4, spins_and_rotations_matrix),
     GroupCase("Affine(1)^3", affine_line_power, 0.5, affine_line_power_matrix, has_action=True),
     GroupCase("SE(2)xKdV", rigid_times_kdv, 0.4, rigid_times_kdv_matrix),
 ]

@@ -21,7 +21,7 @@ class Known(Inverter):
     def __init__(self, action: Action, elements: Tensor, energies: Tensor) -> None:
         super().__init__(action, None, [])
         failures = torch.zeros(energies.shape, dtype=torch.long)
-        self.result = InversionResult(action.group, elements, energies, failures, 0, 0)
+        self.result = InversionResult(action, elements, energies, failures, 0, 0)
 
     def forward(
         self, x_tilde: Any, *, generator: torch.Generator | None = None, initial: Tensor | None = None

@@ -177,7 +177,7 @@ class TestResult:
     def test_undefined_hypotheses(self) -> None:
         energies = torch.tensor([[math.inf, 2.0, 1.0], [math.inf, math.inf, math.inf], [math.nan, 3.0, 4.0]])
         elements = torch.arange(9.0).reshape(3, 3, 1)
-        result = InversionResult(Translation(1), elements, energies, torch.zeros(3, 3, dtype=torch.long), 0, 0)
+        result = InversionResult(Translation(1).action(), elements, energies, torch.zeros(3, 3, dtype=torch.long), 0, 0)
         assert result.found.tolist() == [True, False, True]
         assert result.best_energy().tolist() == [1.0, math.inf, 3.0]
         assert result.best()[[0, 2], 0].tolist() == [2.0, 7.0]

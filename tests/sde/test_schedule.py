@@ -3,10 +3,11 @@
 import math
 
 import pytest
+import torch
 from scipy.integrate import quad
 
 from trivgeo.errors import ConfigurationError, DomainError
-from trivgeo.sde import GeometricSchedule
+from trivgeo.sde import ConstantSchedule, CosineSchedule, GeometricSchedule, LinearSchedule, Schedule
 
 SCHEDULES = [(0.1, 1.0), (1.0, 0.1), (0.5, 0.5), (0.5, 0.5 + 1e-9), (0.01, 50.0)]
 
@@ -44,3 +45,32 @@ def test_times_outside(t: float) -> None:
     for call in (lambda: schedule(t), lambda: schedule.variance(0.0, t), lambda: schedule.variance(t, 1.0)):
         with pytest.raises(DomainError, match=r"\[0, 1\]"):
             call()
+
+
+@pytest.mark.parametrize("kind", [GeometricSchedule, LinearSchedule, CosineSchedule])
+@pytest.mark.parametrize(("minimum", "maximum"), [(0.1, 2.0), (2.0, 0.1), (0.5, 0.5)])
+class TestEverySchedule:
+    def test_bounds_and_variance(self, kind: type[Schedule], minimum: float, maximum: float) -> None:
+        schedule = kind(minimum, maximum)
+        assert schedule(0.0) == pytest.approx(minimum, rel=1e-12)
+        assert schedule(1.0) == pytest.approx(maximum, rel=1e-12)
+        for start, end in ((0.0, 1.0), (0.2, 0.3), (0.7, 0.1)):
+            expected, _ = quad(lambda t: schedule(t) ** 2, start, end, epsabs=1e-13, epsrel=1e-12)
+            assert schedule.variance(start, end) == pytest.approx(expected, rel=1e-10)
+
+    def test_a_time_for_every_row(self, kind: type[Schedule], minimum: float, maximum: float) -> None:
+        schedule = kind(minimum, maximum)
+        times = [0.0, 0.25, 1.0]
+        rows = torch.tensor([*times, -0.1, 1.1], dtype=torch.float64)
+        for found, expected in (
+            (schedule(rows), [schedule(t) for t in times]),
+            (schedule.variance(0.0, rows), [schedule.variance(0.0, t) for t in times]),
+        ):
+            assert found[:3].tolist() == pytest.approx(expected, rel=1e-12)
+            assert found[3:].isnan().all()
+
+
+def test_constant_rows() -> None:
+    rows = torch.tensor([0.0, 3.0])
+    assert ConstantSchedule(2.0)(rows).tolist() == [2.0, 2.0]
+    assert ConstantSchedule(2.0).variance(1.0, rows).tolist() == [-4.0, 8.0]

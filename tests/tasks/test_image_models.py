@@ -13,7 +13,7 @@ from scipy.linalg import sqrtm
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from tasks.checkpoints import checkpoint_path, initialise, load_checkpoint, manifest, save_checkpoint, trained_path
+from tasks.checkpoints import checkpoint_path, load_checkpoint, manifest, save_checkpoint, trained_path
 from tasks.images.convnet import ConvNet
 from tasks.images.fid import FrechetDistance
 from tasks.images.mnist import BundledSample
@@ -24,6 +24,7 @@ from tasks.images.vae import VAE
 from tasks.overlays import read
 from tests.tasks.helpers import DIGITS, framed_digits
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
+from trivgeo.networks import initialise
 
 ROOT = Path(__file__).parents[2]
 

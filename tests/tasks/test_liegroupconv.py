@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from tasks.checkpoints import initialise, load_checkpoint, save_checkpoint
+from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.cli import main
 from tasks.images.energies import load_classifier
 from tasks.images.liegroupconv import (
@@ -29,6 +29,7 @@ from tests.tasks.helpers import DIGITS, framed_digits
 from trivgeo.actions.image import pixel_centres
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, Affine, LieGroup, Projective
+from trivgeo.networks import initialise
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "configs" / "mnist"
 SMALL = {"channels": (3, 4, 5), "neighbours": (3, 2), "points": 7, "width": 4, "samples": 4, "evaluation_samples": 6}

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.cli import main
-from tasks.learned import NoiseNetwork, TrainedInverter, describe, load_score
+from tasks.learned import NoiseNetwork, TrainedInverter, load_score
 from tasks.pde.heat import HeatEquation
-from tasks.pde.learned import CleanProblems, OperatorDenoising, OperatorNetwork, OperatorReader
+from tasks.pde.learned import CleanProblems, OperatorDenoising, OperatorNetwork
 from tasks.pde.problems import MixedProblems
 from tasks.seeds import generator_of
 from tests.helpers import assert_relative, random_elements
@@ -24,7 +24,9 @@ from trivgeo.actions import OperatorAction
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.groups import BurgersSymmetry, HeatSymmetry
 from trivgeo.inversion import LearnedScore
+from trivgeo.inversion.backbones import OperatorReader
 from trivgeo.inversion.domain import hull_points
+from trivgeo.inversion.files import describe
 from trivgeo.sde import GeometricSchedule
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"

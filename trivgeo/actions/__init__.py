@@ -1,6 +1,7 @@
 """Actions on data that are more than points."""
 
 from trivgeo.actions.augment import augment
+from trivgeo.actions.cloud import PointCloud
 from trivgeo.actions.field import Field, Grid, resample
 from trivgeo.actions.field_action import FieldAction
 from trivgeo.actions.image import ImageWarp
@@ -13,6 +14,7 @@ __all__ = [
     "ImageWarp",
     "OperatorAction",
     "OperatorInput",
+    "PointCloud",
     "augment",
     "interpolate",
     "resample",

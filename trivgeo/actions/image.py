@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,12 +12,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from trivgeo._numerics import Constant
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 
 __all__ = ["ImageWarp"]
 
 _MODES = ("bilinear", "bicubic")
+_PADDINGS = ("zeros", "border", "reflection")
 _CORNERS = ((-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0))
 
 
@@ -24,7 +27,9 @@ class ImageWarp(Action):
     r"""A transformation of the plane applied to images: :math:`(g \cdot I)(p) = I(g^{-1} p)`.
 
     Points p = (x right, y down); the frame of every image is :math:`[-1, 1]^2`, whatever its size, with the centres
-    of its pixels at -1 + (2 i + 1) / w. Outside its frame an image is zero. Data are ``[*batch, c, h, w]``.
+    of its pixels at -1 + (2 i + 1) / w. Data are ``[*batch, c, h, w]``, of any size and number of channels. Outside
+    its frame an image is zero, or ``fill``: the value of the background, which is not zero in normalised images;
+    or what the padding says.
 
     Between pixels the image is interpolated, so ``(g h).I`` and ``g.(h.I)`` differ by the error of resampling. For a
     smooth image it is second order in the size of a pixel with bilinear interpolation; only first order with torch's
@@ -35,16 +40,28 @@ class ImageWarp(Action):
     Args:
         group: a group with an action on points of the plane: ``Affine(2)``, ``Projective(2)``, ``SE(2)``, ``SO(2)``.
         mode: interpolation, ``"bilinear"`` or ``"bicubic"``.
+        padding: ``"zeros"`` for ``fill`` outside the frame, ``"border"`` for the nearest pixel, ``"reflection"`` for
+            the image mirrored at the edge of its frame.
+        fill: the value outside the frame, one for all channels or one each; with ``padding="zeros"``.
 
     Raises:
-        ConfigurationError: the group does not act on the plane, or an unknown mode.
+        ConfigurationError: the group does not act on the plane, an unknown mode or padding, or a fill that is not
+            finite or goes with another padding.
+        ShapeError: (when called) a fill for another number of channels.
     """
 
-    def __init__(self, group: LieGroup, mode: Literal["bilinear", "bicubic"] = "bilinear") -> None:
+    def __init__(
+        self,
+        group: LieGroup,
+        mode: Literal["bilinear", "bicubic"] = "bilinear",
+        padding: Literal["zeros", "border", "reflection"] = "zeros",
+        fill: float | Sequence[float] = 0.0,
+    ) -> None:
         if not isinstance(group, LieGroup):
             raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
-        if mode not in _MODES:
-            raise ConfigurationError(f"mode: expected one of {', '.join(_MODES)}, got {mode!r}")
+        for name, value, known in (("mode", mode, _MODES), ("padding", padding, _PADDINGS)):
+            if value not in known:
+                raise ConfigurationError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         point_action = group.action()
         if 2 not in point_action.point_dims:
             raise ConfigurationError(
@@ -54,12 +71,18 @@ class ImageWarp(Action):
         self.group = group
         self.point_action = point_action
         self.mode = mode
+        self.padding = padding
+        self.fill = _check_fill(fill, padding)
+        self._fill = None if all(value == 0 for value in self.fill) else Constant(torch.tensor(self.fill).double())
         identity = group.identity(1)
         self._local = point_action._denominator(identity, identity.new_zeros(1, 2)) is not None
 
     def __repr__(self) -> str:
-        """The group and the interpolation."""
-        return f"ImageWarp({self.group!r}, {self.mode!r})"
+        """The group, the interpolation and, where it is none of zeros, the padding."""
+        outside = "" if self.padding == "zeros" else f", padding={self.padding!r}"
+        if self._fill is not None:
+            outside = f", fill={self.fill[0] if len(self.fill) == 1 else list(self.fill)}"
+        return f"ImageWarp({self.group!r}, {self.mode!r}{outside})"
 
     def __call__(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out c h w"]:
         """The warped images, NaN where the transformation is not defined on the frame.
@@ -91,7 +114,11 @@ class ImageWarp(Action):
         rows = rows.expand(*batch[:images], -1, -1, -1).reshape(-1, channels, height, width)
         grid = rearrange(source.expand(*batch, -1, -1), "... (h w) xy -> ... h w xy", h=height)
         grid = grid.reshape(rows.shape[0], chains * height, width, 2)
-        warped = functional.grid_sample(rows, grid, mode=self.mode, padding_mode="zeros", align_corners=False)
+        fill = self._background(rows)
+        # what is zero outside the frame is the difference from the background
+        rows = rows if fill is None else rows - fill
+        warped = functional.grid_sample(rows, grid, mode=self.mode, padding_mode=self.padding, align_corners=False)
+        warped = warped if fill is None else warped + fill
         warped = rearrange(warped, "b c (k h) w -> (b k) c h w", k=chains, h=height).reshape(
             *batch, channels, height, width
         )
@@ -139,6 +166,14 @@ class ImageWarp(Action):
         if x.ndim < 3 or 0 in x.shape[-3:]:
             raise ShapeError(f"{name}: expected images [*batch, c, h, w], got {list(x.shape)}")
 
+    def _background(self, rows: Tensor) -> Tensor | None:
+        """The value outside the frame of each channel; ``None`` for zero."""
+        if self._fill is None:
+            return None
+        if len(self.fill) not in (1, rows.shape[1]):
+            raise ShapeError(f"x: expected images of {len(self.fill)} channels, as the fill, got {rows.shape[1]}")
+        return self._fill.like(rows).reshape(-1, 1, 1)
+
     def _keeps_frame(self, inverse: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether the denominator of the inverse has one sign at the corners of the frame, and so on all of it."""
         d = self.point_action.denominator(inverse, inverse.new_tensor(_CORNERS))
@@ -154,6 +189,16 @@ class ImageWarp(Action):
             raise ShapeError(
                 f"expected batches of elements and images that broadcast, got {list(batch)} and {list(x.shape[:-3])}"
             ) from error
+
+
+def _check_fill(fill: float | Sequence[float], padding: str) -> tuple[float, ...]:
+    """One number, or one for each channel."""
+    values = (fill,) if isinstance(fill, int | float) else tuple(fill)
+    if not values or not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        raise ConfigurationError(f"fill: expected a finite number, or one for each channel, got {fill!r}")
+    if padding != "zeros" and any(value != 0 for value in values):
+        raise ConfigurationError(f"fill: expected none with padding {padding!r}, got {fill!r}")
+    return tuple(float(value) for value in values)
 
 
 def pixel_centres(height: int, width: int, like: Tensor) -> Float[Tensor, "p 2"]:

@@ -13,6 +13,14 @@ from trivgeo.groups.orthogonal import SO
 from trivgeo.groups.pde import BurgersSymmetry, HeatSymmetry
 from trivgeo.groups.product import DirectProduct
 from trivgeo.groups.projective import Projective
+from trivgeo.groups.rotations import (
+    rotation_from_euler,
+    rotation_from_quaternion,
+    rotation_to_euler,
+    rotation_to_quaternion,
+    sphere_from_rotation,
+    sphere_to_rotation,
+)
 from trivgeo.groups.semidirect import Automorphism, LinearAutomorphism, PlaneAutomorphism, SemidirectProduct
 from trivgeo.groups.similarity import Similarity
 from trivgeo.groups.special_linear import SL
@@ -55,4 +63,10 @@ __all__ = [
     "U",
     "UnitaryGroup",
     "from_generators",
+    "rotation_from_euler",
+    "rotation_from_quaternion",
+    "rotation_to_euler",
+    "rotation_to_quaternion",
+    "sphere_from_rotation",
+    "sphere_to_rotation",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,11 +15,14 @@ from torch import Tensor
 from trivgeo._numerics import in_single, jvp_columns, log_abs_det
 from trivgeo.checks import check_tensor, promoted
 from trivgeo.errors import ShapeError
+from trivgeo.groups.basis import Scale
 
 if TYPE_CHECKING:
     from trivgeo.groups.base import LieGroup
 
 __all__ = ["Action", "JetAction", "PointAction"]
+
+ActionT = TypeVar("ActionT", bound="Action")
 
 
 class Action(ABC):
@@ -49,6 +53,13 @@ class Action(ABC):
     @abstractmethod
     def batch_shape(self, x: Any) -> torch.Size:
         """The leading dimensions of data that passed `check_data`."""
+
+    @final
+    def with_scale(self: ActionT, scale: Scale) -> ActionT:
+        """The same action of the group with another scale (see `LieGroup`): elements act as they did."""
+        other = copy.copy(self)
+        other.group = self.group.with_scale(scale)
+        return other
 
 
 class PointAction(Action):

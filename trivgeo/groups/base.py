@@ -17,6 +17,7 @@ from trivgeo._random import normal
 from trivgeo.checks import check_count, check_dtype, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import _fingerprint
+from trivgeo.groups._geometry import exponential_mean
 from trivgeo.groups._matrices import phi1_ad
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -282,6 +283,62 @@ class LieGroup(ABC):
     def retract(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The step ``g exp(v)``."""
         return self.compose(g, self.exp(v))
+
+    @final
+    def distance(self, g: Tensor, h: Tensor) -> Float[Tensor, "*batch"]:
+        r"""The length :math:`|\log(g^{-1} h)|` of the segment :math:`g \exp(t v)` from g to h; batches broadcast.
+
+        Invariant under multiplication from the left. The Riemannian distance where the metric is invariant on both
+        sides, as in the natural bases of the compact groups, and on abelian ones; an upper bound of it elsewhere. NaN
+        where the logarithm does not exist.
+        """
+        return self.log(self.compose(self.inverse(g), h)).norm(dim=-1)
+
+    @final
+    def interpolate(self, g: Tensor, h: Tensor, t: Float[Tensor, "*#batch"] | float) -> Tensor:
+        r"""The element :math:`g \exp(t \log(g^{-1} h))`: g at t = 0, h at t = 1, at constant speed between.
+
+        The segment of `distance`. Batches, also that of ``t``, broadcast; NaN where the logarithm does not exist.
+        """
+        v = self.log(self.compose(self.inverse(g), h))
+        return self.retract(g, torch.as_tensor(t, dtype=v.dtype, device=v.device).unsqueeze(-1) * v)
+
+    @final
+    def mean(self, g: Tensor, weights: Float[Tensor, "*#batch m"] | None = None, max_iterations: int = 100) -> Tensor:
+        r"""The mean x of elements ``[*batch, m, *element_shape]`` over the last batch dimension.
+
+        The exponential barycentre, :math:`\sum_i w_i \log(x^{-1} g_i) = 0`, by
+        :math:`x \leftarrow x \exp(\sum_i w_i \log(x^{-1} g_i))` (Pennec and Arsigny 2013) from the element of largest
+        weight. It commutes with multiplication from both sides and with the inverse. Where the metric is invariant on
+        both sides (see `distance`) it is a Frechet (Karcher) mean, the only one for elements of a ball of less than
+        half the injectivity radius; for elements further apart it is one of several stationary points. NaN where
+        the iteration does not converge, or meets an element without logarithm.
+
+        Args:
+            g: the elements.
+            weights: of any positive sum; default all equal.
+            max_iterations: the largest number of iterations.
+
+        Raises:
+            ShapeError: no elements to take the mean of, or weights that do not fit them.
+        """
+        self.check_elements(g)
+        batch = self.batch_shape(g)
+        if not batch or batch[-1] == 0:
+            raise ShapeError(f"g: expected at least one element [*batch, m, ...], got batch {list(batch)}")
+        if weights is None:
+            weights = torch.ones(batch[-1], dtype=g.dtype, device=g.device)
+        if weights.shape[-1:] != batch[-1:]:
+            raise ShapeError(f"weights: expected {batch[-1]} of them, got {list(weights.shape)}")
+        _check_broadcast(batch, weights.shape)
+        batch = torch.broadcast_shapes(batch, weights.shape)
+        weights = (weights / weights.sum(-1, keepdim=True)).expand(batch)
+        g = g.expand(*batch, *self._element_shape)
+        return in_single(
+            lambda g, w: exponential_mean(self, g, w, check_count("max_iterations", max_iterations)),
+            g,
+            weights.to(g.dtype),
+        )
 
     @final
     def perturb(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:

@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from typing import final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det, polynomial
 from trivgeo.checks import check_count
+from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import (
     circular,
     circular_slopes,
@@ -41,6 +43,9 @@ _COT_SERIES = (
     43867 / 5109094217170944000,
     174611 / 802857662698291200000,
 )
+
+
+_LAST_ROW = 1e-5  # by how much the last row of a homogeneous matrix may be off
 
 
 class InhomogeneousGroup(LieGroup):
@@ -87,6 +92,21 @@ class InhomogeneousGroup(LieGroup):
         g = self.check_elements(g)
         last = torch.eye(self.size + 1, dtype=g.dtype, device=g.device)[-1:]
         return torch.cat([g, last.expand(*self.batch_shape(g), -1, -1)], -2)
+
+    def from_homogeneous(self, matrix: Float[Tensor, "*batch k k"]) -> Tensor:
+        """The element of a matrix ``[[A, b], [0, 1]]``, the inverse of `homogeneous`.
+
+        That A is in the linear group is not checked (see `project`); NaN where the last row is not (0, ..., 0, 1).
+
+        Raises:
+            ShapeError: the matrices are not of size n + 1.
+        """
+        k = self.size + 1
+        if matrix.ndim < 2 or matrix.shape[-2:] != (k, k):
+            raise ShapeError(f"matrix: expected [*batch, {k}, {k}], got {list(matrix.shape)}")
+        last = torch.eye(k, dtype=matrix.dtype, device=matrix.device)[-1]
+        good = ((matrix[..., -1, :] - last).detach().abs() <= _LAST_ROW).all(-1)
+        return torch.where(good[..., None, None], matrix[..., :-1, :], torch.nan)
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None

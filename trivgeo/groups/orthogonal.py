@@ -63,7 +63,7 @@ class SO(MatrixGroup):
         """The nearest rotation, NaN where the determinant is not positive."""
         q = polar(g)
         off = (q.mT @ q - identity_like(q)).detach().abs().amax((-2, -1))
-        return torch.where((off < 1e-3)[..., None, None] & _is_proper(q)[..., None, None], q, math.nan)
+        return torch.where((off < 1e-3)[..., None, None] & is_proper(q)[..., None, None], q, math.nan)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         return 0.5 * (matrix[..., self._second, self._first] - matrix[..., self._first, self._second])
@@ -99,7 +99,7 @@ class SO(MatrixGroup):
         """Signed QR of a normal matrix (Stewart 1980)."""
         q, r = torch.linalg.qr(normal((*batch, self.size, self.size), like, generator))
         q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
-        sign = torch.where(_is_proper(q), 1.0, -1.0).to(q.dtype)
+        sign = torch.where(is_proper(q), 1.0, -1.0).to(q.dtype)
         return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)
 
 
@@ -161,7 +161,7 @@ class _SpaceRotations(_ClosedForms):
 _CLOSED: dict[int, _ClosedForms] = {2: _PlaneRotations(), 3: _SpaceRotations()}
 
 
-def _is_proper(q: Tensor) -> Tensor:
+def is_proper(q: Tensor) -> Tensor:
     lu, pivots, _ = torch.linalg.lu_factor_ex(q)
     order = torch.arange(1, q.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)
     negative = (lu.diagonal(dim1=-2, dim2=-1) < 0).sum(-1) + (pivots != order).sum(-1)
@@ -212,11 +212,11 @@ def squared_norm(v: Tensor) -> Tensor:
     return x * x + y * y + z * z
 
 
-def _rotation_vector(r: Tensor) -> Tensor:
-    r"""The logarithm of rotations of space, by the unit quaternion.
+def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""A quaternion (w, x, y, z) with w >= 0 of a rotation of space, of some length between 2 and 4.
 
     The largest of the four rows of :math:`4 q q^T`, whose entries are linear in the rotation, gives q without
-    cancellation at every angle (Shepperd 1978); then :math:`v = 2 \,\mathrm{atan2}(|u|, w)\, u / |u|` for q = (w, u).
+    cancellation at every angle (Shepperd 1978).
     """
     m = [[r[..., i, j] for j in range(3)] for i in range(3)]
     wx, wy, wz = (m[i][j] - m[j][i] for i, j in _PLANES)
@@ -230,7 +230,12 @@ def _rotation_vector(r: Tensor) -> Tensor:
     columns = ((ww, wx, wy, wz), (wx, xx, xy, xz), (wy, xy, yy, yz), (wz, xz, yz, zz))
     w, x, y, z = (torch.lerp(torch.lerp(t, s, second), torch.lerp(q, p, first), final) for p, q, s, t in columns)
     sign = torch.where(w < 0, -1.0, 1.0).to(w.dtype)
-    w = sign * w
+    return sign * w, sign * x, sign * y, sign * z
+
+
+def _rotation_vector(r: Tensor) -> Tensor:
+    r"""The logarithm of rotations of space, :math:`2 \,\mathrm{atan2}(|u|, w)\, u / |u|` for the quaternion (w, u)."""
+    w, x, y, z = quaternion(r)
     # the scale of q cancels
     square = x * x + y * y + z * z
     small = square < _ATAN_RADIUS * w * w
@@ -238,5 +243,5 @@ def _rotation_vector(r: Tensor) -> Tensor:
     near = polynomial(torch.where(small, square, 0.0) / (w_small * w_small), _ATAN_SERIES) / w_small
     length = torch.where(small, 1.0, square).sqrt()
     far = 2.0 * torch.atan2(length, torch.where(small, 1.0, w)) / length
-    factor = sign * torch.where(small, near, far)
+    factor = torch.where(small, near, far)
     return torch.stack([factor * x, factor * y, factor * z], -1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 
-__all__ = ["DataEnergy", "FunctionEnergy"]
+__all__ = ["CurvedEnergy", "DataEnergy", "FunctionEnergy"]
 
 
 class DataEnergy(ABC):
@@ -43,6 +43,19 @@ class DataEnergy(ABC):
     def of_transformation(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
         """An energy ``[b, *chains]`` of the transformation ``g`` itself, added to that of ``g.x``; see `select`."""
         return None
+
+
+class CurvedEnergy(DataEnergy):
+    """A `DataEnergy` that knows a positive semidefinite curvature, for `LevenbergMarquardt`."""
+
+    @abstractmethod
+    def curvature(self, x: Callable[[Tensor], Any], v: Float[Tensor, "*batch n"]) -> Float[Tensor, "rows n n"]:
+        """The curvature of ``self(x(v))`` by v, where x makes a batch of data from vectors, each row by itself.
+
+        Args:
+            x: vectors ``[*batch, n]`` to data whose one batch dimension holds the rows of that batch.
+            v: where.
+        """
 
 
 class FunctionEnergy(nn.Module, DataEnergy):

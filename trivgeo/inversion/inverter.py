@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from tqdm import tqdm
 
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
-from trivgeo.inversion.energy import DataEnergy
+from trivgeo.inversion.energy import DataEnergy, FunctionEnergy
 from trivgeo.inversion.posterior import GivenPosterior, Posterior, check_bound
 from trivgeo.inversion.result import InversionResult, Population
 
@@ -101,6 +102,12 @@ class Inverter(nn.Module):
         self.max_evaluations = check_bound(max_evaluations)
         self.progress = progress
 
+    def __repr__(self) -> str:
+        """The action, the energy and the stages by name."""
+        energy = "no energy" if self.energy is None else name_of(self.energy)
+        stages = ", ".join(map(name_of, self.stages))
+        return f"{type(self).__name__}({self.action!r}, {energy}, [{stages}])"
+
     @property
     def action(self) -> Action:
         """The action on data."""
@@ -152,7 +159,7 @@ class Inverter(nn.Module):
                 population = stage(given, population, generator)
             end = population.evaluated(given)
         return InversionResult(
-            given.group,
+            self.action,
             end.elements,
             end.energies,
             end.failures,
@@ -185,6 +192,13 @@ class _Counter:
     def __call__(self) -> None:
         self._done += 1
         self._report(self._done, self._total)
+
+
+def name_of(thing: object) -> str:
+    """What a stage or an energy is called: a function by its name, an object by its class."""
+    if isinstance(thing, FunctionEnergy):
+        thing = thing.function
+    return thing.__name__ if isinstance(thing, FunctionType) else type(thing).__name__
 
 
 def networks_of(stages: Sequence[StageLike]) -> nn.ModuleList:

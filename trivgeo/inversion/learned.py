@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from trivgeo._random import uniform
+from trivgeo._random import keyed, normal, seed, uniform
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
@@ -66,7 +67,7 @@ class LearnedScore(nn.Module):
         prior: Literal["right", "left"] = "right",
         noise_steps: int = 4,
         lowest_time: float = 0.01,
-        carried: bool = False,
+        carried: bool | Callable[[int, torch.Generator], Tensor] = False,
         prepare: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__()
@@ -125,7 +126,8 @@ class LearnedScore(nn.Module):
 
         Images are interpolated by their action, and a network can see how often and by how much: it would find the
         noise in a clean datum by that. With ``carried`` the clean data are first moved by elements g_0 of k_1 and then
-        seen from g_0 w, as data are in an inversion. For an exact action that changes nothing.
+        seen from g_0 w, as data are in an inversion; g_0 comes from a law (count, generator) where one is given in
+        place of True. For an exact action that changes nothing.
 
         Args:
             x: clean data with one batch dimension.
@@ -141,8 +143,7 @@ class LearnedScore(nn.Module):
         noise = (a - sample.target) * level.unsqueeze(-1)
         g = sample.elements
         if self.carried:
-            highest = torch.full_like(level, self.levels[1] ** 2)
-            carrier = noise_with_target(self.group, highest, steps=self.noise_steps, generator=generator).elements
+            carrier = self._carriers(level, generator)
             x, moved = seen_from(self.action, self.group.inverse(carrier), x)
             identity = self.group.identity(dtype=g.dtype, device=g.device)
             stays = ~moved.reshape(-1, *[1] * identity.ndim)
@@ -152,6 +153,14 @@ class LearnedScore(nn.Module):
         if self.prior == "left":
             weight = weight * (-sample.log_modular).exp()
         return NoisyBatch(x, g, y, level, noise, weight)
+
+    def _carriers(self, level: Float[Tensor, " b"], generator: torch.Generator | None) -> Tensor:
+        """What moves the clean data."""
+        if callable(self.carried):  # a law that somebody wrote: with a generator on the CPU, in a dtype of its own
+            return self.carried(len(level), keyed(seed(level, generator))).to(level)
+        each = self.levels[1] / math.sqrt(self.noise_steps)
+        factors = self.group.exp(each * normal((self.noise_steps, len(level), self.group.dim), level, generator))
+        return functools.reduce(self.group.compose, factors)
 
     def loss(self, x: Any, generator: torch.Generator | None = None) -> Tensor:
         r""":math:`E |\epsilon_\theta(w^{-1} x, \sigma) + \sigma (T - a)|^2`, smallest at the score; see `noisy`.

@@ -14,7 +14,7 @@ from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.energy import DataEnergy, as_energy
+from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, as_energy
 
 __all__ = ["GivenPosterior", "Posterior", "PosteriorEnergy", "lower_rows", "rows_like", "where_rows"]
 
@@ -92,7 +92,9 @@ class PosteriorEnergy:
         of_transformation = of.of_transformation(self.action, inverse, x)
         with torch.no_grad():
             x = of.select(self.action, inverse, x)
-        energy = one_per_datum("energy", of(flat_rows(self.action(inverse, x), len(shape))), shape)
+        y = flat_rows(self.action(inverse, x), len(shape))
+        energy = one_per_datum("energy", of(y), shape)
+        _check_gradient(y, energy)
         return energy if of_transformation is None else energy + of_transformation
 
 
@@ -159,6 +161,11 @@ class GivenPosterior:
         self.gradient_evaluations = 0
         self.network_evaluations = 0
 
+    def under(self, energy: DataEnergy) -> GivenPosterior:
+        """Those of another energy for the same data, with counts of their own."""
+        posterior = Posterior(self.action, energy, log_det=self._energy.log_det)
+        return GivenPosterior(posterior, self.x, self.max_evaluations, self._on_step)
+
     def energies(self, g: Tensor) -> Float[Tensor, "b *chains"]:
         """The energies of elements ``[b, *chains, *element_shape]``; infinite where undefined."""
         if self._energy.energy is not None:
@@ -195,6 +202,33 @@ class GivenPosterior:
             return energy.sum(), energy
 
         return torch.func.grad(total, has_aux=True)(v)
+
+    def curvature(self, g: Tensor) -> Float[Tensor, "b k n n"]:
+        """Gauss and Newton's curvature of a `LeastSquares` energy by v in ``g exp(v)`` at v = 0, see `CurvedEnergy`.
+
+        Counted with the gradient that is asked for beside it.
+
+        Raises:
+            ConfigurationError: the energy has none.
+        """
+        energy = self._energy.energy
+        if not isinstance(energy, CurvedEnergy):
+            raise ConfigurationError(
+                f"energy: expected a LeastSquares, for a stage that follows its curvature, got {energy!r}"
+            )
+        group, action = self.group, self.action
+
+        def values(g: Tensor, data: tuple[Any, Any]) -> Tensor:
+            shape = group.batch_shape(g)
+            x = lift(data[1], len(shape) - 1)
+
+            def restored(v: Tensor) -> Any:
+                return flat_rows(action(group.inverse(group.perturb(g, v)), x), len(shape))
+
+            return energy.curvature(restored, g.new_zeros(*shape, group.dim)).unflatten(0, shape)
+
+        with torch.no_grad():
+            return in_blocks(values, group, g, self._energy._data, self.max_evaluations)
 
     def of_transformed(self, f: Callable[[Any], Tensor], g: Tensor) -> Tensor:
         """A function of a batch of data, ``[batch]``, at the data that elements ``[b, *chains, ...]`` restore.
@@ -324,6 +358,18 @@ def check_action(action: Action, name: str = "action") -> Action:
     return action
 
 
+def _check_gradient(x: Any, energy: Tensor) -> None:
+    """Raise if the data take part in a gradient and their energy does not: a search would follow zeros.
+
+    Raises:
+        ConfigurationError: so it is.
+    """
+    wanted = any(leaf.requires_grad for leaf in pytree.tree_leaves(x))
+    if wanted and not energy.requires_grad:
+        kind = "detached or computed under no_grad" if energy.is_floating_point() else f"of {energy.dtype}"
+        raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
+
+
 def check_batch(action: Action, x: Any) -> int:
     """The batch size of data that fit the action, are finite, and have one batch dimension."""
     action.check_data(x, "x_tilde")
@@ -331,7 +377,8 @@ def check_batch(action: Action, x: Any) -> int:
     for leaf in leaves:
         if not leaf.is_floating_point():
             raise ConfigurationError(f"x_tilde: expected floating-point data, got {leaf.dtype}")
-        if not bool(torch.isfinite(leaf).all()):
+        # an exported program has no values to look at
+        if not torch.compiler.is_compiling() and not bool(torch.isfinite(leaf).all()):
             bad = int((~torch.isfinite(leaf)).sum())
             raise NonFiniteError(f"x_tilde: expected finite data, got {bad} NaN or infinite values")
     batch = action.batch_shape(x)

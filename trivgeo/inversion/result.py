@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trivgeo.groups import LieGroup
+from trivgeo.errors import ShapeError
+from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.modes import Modes, modes_of
 from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like
 
 __all__ = ["InversionResult", "Population"]
@@ -90,12 +93,12 @@ class EvaluatedPopulation(Population):
         return replace(self, elements=elements, energies=energies)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InversionResult:
     """Hypotheses for the transformations of a batch of data.
 
     Attributes:
-        group: the group of the elements.
+        action: the action on the data.
         elements: ``[b, K, *element_shape]``: a sample of the posterior, or the end points of a search.
         energies: their posterior energies, ``[b, K]``; infinite where the inverse transformation is not defined.
         failures: masked steps of each chain, ``[b, K]``.
@@ -104,13 +107,27 @@ class InversionResult:
         network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
     """
 
-    group: LieGroup
+    action: Action
     elements: Tensor
     energies: Float[Tensor, "b k"]
     failures: Int[Tensor, "b k"]
     energy_evaluations: int
     gradient_evaluations: int
     network_evaluations: int = 0
+
+    def __repr__(self) -> str:
+        """Sizes and counts."""
+        data, chains = self.energies.shape
+        return (
+            f"InversionResult({data} data, {chains} hypotheses each, of {self.group!r}; {int(self.found.sum())} found; "
+            f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
+            f"{self.network_evaluations} networks)"
+        )
+
+    @property
+    def group(self) -> LieGroup:
+        """The group of the elements."""
+        return self.action.group
 
     @property
     def found(self) -> Bool[Tensor, " b"]:
@@ -126,6 +143,32 @@ class InversionResult:
         index = self.best_index()
         rows = torch.arange(index.shape[0], device=index.device)
         return self.elements[rows, index]
+
+    def restore(self, x: Any) -> Any:
+        """The given data with the best transformation undone, ``g^-1 . x``.
+
+        Raises:
+            ShapeError: the data are not those that were inverted, as many and of that shape.
+        """
+        self.action.check_data(x)
+        batch = self.action.batch_shape(x)
+        if batch != self.energies.shape[:1]:
+            raise ShapeError(f"x: expected the {len(self.energies)} data that were inverted, got batch {list(batch)}")
+        return self.action(self.group.inverse(self.best()), x)
+
+    def modes(self, radius: float = 0.3) -> Modes:
+        r"""The modes of a posterior sample: hypotheses less than a distance apart, directly or by way of others.
+
+        The distance of g and h is :math:`|\log(g^{-1} h)|`, which no transformation of the data changes. Hypotheses
+        that cannot be undone belong to no mode.
+
+        Args:
+            radius: the distance, in units of the group's basis.
+
+        Raises:
+            ConfigurationError: the radius is not positive.
+        """
+        return modes_of(self.group, self.elements, torch.isfinite(self.energies), radius)
 
     def best_energy(self) -> Float[Tensor, " b"]:
         """The lowest energies."""

@@ -20,7 +20,7 @@ from trivgeo.inversion.stages import Start
 
 __all__ = ["Draw", "GradientDescent", "RandomSearch"]
 
-_TOGETHER = 64
+DRAWN_TOGETHER = 64
 """Elements of one datum that are drawn together."""
 
 
@@ -42,7 +42,7 @@ class Draw(Stage):
         if num_hypotheses > samples:
             raise ConfigurationError(f"num_hypotheses: expected at most samples = {samples}, got {num_hypotheses}")
         self.std = check_positive("std", std)
-        self.steps = -(-samples // _TOGETHER)
+        self.steps = -(-samples // DRAWN_TOGETHER)
 
     def __call__(
         self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
@@ -51,8 +51,8 @@ class Draw(Stage):
         group, center = posterior.group, population.elements[:, :1]
         elements = population.elements[:, :0]
         energies = elements.new_empty(posterior.batch, 0)
-        for done in range(0, self.samples, _TOGETHER):
-            number = min(_TOGETHER, self.samples - done)
+        for done in range(0, self.samples, DRAWN_TOGETHER):
+            number = min(DRAWN_TOGETHER, self.samples - done)
             v = self.std * posterior.normal(posterior.batch, number, group.dim, generator=generator)
             drawn = group.retract(center, v)
             elements = torch.cat([elements, drawn], 1)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trivgeo._random import choice as draw_choice
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.inversion.energy import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter, Stage, StageLike, check_stage, networks_of, steps_of
 from trivgeo.inversion.posterior import GivenPosterior
 from trivgeo.inversion.result import Population
 from trivgeo.sde import GeometricSchedule, NoiseKernel, Schedule
 
-__all__ = ["Choose", "KeepLower", "Noise", "Propose", "Side", "Start"]
+__all__ = ["Choose", "KeepLower", "Noise", "Propose", "Side", "Start", "Under"]
 
 Side = Literal["restored", "given"]
 """Which datum noise moves: g exp(v) the restored one, exp(v) g the given one."""
@@ -175,3 +177,37 @@ class KeepLower(nn.Module, Stage):
             raise ConfigurationError(f"stages: expected {before.size} chains to stay as many, got {after.size}")
         start = replace(before, failures=after.failures, time=after.time)
         return start.or_lower(after.elements, after.energies)
+
+
+class Under(nn.Module, Stage):
+    """Stages that see another energy than the inverter's, such as one with wider wells.
+
+    ```python
+    Inverter(action, energy(0.03), [Under(energy(0.3), Descend(10)), Under(energy(0.1), Descend(10)), Descend(20)])
+    ```
+
+    Args:
+        energy: see `Inverter`.
+        stages: see `Inverter`.
+
+    Raises:
+        ConfigurationError: an energy or a stage that is none.
+    """
+
+    def __init__(self, energy: DataEnergy | Callable[[Any], Tensor], *stages: StageLike) -> None:
+        super().__init__()
+        self.energy = as_energy(energy)
+        self.stages = tuple(check_stage(stage) for stage in stages)
+        self.networks = networks_of(self.stages)
+        self.steps = steps_of(self.stages)
+
+    def forward(
+        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The population after the stages, its energies forgotten; what they evaluated counts."""
+        other = posterior.under(self.energy)
+        population = population.moved(population.elements)
+        for stage in self.stages:
+            population = stage(other, population, generator)
+        posterior.count(other.energy_evaluations, other.gradient_evaluations, other.network_evaluations)
+        return population.moved(population.elements)

@@ -13,11 +13,16 @@ from torch import Tensor
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.check import EnergyCheck, check_energy
+from trivgeo.inversion.descent import Adam, Descend, GroupElements
 from trivgeo.inversion.energy import DataEnergy, as_energy
-from trivgeo.inversion.inverter import Inverter, Stage
+from trivgeo.inversion.inverter import Inverter, Stage, StageLike
+from trivgeo.inversion.law import Law, spread_of
 from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like
+from trivgeo.inversion.prior import PriorEnergy
 from trivgeo.inversion.result import Population
-from trivgeo.inversion.stages import Noise, Side, Start
+from trivgeo.inversion.search import DRAWN_TOGETHER, Draw
+from trivgeo.inversion.stages import Choose, Noise, Side, Start
 from trivgeo.sde import (
     EnergySamples,
     EnergyScore,
@@ -34,6 +39,14 @@ from trivgeo.sde import (
 __all__ = ["TIED", "Reverse"]
 
 _TIME_TOLERANCE = 1e-9
+
+_STEPS, _NUM_MC, _REHEAT = 15, 2, 0.5
+_DRAWS, _DESCENT, _DESCENT_STEP = 32, 40, 0.03
+_PRUNING = ((0.3, 2), (0.15, 4))  # the times at which one chain of so many is left
+_OF_CHAIN = 32  # gradients, and what its draws take, in gradients
+_FEWEST, _MOST = 2, 16
+_CAREFUL = 0.6  # share of the time that is planned
+_TOGETHER = 1024
 
 
 class Reverse(Stage):
@@ -202,7 +215,7 @@ class TIED(Inverter):
         schedule: Schedule | None = None,
         steps: int = 50,
         num_mc: int = 2,
-        num_hypotheses: int = 64,
+        num_hypotheses: int = 16,
         temperature: float = 1.0,
         max_score_norm: float | None = 100.0,
         **reverse: Unpack[ReverseOptions],
@@ -211,6 +224,73 @@ class TIED(Inverter):
         start = Start(num_hypotheses)
         stage.check_size(num_hypotheses)
         super().__init__(action, as_energy(energy), [start, Noise(schedule, steps, side=stage.side), stage])
+
+    @staticmethod
+    def for_data(
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        clean: Any,
+        law: Law,
+        *,
+        seconds: float = 60.0,
+        seed: int = 0,
+    ) -> Inverter:
+        """A search with the settings that `check_energy` suggests, which takes about a given time for a call.
+
+        The energy has a `PriorEnergy` of the law added, at the temperature suggested. Stages: `Draw` many elements,
+        go on with the best of them by `Noise` and `Reverse` (``keep_seen``, ``pruning``), `Choose` the lowest, and
+        `Descend`; as many of them as the time allows for the data at hand.
+
+        Args:
+            action: see `check_energy`, also for ``energy``, ``clean``, ``law``, ``seed`` and what is raised.
+            seconds: of one call, on this machine as busy as it is now; small batches take less.
+
+        Raises:
+            ConfigurationError: the time is not positive.
+        """
+        check_positive("seconds", seconds)
+        check = check_energy(action, energy, clean, law, seed=seed)
+        suggested = check.suggested
+        expected = PriorEnergy(energy, spread_of(action.group, law, seed), suggested.temperature)
+        return Inverter(
+            action.with_scale(suggested.scale), expected, [Timed(check, seconds)], max_evaluations=_TOGETHER
+        )
+
+
+class Timed(Stage):
+    """The stages of `TIED.for_data`, with the chains of each datum that a time allows.
+
+    Args:
+        check: of the energy.
+        seconds: for all data together.
+    """
+
+    def __init__(self, check: EnergyCheck, seconds: float) -> None:
+        self.check = check
+        self.seconds = seconds
+        self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + _STEPS + _DESCENT
+
+    def stages(self, batch: int) -> list[StageLike]:
+        """What is done for a number of data."""
+        gradients = _CAREFUL * self.seconds / (batch * self.check.seconds)
+        chains = min(_MOST, max(_FEWEST, int((gradients - _DESCENT) / _OF_CHAIN)))
+        temperature, schedule = self.check.suggested.temperature, self.check.suggested.schedule
+        pruning = [(t, chains // k) for t, k in _PRUNING if chains >= k]
+        return [
+            Draw(_DRAWS * chains, chains, 1.0),
+            Noise(schedule, _STEPS, _REHEAT),
+            Reverse(schedule, _STEPS, _NUM_MC, temperature, None, keep_seen=True, pruning=pruning),
+            Choose(1),
+            Descend(_DESCENT, Adam(_DESCENT_STEP), GroupElements()),
+        ]
+
+    def __call__(
+        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The best that was found for each datum."""
+        for stage in self.stages(posterior.batch):
+            population = stage(posterior, population, generator)
+        return population
 
 
 def _check_pruning(pruning: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:

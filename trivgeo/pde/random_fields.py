@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._random import normal
 from trivgeo.checks import check_count, check_positive
 
 __all__ = ["FourierSeries", "GaussianField"]
@@ -53,8 +54,8 @@ class GaussianField:
 
     def sample(self, count: int, generator: torch.Generator) -> FourierSeries:
         """Draw `count` fields, float64."""
-        normal = torch.randn(count, 2, self.modes, generator=generator, dtype=torch.float64)
-        return FourierSeries(self.deviations() * normal, self.length)
+        deviations = self.deviations()
+        return FourierSeries(deviations * normal((count, 2, self.modes), deviations, generator), self.length)
 
     def covariance(self, distance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """Covariance of two values at a distance, the same everywhere."""

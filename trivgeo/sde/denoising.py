@@ -14,6 +14,7 @@ from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.groups import LieGroup
+from trivgeo.sde.heat import heat_kernel
 from trivgeo.sde.process import Stepper, StepState, TrivializedSDE, check_reverse
 
 __all__ = [
@@ -60,21 +61,25 @@ def noise_with_target(
     one whose own variance is about :math:`1 / \sigma^2`, as on a vector space, where T is :math:`-w / \sigma^2`. Exact
     on every group for noise in m equal parts, as the exponential Euler scheme makes it, as long as exp is one to one
     where the factors fall; take enough of them for that. Of the schedule the noise depends only on
-    :math:`\sigma^2 = \int_0^t \gamma^2`.
+    :math:`\sigma^2 = \int_0^t \gamma^2`. Where the `heat_kernel` is known, w is drawn from it, and T is its score.
 
     Args:
         group: see `TrivializedSDE`.
         variance: :math:`\sigma^2 > 0`, whose shape is the batch; dtype and device are those of the result.
-        steps: the number m of factors.
+        steps: the number m of factors, where the noise has to be simulated.
         generator: see `solve`.
 
     Raises:
         ConfigurationError: ``steps`` is less than one.
     """
     check_count("steps", steps)
+    kernel = heat_kernel(group)
+    if kernel is not None:
+        exact = kernel.sample(variance, generator)
+        return NoiseSample(exact, kernel.score(exact, variance), torch.zeros_like(variance))
     each = (variance / steps).unsqueeze(-1)
     v = each.sqrt() * normal((steps, *variance.shape, group.dim), variance, generator)
-    x, scores = group.exp(v), _weighted_score(group, v, each)
+    x, scores = group.exp(v), exponential_score(group, v, -v, each)
     w, total = x[0], scores[0]
     for factor, score in zip(x[1:], scores[1:], strict=True):
         w = group.compose(w, factor)
@@ -83,15 +88,18 @@ def noise_with_target(
     return NoiseSample(w, total / variance.unsqueeze(-1), log_modular)
 
 
-def _weighted_score(group: LieGroup, v: Tensor, variance: Tensor) -> Tensor:
-    """``sigma^2 s(exp v)`` of `noise_with_target`; the variance broadcasts against v."""
+def exponential_score(group: LieGroup, v: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+    """The score, times ``weight``, of exp v for left Haar measure; ``gradient`` is the weighted one of log p(v).
+
+    ``weight`` broadcasts against v.
+    """
     if group.algebra.is_abelian:
-        return -v
+        return gradient
     jacobian = group.right_jacobian(v)
     slope = torch.func.grad(lambda u: log_abs_det(group.right_jacobian(u)).sum())(v)
     # J^-T y by inv_ex: `solve` of torch 2.13 is wrong under some transforms
     inverse = torch.linalg.inv_ex(jacobian)[0]
-    return -(inverse.mT @ (v + variance * slope).unsqueeze(-1)).squeeze(-1)
+    return (inverse.mT @ (gradient - weight * slope).unsqueeze(-1)).squeeze(-1)
 
 
 class DenoisingStep(Stepper[TrivializedSDE, Tensor]):

@@ -14,18 +14,18 @@ from trivgeo.checks import check_count
 from trivgeo.errors import DomainError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.denoising import noise_with_target
-from trivgeo.sde.schedule import Schedule, check_time
+from trivgeo.sde.schedule import Schedule, Time, check_time
 
 __all__ = ["ScoreNetwork", "denoising_loss", "implicit_loss"]
 
 
 def denoising_loss(
-    score: Callable[[Tensor, float], Tensor],
+    score: Callable[[Tensor, Time], Tensor],
     group: LieGroup,
     schedule: Schedule,
     clean: Tensor,
     *,
-    t: float,
+    t: Time,
     steps: int = 10,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -36,18 +36,18 @@ def denoising_loss(
         group: see `noise_with_target`, also for ``steps`` and ``generator``.
         schedule: sets :math:`\sigma^2 = \int_0^t \gamma^2`.
         clean: g_0, ``[*batch, *element_shape]``.
-        t: the time, in (0, 1].
+        t: the time, in (0, 1], or one for every row, ``[*batch]``.
 
     Raises:
         DomainError: t is zero or lies outside [0, 1].
         ConfigurationError: ``steps`` is less than one.
     """
-    if check_time(t) == 0.0:
+    if not isinstance(t, Tensor) and check_time(t) == 0.0:
         raise DomainError("t: expected a time above zero, got 0")
-    variance = schedule.variance(0.0, t)
-    rows = clean.new_full(group.batch_shape(clean), variance)
+    rows = torch.as_tensor(schedule.variance(0.0, t), dtype=clean.dtype, device=clean.device)
+    rows = rows.expand(group.batch_shape(clean))
     noise = noise_with_target(group, rows, steps=steps, generator=generator)
-    return variance * ((score(group.compose(clean, noise.elements), t) - noise.target) ** 2).sum(-1).mean()
+    return (rows * ((score(group.compose(clean, noise.elements), t) - noise.target) ** 2).sum(-1)).mean()
 
 
 def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: Tensor, t: float) -> Tensor:

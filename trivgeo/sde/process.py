@@ -381,6 +381,12 @@ def check_grid(times: Sequence[float], horizon: float = 1.0) -> None:
         raise DomainError(f"times: expected a strictly monotone grid in [0, {horizon:g}], got {list(times)[:8]}")
 
 
+def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:
+    """Raise `ConfigurationError` unless the equation is an ordinary one."""
+    if sde.noisy:
+        raise ConfigurationError(f"sde: expected an equation without noise for {stepper}")
+
+
 def check_reverse(sde: TrivializedSDE, start: float, end: float, stepper: object) -> Score:
     """The drift of a reverse diffusion, which runs backwards; else raise `ConfigurationError`."""
     if sde.score_drift is None or sde.drift is not None or not sde.noisy or end > start:

@@ -193,10 +193,10 @@ def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Te
 
 
 def systematic_indices(
-    log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None
-) -> Int[Tensor, "*batch k"]:
-    """Ancestors by systematic resampling: chain i has floor or ceil of K times its weight descendants."""
-    number = log_weights.shape[-1]
+    log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, number: int | None = None
+) -> Int[Tensor, "*batch m"]:
+    """Ancestors by systematic resampling: chain i has floor or ceil of m times its weight; default m = K."""
+    number = log_weights.shape[-1] if number is None else number
     cumulative = torch.softmax(log_weights.double(), -1).cumsum(-1)
     cumulative = cumulative / cumulative[..., -1:]
     shift = uniform((*log_weights.shape[:-1], 1), cumulative, generator)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import TypeVar
+
+import torch
+from torch import Tensor
 
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 
-__all__ = ["ConstantSchedule", "GeometricSchedule", "Schedule"]
+__all__ = ["ConstantSchedule", "CosineSchedule", "GeometricSchedule", "LinearSchedule", "Schedule"]
+
+Time = TypeVar("Time", float, Tensor)
 
 
 class Schedule(ABC):
-    r"""A diffusion coefficient :math:`\gamma(t)`, t in [0, horizon], with its integral in closed form."""
+    r"""A diffusion coefficient :math:`\gamma(t)`, t in [0, horizon], with its integral in closed form.
+
+    A time may be a number or a tensor with a time for every row. Outside, a number raises `DomainError` and a row is
+    NaN, which costs no synchronisation of a device.
+    """
 
     @property
     def horizon(self) -> float:
@@ -20,16 +30,32 @@ class Schedule(ABC):
         return 1.0
 
     @abstractmethod
-    def __call__(self, t: float) -> float:
+    def __call__(self, t: Time) -> Time:
         r"""The diffusion coefficient :math:`\gamma(t)`."""
 
     @abstractmethod
-    def variance(self, start: float, end: float) -> float:
+    def variance(self, start: float, end: Time) -> Time:
         r""":math:`\int_{start}^{end} \gamma(s)^2 ds`, negative when ``end < start``."""
 
 
-class GeometricSchedule(Schedule):
+class _Bounded(Schedule):
+    """A schedule between a coefficient at t = 0 and one at t = 1."""
+
+    def __init__(self, minimum: float, maximum: float) -> None:
+        for name, value in (("minimum", minimum), ("maximum", maximum)):
+            check_positive(name, value)
+        self.minimum = float(minimum)
+        self.maximum = float(maximum)
+
+    def __repr__(self) -> str:
+        """The two bounds."""
+        return f"{type(self).__name__}({self.minimum:g}, {self.maximum:g})"
+
+
+class GeometricSchedule(_Bounded):
     r"""The geometric schedule :math:`\gamma(t) = \gamma_{\min} (\gamma_{\max} / \gamma_{\min})^t` (Song et al. 2021).
+
+    The noise grows by the same factor in equal times: for data with structure at many scales.
 
     Args:
         minimum: gamma at t = 0, positive.
@@ -40,25 +66,65 @@ class GeometricSchedule(Schedule):
     """
 
     def __init__(self, minimum: float, maximum: float) -> None:
-        for name, value in (("minimum", minimum), ("maximum", maximum)):
-            check_positive(name, value)
-        self.minimum = float(minimum)
-        self.maximum = float(maximum)
+        super().__init__(minimum, maximum)
         self._rate = math.log(self.maximum / self.minimum)
 
-    def __repr__(self) -> str:
-        """The two bounds."""
-        return f"GeometricSchedule({self.minimum:g}, {self.maximum:g})"
-
-    def __call__(self, t: float) -> float:
+    def __call__(self, t: Time) -> Time:
         """The diffusion coefficient at t."""
-        return self.minimum * math.exp(self._rate * check_time(t))
+        return self.minimum * _exp(self._rate * check_time(t))
 
-    def variance(self, start: float, end: float) -> float:
+    def variance(self, start: float, end: Time) -> Time:
         r""":math:`[\gamma(end)^2 - \gamma(start)^2] / (2 \log(\gamma_{\max} / \gamma_{\min}))`."""
-        width = 2.0 * self._rate * (check_time(end) - check_time(start))
-        base = self(start) ** 2 * (end - start)
-        return base if width == 0.0 else base * math.expm1(width) / width
+        duration = check_time(end) - check_time(start)
+        base = self(start) ** 2
+        return base * duration if self._rate == 0.0 else base * _expm1(2.0 * self._rate * duration) / (2.0 * self._rate)
+
+
+class LinearSchedule(_Bounded):
+    r"""The variance a unit of time grows linearly: :math:`\gamma(t)^2 = \gamma_{\min}^2 + t (\gamma_{\max}^2 -
+    \gamma_{\min}^2)` (Ho, Jain and Abbeel 2020).
+
+    The arguments are those of `GeometricSchedule`.
+    """
+
+    def __call__(self, t: Time) -> Time:
+        """The diffusion coefficient at t."""
+        return (self.minimum**2 + (self.maximum**2 - self.minimum**2) * check_time(t)) ** 0.5
+
+    def variance(self, start: float, end: Time) -> Time:
+        """The mean of the rates at both ends, times the duration."""
+        slope = self.maximum**2 - self.minimum**2
+        first, last = check_time(start), check_time(end)
+        return (self.minimum**2 + 0.5 * slope * (first + last)) * (last - first)
+
+
+class CosineSchedule(_Bounded):
+    r"""Half a cosine, flat at both ends: :math:`\gamma(t) = \gamma_{\min} + (\gamma_{\max} - \gamma_{\min})
+    \sin^2(\pi t / 2)` (after Nichol and Dhariwal 2021).
+
+    The arguments are those of `GeometricSchedule`.
+    """
+
+    def __call__(self, t: Time) -> Time:
+        """The diffusion coefficient at t."""
+        return self._mean - self._half * _cos(math.pi * check_time(t))
+
+    def variance(self, start: float, end: Time) -> Time:
+        r"""The integral of :math:`(a - b \cos \pi t)^2`, term by term."""
+        return self._primitive(check_time(end)) - self._primitive(check_time(start))
+
+    @property
+    def _mean(self) -> float:
+        return 0.5 * (self.minimum + self.maximum)
+
+    @property
+    def _half(self) -> float:
+        return 0.5 * (self.maximum - self.minimum)
+
+    def _primitive(self, t: Time) -> Time:
+        a, b = self._mean, self._half
+        linear = (a * a + 0.5 * b * b) * t
+        return linear + (0.25 * b * b * _sin(2.0 * math.pi * t) - 2.0 * a * b * _sin(math.pi * t)) / math.pi
 
 
 class ConstantSchedule(Schedule):
@@ -85,17 +151,35 @@ class ConstantSchedule(Schedule):
         """Infinite."""
         return math.inf
 
-    def __call__(self, t: float) -> float:
+    def __call__(self, t: Time) -> Time:
         """The diffusion coefficient, whatever t."""
-        return self.gamma
+        return torch.full_like(t, self.gamma) if isinstance(t, Tensor) else self.gamma
 
-    def variance(self, start: float, end: float) -> float:
+    def variance(self, start: float, end: Time) -> Time:
         """``gamma^2 (end - start)``."""
         return self.gamma**2 * (end - start)
 
 
-def check_time(t: float) -> float:
-    """Return ``t`` if it lies in [0, 1], else raise `DomainError`."""
+def check_time(t: Time) -> Time:
+    """Return ``t`` if it lies in [0, 1], else raise `DomainError`; of a tensor, NaN where it does not."""
+    if isinstance(t, Tensor):
+        return torch.where((t >= 0.0) & (t <= 1.0), t, math.nan)
     if not 0.0 <= t <= 1.0:
         raise DomainError(f"t: expected a time in [0, 1], got {t}")
     return t
+
+
+def _exp(x: Time) -> Time:
+    return x.exp() if isinstance(x, Tensor) else math.exp(x)
+
+
+def _expm1(x: Time) -> Time:
+    return x.expm1() if isinstance(x, Tensor) else math.expm1(x)
+
+
+def _sin(x: Time) -> Time:
+    return x.sin() if isinstance(x, Tensor) else math.sin(x)
+
+
+def _cos(x: Time) -> Time:
+    return x.cos() if isinstance(x, Tensor) else math.cos(x)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._random import normal
-from trivgeo.errors import ConfigurationError
-from trivgeo.sde.process import ExponentialEuler, Stepper, StepState, TrivializedSDE, gathered
+from trivgeo.sde.process import ExponentialEuler, Stepper, StepState, TrivializedSDE, check_noiseless, gathered
 
 __all__ = ["GeometricHeun", "RungeKuttaMuntheKaas4"]
 
@@ -118,8 +117,7 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
         generator: torch.Generator | None,
     ) -> StepState:
         """Four drifts, four exponentials."""
-        if sde.noisy:
-            raise ConfigurationError("sde: expected an equation without noise for RungeKuttaMuntheKaas4")
+        check_noiseless(sde, type(self).__name__)
         g, group, h, middle = state.y, sde.group, end - start, 0.5 * (start + end)
         bracket = group.algebra.bracket
         evaluated = []

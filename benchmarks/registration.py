@@ -1,0 +1,121 @@
+"""Registration of partial scans with outliers, beside the iterative closest point algorithm from the same starts.
+
+python -m benchmarks.registration [--problems 100] [--starts 64] [--methods trivgeo ICP ...]
+
+The problems and the method are those of docs/tutorials/registration.py. ICP (Besl and McKay 1992) with SciPy's k-d
+tree, plain, and trimmed to the share of the scan that is no outlier (Chetverikov et al. 2002), 100 iterations from each
+start, the best by its own mean square; and, where it is installed, GICP of small_gicp. A problem counts as solved
+within 2 degrees and 1 % of the size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.spatial import KDTree
+from torch import Tensor
+
+from benchmarks.timing import environment
+from trivgeo.groups import SE
+
+TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorials" / "registration.py"
+ITERATIONS = 100
+
+try:
+    import small_gicp
+except ImportError:
+    small_gicp = None
+
+
+def icp(model: Tensor, scan: Tensor, starts: Tensor, keep: float) -> Tensor:
+    """The pose ``[3, 4]`` of the lowest mean square distance of the nearest share ``keep`` of the scan."""
+    target, source = model.numpy(), scan.numpy()
+    tree, number = KDTree(target), round(keep * len(source))
+    best, found = np.inf, None
+    for start in SE(3).inverse(starts).numpy():
+        r, t = start[:, :3], start[:, 3]
+        pairs = None
+        for _ in range(ITERATIONS):
+            distance, index = tree.query(source @ r.T + t)
+            kept = np.argsort(distance)[:number]
+            if pairs is not None and np.array_equal(pairs, index[kept]):
+                break
+            pairs = index[kept]
+            a, b = source[kept], target[pairs]
+            u, _, vt = np.linalg.svd((a - a.mean(0)).T @ (b - b.mean(0)))
+            r = vt.T @ np.diag([1.0, 1.0, np.linalg.det(vt.T @ u.T)]) @ u.T
+            t = b.mean(0) - r @ a.mean(0)
+        error = np.square(np.sort(tree.query(source @ r.T + t)[0])[:number]).mean()
+        if error < best:
+            best, found = error, np.concatenate([r, t[:, None]], 1)
+    return SE(3).inverse(torch.as_tensor(found))
+
+
+def gicp(model: Tensor, scan: Tensor, starts: Tensor, size: float) -> Tensor:
+    """Generalised ICP (Segal et al. 2009), correspondences up to a tenth of the size."""
+    best, found = np.inf, None
+    for start in SE(3).homogeneous(SE(3).inverse(starts)).numpy():
+        result = small_gicp.align(
+            model.numpy(),
+            scan.numpy(),
+            start,
+            registration_type="GICP",
+            downsampling_resolution=1e-3 * size,
+            max_correspondence_distance=0.1 * size,
+            max_iterations=ITERATIONS,
+        )
+        error = (result.error + 1e3 * (len(scan) - result.num_inliers)) if result.num_inliers else np.inf
+        if error < best:
+            best, found = error, result.T_target_source
+    return SE(3).inverse(SE(3).from_homogeneous(torch.as_tensor(np.array(found))))
+
+
+def main() -> None:
+    """Print the table of all methods."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--starts", type=int, default=64)
+    parser.add_argument("--methods", nargs="+", help="default: all that are installed")
+    arguments = parser.parse_args()
+    tutorial = runpy.run_path(str(TUTORIAL))
+    methods: dict[str, Callable[[Tensor, float, Tensor, Tensor], Tensor]] = {
+        "trivgeo": lambda model, size, scan, starts: tutorial["registration"](model, size)(
+            scan[None], initial=starts[None]
+        ).best()[0],
+        "ICP": lambda model, size, scan, starts: icp(model, scan, starts, 1.0),
+        "trimmed ICP": lambda model, size, scan, starts: icp(model, scan, starts, 0.8),
+    }
+    if small_gicp is not None:
+        methods["small_gicp"] = lambda model, size, scan, starts: gicp(model, scan, starts, size)
+    methods = {name: methods[name] for name in arguments.methods or methods}
+    rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in methods}
+    for seed in range(arguments.problems):
+        model, size, pose, scan = tutorial["problem"](seed)
+        starts = tutorial["random_poses"](scan, arguments.starts, torch.Generator().manual_seed(10_000 + seed))
+        for name, method in methods.items():
+            begin = time.process_time()
+            found = method(model, size, scan, starts)
+            rows[name].append((*tutorial["errors"](pose, found, size), time.process_time() - begin))
+            print(seed, name, *(f"{value:.3g}" for value in rows[name][-1]), file=sys.stderr, flush=True)
+    table = {}
+    for name, values in rows.items():
+        degrees, shift, seconds = torch.tensor(values).unbind(-1)
+        table[name] = {
+            "solved": float(((degrees < 2.0) & (shift < 0.01)).float().mean()),
+            "median degrees": float(degrees.median()),
+            "median shift": float(shift.median()),
+            "seconds": float(seconds.mean()),
+        }
+    print(json.dumps({"environment": environment(), **vars(arguments), "methods": table}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

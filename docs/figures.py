@@ -1,0 +1,142 @@
+"""Draws the pictures of the concept pages: `python -m docs.figures`, seconds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import matplotlib as mpl
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from trivgeo.groups import SO, Affine, HeatSymmetry
+from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, reverse_diffusion
+
+FOLDER = Path(__file__).parent / "images" / "concepts"
+mpl.rcParams |= {"svg.hashsalt": "trivgeo", "font.size": 9}
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    """A source of noise."""
+    return torch.Generator().manual_seed(seed)
+
+
+def save(figure: Figure, name: str) -> None:
+    """Write a picture, the same bytes every time."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
+
+
+def groups() -> None:
+    """What the one-parameter subgroups of the heat group do to the points of a box."""
+    group = HeatSymmetry(nu=0.1)
+    action = group.action()
+    box = torch.cartesian_prod(torch.linspace(-1, 1, 9), torch.linspace(0, 1, 6)).double()
+    names = ("scaling", "time", "projective", "space", "boost")
+    figure = Figure(figsize=(9, 2.2), layout="constrained")
+    for index, (axis, name) in enumerate(zip(figure.subplots(1, 5, sharey=True), names, strict=True)):
+        for s, color in ((0.0, "0.7"), (0.4, "C0")):
+            v = torch.zeros(6, dtype=torch.float64)
+            v[index] = s
+            moved = action(group.exp(v), box).reshape(9, 6, 2)
+            for lines in (moved, moved.transpose(0, 1)):
+                axis.plot(*lines.unbind(-1), color=color, lw=0.8)
+        axis.set(title=name, xlabel="x")
+    figure.axes[0].set_ylabel("t")
+    save(figure, "groups")
+
+
+def modular_drift() -> None:
+    """A normal law of the logarithm of the scale on Aff(1), sampled with and without the term of the drift."""
+    group = Affine(1)
+
+    def energy(g: Tensor) -> Tensor:  # for left Haar measure, at (A, b)
+        scale, shift = g[..., 0, 0].log(), g[..., 0, 1]
+        return 0.5 * ((scale - 0.3) / 0.4).square() + 0.5 * shift.square() - scale
+
+    schedule = GeometricSchedule(0.02, 6.0)
+    score = EnergyScore(energy, NoiseKernel(group, schedule, 200), num_mc=256)
+    figure = Figure(figsize=(5, 2.8), layout="constrained")
+    axis = figure.subplots()
+    for drift in (True, False):
+        samples = reverse_diffusion(
+            group, schedule, score, num_samples=4000, steps=200, generator=seeded(), modular_drift=drift
+        )
+        label = "with the modular drift" if drift else "without, as published"
+        axis.hist(samples[:, 0, 0].log(), torch.linspace(-1.5, 2, 60), density=True, alpha=0.5, label=label)
+    a = torch.linspace(-1.5, 2, 200)
+    axis.plot(a, (-0.5 * ((a - 0.3) / 0.4) ** 2).exp() / (0.4 * math.sqrt(2 * math.pi)), "k", label="exact")
+    axis.set(xlabel="logarithm of the scale")
+    axis.legend()
+    save(figure, "modular_drift")
+
+
+def posterior() -> None:
+    """A posterior with two wells on the circle, at three temperatures, and what TIED draws from it."""
+    group = SO(2)
+    action = group.action()
+    shape = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 0.7], [0.0, -0.7]], dtype=torch.float64)
+
+    def energy(points: Tensor) -> Tensor:  # spread along x, none along y: the same after half a turn
+        return points[..., 1].square().sum(-1)
+
+    given = action(group.exp(torch.tensor([[0.8]], dtype=torch.float64)), shape)
+    angles = torch.linspace(-math.pi, math.pi, 200, dtype=torch.float64)
+    log_density = -PosteriorEnergy(action, energy, given)(group.exp(angles[None, :, None]))[0]
+    figure = Figure(figsize=(9, 2.4), layout="constrained")
+    for axis, temperature in zip(figure.subplots(1, 3), (4.0, 1.0, 0.2), strict=True):
+        inverter = TIED(
+            action, energy, GeometricSchedule(0.05, 8.0), num_mc=32, num_hypotheses=2000, temperature=temperature
+        )
+        found = group.log(inverter(given, generator=seeded()).elements)[0, :, 0]
+        axis.hist(found, torch.linspace(-math.pi, math.pi, 50).numpy(), density=True, alpha=0.5)
+        density = (log_density / temperature).exp()
+        axis.plot(angles, density / torch.trapezoid(density, angles), "k")
+        axis.set(title=f"T = {temperature:g}", xlabel="angle of g")
+    save(figure, "posterior")
+
+
+def scale() -> None:
+    """Lines of equal energy near the solution, in the natural basis and in the calibrated one."""
+    group = Affine(1)
+    clean = torch.linspace(-1, 1, 20, dtype=torch.float64)[None, :, None] + 3.0
+
+    def energy(points: Tensor) -> Tensor:  # mean 3, spread that of the clean points
+        mean = points.mean((-2, -1))
+        return (mean - 3).square() + 0.5 * ((points - mean[..., None, None]).square().mean((-2, -1)) - 0.37).square()
+
+    matrix = calibrated_scale(group.action(), energy, clean, generator=seeded())
+    figure = Figure(figsize=(6, 2.8), layout="constrained")
+    line = torch.linspace(-1, 1, 60, dtype=torch.float64)
+    grid = torch.cartesian_prod(line, line)
+    for axis, chosen, name in zip(
+        figure.subplots(1, 2), (group, group.with_scale(matrix)), ("natural basis", "calibrated"), strict=True
+    ):
+        values = PosteriorEnergy(chosen.action(), energy, clean)(chosen.exp(grid)[None])[0]
+        axis.contour(line, line, values.reshape(60, 60).T.log(), 12)
+        axis.set(title=name, xlabel="$v_1$", ylabel="$v_2$", aspect="equal")
+    save(figure, "scale")
+
+
+def schedule() -> None:
+    """Size of the noise and length of the steps of a geometric schedule."""
+    figure = Figure(figsize=(6, 2.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    times = [step / 50 for step in range(51)]
+    for bounds in ((0.1, 1.0), (0.01, 0.5), (0.01, 2.5)):
+        law = GeometricSchedule(*bounds)
+        left.semilogy(times[1:], [math.sqrt(law.variance(0.0, t)) for t in times[1:]], label=repr(law))
+        steps = [math.sqrt(law.variance(start, end)) for start, end in itertools.pairwise(times)]
+        right.semilogy(times[1:], steps)
+    left.set(xlabel="t", title="noise up to t")
+    right.set(xlabel="t", title="noise of one of 50 steps")
+    left.legend(fontsize=6)
+    save(figure, "schedule")
+
+
+if __name__ == "__main__":
+    for draw in (groups, modular_drift, posterior, scale, schedule):
+        draw()

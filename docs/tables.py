@@ -1,0 +1,174 @@
+"""Writes the tables of README and docs from the results that the repository keeps: `python docs/tables.py`.
+
+A table stands in a text between `<!-- table: NAME -->` and `<!-- end -->`, and is never edited by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from tasks.report import KEPT, Result, find_result, format_table, read_tables
+
+ROOT = Path(__file__).parents[1]
+SPEED = ROOT / "benchmarks" / "results" / "groups-cpu.json"
+MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+NONE = "–"
+
+# methods and their runs: of the published protocol, with published settings
+PUBLISHED = {
+    "FoCal": "focal",
+    "kinetic Langevin": "langevin",
+    "LieLAC": "lielac",
+    "TIED": "tied",
+    "learned inversion": "amortized",
+}
+# of equations, all in the calibrated basis: by column
+CALIBRATED = {
+    "random search": ("random_search", "random_search_mixed", "", "random_search"),
+    "kinetic Langevin": ("langevin_calibrated", "langevin_mixed", "", "langevin_calibrated"),
+    "LieLAC": ("lielac_calibrated", "lielac_mixed", "", "lielac_calibrated"),
+    "gradient descent, restarts": (
+        "gradient_descent",
+        "gradient_descent_mixed",
+        "gradient_descent_mixed_augmented",
+        "gradient_descent",
+    ),
+    "TIED": ("tied", "tied_mixed", "tied_mixed_augmented", "tied"),
+    "learned inversion": ("amortized", "amortized_mixed", "", "amortized"),
+}
+COLUMNS = ("heat", "heat, mixed", "heat, mixed, augmented network", "Burgers")
+SETS = ("heat", "heat", "heat", "burgers")
+
+
+@cache
+def kept(run: str) -> Result | None:
+    """What is kept of a run, by `set/name`."""
+    return find_result(run, (KEPT,)) if run and not run.endswith("/") else None
+
+
+def figure(run: str, metric: str, factor: float = 1.0) -> str:
+    """A metric, with its spread over seeds where that shows."""
+    found = kept(run)
+    if found is None:
+        return NONE
+    mean, std = (factor * found.summary[metric][name] for name in ("mean", "std"))
+    return f"{mean:.2g} ± {std:.1g}" if std > 0.05 * mean else f"{mean:.3g}"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def summary() -> str:
+    """Errors and accuracies of every method with its published settings: the table of the README."""
+    columns = ("heat", "heat, augmented network", "Burgers", "affNIST, %", "homNIST, %")
+
+    def row(label: str, runs: Sequence[str], metric: str) -> list[str]:
+        cells = [figure(run, f"{metric} inversion") for run in runs[:3]]
+        return [label, *cells, *(figure(run, f"accuracy {metric} inversion", 100.0) for run in runs[3:])]
+
+    def runs(stem: str) -> list[str]:
+        images = stem if stem == "amortized" else f"{stem}_vae"
+        return [f"heat/{stem}", f"heat/{stem}_augmented", f"burgers/{stem}", f"affnist/{images}", f"homnist/{images}"]
+
+    rows = [row("network alone", runs("tied"), "without")]
+    rows += [row(label, runs(stem), "with") for label, stem in PUBLISHED.items()]
+    true = [figure(run, "with the true transformation") for run in runs("tied")[:3]]
+    return markdown(["method", *columns], [*rows, ["true transformation", *true, NONE, NONE]])
+
+
+def calibrated() -> str:
+    """All methods in the calibrated basis: error, the worst case in brackets."""
+
+    def cell(run: str, metric: str) -> str:
+        found = kept(run)
+        return NONE if found is None else f"{figure(run, metric)} ({found.summary[metric]['worst']:.2g})"
+
+    tied = [f"{folder}/{name}" for folder, name in zip(SETS, CALIBRATED["TIED"], strict=True)]
+    rows = [["network alone", *(cell(run, "without inversion") for run in tied)]]
+    for label, names in CALIBRATED.items():
+        cells = [cell(f"{folder}/{n}" if n else "", "with inversion") for folder, n in zip(SETS, names, strict=True)]
+        rows.append([label, *cells])
+    rows.append(["true transformation", *(cell(run, "with the true transformation") for run in tied)])
+    return markdown(["method", *COLUMNS], rows)
+
+
+def evaluations() -> str:
+    """Evaluations of the energy, or of a network in its place, for one datum."""
+
+    def cell(run: str) -> str:
+        found = kept(run)
+        return NONE if found is None else f"{found.evaluations:,.0f}"
+
+    images = ("affnist", "classifier"), ("affnist", "vae")
+    rows = []
+    for label, names in CALIBRATED.items():
+        cells = [cell(f"{folder}/{n}" if n else "") for folder, n in zip(SETS, names, strict=True)]
+        stem = PUBLISHED.get(label, "")
+        runs = [f"{s}/{stem}" if stem == "amortized" else f"{s}/{stem}_{energy}" for s, energy in images]
+        shown = [
+            NONE if kept(run) is None else f"{figure(run, 'accuracy with inversion', 100.0)} % in {cell(run)}"
+            for run in (runs if stem else ("", ""))
+        ]
+        rows.append([label, *cells, *shown])
+    header = ["method", *COLUMNS, "affNIST, classifier's energy", "affNIST, VAE's energy"]
+    return markdown(header, rows)
+
+
+def report() -> str:
+    """The tables of the publication with ours beside them, as `trivgeo report` prints them."""
+    return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables())
+
+
+def speed(mode: str, batch: int = 100_000) -> str:
+    """Milliseconds of group operations beside other libraries."""
+    document = json.loads(SPEED.read_text())
+    rows = [row for row in document["rows"] if row.get("mode") == mode and row["batch"] == batch]
+    libraries = list(dict.fromkeys(row["library"] for row in rows))
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        time = row["seconds"]
+        text = NONE if time is None else f"{1e3 * time:.1f}"
+        cells.setdefault(f"{row['group']} {row['operation']}", {})[row["library"]] = text
+    lines = [[name, *(found.get(library, NONE) for library in libraries)] for name, found in cells.items()]
+    return markdown(["operation", *libraries], lines)
+
+
+def conditions() -> str:
+    """Where the times were taken."""
+    found = json.loads(SPEED.read_text())["environment"]
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items() if number)
+    return f"{found['device_name']}, {found['threads']} thread, {found['date']}; {versions}."
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "summary": summary,
+    "calibrated": calibrated,
+    "evaluations": evaluations,
+    "report": report,
+    "speed-forward": lambda: speed("forward"),
+    "speed-conditions": conditions,
+}
+
+
+def refreshed(text: str) -> str:
+    """A text with its tables as the kept results are now."""
+    return MARKED.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}", text)
+
+
+def texts() -> list[Path]:
+    """The texts that may hold tables."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+if __name__ == "__main__":
+    for path in texts():
+        old = path.read_text()
+        if refreshed(old) != old:
+            path.write_text(refreshed(old))

@@ -1,0 +1,90 @@
+"""The test of a model of elements: fitted on one split for each seed, and compared with what was held out."""
+
+import time
+
+import torch
+from torch import Tensor
+
+from tasks.frames.statistics import energy_distance, mean_embedding_distance
+from tasks.generative.figures import draw_pairs
+from tasks.generative.models import ElementModel
+from tasks.generative.sources import ElementSource
+from tasks.problems import Request
+from tasks.results import ShardedTest, writer_of
+from tasks.seeds import generator_of
+from trivgeo.checks import check_count
+
+_PAIRED = 2000  # elements of a distance between sets, at most
+
+
+class DensityTest(ShardedTest):
+    """Negative log-likelihood of the test set, distances of samples from it, and the seconds of training and sampling.
+
+    The distances are between smooth functions of elements: their entries, and of angles sines and cosines. Next to each
+    is that of as many training elements, the level that a perfect model has.
+
+    Args:
+        source: of the elements.
+        model: what is fitted.
+        likelihoods: test elements whose density is evaluated, at most; `null` for all.
+        figure: see `tasks.images.inversion.ImageInversion`.
+    """
+
+    def __init__(
+        self,
+        source: ElementSource,
+        model: ElementModel,
+        likelihoods: int | None = None,
+        figure: str | None = "figure.png",
+    ) -> None:
+        super().__init__()
+        self.source, self.model = source, model
+        self.likelihoods = None if likelihoods is None else check_count("likelihoods", likelihoods)
+        self.figure = figure
+
+    def test_step(self, batch: Request, index: int) -> None:
+        """One split."""
+        if not self.is_due(batch, index):
+            return
+        source, model = self.source, self.model
+        train, test = source.split(batch.seed)
+        generator = generator_of(batch.seed, 1)
+        start = time.perf_counter()
+        with torch.inference_mode(False), torch.enable_grad():
+            model.fit(source.group, train, batch.seed)
+        fitted = time.perf_counter()
+        number = min(len(test), _PAIRED)
+        samples = model.sample(number, generator)
+        sampled = time.perf_counter()
+        shown = test if self.likelihoods is None else test[: self.likelihoods]
+        log_prob = model.log_prob(shown)
+        metrics = {
+            "test NLL": -float(log_prob.double().mean()),
+            "lost elements": float((~torch.isfinite(log_prob)).sum()),
+            "seconds of training": fitted - start,
+            "seconds of sampling": sampled - fitted,
+            "seconds of likelihoods": time.perf_counter() - sampled,
+        }
+        exact = source.log_density(shown)
+        if exact is not None:
+            metrics["test NLL of the true law"] = -float(exact.double().mean())
+        x = self._features(test[:number])
+        width = float(torch.cdist(x[: number // 2], x[number // 2 :]).median())
+        for name, elements in (("samples", samples), ("training set", train[:number])):
+            y = self._features(elements)
+            metrics[f"energy distance of {name}"] = energy_distance(y, x)
+            metrics[f"MMD of {name}"] = mean_embedding_distance(y, x, width)
+        metrics["defect"] = float((source.group.project(samples) - samples).abs().max()) if number else 0.0
+        self.log("nll", metrics["test NLL"], batch_size=1)
+        writer = writer_of(self.trainer)
+        if writer is not None:
+            writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": number}])
+            if self.figure is not None and index == 0:
+                shown_as = [source.coordinates(g).cpu() for g in (test, samples)]
+                draw_pairs(writer.directory / self.figure, source.names, *shown_as)
+
+    def _features(self, g: Tensor) -> Tensor:
+        periods = torch.tensor(self.source.group.fingerprint()["periods"], dtype=torch.float64).flatten()
+        flat = g.double().flatten(1).cpu()
+        angles, others = flat[:, periods > 0] * (2.0 * torch.pi / periods[periods > 0]), flat[:, ~(periods > 0)]
+        return torch.cat([others, angles.cos(), angles.sin()], -1)

@@ -1,0 +1,170 @@
+"""Models of elements: the learned ones of the library, and two classical ones."""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from trivgeo.checks import check_count, check_positive
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import LieGroup, Torus
+from trivgeo.sde import GroupDiffusion, heat_kernel
+
+_BLOCK = 2_000_000  # pairs of elements at once
+
+
+class ElementModel(ABC):
+    """A law fitted to elements."""
+
+    @abstractmethod
+    def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
+        """Fit to elements `[n, *element_shape]`."""
+
+    @abstractmethod
+    def log_prob(self, g: Tensor) -> Tensor:
+        """The log-density, for the measure of `GroupDiffusion`."""
+
+    @abstractmethod
+    def sample(self, number: int, generator: torch.Generator) -> Tensor:
+        """Draw elements."""
+
+
+class Learned(ElementModel):
+    """A `GroupDiffusion`.
+
+    Args:
+        kind: see `GroupDiffusion`, also for `width` and `depth`.
+        steps: see `GroupDiffusion.fit`, also for `minutes`.
+        tolerance: see `GroupDiffusion.log_prob`.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        steps: int = 20_000,
+        minutes: float = 10.0,
+        width: int = 256,
+        depth: int = 3,
+        tolerance: float = 1e-3,
+    ) -> None:
+        self.kind, self.steps, self.minutes = kind, check_count("steps", steps), check_positive("minutes", minutes)
+        self.width, self.depth, self.tolerance = width, depth, check_positive("tolerance", tolerance)
+
+    def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
+        """See `GroupDiffusion.fit`."""
+        self.model = GroupDiffusion(group, self.kind, seed, width=self.width, depth=self.depth)
+        self.model.fit(train, steps=self.steps, minutes=self.minutes)
+
+    def log_prob(self, g: Tensor) -> Tensor:
+        """By the flow, in blocks."""
+        return torch.cat([self.model.log_prob(part, tolerance=self.tolerance) for part in g.split(500)])
+
+    def sample(self, number: int, generator: torch.Generator) -> Tensor:
+        """By the flow."""
+        return self.model.sample(number, generator=generator, tolerance=self.tolerance)
+
+
+class KernelDensity(ElementModel):
+    """A heat kernel about every datum, of the variance that a tenth of the data likes best.
+
+    Args:
+        stds: of the kernel, to choose from.
+        held_out: data at most by which it is chosen.
+
+    Raises:
+        ConfigurationError: in `fit`: the heat kernel of the group is not known.
+    """
+
+    def __init__(self, stds: list[float] | None = None, held_out: int = 500) -> None:
+        self.stds = [0.02 * 1.25**k for k in range(16)] if stds is None else stds
+        self.held_out = check_count("held_out", held_out)
+
+    def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
+        """Choose the variance."""
+        kernel = heat_kernel(group)
+        if kernel is None:
+            raise ConfigurationError(f"group: expected one whose heat kernel is known, got {group!r}")
+        self.group, self.kernel = group, kernel
+        periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
+        self.log_volume = float(periods[periods > 0].log().sum())
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        number = min(self.held_out, len(train) // 10)
+        held, self.data = train[order[:number]], train[order[number:]]
+        self.std = max(self.stds, key=lambda std: float(self._log_prob(held, std).mean()))
+        self.data = train
+
+    def log_prob(self, g: Tensor) -> Tensor:
+        """The mean over the data, in blocks."""
+        return self._log_prob(g, self.std)
+
+    def _log_prob(self, g: Tensor, std: float) -> Tensor:
+        inverse = self.group.inverse(self.data)
+        rows = []
+        for part in g.split(max(1, _BLOCK // len(self.data))):
+            away = self.group.compose(inverse, part.unsqueeze(1))
+            variance = torch.full(away.shape[:2], std**2, dtype=g.dtype)
+            rows.append(self.kernel.log_density(away, variance).logsumexp(-1))
+        return torch.cat(rows) - math.log(len(self.data)) - self.log_volume
+
+    def sample(self, number: int, generator: torch.Generator) -> Tensor:
+        """A datum, and noise."""
+        which = torch.randint(len(self.data), (number,), generator=generator)
+        noise = self.kernel.sample(torch.full((number,), self.std**2, dtype=self.data.dtype), generator)
+        return self.group.compose(self.data[which], noise)
+
+
+class WrappedMixture(ElementModel):
+    """A mixture of wrapped normal laws on a torus, with a variance for each angle, by expectation maximisation.
+
+    An angle counts for the image of a component that is nearest, as is right for components that are narrow.
+
+    Args:
+        components: how many.
+        rounds: of the maximisation.
+        smallest: standard deviation.
+
+    Raises:
+        ConfigurationError: in `fit`: the group is no torus.
+    """
+
+    def __init__(self, components: int = 100, rounds: int = 60, smallest: float = 0.02) -> None:
+        self.components, self.rounds = check_count("components", components), check_count("rounds", rounds)
+        self.smallest = check_positive("smallest", smallest)
+
+    def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
+        """From data drawn at random as means."""
+        if not isinstance(group, Torus):
+            raise ConfigurationError(f"group: expected a torus, got {group!r}")
+        self.group = group
+        x = train.double()
+        generator = torch.Generator().manual_seed(seed)
+        self.means = x[torch.randperm(len(x), generator=generator)[: self.components]]
+        self.stds = torch.full_like(self.means, 0.5)
+        self.log_weights = torch.full((self.components,), -math.log(self.components), dtype=torch.float64)
+        for _ in range(self.rounds):
+            away = self.group.project(x.unsqueeze(1) - self.means)
+            share = (self._logs(away) + self.log_weights).softmax(-1)
+            total = share.sum(0).clamp(min=1e-9)
+            shift = torch.einsum("nk,nkd->kd", share, away) / total.unsqueeze(-1)
+            square = torch.einsum("nk,nkd->kd", share, away.square()) / total.unsqueeze(-1)
+            self.means = self.means + shift
+            self.stds = (square - shift.square()).clamp(min=self.smallest**2).sqrt()
+            self.log_weights = (total / len(x)).log()
+
+    def log_prob(self, g: Tensor) -> Tensor:
+        """The density itself, with all images."""
+        away = self.group.project(g.double().unsqueeze(1) - self.means)
+        turns = 2.0 * math.pi * torch.arange(-2, 3, dtype=torch.float64)
+        images = -0.5 * ((away.unsqueeze(-1) + turns) / self.stds.unsqueeze(-1)).square()
+        logs = (images.logsumexp(-1) - self.stds.log() - 0.5 * math.log(2.0 * math.pi)).sum(-1)
+        return (logs + self.log_weights).logsumexp(-1).to(g.dtype)
+
+    def sample(self, number: int, generator: torch.Generator) -> Tensor:
+        """A component, and its noise."""
+        which = torch.multinomial(self.log_weights.exp(), number, replacement=True, generator=generator)
+        z = torch.randn(number, self.group.dim, generator=generator, dtype=torch.float64)
+        return self.group.project(self.means[which] + self.stds[which] * z).float()
+
+    def _logs(self, away: Tensor) -> Tensor:
+        return -(0.5 * (away / self.stds).square() + self.stds.log()).sum(-1)

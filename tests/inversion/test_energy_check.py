@@ -1,0 +1,160 @@
+"""What `check_energy` measures against closed forms, energies that are refused, modes, and `TIED.for_data`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import assert_relative, randn, seeded
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.groups import SO, Translation
+from trivgeo.inversion import TIED, Descend, InversionResult, Inverter, PriorEnergy, check_energy
+
+ACTION = Translation(2).action()
+CLEAN = torch.zeros(8, 1, 2).double()
+
+
+def law(number: int, generator: torch.Generator) -> Tensor:
+    """Normal, ten times as wide in the first direction."""
+    return torch.randn(number, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 0.1])
+
+
+def square(y: Tensor) -> Tensor:
+    return y.square().sum((-2, -1))
+
+
+class TestCheck:
+    def test_a_round_well(self) -> None:
+        """E = |g / s|^2 for g = s z with z normal: the median rise is 2 log 2, and that of a step r is 2 r^2."""
+        check = check_energy(
+            ACTION, lambda y: (y / torch.tensor([1.0, 0.1])).square().sum((-2, -1)), CLEAN, law, samples=512
+        )
+        assert check.share_below == 0.0
+        assert check.share_flat == check.share_undefined == check.spread == 0.0
+        assert check.trusted
+        assert abs(check.well.depth - 2 * math.log(2)) < 0.2
+        assert check.well.roundness > 0.9
+        assert abs(check.well.width - math.sqrt(check.well.depth / 4)) < 0.2
+        assert_relative(check.well.rises[:, 1], 2 * check.well.radii**2, 0.1, floor=1e-3)
+        assert_relative(check.suggested.scale.diagonal(), torch.tensor([1.0, 0.1]).double(), 0.1)
+        assert "yes" in str(check)
+        assert "0.0%" in str(check)
+
+    def test_a_narrow_direction(self) -> None:
+        """Where the well is far from round, the basis suggested makes it so."""
+        check = check_energy(ACTION, lambda y: (y * torch.tensor([1.0, 1000.0])).square().sum((-2, -1)), CLEAN, law)
+        assert abs(check.well.roundness - 0.01) < 0.002
+        ratio = check.suggested.scale.diagonal()
+        assert abs(float(ratio[0] / ratio[1]) - 1000.0) < 100.0
+
+    def test_a_hill(self) -> None:
+        check = check_energy(ACTION, lambda y: -square(y), CLEAN, law)
+        assert check.share_below == 1.0
+        assert not check.trusted
+        assert "NO" in str(check)
+
+    def test_what_is_flat_or_undefined(self) -> None:
+        flat = check_energy(ACTION, lambda y: torch.relu(y[..., 0, 0]), CLEAN, law)
+        assert abs(flat.share_flat - 0.5) < 0.1
+        undefined = check_energy(ACTION, lambda y: (y[..., 0, 0] + 1e-3).sqrt(), CLEAN, law)
+        assert abs(undefined.share_undefined - 0.5) < 0.1
+
+    def test_draws(self) -> None:
+        axes = check_energy(ACTION, square, CLEAN, law).plot()
+        assert "0%" in axes.get_title()
+
+    def test_refused(self) -> None:
+        with pytest.raises(DomainError, match="finite energies"):
+            check_energy(ACTION, lambda y: square(y) + math.inf, CLEAN, law)
+        with pytest.raises(ConfigurationError, match="samples"):
+            check_energy(ACTION, square, CLEAN, law, samples=0)
+
+
+def without_grad(y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return square(y)
+
+
+@pytest.mark.parametrize(
+    "energy",
+    [lambda y: square(y.detach()), without_grad, lambda y: square(y).long(), lambda y: square(y) > 1.0],
+    ids=["detached", "no_grad", "integer", "bool"],
+)
+def test_energies_without_gradient_are_refused(energy: object) -> None:
+    """They would be followed along zeros, and noise would come out."""
+    x = randn(2, 3, 2)
+    for inverter in (
+        TIED(ACTION, energy, steps=2, num_hypotheses=2),  # type: ignore[arg-type]
+        Inverter(ACTION, energy, [Descend(2)]),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigurationError, match="gradient"):
+            inverter(x, generator=seeded(0))
+    with pytest.raises(ConfigurationError, match="gradient"):
+        check_energy(ACTION, energy, CLEAN, law)  # type: ignore[arg-type]
+
+
+def test_search_for_data() -> None:
+    """Finds the lowest of the energy and the prior together: a quadratic's, in closed form, whatever the time."""
+    g = torch.stack([law(1, seeded(i))[0] for i in range(6)])
+    x = ACTION(g, torch.zeros(6, 1, 2).double())
+    inverter = TIED.for_data(ACTION, lambda y: 100 * square(y), CLEAN, law, seconds=2.0)
+    result = inverter(x, generator=seeded(0))
+    assert isinstance(inverter.energy, PriorEnergy)
+    assert float((result.best() - g).abs().max()) < 0.1
+    assert result.elements.shape == (6, 1, 2)
+    with pytest.raises(ConfigurationError, match="seconds"):
+        TIED.for_data(ACTION, square, CLEAN, law, seconds=0.0)
+
+
+class TestResult:
+    def result(self, angles: Tensor, energies: Tensor | None = None) -> InversionResult:
+        group = SO(2)
+        elements = group.exp(angles.unsqueeze(-1))
+        shape = angles.shape
+        energies = torch.zeros(shape).double() if energies is None else energies
+        return InversionResult(group.action(), elements, energies, torch.zeros(shape, dtype=torch.long), 0, 0)
+
+    def test_modes(self) -> None:
+        """Two clusters of three and one, one of which lies across the cut; what cannot be undone belongs to none."""
+        angles = torch.tensor([[3.1, 1.0, -3.1, 3.0, 2.0], [0.1, 0.2, 0.3, 0.0, 0.4]]).double()
+        energies = torch.zeros(2, 5).double()
+        energies[0, 4] = math.inf
+        modes = self.result(angles, energies).modes(0.3)
+        assert modes.count.tolist() == [2, 1]
+        assert modes.weights.tolist() == [[0.75, 0.25], [1.0, 0.0]]
+        assert modes.labels.tolist() == [[0, 1, 0, 0, -1], [0, 0, 0, 0, 0]]
+        assert modes.labels[0, 0] == modes.labels[0, 2]
+        found = SO(2).log(modes.elements)[..., 0]
+        assert abs(float(found[0, 0]) - (3.1 + 3.0 + 2 * math.pi - 3.1) / 3) < 1e-7
+        assert_relative(found[:, 0][1:], torch.tensor([0.2]).double(), 1e-7)
+        assert bool(torch.isnan(found[1, 1]))
+        with pytest.raises(ConfigurationError, match="radius"):
+            self.result(angles).modes(0.0)
+
+    def test_restore(self) -> None:
+        angles = torch.tensor([[0.5, 0.7], [1.0, -1.0]]).double()
+        result = self.result(angles, torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double())
+        clean = randn(2, 4, 2)
+        x = SO(2).action()(SO(2).exp(torch.tensor([[0.7], [1.0]]).double()), clean)
+        assert_relative(result.restore(x), clean, 1e-12)
+        with pytest.raises(ShapeError, match="2 data"):
+            result.restore(x[:1])
+
+    def test_said_in_a_line(self) -> None:
+        result = self.result(torch.zeros(3, 4).double())
+        assert "3 data" in repr(result)
+        assert "SO(2)" in repr(result)
+        inverter = TIED(ACTION, square).then(Descend(3))
+        assert repr(inverter).endswith("square, [Start, Noise, Reverse, Descend])")
+
+
+def test_prior() -> None:
+    """Half the squared length of the logarithm in a basis, added to an energy that may have a term of its own."""
+    energy = PriorEnergy(PriorEnergy(square, torch.eye(2).double(), 2.0), torch.diag(torch.tensor([2.0, 1.0])), 3.0)
+    g = randn(5, 2)
+    expected = g.square().sum(-1) + 1.5 * (g / torch.tensor([2.0, 1.0])).square().sum(-1)
+    assert_relative(energy.of_transformation(ACTION, g, CLEAN), expected, 1e-12)
+    assert torch.equal(energy(CLEAN), square(CLEAN))

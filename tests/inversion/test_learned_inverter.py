@@ -1,0 +1,260 @@
+"""The front door of learned inversion: what is learned, files, resuming, backbones, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.helpers import assert_relative, randn, seeded
+from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
+from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, ShapeError
+from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective, Translation
+from trivgeo.inversion import (
+    AmortizedInverter,
+    ImageBackbone,
+    LearnedInverter,
+    NoiseNetwork,
+    OperatorBackbone,
+    PointsBackbone,
+    TestTimeEquivariant,
+    backbone_for,
+)
+from trivgeo.inversion.law import noise_between, spread_of
+
+GROUP = SE(2)
+SHAPE = torch.tensor([[1.0, 0.0], [0.0, 0.6], [-0.8, 0.1], [0.2, -0.3], [-0.2, -0.5], [0.7, 0.4]])
+
+
+def clean(number: int, generator: torch.Generator) -> Tensor:
+    """Copies of one shape without symmetry, its points in random order and a little moved."""
+    order = torch.rand(number, len(SHAPE), generator=generator).argsort(1)
+    return SHAPE[order] + 0.01 * torch.randn(number, len(SHAPE), 2, generator=generator)
+
+
+def law(number: int, generator: torch.Generator) -> Tensor:
+    """Turns up to half a right angle, shifts up to a half."""
+    u = torch.rand(number, 3, generator=generator) - 0.5
+    return GROUP.exp(u * torch.tensor([math.pi / 2, 1.0, 1.0]))
+
+
+def quick(steps: int = 10, **options: object) -> LearnedInverter:
+    """An inverter that has hardly learned."""
+    inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8), seed=1)
+    return inverter.fit(clean(64, seeded(0)), law, steps=steps, batch_size=8, **options)  # type: ignore[arg-type]
+
+
+def weights(inverter: LearnedInverter) -> Tensor:
+    assert inverter.score is not None
+    return torch.cat([p.flatten() for p in inverter.score.parameters()])
+
+
+@pytest.fixture(scope="module")
+def trained() -> LearnedInverter:
+    return LearnedInverter(GROUP.action(), seed=0).fit(clean, law, steps=150, batch_size=64)
+
+
+class TestTrained:
+    def test_undoes_what_it_never_saw(self, trained: LearnedInverter) -> None:
+        """Alone, half a unit and a quarter of a right angle are left on average."""
+        g, x = law(100, seeded(5)), clean(100, seeded(6))
+        moved = GROUP.action()(g, x)
+        result = trained(moved, generator=seeded(0))
+        left = GROUP.log(GROUP.compose(GROUP.inverse(result.best()), g))
+        assert float(left.abs().median()) < 0.05
+        assert result.network_evaluations == trained.steps
+        assert result.energy_evaluations == 0
+        assert float((result.restore(moved) - x).abs().median()) < 0.08
+
+    def test_in_a_file(self, trained: LearnedInverter, tmp_path: Path) -> None:
+        trained.save(tmp_path / "deep" / "inverter.safetensors")
+        action = SE(2, scale=3.0).action()  # the scale is that of the training, whatever it is here
+        loaded = LearnedInverter.load(tmp_path / "deep" / "inverter.safetensors", action)
+        x = GROUP.action()(law(5, seeded(1)), clean(5, seeded(2)))
+        assert torch.equal(loaded(x).elements, trained(x).elements)
+        assert [p for p in loaded.parameters() if p.requires_grad] == []
+        with pytest.raises(CheckpointError, match=r"SE\(2\)|another group"):
+            LearnedInverter.load(tmp_path / "deep" / "inverter.safetensors", Affine(2).action())
+        with pytest.raises(CheckpointError, match="there is none"):
+            LearnedInverter.load(tmp_path / "none.safetensors", action)
+
+    def test_other_samplers(self, trained: LearnedInverter) -> None:
+        """A posterior sample of the same score, ranked by an energy or not, and the model made of it."""
+        assert trained.score is not None
+        x = GROUP.action()(law(3, seeded(1)), clean(3, seeded(2)))
+        sample = AmortizedInverter(trained.score, steps=12, num_hypotheses=16)(x, generator=seeded(0))
+        assert float(sample.modes(1.0).weights[:, 0].min()) > 0.5
+        model = TestTimeEquivariant(lambda y: y.mean(1), trained)
+        restored = trained(x).restore(x)
+        assert torch.equal(model(x), restored.mean(1))
+        ranked = LearnedInverter(GROUP.action(), lambda y: y.square().sum((1, 2)), num_hypotheses=4)
+        ranked._with_score(trained.score)
+        assert ranked(x, generator=seeded(0)).energy_evaluations == 4
+
+    def test_distils(self, trained: LearnedInverter) -> None:
+        student = trained.distil(clean, steps=5, batch_size=32)
+        x = GROUP.action()(law(3, seeded(1)), clean(3, seeded(2)))
+        assert student(x, generator=seeded(0)).network_evaluations == 2
+        assert not torch.equal(weights(student), weights(trained))
+
+    def test_exports(self, trained: LearnedInverter) -> None:
+        """`torch.export` of the whole model gives what the model gives."""
+        model = TestTimeEquivariant(nn.Flatten(), trained).eval()
+        x = GROUP.action()(law(4, seeded(1)), clean(4, seeded(2)))
+        with torch.no_grad():
+            program = torch.export.export(model, (x,), strict=False)
+            assert_relative(program.module()(x), model(x), 1e-5)
+
+
+class TestTraining:
+    def test_a_function_of_the_seed(self) -> None:
+        assert torch.equal(weights(quick()), weights(quick()))
+
+    def test_resumes(self, tmp_path: Path) -> None:
+        """An interrupted run ends with the weights of one that was not."""
+        calls = 0
+
+        def failing(number: int, generator: torch.Generator) -> Tensor:
+            nonlocal calls
+            calls += number == 8
+            if calls == 15:
+                raise KeyboardInterrupt
+            return law(number, generator)
+
+        def run(law: object, folder: Path | None) -> LearnedInverter:
+            inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8), seed=1)
+            return inverter.fit(clean(64, seeded(0)), law, steps=20, batch_size=8, folder=folder)  # type: ignore[arg-type]
+
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            run(failing, tmp_path)
+        assert (tmp_path / "last.ckpt").exists()
+        assert torch.equal(weights(run(law, tmp_path)), weights(run(law, None)))
+
+    def test_bounded(self) -> None:
+        quick(steps=10**7, seconds=0.5)
+
+    def test_a_module_of_ones_own(self, tmp_path: Path) -> None:
+        class Own(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = nn.Linear(12, 3)
+
+            def forward(self, y: Tensor, level: Tensor) -> Tensor:
+                return self.linear(y.flatten(1))
+
+        inverter = LearnedInverter(GROUP.action(), backbone=Own()).fit(clean, law, steps=3, batch_size=8)
+        inverter.save(tmp_path / "own.safetensors")
+        x = clean(2, seeded(0))
+        with pytest.raises(CheckpointError, match="no network of this library"):
+            LearnedInverter.load(tmp_path / "own.safetensors", GROUP.action())
+        loaded = LearnedInverter.load(tmp_path / "own.safetensors", GROUP.action(), backbone=Own())
+        assert torch.equal(loaded(x).elements, inverter(x).elements)
+
+
+class TestLaw:
+    def test_spread(self) -> None:
+        """The noise has the covariance of the law; a direction without motion a twentieth of the largest spread."""
+        group = Translation(3)
+        root = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.2, 0.0], [0.0, 0.0, 0.0]]).double()
+        basis = spread_of(group, lambda n, g: torch.randn(n, 3, generator=g, dtype=torch.float64) @ root.T)
+        covariance = basis.T @ basis
+        assert_relative(covariance[:2, :2], (root @ root.T)[:2, :2], 0.1)
+        assert abs(float(covariance[2, 2]) - 0.05**2 * 1.28) < 0.001
+
+    @pytest.mark.parametrize(("lowest", "highest"), [(0.1, 1.0), (0.001, 1.0), (0.3, 2.0)])
+    def test_noise_between(self, lowest: float, highest: float) -> None:
+        schedule, time = noise_between(lowest, highest)
+        assert abs(math.sqrt(schedule.variance(0.0, 1.0)) / highest - 1) < 1e-9
+        assert abs(math.sqrt(schedule.variance(0.0, time)) / lowest - 1) < 1e-9
+
+    def test_refused(self) -> None:
+        with pytest.raises(DomainError, match="identity alone"):
+            spread_of(GROUP, lambda n, g: GROUP.identity(n))
+        with pytest.raises(ShapeError, match="law"):
+            spread_of(GROUP, lambda n, g: torch.zeros(n, 2))
+        with pytest.raises(DomainError, match="logarithm"):
+            spread_of(SO(2), lambda n, g: torch.full((n, 2, 2), torch.nan))
+
+
+class TestBackbones:
+    @pytest.mark.parametrize(
+        ("shape", "layers"), [((1, 8, 8), 1), ((3, 20, 28), 2), ((3, 32, 32), 3), ((3, 224, 224), 5)]
+    )
+    def test_images_of_any_size(self, shape: tuple[int, ...], layers: int) -> None:
+        x = 5.0 + 2.0 * torch.rand(2, *shape, generator=seeded(0))
+        backbone = backbone_for(ImageWarp(Affine(2)), x)
+        assert isinstance(backbone, ImageBackbone)
+        assert len(backbone.channels) == layers
+        assert_relative(backbone.mean.flatten(), x.mean((0, 2, 3)), 1e-5)
+        assert backbone(x, torch.ones(2)).shape == (2, 6)
+        assert backbone(x.double(), torch.ones(2).double()).dtype == torch.float64
+
+    def test_points_in_any_order(self) -> None:
+        backbone = backbone_for(SO(3).action(), randn(4, 9, 3))
+        assert isinstance(backbone, PointsBackbone)
+        backbone.initialise(0)
+        x, level = randn(4, 9, 3, seed=1), torch.full((4,), 0.3).double()
+        assert_relative(backbone(x[:, torch.randperm(9, generator=seeded(0))], level), backbone(x, level), 1e-5)
+        assert not torch.allclose(backbone(x + 0.1, level), backbone(x, level), atol=1e-3)
+
+    def test_operators(self) -> None:
+        line = torch.linspace(0.0, 6.0, 40).double()
+        initial = torch.stack([line, 0 * line, line.sin()], -1).expand(3, -1, -1)
+        x = OperatorInput(initial, torch.cartesian_prod(line[::39], line[::39]).expand(3, -1, -1))
+        group = HeatSymmetry(0.1)
+        backbone = backbone_for(OperatorAction(group.action()), x)
+        assert isinstance(backbone, OperatorBackbone)
+        assert_relative(torch.tensor(backbone.domain[:4]), torch.tensor([0.0, 6.0, 0.0, 6.0]), 1e-6)
+        spread = torch.tensor([0.1, 0.5, 0.01, 0.5, 0.05, 0.5]).double()
+        heat = lambda n, g: group.exp(spread * torch.randn(n, 6, generator=g, dtype=torch.float64))  # noqa: E731
+        inverter = LearnedInverter(OperatorAction(group.action())).fit(x, heat, steps=3, batch_size=8)
+        assert inverter(x).elements.shape == (3, 1, *group.element_shape)
+
+    def test_unknown(self) -> None:
+
+        with pytest.raises(ConfigurationError, match="backbone"):
+            backbone_for(object(), torch.zeros(1))  # type: ignore[arg-type]
+
+
+class TestRefused:
+    def test_untrained(self, tmp_path: Path) -> None:
+        inverter = LearnedInverter(GROUP.action())
+        with pytest.raises(ConfigurationError, match="fit"):
+            inverter(clean(2, seeded(0)))
+        with pytest.raises(ConfigurationError, match="trained"):
+            inverter.save(tmp_path / "x.safetensors")
+
+    @pytest.mark.parametrize("options", [{"steps": 0}, {"batch_size": 0}, {"seconds": 0.0}])
+    def test_numbers(self, options: dict[str, float]) -> None:
+        with pytest.raises(ConfigurationError, match=next(iter(options))):
+            LearnedInverter(GROUP.action()).fit(clean, law, **options)  # type: ignore[arg-type]
+
+    def test_without_lightning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in [
+            name for name in sys.modules if name.startswith(("trivgeo.inversion.training", "trivgeo.training"))
+        ]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+        monkeypatch.delattr("trivgeo.inversion.training", raising=False)
+        with pytest.raises(ConfigurationError, match="pip install"):
+            quick()
+
+
+def test_networks_are_noise_networks() -> None:
+    assert all(issubclass(kind, NoiseNetwork) for kind in (ImageBackbone, PointsBackbone, OperatorBackbone))
+
+
+def test_scale_of_an_action_leaves_elements_alone() -> None:
+    groups: list[LieGroup] = [Affine(2), Projective(2), SE(3)]
+    for group in groups:
+        action = group.action()
+        g, x = (
+            group.random(3, std=0.2, generator=seeded(0)),
+            torch.rand(3, 4, action.point_dims[0], generator=seeded(1)),
+        )
+        assert torch.equal(action.with_scale(2.0)(g, x), action(g, x))
+        assert_relative(action.with_scale(2.0).group.log(g), 0.5 * group.log(g), 1e-5)

@@ -1,0 +1,366 @@
+"""Energies of squares and their stages, on point clouds: closed forms, brute force, dense curvatures, known weights."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import least_squares
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+from torch.func import jacfwd, jacrev
+
+from tests.helpers import assert_relative, randn, random_elements, seeded
+from trivgeo.actions import PointCloud
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import (
+    SE,
+    SO,
+    Affine,
+    GLPlus,
+    HeatSymmetry,
+    Heisenberg,
+    LieGroup,
+    Projective,
+    Similarity,
+    Translation,
+)
+from trivgeo.inversion import (
+    TIED,
+    Choose,
+    GemanMcClure,
+    Inverter,
+    Laplace,
+    LeastSquares,
+    LevenbergMarquardt,
+    NearestPoints,
+    PairedPoints,
+    Posterior,
+    Start,
+    Trimmed,
+    Under,
+)
+
+
+class TestPointCloud:
+    @pytest.mark.parametrize("group", [SE(3), SO(3), Similarity(3), Affine(3), GLPlus(3), Translation(3)], ids=str)
+    def test_acts_on_points(self, group: LieGroup) -> None:
+        action = PointCloud(group)
+        g, h = (random_elements(group, 4, std=0.4, seed=s) for s in range(2))
+        x = randn(4, 6, 3)
+        moved = action(g, x)
+        assert_relative(moved, group.action()(g, x), 0.0)
+        assert_relative(action(group.compose(g, h), x), action(g, action(h, x)), 1e-12)
+        jacobian = jacfwd(lambda x: action(g[0], x))(x[0]).reshape(18, 18)
+        assert_relative(action.log_abs_det_jacobian(g, x)[0], torch.linalg.slogdet(jacobian)[1], 1e-12)
+        assert action.is_valid(g, x).tolist() == [True] * 4
+        assert action.batch_shape(x) == (4,)
+
+    def test_one_bad_point_makes_a_bad_cloud(self) -> None:
+        group = Projective(2)
+        g = torch.eye(3, dtype=torch.float64)
+        g[2] = torch.tensor([1.0, 0.0, 1.0])
+        x = torch.tensor([[[0.0, 0.0], [-1.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
+        assert PointCloud(group).is_valid(g, x).tolist() == [False, True]
+
+    def test_bad_input(self) -> None:
+        for group in (3, Heisenberg(1), HeatSymmetry(0.1)):
+            with pytest.raises(ConfigurationError):
+                PointCloud(group)
+        action = PointCloud(SE(3))
+        for x in (torch.zeros(3), torch.zeros(4, 2), torch.zeros(0, 3)):
+            with pytest.raises(ShapeError):
+                action.check_data(x)
+        with pytest.raises(ConfigurationError, match="tensor"):
+            action.check_data([0.0])
+        assert repr(action) == "PointCloud(SE(3))"
+
+
+class TestResiduals:
+    def test_paired(self) -> None:
+        x, y = randn(4, 5, 3), randn(5, 3, seed=1)
+        energy = LeastSquares(PairedPoints(y), std=0.5)
+        assert_relative(energy(x), 2.0 * (x - y).square().sum((-2, -1)), 1e-14)
+        with pytest.raises(ShapeError, match="x: expected"):
+            energy(randn(4, 6, 3))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_nearest_against_all_distances(self, dtype: torch.dtype) -> None:
+        x, y = randn(4, 50, 3, dtype=dtype), randn(70, 3, seed=1, dtype=dtype)
+        function = NearestPoints(y)
+        index = torch.cdist(x, y).argmin(-1)
+        assert torch.equal(function.nearest(x), index)
+        assert torch.equal(function(x), x - y[index])
+        squares = (x - y[index]).square().sum((-2, -1))
+        assert_relative(LeastSquares(function)(x), 0.5 * squares, 1e-6)
+        for copied in (pickle.loads(pickle.dumps(function)), copy.deepcopy(function)):
+            assert torch.equal(copied(x), function(x))
+
+    def test_tangents(self) -> None:
+        """On a plane: what is along it counts less."""
+        lattice = torch.cartesian_prod(*[torch.linspace(-1, 1, 21, dtype=torch.float64)] * 2)
+        plane = torch.cat([lattice, torch.zeros(len(lattice), 1).double()], -1)
+        x = torch.tensor([[[0.03, 0.04, 0.5]]], dtype=torch.float64)
+        for tangent in (0.0, 0.3, 1.0):
+            expected = torch.tensor([tangent * 0.03, tangent * 0.04, 0.5], dtype=torch.float64)
+            assert_relative(NearestPoints(plane, tangent)(x)[0, 0], expected, 1e-12)
+
+    def test_derivatives(self) -> None:
+        """Neighbours held fixed: in every mode the same, and those of the nearest point at hand."""
+        function = NearestPoints(randn(30, 3), tangent=0.4)
+        x = randn(2, 4, 3, seed=1)
+        energy = LeastSquares(function, GemanMcClure(0.7))
+        forward, reverse = jacfwd(energy)(x), jacrev(energy)(x)
+        assert_relative(forward, reverse, 1e-12)
+        step = 1e-6 * randn(2, 4, 3, seed=2)
+        change = energy(x + step) - energy(x - step)
+        assert_relative(change, 2.0 * torch.einsum("bcmn,cmn->b", forward, step), 1e-10)
+        mapped = torch.func.vmap(lambda x: energy(x[None])[0])(x)
+        assert_relative(mapped, energy(x), 1e-12)
+
+    def test_losses(self) -> None:
+        squares = torch.tensor([[0.0, 1.0, 4.0, 1e12]], dtype=torch.float64)
+        expected = torch.tensor([[0.0, 0.8, 2.0, 4.0]], dtype=torch.float64)
+        assert_relative(GemanMcClure(2.0)(squares), expected, 1e-10)
+        assert Trimmed(0.5)(squares).tolist() == [[0.0, 1.0, 0.0, 0.0]]
+        assert Trimmed(1.0)(squares).tolist() == squares.tolist()
+
+    def test_losses_are_in_units_of_the_residuals(self) -> None:
+        x = randn(2, 5)
+        energies = [LeastSquares(lambda x: x, GemanMcClure(0.5), std)(x) for std in (1.0, 0.1)]
+        assert_relative(energies[1], 100.0 * energies[0], 1e-12)
+
+    def test_bad_input(self) -> None:
+        for build in (
+            lambda: LeastSquares(3),
+            lambda: LeastSquares(lambda x: x, 3),
+            lambda: LeastSquares(lambda x: x, std=0.0),
+            lambda: GemanMcClure(0.0),
+            lambda: Trimmed(0.0),
+            lambda: Trimmed(1.1),
+            lambda: NearestPoints(randn(4, 3), tangent=1.5),
+            lambda: NearestPoints([[0.0]]),
+            lambda: LevenbergMarquardt(0),
+            lambda: LevenbergMarquardt(3, damping=0.0),
+            lambda: Laplace(0),
+            lambda: Laplace(3, temperature=0.0),
+            lambda: Under(3),
+        ):
+            with pytest.raises(ConfigurationError):
+                build()
+        for build in (lambda: NearestPoints(randn(3)), lambda: PairedPoints(randn(0, 3))):
+            with pytest.raises(ShapeError):
+                build()
+        with pytest.raises(ShapeError, match="residuals"):
+            LeastSquares(lambda x: x.sum())(randn(3))
+        with pytest.raises(ShapeError, match="x: expected"):
+            NearestPoints(randn(4, 3))(randn(2, 5, 2))
+
+
+def clouds(group: LieGroup, count: int, noise: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
+    """A reference ``[12, 3]``, elements, and the moved clouds ``[count, 12, 3]``."""
+    reference = randn(12, 3, seed=5)
+    g = random_elements(group, count, std=0.5, seed=6)
+    return reference, g, group.action()(g, reference) + noise * randn(count, 12, 3, seed=7)
+
+
+class TestCurvature:
+    @pytest.mark.parametrize("bound", [None, 2])
+    def test_is_that_of_gauss_and_newton(self, bound: int | None) -> None:
+        group = SE(3)
+        reference, g, x = clouds(group, 3, noise=0.1)
+        energy = LeastSquares(PairedPoints(reference), GemanMcClure(0.3), std=0.2)
+        given = Posterior(PointCloud(group), energy).given(x, max_evaluations=bound)
+        at = group.retract(g.unsqueeze(1), 0.1 * randn(3, 2, 6))
+        curvature = given.curvature(at)
+
+        def residuals(v: Tensor, g: Tensor, x: Tensor) -> Tensor:
+            return energy.residuals(group.action()(group.inverse(group.retract(g, v)), x)[None])[0]
+
+        zero = torch.zeros(6, dtype=torch.float64)
+        for i in range(3):
+            for k in range(2):
+                j = jacfwd(residuals)(zero, at[i, k], x[i])
+                s = residuals(zero, at[i, k], x[i]).square().sum(-1)
+                w = (0.09 / (0.09 + 0.04 * s)).square()
+                assert_relative(curvature[i, k], torch.einsum("qni,q,qnj->ij", j, w, j), 1e-12, event=2)
+
+    def test_is_that_of_the_energy_at_a_perfect_fit(self) -> None:
+        group = Similarity(3)
+        reference, g, x = clouds(group, 2)
+        given = Posterior(PointCloud(group), LeastSquares(PairedPoints(reference))).given(x)
+
+        def energy(v: Tensor) -> Tensor:
+            return given._energy(group.retract(g, v)).sum()
+
+        zero = torch.zeros(2, group.dim, dtype=torch.float64)
+        dense = jacfwd(jacrev(energy))(zero)
+        expected = torch.stack([dense[0, :, 0], dense[1, :, 1]])
+        assert_relative(given.curvature(g.unsqueeze(1))[:, 0], expected, 1e-9, event=2)
+
+    def test_needs_squares(self) -> None:
+        given = Posterior(PointCloud(SE(3)), lambda x: x.square().sum((-2, -1))).given(randn(1, 4, 3))
+        with pytest.raises(ConfigurationError, match="LeastSquares"):
+            given.curvature(SE(3).identity(1, 1, dtype=torch.float64))
+
+
+class TestLevenbergMarquardt:
+    @pytest.mark.parametrize("group", [SE(3), SO(3), Similarity(3), Affine(3)], ids=str)
+    def test_recovers_the_transformation(self, group: LieGroup) -> None:
+        reference, g, x = clouds(group, 4)
+        inverter = Inverter(PointCloud(group), LeastSquares(PairedPoints(reference)), [LevenbergMarquardt(30)])
+        result = inverter(x)
+        assert_relative(result.best(), g, 1e-8)
+        assert float(result.best_energy().max()) < 1e-15
+        assert result.gradient_evaluations == 30
+        assert result.energy_evaluations == 31
+
+    def test_noisy_pose_is_that_of_kabsch(self) -> None:
+        reference, _, x = clouds(SE(3), 3, noise=0.2)
+        found = Inverter(PointCloud(SE(3)), LeastSquares(PairedPoints(reference)), [LevenbergMarquardt(30)])(x).best()
+        centred = reference - reference.mean(0)
+        for i in range(3):
+            rotation, _ = Rotation.align_vectors((x[i] - x[i].mean(0)).numpy(), centred.numpy())
+            assert_relative(found[i, :, :3], torch.as_tensor(rotation.as_matrix()), 1e-7)
+            shift = x[i].mean(0) - found[i, :, :3] @ reference.mean(0)
+            assert_relative(found[i, :, 3], shift, 1e-7)
+
+    def test_robust_minimum_is_that_of_scipy(self) -> None:
+        """A third of the pairs is wrong."""
+        reference, g, x = clouds(SE(3), 1, noise=0.02)
+        x[:, :4] += randn(1, 4, 3, seed=11)
+        energy = LeastSquares(PairedPoints(reference), GemanMcClure(0.2))
+        result = Inverter(PointCloud(SE(3)), energy, [LevenbergMarquardt(40)])(x, initial=g.unsqueeze(1))
+
+        def residuals(v: np.ndarray) -> np.ndarray:
+            moved = SE(3).action()(SE(3).inverse(SE(3).retract(g[0], torch.as_tensor(v))), x[0])
+            s = (moved - reference).square().sum(-1)
+            return (0.04 * s / (0.04 + s)).sqrt().numpy()
+
+        expected = least_squares(residuals, np.zeros(6), xtol=1e-15, ftol=1e-15, gtol=1e-15)
+        assert abs(float(result.best_energy()) - expected.cost) < 1e-9
+        assert_relative(SE(3).log(SE(3).compose(SE(3).inverse(g), result.best()))[0], torch.as_tensor(expected.x), 1e-4)
+
+    def test_never_ends_higher(self) -> None:
+        reference, _, x = clouds(SE(3), 2, noise=0.3)
+        energy = LeastSquares(NearestPoints(reference), Trimmed(0.7))
+        start = random_elements(SE(3), 2, 20, std=1.5, seed=9)
+        before = Posterior(PointCloud(SE(3)), energy).given(x).energies(start)
+        result = Inverter(PointCloud(SE(3)), energy, [LevenbergMarquardt(5, damping=1e-8)])(x, initial=start)
+        assert bool((result.energies <= before).all())
+        assert_relative(result.energies, Posterior(PointCloud(SE(3)), energy).given(x).energies(result.elements), 1e-12)
+
+    def test_chains_without_energy_stay(self) -> None:
+        reference, g, x = clouds(SE(3), 1)
+        start = g.unsqueeze(1).repeat(1, 2, 1, 1)
+        start[0, 1] = math.nan
+        inverter = Inverter(PointCloud(SE(3)), LeastSquares(NearestPoints(reference)), [LevenbergMarquardt(4)])
+        result = inverter(x, initial=start)
+        assert result.failures.tolist() == [[0, 4]]
+        assert torch.isfinite(result.energies).tolist() == [[True, False]]
+        assert_relative(result.elements[0, 0], g[0], 1e-10)
+
+    def test_directions_that_change_nothing(self) -> None:
+        """A cloud on a line may turn about it: a curvature of rank five."""
+        line = torch.linspace(-1, 1, 7).double().unsqueeze(-1) * torch.tensor([1.0, 0.0, 0.0]).double()
+        x = SE(3).action()(random_elements(SE(3), 1, std=0.5), line)
+        result = Inverter(PointCloud(SE(3)), LeastSquares(PairedPoints(line)), [LevenbergMarquardt(30)])(x)
+        assert float(result.best_energy()) < 1e-12
+        assert bool(torch.isfinite(result.elements).all())
+
+    def test_with_the_determinant(self) -> None:
+        """The gradient is that of the whole energy: the minimum with log-determinant is stationary for it."""
+        reference, _, x = clouds(Similarity(3), 2, noise=0.1)
+        action, energy = PointCloud(Similarity(3)), LeastSquares(PairedPoints(reference), std=0.1)
+        inverter = Inverter(action, energy, [LevenbergMarquardt(60)], log_det=True)
+        given = Posterior(action, energy, log_det=True).given(x)
+        found = inverter(x).elements
+        zero = torch.zeros(2, 1, 7, dtype=torch.float64)
+        gradient, _ = given.gradient(lambda v: Similarity(3).perturb(found, v), zero)
+        assert float(gradient.abs().max()) < 1e-4
+
+    def test_float32(self) -> None:
+        reference, g, x = clouds(SE(3), 2)
+        inverter = Inverter(
+            PointCloud(SE(3)), LeastSquares(NearestPoints(reference.float(), 0.3)), [LevenbergMarquardt(10)]
+        )
+        result = inverter(x.float(), initial=g.float().unsqueeze(1))
+        assert result.elements.dtype == torch.float32
+        assert_relative(result.best().double(), g, 1e-5)
+
+    def test_other_energies_are_refused(self) -> None:
+        for stage in (LevenbergMarquardt(2), Laplace(3)):
+            inverter = Inverter(PointCloud(SE(3)), lambda x: x.square().sum((-2, -1)), [stage])
+            with pytest.raises(ConfigurationError, match="LeastSquares"):
+                inverter(randn(1, 4, 3))
+
+
+class TestUnder:
+    def test_sees_the_other_energy(self) -> None:
+        reference, g, x = clouds(SE(3), 2)
+        other = LeastSquares(PairedPoints(reference))
+        calls: list[int] = []
+        inverter = Inverter(
+            PointCloud(SE(3)),
+            LeastSquares(PairedPoints(reference + 1.0)),
+            [Start(3), Under(other, LevenbergMarquardt(20), Choose(1))],
+            progress=lambda done, total: calls.append(total - done),
+        )
+        result = inverter(x)
+        assert_relative(result.best(), g, 1e-8)
+        assert_relative(result.energies, torch.full((2, 1), 18.0, dtype=torch.float64), 1e-6)  # of the inverter's own
+        assert result.gradient_evaluations == 60
+        assert calls[-1] == 0
+
+
+class TestLaplace:
+    def test_weights_of_two_wells(self) -> None:
+        """In the plane, energies min(|p - a|^2 / s^2 / 2 + e, |p - b|^2 / t^2 / 2 + f): known shares and widths."""
+        centres = torch.tensor([[0.0, 0.0], [10.0, 0.0]], dtype=torch.float64)
+        widths, offsets = torch.tensor([0.3, 0.6]).double(), torch.tensor([0.2, 0.9]).double()
+
+        def residuals(x: Tensor) -> Tensor:
+            d = x[:, 0, None] - centres
+            energies = (d.square().sum(-1) / widths.square() + 2.0 * offsets).detach()
+            k = energies.argmin(-1)
+            scaled = d[torch.arange(len(x)), k] / widths[k, None]
+            return torch.cat([scaled, (2.0 * offsets[k, None]).sqrt()], -1)
+
+        x = torch.zeros(1, 1, 2, dtype=torch.float64)
+        # nine chains of ten end in the first well
+        start = torch.cat([0.5 * randn(9, 2), -centres[1:] + 0.1])[None]
+        inverter = Inverter(
+            PointCloud(Translation(2)), LeastSquares(residuals), [LevenbergMarquardt(20), Laplace(4000)]
+        )
+        result = inverter(x, initial=start, generator=seeded(0))
+        points = -result.elements[0]
+        first = points[:, 0] < 5.0
+        mass = widths.square() * (-offsets).exp()
+        assert abs(float(first.double().mean()) - float(mass[0] / mass.sum())) < 1e-3
+        for part, centre, width in zip((points[first], points[~first]), centres, widths, strict=True):
+            assert float((part.mean(0) - centre).abs().max()) < 0.06
+            assert_relative(part.std(0), width.expand(2), 0.06, floor=0.0)
+
+    def test_agrees_with_tied(self) -> None:
+        """One well: the spread of the posterior is that of a diffusion's sample, and of linear theory."""
+        reference, g, x = clouds(SO(3), 1, noise=0.0)
+        energy = LeastSquares(PairedPoints(reference), std=0.2)
+        action = PointCloud(SO(3))
+        sample = Inverter(action, energy, [LevenbergMarquardt(20), Laplace(2000)])(x, generator=seeded(0))
+        curvature = Posterior(action, energy).given(x).curvature(g.unsqueeze(1))[0, 0]
+        v = SO(3).log(SO(3).compose(SO(3).inverse(g), sample.elements[0]))
+        assert_relative(
+            torch.cov(v.T), torch.linalg.inv(curvature), 0.1 * float(torch.linalg.inv(curvature).max()), floor=1.0
+        )
+        diffused = TIED(action, energy, steps=100, num_mc=16, num_hypotheses=400)(x, generator=seeded(1))
+        w = SO(3).log(SO(3).compose(SO(3).inverse(g), diffused.elements[0]))
+        assert_relative(w.std(0), v.std(0), 0.25, floor=0.0)
+
+    def test_nothing_found(self) -> None:
+        x = randn(1, 4, 3)
+        start = torch.full((1, 2, 3, 4), math.nan, dtype=torch.float64)
+        inverter = Inverter(PointCloud(SE(3)), LeastSquares(NearestPoints(randn(5, 3))), [Laplace(3)])
+        result = inverter(x, initial=start, generator=seeded(0))
+        assert result.found.tolist() == [False]

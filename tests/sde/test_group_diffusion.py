@@ -1,0 +1,198 @@
+"""Three lines from samples to a model: what it learns of known laws, what it keeps, what it refuses."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import affine_line, seeded
+from trivgeo.errors import CheckpointError, ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
+from trivgeo.sde import (
+    DiffusionTransport,
+    ExactDivergence,
+    FlowTransport,
+    GroupDiffusion,
+    HutchinsonDivergence,
+    MomentumTransport,
+    heat_kernel,
+    noise_log_density,
+    probability_flow,
+    stein_z_scores,
+)
+from trivgeo.sde.training import NetworkLessons
+
+KINDS = ("diffusion", "momentum", "flow")
+
+
+CENTRE, STD, SIDE = torch.tensor([1.0, -2.0]), 0.4, 32
+TRUE = -2.0 * (0.5 + math.log(STD * math.sqrt(2.0 * math.pi)))
+UNIFORM = -2.0 * math.log(2.0 * math.pi)
+SOME = torch.tensor([[0.3, -1.0], [1.0, 2.0]])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest) -> GroupDiffusion:
+    """Of a narrow normal law on T^2, hardly trained."""
+    data = CENTRE + STD * torch.randn(1000, 2, generator=seeded(0))
+    fitted = GroupDiffusion(Torus(2), request.param, width=32, depth=1)
+    return fitted.fit(data, steps=150, batch_size=256, learning_rate=5e-3, progress=False)
+
+
+def near(g: Tensor) -> float:
+    """The share of elements within three standard deviations."""
+    return float((Torus(2).wrap(g - CENTRE).norm(dim=-1) < 3.0 * STD).float().mean())
+
+
+class TestModel:
+    def test_density(self, model: GroupDiffusion) -> None:
+        """Of mass one with respect to d theta, however little was learned; periodic; nearer to the law than before."""
+        angle = (torch.arange(SIDE) + 0.5) * (2.0 * math.pi / SIDE)
+        test = CENTRE + STD * torch.randn(100, 2, generator=seeded(9))
+        turned = SOME + 2.0 * math.pi * torch.tensor([[1.0, -2.0], [0.0, 1.0]])
+        grid = torch.cartesian_prod(angle, angle)
+        if model.kind == "momentum":  # the same momenta for both; the grid is left to the other kinds
+            a, b = (model.log_prob(part, tolerance=1e-2) for part in (SOME, turned))
+            of_test = model.log_prob(test, tolerance=1e-3)
+        else:
+            found = model.log_prob(torch.cat([grid, test, SOME, turned]), tolerance=1e-3)
+            mass, of_test, a, b = found.split([SIDE**2, 100, 2, 2])
+            # roughness of so short a training does not average out altogether
+            assert float(mass.exp().sum()) * (2.0 * math.pi / SIDE) ** 2 == pytest.approx(1.0, abs=0.25)
+        assert torch.allclose(a, b, atol=0.02)
+        assert 0.5 * (UNIFORM + TRUE) < float(of_test.mean()) < TRUE + 0.3
+
+    def test_samples(self, model: GroupDiffusion, tmp_path: Path) -> None:
+        """Of the law; a function of the seed; the same from a file."""
+        g = model.sample(300, generator=seeded(1), tolerance=1e-2)
+        assert near(g) > 0.5
+        assert torch.equal(g, model.sample(300, generator=seeded(1), tolerance=1e-2))
+        assert not torch.equal(g, model.sample(300, generator=seeded(2), tolerance=1e-2))
+        path = tmp_path / "model.safetensors"
+        model.save(path)
+        loaded = GroupDiffusion.load(path, Torus(2))
+        assert torch.equal(g, loaded.sample(300, generator=seeded(1), tolerance=1e-2))
+        for group in (Torus(3), Torus(2, scale=0.5), Translation(2)):
+            with pytest.raises(CheckpointError, match="another group"):
+                GroupDiffusion.load(path, group)
+        path.write_bytes(b"nothing")
+        with pytest.raises(CheckpointError, match=r"GroupDiffusion\.save"):
+            GroupDiffusion.load(path, Torus(2))
+
+    def test_random_steps(self, model: GroupDiffusion) -> None:
+        if model.kind == "flow":
+            with pytest.raises(ConfigurationError, match="no random steps"):
+                model.sample(5, steps=10)
+            return
+        assert near(model.sample(300, generator=seeded(1), steps=20)) > 0.5
+
+    def test_hutchinson(self, model: GroupDiffusion) -> None:
+        """The mean over signs (two kinds of pairs in two dimensions) is the exact divergence."""
+        transport, law = model.transport, model.law
+        assert law is not None
+        state = torch.cat([SOME, SOME], -1) if model.kind == "momentum" else SOME
+        group: LieGroup = DirectProduct(Torus(2), Translation(2)) if model.kind == "momentum" else Torus(2)
+        if isinstance(transport, MomentumTransport):
+            flow, which = transport.process(model.network).flow(), range(2, 4)
+        elif isinstance(transport, FlowTransport):
+            flow, which = transport.flow(model.network), range(2)
+        else:
+            assert isinstance(transport, DiffusionTransport)
+            flow, which = probability_flow(Torus(2), transport.schedule, transport.score(model.network)), range(2)
+        field = lambda x: flow.velocity(x, 0.5).vector  # noqa: E731
+        value, exact = ExactDivergence()(group, field, state)
+        many = HutchinsonDivergence(4000).within(which).prepare(value, seeded(0))
+        assert torch.allclose(many(group, field, state)[1], exact, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("group", "kind"),
+    [*((SE(2), kind) for kind in KINDS), (SO(3), "momentum"), (DirectProduct(SU(2), Translation(1)), "flow")],
+    ids=repr,
+)
+def test_runs_on_every_kind_of_group(group: LieGroup, kind: str) -> None:
+    """A few steps: finite densities and samples that are elements."""
+    data = group.random(200, std=0.4, generator=seeded(0))
+    model = GroupDiffusion(group, kind, width=16, depth=1)
+    model.fit(data, steps=3, batch_size=32, progress=False)
+    found = model.log_prob(data[:3], tolerance=1e-2)
+    assert bool(torch.isfinite(found).all()), found
+    g = model.sample(4, generator=seeded(1), tolerance=1e-2)
+    assert g.shape == (4, *group.element_shape)
+    assert float((group.project(g) - g).abs().max()) < 1e-5
+
+
+def test_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that was stopped goes on where it was."""
+    data = Torus(1).random_haar(50, generator=seeded(0))
+    seen: list[int] = []
+    step = NetworkLessons.training_step
+
+    def run(folder: str, last: int = 100) -> GroupDiffusion:
+        """Killed at a step."""
+
+        def counted(self: NetworkLessons, batch: int, index: int) -> Tensor:
+            if self.global_step == last:
+                raise InterruptedError
+            seen.append(self.global_step)
+            return step(self, batch, index)
+
+        monkeypatch.setattr(NetworkLessons, "training_step", counted)
+        model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
+        return model.fit(data, steps=100, batch_size=16, folder=tmp_path / folder, progress=False)
+
+    whole = run("a")
+    with pytest.raises(InterruptedError):
+        run("b", last=60)
+    seen.clear()
+    other = run("b")
+    assert seen == list(range(60, 100))
+    assert torch.allclose(*(m.sample(5, generator=seeded(0)) for m in (whole, other)), atol=1e-4)
+
+
+def test_bad_input() -> None:
+    for arguments, match in ((("SO",), "LieGroup"), ((SO(3), "score"), "kind"), ((SO(3), "flow", -1), "seed")):
+        with pytest.raises(ConfigurationError, match=match):
+            GroupDiffusion(*arguments)  # type: ignore[arg-type]
+    model = GroupDiffusion(SO(3), width=8, depth=1)
+    with pytest.raises(ConfigurationError, match="fitted"):
+        model.sample(3)
+    with pytest.raises(ShapeError, match="train"):
+        model.fit(torch.zeros(3, 3))
+    with pytest.raises(ShapeError, match="at least two"):
+        model.fit(SO(3).identity(1))
+    with pytest.raises(NonFiniteError, match="train"):
+        model.fit(torch.full((4, 3, 3), math.nan))
+    with pytest.raises(ConfigurationError, match="minutes"):
+        model.fit(SO(3).identity(4), minutes=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", [Torus(2), SO(3), SE(2), affine_line()], ids=repr)
+def test_entropy_of_known_laws(group: LieGroup, kind: str) -> None:
+    """The likelihood of a fitted law is within 0.02 nats a dimension of its entropy."""
+    if group.is_compact:
+        kernel = heat_kernel(group)
+        assert kernel is not None
+        draw = lambda n, seed: kernel.sample(torch.full((n,), 0.2), seeded(seed))  # noqa: E731
+        exact = lambda g: kernel.log_density(g, g.new_full((len(g),), 0.2))  # noqa: E731
+    else:
+        law = noise_log_density(group, 0.2)
+        draw = lambda n, seed: group.random(n, std=0.2**0.5, generator=seeded(seed))  # noqa: E731
+        exact = lambda g: law(g) - 0.5 * group.dim * math.log(2.0 * math.pi * 0.2)  # noqa: E731
+    model = GroupDiffusion(group, kind, width=128, depth=2)
+    model.fit(draw(20_000, 0), steps=6000, progress=False)
+    test = draw(2000, 1)
+    volume = 2.0 * math.log(2.0 * math.pi) if isinstance(group, Torus) else 0.0
+    gap = float((exact(test) - volume - model.log_prob(test)).mean())
+    assert abs(gap) < 0.02 * group.dim, gap
+    if not group.is_compact:
+        z = stein_z_scores(
+            group, lambda g: -exact(g), model.sample(2000, generator=seeded(2)), [lambda g: g.flatten(1)[:, 0]]
+        )
+        assert float(z.abs().max()) < 6.0

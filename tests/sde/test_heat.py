@@ -1,0 +1,119 @@
+"""Heat kernels: mass, scores, samples, and the likelihood of the probability flow that they make exact."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.helpers import assert_relative, seeded
+from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
+from trivgeo.sde import (
+    GeometricSchedule,
+    HaarLaw,
+    NormalLaw,
+    fit_terminal_law,
+    flow_likelihood,
+    heat_kernel,
+    probability_flow,
+    trivialized_grad,
+)
+
+KNOWN: list[LieGroup] = [
+    Translation(2, scale=[0.5, 2.0]),
+    Torus(2, scale=[0.6, 1.5]),
+    SO(3, scale=0.8),
+    SU(2),
+    DirectProduct(SO(3), Torus(1), Translation(1), scale=[0.5, 0.5, 0.5, 1.0, 2.0]),
+]
+
+
+@pytest.mark.parametrize("group", KNOWN, ids=repr)
+class TestKernels:
+    @pytest.mark.parametrize("variance", [0.3, 2.9, 3.1, 12.0])
+    def test_score_is_the_gradient(self, group: LieGroup, variance: float) -> None:
+        """In both forms of the series, and where they meet."""
+        kernel = heat_kernel(group)
+        assert kernel is not None
+        v = torch.full((30,), variance / float(group.scale.max()) ** 2, dtype=torch.float64)
+        w = kernel.sample(v, seeded(0))
+        assert_relative(kernel.score(w, v), trivialized_grad(group, lambda x: kernel.log_density(x, v), w), 1e-9)
+
+    @pytest.mark.parametrize("variance", [0.2, 2.0])
+    def test_samples(self, group: LieGroup, variance: float) -> None:
+        """E[X f + f X log k] = 0 of samples ties these to the density."""
+        kernel = heat_kernel(group)
+        assert kernel is not None
+        v = torch.full((4000,), variance, dtype=torch.float64)
+        w = kernel.sample(v, seeded(1))
+        f = lambda x: (x.flatten(1) * torch.arange(1.0, 1.0 + x[0].numel()).double()).sum(-1).sin()  # noqa: E731
+        terms = trivialized_grad(group, f, w) + f(w).unsqueeze(-1) * kernel.score(w, v)
+        assert float((terms.mean(0) / (terms.std(0) / math.sqrt(len(v)))).abs().max()) < 4.5
+
+    def test_forms_meet(self, group: LieGroup) -> None:
+        """The two forms are one function: no jump where one takes over."""
+        kernel = heat_kernel(group)
+        assert kernel is not None
+        for scale in group.scale.unique().tolist():
+            below, above = (torch.full((50,), 3.0 / scale**2 * f, dtype=torch.float64) for f in (1 - 1e-9, 1 + 1e-9))
+            w = kernel.sample(below, seeded(2))
+            assert_relative(kernel.log_density(w, below), kernel.log_density(w, above), 1e-7)
+
+
+@pytest.mark.parametrize("group", [Torus(2), SO(3), SU(2)], ids=repr)
+def test_mass(group: LieGroup) -> None:
+    """The mean of the density over Haar's law of mass one is one."""
+    kernel = heat_kernel(group)
+    assert kernel is not None
+    g = group.random_haar(20_000, generator=seeded(0), dtype=torch.float64)
+    v = torch.full((len(g),), 0.8 if isinstance(group, SO | Torus) else 0.3, dtype=torch.float64)
+    density = kernel.log_density(g, v).exp()
+    assert float((density.mean() - 1.0).abs() / (density.std() / math.sqrt(len(g)))) < 4.0
+
+
+@pytest.mark.parametrize("group", [Torus(2), SO(3), DirectProduct(SO(3), Translation(1))], ids=repr)
+def test_exact_likelihood(group: LieGroup) -> None:
+    """The law k_s is carried to k_(s + sigma^2): the flow finds the density of every element."""
+    kernel = heat_kernel(group)
+    assert kernel is not None
+    schedule, first = GeometricSchedule(0.3, 2.0), 0.1
+    v = torch.full((12,), first, dtype=torch.float64)
+    g = kernel.sample(v, seeded(3))
+
+    def score(x: torch.Tensor, t: float) -> torch.Tensor:
+        return kernel.score(x, x.new_full(group.batch_shape(x), first + schedule.variance(0.0, t)))
+
+    end = v + schedule.variance(0.0, 1.0)
+    found = flow_likelihood(
+        probability_flow(group, schedule, score), g, lambda x: kernel.log_density(x, end), tolerance=1e-4
+    )
+    assert_relative(found.log_density, kernel.log_density(g, v), 2e-3)
+
+
+def test_unknown() -> None:
+    for group in (SE(2), SO(4), SO(3, scale=[1.0, 1.0, 2.0]), Torus(2, scale=[[1.0, 1.0], [0.0, 1.0]])):
+        assert heat_kernel(group) is None
+    assert heat_kernel(DirectProduct(Torus(1), SE(2))) is None
+
+
+class TestTerminalLaws:
+    def test_normal_law(self) -> None:
+        """On SE(2): its mass in the chart (angle, shift), where left Haar measure is Lebesgue's, is one."""
+        group = SE(2)
+        factor = torch.tensor([[1.2, 0.0, 0.0], [0.2, 0.5, 0.0], [0.1, 0.2, 0.6]], dtype=torch.float64)
+        centre = group.random(1, std=0.3, generator=seeded(0), dtype=torch.float64)[0]
+        law = NormalLaw(group, centre, torch.tensor([0.3, 0.1, 0.0], dtype=torch.float64), factor)
+        side = 4.0
+        box = torch.rand(200_000, 3, generator=seeded(1), dtype=torch.float64)
+        angle, shift = (2.0 * box[:, :1] - 1.0) * math.pi, (2.0 * box[:, 1:] - 1.0) * side
+        density = law.log_density(group.join(group.linear.exp(angle), shift)).exp() * (2.0 * math.pi * (2 * side) ** 2)
+        assert float((density.mean() - 1.0).abs() / (density.std() / math.sqrt(len(box)))) < 4.0
+        assert float(law.log_mass.exp()) < 0.999  # some of it has another logarithm
+        g = law.sample(2000, seeded(2))
+        again = fit_terminal_law(group, g)
+        assert isinstance(again, NormalLaw)
+        assert abs(float((again.log_density(g) - law.log_density(g)).mean())) < 0.05
+
+    def test_haar(self) -> None:
+        assert isinstance(fit_terminal_law(SO(3), SO(3).identity(3)), HaarLaw)

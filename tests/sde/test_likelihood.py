@@ -1,0 +1,154 @@
+"""Densities along flows, against laws in charts that the flow is known to carry into each other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import affine_line, assert_relative, randn, seeded
+from tests.sde.targets import TARGETS, KnownTarget, Normal, VonMises
+from trivgeo._numerics import jvp_columns
+from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.groups import SE, SO, Affine, LieGroup
+from trivgeo.sde import (
+    ConstantSchedule,
+    DormandPrince5,
+    ExactDivergence,
+    HutchinsonDivergence,
+    TrivializedSDE,
+    flow_likelihood,
+    solve,
+    solve_adaptive,
+    uniform_grid,
+)
+
+
+def moved(target: KnownTarget) -> KnownTarget:
+    """The law to which `carrying` carries the target: wider, and shifted."""
+    laws = [
+        Normal(law.mean + 0.3, 1.5 * law.std) if isinstance(law, Normal) else VonMises(law.mean + 0.7, law.kappa)
+        for law in target.laws
+    ]
+    return replace(target, laws=laws)
+
+
+def carrying(target: KnownTarget) -> TrivializedSDE:
+    """Coordinates of the chart move along straight lines; pulled back to the algebra by the chart's derivative."""
+
+    def drift(g: Tensor, t: float) -> Tensor:
+        speeds = []
+        for law, x in zip(target.laws, target.coordinates(g).unbind(-1), strict=True):
+            if isinstance(law, VonMises):
+                speeds.append(torch.full_like(x, 0.7))
+            else:
+                speeds.append(0.3 + math.log(1.5) * (x - law.mean - 0.3 * t))
+        zero = torch.zeros(*target.group.batch_shape(g), target.group.dim, dtype=g.dtype)
+        chart = jvp_columns(lambda v, h: target.coordinates(target.group.perturb(h, v)), zero, g)
+        return (torch.linalg.inv_ex(chart)[0] @ torch.stack(speeds, -1).unsqueeze(-1)).squeeze(-1)
+
+    return TrivializedSDE(target.group, ConstantSchedule(0.0), drift, noisy=False)
+
+
+def log_density(target: KnownTarget, g: Tensor) -> Tensor:
+    """Up to the constants of von Mises' law, which are the same for all."""
+    return -target.energy(g) - sum(math.log(law.std) for law in target.laws if isinstance(law, Normal))
+
+
+class TestLikelihood:
+    @pytest.mark.parametrize("name", ["Aff(1)", "SE(2)", "heat", "Aff(2)"])
+    def test_known_laws(self, name: str) -> None:
+        """Far within 0.01, on groups that are and are not unimodular; without the term a the last would be off."""
+        target = TARGETS[name]
+        g = target.sample(6, seed=3)
+        found = flow_likelihood(carrying(target), g, lambda x: log_density(moved(target), x), tolerance=1e-5)
+        assert_relative(found.log_density, log_density(target, g), 1e-3)
+        assert not found.failures.any()
+        expected = target.coordinates(g)
+        for i, law in enumerate(target.laws):
+            if isinstance(law, Normal):
+                c = law.mean + 0.3 + 1.5 * (expected[:, i] - law.mean)
+                assert_relative(target.coordinates(found.final)[:, i], c, 1e-4)
+
+    @pytest.mark.parametrize("group", [SE(2), affine_line(), Affine(2, scale=0.5)], ids=repr)
+    def test_divergence_of_right_translations(self, group: LieGroup) -> None:
+        """Constant fields move by right translations, under which left Haar measure changes by the modular function."""
+        u = randn(group.dim, seed=1)
+        g = group.random(3, generator=seeded(0), dtype=torch.float64)
+        _, found = ExactDivergence()(group, lambda x: u.expand(*group.batch_shape(x), -1) + 0.0 * x.sum(), g)
+        end = group.log_modular(group.exp(u))
+        assert_relative(found, end.expand(3), 1e-10)
+
+    def test_hutchinson_is_unbiased(self) -> None:
+        group, g, matrix = Affine(2), Affine(2).random(2, generator=seeded(0), dtype=torch.float64), randn(6, 6, seed=2)
+        field = lambda x: x.flatten(-2) @ matrix  # noqa: E731
+        value, exact = ExactDivergence()(group, field, g)
+        many = HutchinsonDivergence(5000).prepare(value, seeded(1))
+        assert_relative(many(group, field, g)[1], exact, 0.1, floor=5.0)
+        first = ExactDivergence(range(2))(group, field, g)[1] + ExactDivergence(range(2, 6))(group, field, g)[1]
+        a = group.algebra.trace_ad_like(g)
+        assert_relative(first + value @ a, exact, 1e-10)
+
+    def test_lost_rows(self) -> None:
+        """Where the field has no value the density is NaN, and counted; the others do not notice."""
+        target = TARGETS["Aff(1)"]
+        flow = carrying(target)
+        g = target.sample(4, seed=3)
+
+        def broken(x: Tensor, t: float) -> Tensor:
+            velocity = flow.velocity(x, t).vector
+            assert velocity is not None
+            lost = torch.arange(len(x)).unsqueeze(-1) == 2
+            return torch.where(lost & (t > 0.5), torch.nan, velocity)
+
+        bad = flow_likelihood(replace(flow, drift=broken), g, lambda x: log_density(moved(target), x))
+        assert bad.failures.tolist() == [0, 0, 1, 0]
+        assert bad.log_density.isnan().tolist() == [False, False, True, False]
+        good = bad.log_density[[0, 1, 3]]
+        assert_relative(good, log_density(target, g)[[0, 1, 3]], 1e-3)
+
+
+class TestPair:
+    @staticmethod
+    def spinning(g: Tensor, t: float) -> Tensor:
+        """Depends on element and time."""
+        return torch.stack([g[..., 0, 1] + t, g[..., 1, 2] * 2.0, 1.0 - g[..., 2, 0] * t], -1)
+
+    def test_order(self) -> None:
+        sde = TrivializedSDE(SO(3), ConstantSchedule(0.0), self.spinning, noisy=False)
+        g = SO(3).random(4, generator=seeded(0), dtype=torch.float64)
+        exact = solve(sde, g, uniform_grid(60), stepper=DormandPrince5()).final
+        errors = [
+            float((solve(sde, g, uniform_grid(n), stepper=DormandPrince5()).final - exact).abs().max()) for n in (4, 8)
+        ]
+        assert math.log2(errors[0] / errors[1]) > 4.6, errors
+
+    @pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
+    def test_tolerance(self, tolerance: float) -> None:
+        sde = TrivializedSDE(SO(3), ConstantSchedule(0.0), self.spinning, noisy=False)
+        g = SO(3).random(4, generator=seeded(0), dtype=torch.float64)
+        there = solve_adaptive(sde, g, 0.0, 2.0, tolerance=tolerance)
+        exact = solve(sde, g, uniform_grid(60, 0.0, 2.0), stepper=DormandPrince5()).final
+        assert float((there.final - exact).abs().max()) < 20 * tolerance
+        back = solve_adaptive(sde, there.final, 2.0, 0.0, tolerance=tolerance)
+        assert float((back.final - g).abs().max()) < 20 * tolerance
+        assert there.evaluations >= 1 + 6 * there.steps
+
+    def test_fewer_steps_where_it_is_easy(self) -> None:
+        sde = TrivializedSDE(SO(3), ConstantSchedule(0.0), self.spinning, noisy=False)
+        g = SO(3).identity(1, dtype=torch.float64)
+        steps = [solve_adaptive(sde, g, 0.0, 2.0, tolerance=tol).steps for tol in (1e-3, 1e-6, 1e-9)]
+        assert steps[0] < steps[1] < steps[2]
+
+    def test_bad_input(self) -> None:
+        sde = TrivializedSDE(SO(3), ConstantSchedule(1.0), self.spinning)
+        g = SO(3).identity(1)
+        with pytest.raises(ConfigurationError, match="without noise"):
+            solve_adaptive(sde, g, 0.0, 1.0)
+        with pytest.raises(DomainError, match="two times"):
+            solve_adaptive(replace(sde, noisy=False), g, 1.0, 1.0)
+        with pytest.raises(ConfigurationError, match="max_steps"):
+            solve_adaptive(replace(sde, noisy=False), g, 0.0, 1.0, tolerance=1e-6, max_steps=2)

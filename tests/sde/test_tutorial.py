@@ -1,0 +1,20 @@
+"""The page "diffusion on your group" runs, and its models have learned something."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+def test_group_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    figure = tmp_path / "figure.png"
+    script = Path(__file__).parents[2] / "docs" / "tutorials" / "group_diffusion.py"
+    monkeypatch.setattr("sys.argv", [str(script), "--figure", str(figure), "--steps", "80"])
+    found = runpy.run_path(str(script), run_name="__main__")
+    for kind, value in found["scores"].items():
+        assert found["uniform"] + 0.5 < value < 0.5, kind
+    assert figure.stat().st_size > 0
+    assert "motions: [3, 3, 3]" in capsys.readouterr().out

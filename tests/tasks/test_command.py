@@ -1,0 +1,82 @@
+"""The command `trivgeo` in any folder, with configurations by name."""
+
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tasks import command, overlays
+from tasks.overlays import CONFIGS
+from trivgeo.errors import ConfigurationError
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_names_of_configurations_are_found_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("heat/tied", "tasks/configs/heat/tied.yaml"):
+        assert overlays.find(name) == CONFIGS / "heat" / "tied.yaml"
+        assert overlays.read(name)["trainer"]["default_root_dir"] == "runs/heat/tied"
+    assert {"heat/tied", "affnist/small", "heat/budget"} <= set(overlays.names())
+    assert not any(name.endswith("/base") for name in overlays.names())
+    assert all(overlays.find(name).is_file() for name in overlays.names())
+    with pytest.raises(ConfigurationError, match=r"nothing.*does not exist.*list"):
+        overlays.read("heat/nothing")
+
+
+def test_a_file_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "tasks" / "configs" / "heat" / "tied.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("trainer: {max_epochs: 7}\n")
+    assert overlays.read("tasks/configs/heat/tied.yaml") == {"trainer": {"max_epochs": 7}}
+    assert overlays.find("heat/tied") == CONFIGS / "heat" / "tied.yaml"
+
+
+def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines() == overlays.names()
+    assert command.main([]) == 0
+    assert "symmetry" in capsys.readouterr().out
+    assert command.main(["symmetry", "u_t = nothing("]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["test", "--config", "heat/nothing"])
+    assert "ConfigurationError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "absent"), [("symmetry", "sympy"), ("test", "lightning")])
+def test_what_is_not_installed_is_named(
+    name: str, absent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda module: None if module == absent else find_spec(module))
+    assert command.main([name, "x"]) == 2
+    assert "pip install 'trivgeo[" in capsys.readouterr().err
+
+
+def test_the_command_needs_neither_lightning_nor_sympy_to_start() -> None:
+    code = "import sys; from tasks.command import main; main(['--version']); print(sorted(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert found.startswith("trivgeo ")
+    assert not {"lightning", "sympy", "matplotlib"} & set(found.splitlines()[-1].split("'"))
+
+
+def test_all_data_of_the_tasks_are_package_data() -> None:
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]
+    shipped = {
+        file
+        for package, globs in patterns.items()
+        for glob in globs
+        for file in (ROOT / Path(*package.split("."))).glob(glob)
+    }
+    listed = subprocess.run(["git", "ls-files", "-z", "tasks", "trivgeo"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:  # an unpacked source distribution holds nothing else
+        files = {path for path in (ROOT / "tasks").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    else:
+        files = {ROOT / name for name in listed.stdout.decode().split("\0") if name}
+    assert {path for path in files if path.suffix != ".py"} <= shipped
+    assert sum(path.stat().st_size for path in shipped) < 10e6
+    assert PROJECT["project"]["scripts"] == {"trivgeo": "tasks.command:main"}

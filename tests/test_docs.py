@@ -1,0 +1,108 @@
+"""What README and docs say is so: code runs, links lead somewhere, tables are of kept results, names are there."""
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT))
+from docs import tables  # noqa: E402
+
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+SHOWN = re.compile(r"^```py\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"(?:trivgeo|python -m tasks) (?:test|fit|sweep)((?: --config[ =][\w./]+)+)")
+# those whose code takes longer than tests may; `make docs` runs all
+HEAVY = {"howto/classifier.md", "howto/lightning.md", "results/transformed_pdes.md"}
+EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
+PUBLIC = ("groups", "actions", "sde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(DOCS))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.slow] if named(p) in HEAVY else []) for p in EXECUTED],
+    ids=[named(path) for path in EXECUTED],
+)
+def test_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All blocks of a page, one after another, and none of them says that something does not hold."""
+    session: dict[str, object] = {}
+    for block in BLOCK.findall(page.read_text()):
+        exec(compile(block, str(page), "exec"), session)
+    assert re.findall(r"^(?:.*: |tensor\()?False\)?$", capsys.readouterr().out, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_shown_code_is_python(page: Path) -> None:
+    for block in SHOWN.findall(page.read_text()):
+        ast.parse(block)
+
+
+def links(path: Path) -> Iterator[str]:
+    """Targets of links and pictures, but for those on other machines."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        if not target.startswith(("http://", "https://", "#")):
+            yield target.partition("#")[0]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [target for target in links(page) if not (page.parent / target).exists()] == []
+
+
+def test_pictures_are_shown() -> None:
+    shown = {(page.parent / target).resolve() for page in TEXTS for target in links(page)}
+    assert {path for path in (DOCS / "images").rglob("*.*") if path not in shown} == set()
+
+
+def test_commands_name_configurations_of_ours() -> None:
+    from tasks.overlays import CONFIGS, find
+
+    files = [
+        (page.name, name)
+        for page in TEXTS
+        for options in COMMAND.findall(page.read_text())
+        for name in re.findall(r"--config[ =]([\w./]+)", options)
+        if name not in ("FILE", "mine.yaml")
+    ]
+    assert len(files) > 15
+    assert [entry for entry in files if not find(entry[1]).resolve().is_relative_to(CONFIGS)] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    pages = re.findall(r"[\w/]+\.md", text)
+    assert yaml.safe_load(text)["site_name"] == "trivgeo"
+    assert sorted(pages) == [named(path) for path in PAGES]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "\n".join(path.read_text() for path in (DOCS / "api").glob("*.md"))
+    listed = set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
+    names = {f"trivgeo.{part}.{name}" for part in PUBLIC for name in importlib.import_module(f"trivgeo.{part}").__all__}
+    modules = {"trivgeo.checks", "trivgeo.expressions"}  # shown whole
+    missing = {name for name in names - listed if name.rpartition(".")[0] not in modules}
+    unknown = {name for name in listed - names - modules if not name.startswith("trivgeo.symmetry.result.")}
+    assert (missing, unknown) == (set(), set())
+
+
+@pytest.mark.parametrize("page", tables.texts(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_tables_are_those_of_kept_results(page: Path) -> None:
+    """`python -m docs.tables` writes them."""
+    assert tables.refreshed(page.read_text()) == page.read_text()
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 1000

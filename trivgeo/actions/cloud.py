@@ -1,0 +1,80 @@
+"""The action of transformations of space on clouds of points."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import Action, LieGroup
+
+__all__ = ["PointCloud"]
+
+
+@final
+class PointCloud(Action):
+    """A transformation of R^n applied to clouds of points ``[*batch, m, n]``, in no order.
+
+    One cloud is one datum: `is_valid` and `log_abs_det_jacobian` are of all its points.
+
+    Args:
+        group: a group with an action on points of one number n of coordinates: ``SE(3)``, ``SO(3)``,
+            ``Similarity(3)``, ``Affine(2)``, ``GLPlus(3)``, ``Projective(2)``, ...
+
+    Raises:
+        ConfigurationError: the group does not act on points, or on points of several dimensions.
+
+    Example:
+        >>> action = PointCloud(Translation(2))
+        >>> action(torch.tensor([1.0, 0.0]), torch.zeros(3, 2))[0]
+        tensor([1., 0.])
+    """
+
+    def __init__(self, group: LieGroup) -> None:
+        if not isinstance(group, LieGroup):
+            raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
+        self.group = group
+        self.point_action = group.action()
+        if len(self.point_action.point_dims) != 1:
+            raise ConfigurationError(
+                f"group: expected one that acts on points of one number of coordinates, got {group!r}, which acts on "
+                f"points of {' or '.join(map(str, self.point_action.point_dims))}"
+            )
+        (self.point_dim,) = self.point_action.point_dims
+
+    def __repr__(self) -> str:
+        """The group."""
+        return f"PointCloud({self.group!r})"
+
+    def __call__(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*out m n"]:
+        """The moved clouds; NaN at points where a local action is not defined.
+
+        Raises:
+            ShapeError: an element or a cloud has the wrong shape, or the batches do not broadcast.
+        """
+        return self.point_action(g, x)
+
+    def is_valid(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Bool[Tensor, "*out"]:
+        """Whether every point of the cloud has an image."""
+        return self.point_action.is_valid(g, x).all(-1)
+
+    def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*out"]:
+        """The sum over the points of the logarithm of the determinant of the transformation there."""
+        return self.point_action.log_abs_det_jacobian(g, x)
+
+    def batch_shape(self, x: Any) -> Any:
+        """All dimensions but the points and their coordinates."""
+        return self.point_action.batch_shape(x)
+
+    def check_data(self, x: Any, name: str = "x") -> None:
+        """Raise a typed error unless ``x`` is a tensor ``[*batch, m, n]`` with at least one point.
+
+        Raises:
+            ConfigurationError: another type.
+            ShapeError: other coordinates, or a cloud without points.
+        """
+        self.point_action.check_data(x, name)
+        if x.shape[-2] == 0:
+            raise ShapeError(f"{name}: expected at least one point, got {list(x.shape)}")

@@ -1,0 +1,177 @@
+"""Rotations of space by quaternions and by Euler angles, and the sphere as a quotient of the rotations.
+
+Rotation vectors (axis times angle) are algebra vectors: ``SO(3).exp(v)`` and ``SO(3).log(r)``. Homogeneous matrices of
+rigid motions are ``SE(3).homogeneous(g)`` and ``SE(3).from_homogeneous(matrix)``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import in_single
+from trivgeo._random import normal
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups.orthogonal import SO, is_proper, quaternion
+
+__all__ = [
+    "rotation_from_euler",
+    "rotation_from_quaternion",
+    "rotation_to_euler",
+    "rotation_to_quaternion",
+    "sphere_from_rotation",
+    "sphere_to_rotation",
+]
+
+_LOCK = 1e-7
+"""Distance in radians from gimbal lock within which the third angle is set to zero."""
+
+
+def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
+    """The rotation of a quaternion (w, x, y, z), scalar first, of any length but zero (NaN there).
+
+    Raises:
+        ShapeError: no four numbers.
+
+    Example:
+        >>> rotation_from_quaternion(torch.tensor([1.0, 0.0, 0.0, 1.0]))  # a quarter turn about z
+        tensor([[ 0., -1.,  0.],
+                [ 1.,  0.,  0.],
+                [ 0.,  0.,  1.]])
+    """
+    _check_last("q", q, 4)
+    w, x, y, z = q.unbind(-1)
+    double = 2.0 / (q * q).sum(-1)
+    rows = [
+        1.0 - double * (y * y + z * z), double * (x * y - w * z), double * (x * z + w * y),
+        double * (x * y + w * z), 1.0 - double * (x * x + z * z), double * (y * z - w * x),
+        double * (x * z - w * y), double * (y * z + w * x), 1.0 - double * (x * x + y * y),
+    ]  # fmt: skip
+    return torch.stack(rows, -1).unflatten(-1, (3, 3))
+
+
+def rotation_to_quaternion(r: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
+    """The unit quaternion (w, x, y, z), scalar first, of a rotation; of the two the one with w >= 0.
+
+    Accurate at every angle; at a half turn, where w = 0, one of the two.
+
+    Raises:
+        ShapeError: no matrices 3 x 3.
+    """
+    SO(3).check_elements(r, "r")
+    q = torch.stack(quaternion(r), -1)
+    return q / q.norm(dim=-1, keepdim=True)
+
+
+def rotation_from_euler(angles: Float[Tensor, "*batch 3"], axes: str = "xyz") -> Float[Tensor, "*batch 3 3"]:
+    """The rotation by three angles in radians about three axes, in this order.
+
+    Args:
+        angles: one for each axis.
+        axes: three of ``x``, ``y``, ``z``, neighbours different: about the fixed axes of space. In capitals: about
+            the axes that turn with the body. The convention of ``scipy.spatial.transform.Rotation``.
+
+    Raises:
+        ConfigurationError: other axes.
+        ShapeError: no three angles.
+    """
+    order, fixed = _check_axes(axes)
+    _check_last("angles", angles, 3)
+    units = torch.eye(3, dtype=angles.dtype, device=angles.device)
+    first, second, third = (SO(3).exp(angles[..., k, None] * units[axis]) for k, axis in enumerate(order))
+    return third @ second @ first if fixed else first @ second @ third
+
+
+def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Float[Tensor, "*batch 3"]:
+    r"""Three angles in radians about three axes, the inverse of `rotation_from_euler`, whose conventions hold.
+
+    The first and the third are in :math:`[-\pi, \pi]`, the second in :math:`[-\pi/2, \pi/2]` for three different axes
+    and in :math:`[0, \pi]` for others. Within 1e-7 of an end of the range of the second (gimbal lock) the other two
+    are not determined one by one: the third is set to zero, and derivatives there mean nothing. By the quaternion
+    (Bernardes and Viollet 2022).
+
+    Args:
+        r: rotations.
+        axes: see `rotation_from_euler`.
+
+    Raises:
+        ConfigurationError: other axes.
+        ShapeError: no matrices 3 x 3.
+    """
+    order, fixed = _check_axes(axes)
+    SO(3).check_elements(r, "r")
+    i, j, k = order if fixed else order[::-1]
+    proper = i == k
+    k = 3 - i - j if proper else k
+    sign = float((i - j) * (j - k) * (k - i) // 2)
+    w, *u = quaternion(r)
+    a, b, c, d = w, u[i], u[j], sign * u[k]
+    if not proper:
+        a, b, c, d = a - c, b + d, c + a, d - b
+    middle = 2.0 * torch.atan2(torch.hypot(c, d), torch.hypot(a, b))
+    half_sum, half_difference = torch.atan2(b, a), torch.atan2(d, c)
+    low, high = middle <= _LOCK, middle >= math.pi - _LOCK
+    # locked: only the sum, or the difference, of the outer angles is known, and the third of the caller is zero
+    first, last = half_sum - half_difference, half_sum + half_difference
+    if fixed:
+        first = torch.where(low, 2.0 * half_sum, torch.where(high, -2.0 * half_difference, first))
+        last = torch.where(low | high, 0.0, last)
+    else:
+        last = torch.where(low, 2.0 * half_sum, torch.where(high, 2.0 * half_difference, last))
+        first = torch.where(low | high, 0.0, first)
+    if not proper:
+        last, middle = sign * last, middle - 0.5 * math.pi
+    turn = 2.0 * math.pi
+    first, last = (x - turn * torch.round(x / turn) for x in (first, last))
+    return torch.stack([first, middle, last] if fixed else [last, middle, first], -1)
+
+
+def sphere_from_rotation(g: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k"]:
+    """The point of the sphere S^n, k = n + 1, to which a rotation of SO(n + 1) takes the pole: its first column.
+
+    The quotient map SO(n + 1) -> S^n; it takes the Haar law to the uniform one. Sample on the group, then project.
+    """
+    return g[..., 0]
+
+
+def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator | None = None) -> Tensor:
+    """A rotation of SO(n + 1), k = n + 1, that takes the pole to the point x of S^n, uniform among all of them.
+
+    Args:
+        x: points, of any length but zero.
+        generator: of the random rotation about the pole.
+
+    Raises:
+        ShapeError: points of fewer than two coordinates.
+    """
+    if x.ndim < 1 or x.shape[-1] < 2:
+        raise ShapeError(f"x: expected points [*batch, k] with k of at least 2, got {list(x.shape)}")
+    return in_single(lambda x: _frame(x, generator), x)
+
+
+def _frame(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The orthonormal basis that begins with x, by QR; the sign of the last vector makes it a rotation."""
+    k = x.shape[-1]
+    others = normal((*x.shape, k - 1), x, generator)
+    q, r = torch.linalg.qr(torch.cat([x.unsqueeze(-1), others], -1))
+    q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
+    sign = torch.where(is_proper(q), 1.0, -1.0).to(q.dtype)
+    return torch.cat([q[..., :-1], q[..., -1:] * sign[..., None, None]], -1)
+
+
+def _check_axes(axes: str) -> tuple[tuple[int, int, int], bool]:
+    """The axes as numbers, and whether they are fixed."""
+    letters = axes.lower() if isinstance(axes, str) else ""
+    known = len(letters) == 3 and set(letters) <= set("xyz") and axes in (letters, letters.upper())
+    if not known or letters[0] == letters[1] or letters[1] == letters[2]:
+        raise ConfigurationError(f"axes: expected three of x, y, z (or of X, Y, Z), neighbours different, got {axes!r}")
+    i, j, k = ("xyz".index(letter) for letter in letters)
+    return (i, j, k), axes == letters
+
+
+def _check_last(name: str, x: Tensor, size: int) -> None:
+    if x.ndim < 1 or x.shape[-1] != size:
+        raise ShapeError(f"{name}: expected [*batch, {size}], got {list(x.shape)}")

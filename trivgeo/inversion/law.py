@@ -1,0 +1,62 @@
+"""Laws of random transformations: what they say of the noise that covers them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trivgeo._random import keyed
+from trivgeo.errors import DomainError
+from trivgeo.groups import LieGroup
+from trivgeo.sde import GeometricSchedule
+
+__all__ = ["Law", "noise_between", "spread_of"]
+
+Law = Callable[[int, torch.Generator], Tensor]
+"""(count, generator) to elements ``[count, *element_shape]``."""
+
+_SAMPLES = 4096
+_FLOOR = 0.05
+
+
+def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
+    r"""A basis ``[n, n]``, for the ``scale`` of the group, in which a law of elements has unit spread.
+
+    The root of the second moment of :math:`\log g`; directions in which the law hardly moves have a twentieth of the
+    largest spread.
+
+    Args:
+        group: the group.
+        law: see `LearnedInverter.fit`.
+        seed: of the elements drawn.
+
+    Raises:
+        ShapeError: what the law draws are no elements.
+        DomainError: fewer than half of them have a logarithm, or all are the identity.
+    """
+    g = law(_SAMPLES, keyed(seed, 3))
+    group.check_elements(g, "law")
+    v = group.with_scale(None).log(g.double().cpu())
+    v = v[torch.isfinite(v).all(-1)]
+    if len(v) < _SAMPLES // 2:
+        raise DomainError(f"law: expected elements most of which have a logarithm, got {len(v)} of {_SAMPLES}")
+    values, vectors = torch.linalg.eigh(v.mT @ v / len(v))
+    largest = float(values[-1])
+    if not largest > 0:
+        raise DomainError("law: expected transformations, got the identity alone")
+    return vectors @ torch.diag(values.clamp(min=_FLOOR**2 * largest).sqrt()) @ vectors.mT
+
+
+def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, float]:
+    r"""A geometric schedule of level ``highest`` at time 1, and the time at which its level is ``lowest``.
+
+    Its ratio is that of the levels: :math:`\sigma_1^2 = \gamma_{\min}^2 (r^2 - 1) / (2 \log r)`.
+    """
+    ratio = 2.0 * highest / lowest
+    rate = math.log(ratio)
+    minimum = highest * math.sqrt(2.0 * rate / (ratio**2 - 1.0))
+    time = 0.5 * math.log1p(2.0 * rate * (lowest / minimum) ** 2) / rate
+    return GeometricSchedule(minimum, ratio * minimum), time

@@ -1,0 +1,83 @@
+"""Pictures of inversions of images and of energies; needs matplotlib."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from matplotlib import pyplot as plt
+from torch import Tensor
+
+from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_type
+from trivgeo.groups import Action
+
+if TYPE_CHECKING:
+    from trivgeo.inversion.check import EnergyCheck
+    from trivgeo.inversion.result import InversionResult
+
+__all__ = ["angle_and_scale", "draw_well", "show_images"]
+
+
+def angle_and_scale(action: Action, g: Tensor) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """By how much an element turns (radians, from x to y) and enlarges the plane at the middle of the frame.
+
+    Of the linear part A there: the angle of its nearest rotation, and the root of its determinant.
+
+    Args:
+        action: an `ImageWarp`.
+        g: elements ``[*batch, *element_shape]``.
+
+    Raises:
+        ConfigurationError: another action.
+    """
+    warp = check_type("action", action, ImageWarp)
+    a = warp.point_action.jacobian(g, g.new_zeros(1, 2)).squeeze(-3)
+    angle = torch.atan2(a[..., 1, 0] - a[..., 0, 1], a[..., 0, 0] + a[..., 1, 1])
+    return angle, torch.linalg.det(a).abs().sqrt()
+
+
+def show_images(result: InversionResult, x: Float[Tensor, "b c h w"], count: int = 4) -> Any:
+    """The given images, the restored ones, and their hypotheses over angle and scale; returns the figure.
+
+    Args:
+        result: of the images.
+        x: the images that were inverted.
+        count: how many of them to show.
+    """
+    count = min(count, len(x))
+    restored = result.restore(x)
+    angle, scale = angle_and_scale(result.action, result.elements)
+    best_angle, best_scale = angle_and_scale(result.action, result.best())
+    low, high = float(x.min()), float(x.max())
+    figure, axes = plt.subplots(3, count, figsize=(2.2 * count, 6.6), squeeze=False, layout="constrained")
+    for i in range(count):
+        for row, (title, images) in enumerate((("given", x), ("restored", restored))):
+            picture = images[i].detach().float().cpu().movedim(0, -1)
+            picture = picture.clamp(low, high).sub(low) / max(high - low, 1e-12)
+            axes[row, i].imshow(picture.squeeze(-1), cmap="gray_r" if picture.shape[-1] == 1 else None, vmin=0, vmax=1)
+            axes[row, i].set_title(title)
+            axes[row, i].set_axis_off()
+        axes[2, i].scatter(angle[i].rad2deg().cpu(), scale[i].cpu(), s=8, alpha=0.5)
+        axes[2, i].scatter(best_angle[i].rad2deg().cpu(), best_scale[i].cpu(), marker="x", color="tab:red")
+        axes[2, i].set(xlabel="angle (degrees)", ylabel="scale" if i == 0 else None, xlim=(-180, 180))
+    return figure
+
+
+def draw_well(check: EnergyCheck, axes: Any = None) -> Any:
+    """See `EnergyCheck.plot`."""
+    if axes is None:
+        axes = plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
+    radii, rises = check.well.radii.numpy(), check.well.rises.clamp(max=1e30).numpy()
+    axes.fill_between(radii, rises[:, 0], rises[:, 2], alpha=0.3)
+    axes.plot(radii, rises[:, 1])
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.axhline(check.well.depth, color="tab:gray", linestyle="--", linewidth=0.8)
+    axes.set(
+        xscale="log",
+        xlabel="distance from the clean datum (spread of the law = 1)",
+        ylabel="rise of the energy",
+        title=f"{check.share_below:.0%} of random transformations lie below",
+    )
+    return axes

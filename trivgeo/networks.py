@@ -1,0 +1,191 @@
+"""Networks that a file can hold: safetensors, with all that rebuilds the network in the header."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trivgeo.errors import CheckpointError
+
+__all__ = ["Network", "NetworkFile", "class_path", "initialise", "read_file", "write_file"]
+
+
+class Network(nn.Module, ABC):
+    """A network that a file can hold: it says what its constructor was given."""
+
+    @property
+    @abstractmethod
+    def architecture(self) -> dict[str, Any]:
+        """Constructor arguments that rebuild a network of this shape (plain types)."""
+
+    def initialise(self, seed: int) -> None:
+        """Draw initial weights in place, a function of the seed alone, by `initialise`."""
+        initialise(self, torch.Generator().manual_seed(seed))
+
+
+def initialise(network: nn.Module, generator: torch.Generator) -> None:
+    """Draw initial weights in place: normal with variance 2 / fan_in (He et al. 2015), biases zero.
+
+    Parameters of one dimension that are no biases, those of normalisation, keep what their constructor gave.
+    """
+    for name, parameter in network.named_parameters():
+        if parameter.ndim > 1:
+            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+
+
+NetworkT = TypeVar("NetworkT", bound=Network)
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class NetworkFile:
+    """What a safetensors file of a network holds.
+
+    Attributes:
+        path: where it was read.
+        header: entries of text; those besides ``network`` are JSON, see `entry`.
+        tensors: the weights and buffers by name.
+    """
+
+    path: Path
+    header: dict[str, str]
+    tensors: dict[str, Tensor]
+
+    def entry(self, key: str) -> dict[str, Any]:
+        """An entry of the header.
+
+        Raises:
+            CheckpointError: it is missing, or no JSON object.
+        """
+        try:
+            value = json.loads(self.header[key])
+        except (KeyError, json.JSONDecodeError) as error:
+            raise CheckpointError(
+                f"{self.path}: expected {key!r} in the safetensors header, as JSON: {error}"
+            ) from error
+        if not isinstance(value, dict):
+            raise CheckpointError(
+                f"{self.path}: expected header entry {key!r} to be an object, got {type(value).__name__}"
+            )
+        return value
+
+    def build(self, kind: type[NetworkT]) -> NetworkT:
+        """The network, in evaluation mode, its parameters constant (no gradients).
+
+        Args:
+            kind: the class that it must have, or one that this is derived from.
+
+        Raises:
+            CheckpointError: the file holds a network of another class, or its tensors do not fit its architecture.
+        """
+        found, architecture = self._class(kind), self.entry("architecture")
+        try:
+            network = found(**architecture)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.path}: the header's architecture {architecture} is no {found.__name__}: {error}"
+            ) from error
+        return self.fill(network)
+
+    def fill(self, network: ModuleT) -> ModuleT:
+        """Put the tensors into a network of their shapes, which ends in evaluation mode, its parameters constant.
+
+        Raises:
+            CheckpointError: they do not fit.
+        """
+        dtypes = {tensor.dtype for tensor in self.tensors.values() if tensor.is_floating_point()}
+        if len(dtypes) == 1:
+            network.to(dtypes.pop())
+        expected = {name: (list(tensor.shape), tensor.dtype) for name, tensor in network.state_dict().items()}
+        found = {name: (list(tensor.shape), tensor.dtype) for name, tensor in self.tensors.items()}
+        faults = [f"missing {name} {expected[name]}" for name in expected.keys() - found.keys()]
+        faults += [f"unexpected {name} {found[name]}" for name in found.keys() - expected.keys()]
+        faults += [
+            f"{name}: expected {expected[name]}, got {found[name]}"
+            for name in expected.keys() & found.keys()
+            if expected[name] != found[name]
+        ]
+        if faults:
+            raise CheckpointError(
+                f"{self.path}: tensors do not fit the header's architecture: " + "; ".join(sorted(faults))
+            )
+        network.load_state_dict(dict(self.tensors))
+        return network.eval().requires_grad_(False)
+
+    def _class(self, kind: type[NetworkT]) -> type[NetworkT]:
+        """The class of the header's class path, if it is a ``kind``."""
+        name = self.header.get("network")
+        if name is None:
+            raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got no network of this library")
+        module, _, attribute = name.rpartition(".")
+        try:
+            found = vars(importlib.import_module(module)).get(attribute)
+        except (ImportError, ValueError) as error:
+            raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got {name}: {error}") from error
+        if not isinstance(found, type) or not issubclass(found, kind):
+            raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got {attribute}")
+        return found
+
+
+def class_path(network: nn.Module) -> str:
+    """The full name of a network's class."""
+    kind = type(network)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the state of a network to a safetensors file; a `Network` with its class and architecture.
+
+    A file that is there is replaced only by a whole one.
+
+    Args:
+        network: the network.
+        path: the file; missing parent folders are created.
+        entries: further entries of the header, of plain types.
+
+    Raises:
+        CheckpointError: an entry cannot be written as JSON.
+    """
+    path = Path(path)
+    if isinstance(network, Network):
+        entries = {"architecture": network.architecture, **entries}
+    header = {"network": class_path(network)} if isinstance(network, Network) else {}
+    try:
+        header |= {name: json.dumps(dict(entry)) for name, entry in entries.items()}
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: expected {', '.join(entries)} of plain JSON types: {error}") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    temporary = path.with_suffix(".tmp")
+    save_file(tensors, temporary, metadata=header)
+    temporary.replace(path)
+
+
+def read_file(path: str | Path) -> NetworkFile:
+    """Read a safetensors file, on the CPU; nothing in it is run.
+
+    Raises:
+        CheckpointError: the file is missing or unreadable.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise CheckpointError(f"{path}: expected a readable safetensors file, there is none")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header: dict[str, str] = file.metadata() or {}
+            tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: expected a readable safetensors file: {error}") from error
+    return NetworkFile(path, header, tensors)

@@ -1,0 +1,334 @@
+"""Generative models of elements of any group: from samples to a model that draws and tells densities."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo.checks import check_choice, check_count, check_positive, check_type
+from trivgeo.errors import CheckpointError, ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.group_network import GroupNetwork
+from trivgeo.sde.kinetic import KineticNoise
+from trivgeo.sde.likelihood import Divergence
+from trivgeo.sde.schedule import GeometricSchedule
+from trivgeo.sde.terminal import TerminalLaw, fit_terminal_law, group_mean
+from trivgeo.sde.transport import DiffusionTransport, FlowTransport, MomentumTransport, Transport
+
+__all__ = ["GroupDiffusion"]
+
+KINDS = ("diffusion", "momentum", "flow")
+_NARROWEST = 0.0025  # the noise that stands for none, in units of the widest
+_MIXED = 8.0  # logarithm of what is left of the slowest mode of a compact group
+_ROWS = 4096  # for which laws are fitted
+
+
+class GroupDiffusion(nn.Module):
+    r"""A generative model on a group, in three lines.
+
+    >>> model = GroupDiffusion(Torus(7), kind="diffusion")
+    >>> model.fit(train)
+    >>> samples, log_likelihoods = model.sample(1000), model.log_prob(test)
+
+    ``kind`` is how data and noise are joined: ``"diffusion"``, see `DiffusionTransport`, with a geometric schedule;
+    ``"momentum"``, see `MomentumTransport`; ``"flow"``, see `FlowTransport`. What noise ends at is Haar's law on what
+    is compact of the group, and a normal law elsewhere (`fit_terminal_law`). The levels of noise are taken from the
+    group where it is compact, and from the spread of the data elsewhere.
+
+    Densities are with respect to, factor by factor of a product: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar
+    measure of total mass one on other compact groups, and on others left Haar measure that is Lebesgue measure of the
+    algebra, in the basis of the group, at the identity.
+
+    Args:
+        group: where the data are.
+        kind: "diffusion", "momentum" or "flow".
+        seed: of the initial weights and of the training.
+        width: see `GroupNetwork`, also for ``depth``.
+
+    Attributes:
+        law: what noise ends at; none before `fit`.
+        settings: the levels of noise that `fit` found.
+        lost: rows of the training that did not count, for want of a logarithm.
+
+    Raises:
+        ConfigurationError: a setting is out of range.
+    """
+
+    def __init__(
+        self, group: LieGroup, kind: str = "diffusion", seed: int = 0, *, width: int = 256, depth: int = 3
+    ) -> None:
+        super().__init__()
+        self.group = check_type("group", group, LieGroup)  # type: ignore[type-abstract]
+        self.kind = check_choice("kind", kind, KINDS)
+        self.seed = check_count("seed", seed, 0)
+        self.settings: dict[str, float] = {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            seeing = kind == "momentum" and not group.algebra.is_abelian
+            self.network = GroupNetwork(group, seeing, width, depth)
+        self.law: TerminalLaw | None = None
+        self.lost = 0
+        self._shape = (width, depth)
+
+    @property
+    def transport(self) -> Transport:
+        """How data and noise are joined; there is one once the model is fitted.
+
+        Raises:
+            ConfigurationError: the model is not fitted.
+        """
+        if not self.settings:
+            raise ConfigurationError("model: expected a fitted one; call fit(train) or GroupDiffusion.load")
+        if self.kind == "flow":
+            assert self.law is not None
+            return FlowTransport(self.group, self.law, self.settings["speed"])
+        widest = self.settings["widest"]
+        if self.kind == "diffusion":
+            rate = -math.log(_NARROWEST)
+            top = widest * math.sqrt(2.0 * rate)
+            return DiffusionTransport(self.group, GeometricSchedule(_NARROWEST * top, top))
+        noise = KineticNoise(self.group, 4.0 / widest)
+        first = (1.5 * (_NARROWEST * widest) ** 2 / noise.friction) ** (1.0 / 3.0)
+        return MomentumTransport(noise, first, noise.time_of(widest**2))
+
+    def fit(
+        self,
+        train: Tensor,
+        *,
+        steps: int = 20_000,
+        minutes: float = 10.0,
+        batch_size: int = 512,
+        learning_rate: float = 2e-3,
+        folder: str | Path | None = None,
+        progress: bool = True,
+    ) -> GroupDiffusion:
+        """Train on elements, at most so many steps and minutes; needs Lightning (``pip install trivgeo[training]``).
+
+        Args:
+            train: ``[m, *element_shape]``; on the device, and in the dtype, on which the model shall be.
+            steps: of the optimiser.
+            minutes: after which it stops; the step size falls to zero by then.
+            batch_size: rows of a step, drawn with repetition.
+            learning_rate: at its peak.
+            folder: for checkpoints; a training that was killed goes on from there when called again.
+            progress: show a bar.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ShapeError: the data are no batch of two elements or more.
+            NonFiniteError: they hold NaN or infinity, or what is no element.
+            ConfigurationError: a number is out of range.
+        """
+        from trivgeo.sde.training import NetworkLessons
+        from trivgeo.sde.training import train as run
+
+        self._check(train, "train")
+        if len(train) < 2:
+            raise ShapeError(f"train: expected at least two elements, got {len(train)}")
+        check_positive("learning_rate", learning_rate)
+        settings = {
+            "steps": check_count("steps", steps),
+            "minutes": check_positive("minutes", minutes),
+            "batch_size": check_count("batch_size", batch_size),
+            "learning_rate": learning_rate,
+            "seed": self.seed,
+        }
+        data = self.group.project(train.detach())
+        if not bool(torch.isfinite(data).all()):
+            raise NonFiniteError(f"train: expected elements of {self.group!r}, got rows that are near none")
+        self.to(train)
+        self._adapt(data)
+        lessons = NetworkLessons(self.network, self.transport, data, settings)
+        run(lessons, None if folder is None else Path(folder), progress)
+        self.network.load_state_dict(lessons.average.state_dict())
+        self.network.to(train).eval()
+        self.lost = int(lessons.lost)
+        return self
+
+    def sample(
+        self,
+        number: int,
+        *,
+        generator: torch.Generator | None = None,
+        steps: int | None = None,
+        tolerance: float = 1e-4,
+    ) -> Tensor:
+        """Draw elements, ``[number, *element_shape]``, projected on the group.
+
+        Args:
+            number: how many.
+            generator: the source of the noise, on the device of the model.
+            steps: run so many steps of the stochastic process instead of the flow, whose law is that of `log_prob`; not
+                of kind "flow".
+            tolerance: see `solve_adaptive`.
+
+        Raises:
+            ConfigurationError: the model is not fitted, or a number is out of range.
+        """
+        check_count("number", number)
+        transport, law = self.transport, self.law
+        assert law is not None
+        if steps is not None:
+            check_count("steps", steps)
+        with torch.no_grad():
+            start = law.sample(number, generator)
+            return self.group.project(transport.sample(self.network, start, generator, tolerance, steps))
+
+    def log_prob(
+        self,
+        g: Tensor,
+        *,
+        tolerance: float = 1e-4,
+        divergence: Divergence | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, " b"]:
+        """The log-density of elements, in nats; see `GroupDiffusion` for the measure.
+
+        Args:
+            g: ``[b, *element_shape]``.
+            tolerance: see `solve_adaptive`.
+            divergence: see `flow_likelihood`.
+            generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
+
+        Raises:
+            ShapeError: the elements are no batch of the group's.
+            NonFiniteError: they hold NaN or infinity.
+            ConfigurationError: the model is not fitted.
+        """
+        transport, law = self.transport, self.law
+        assert law is not None
+        self._check(g, "g")
+        if generator is None:
+            generator = torch.Generator(g.device).manual_seed(0)
+        like = next(self.network.parameters())
+        with torch.no_grad():
+            found = transport.log_density(self.network, g.to(like), law, generator, tolerance, divergence)
+        return found - self._log_volume
+
+    def save(self, path: str | Path) -> None:
+        """Write weights, laws and settings to a safetensors file, with the fingerprint of the group.
+
+        Args:
+            path: the file.
+
+        Raises:
+            ConfigurationError: the model is not fitted.
+        """
+        from safetensors.torch import save_file
+
+        tensors = {f"network.{k}": v.contiguous() for k, v in self.network.state_dict().items()}
+        assert self.transport is not None
+        assert self.law is not None
+        tensors |= {f"law.{k}": v.contiguous() for k, v in self.law.state_dict().items()}
+        header = {
+            "group": self.group.fingerprint(),
+            "scale": self.group.scale.tolist(),
+            "kind": self.kind,
+            "seed": self.seed,
+            "shape": list(self._shape),
+            "settings": self.settings,
+        }
+        save_file(tensors, path, metadata={"trivgeo.GroupDiffusion": json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: str | Path, group: LieGroup) -> GroupDiffusion:
+        """Read a model that `save` wrote.
+
+        Args:
+            path: the file.
+            group: the group it is on, with its scale.
+
+        Raises:
+            CheckpointError: the file is none of these, or its model is on another group.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                header: dict[str, Any] = json.loads((file.metadata() or {})["trivgeo.GroupDiffusion"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
+        if not group.matches(header["group"]) or group.scale.tolist() != header["scale"]:
+            raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
+        width, depth = header["shape"]
+        model = cls(group, header["kind"], header["seed"], width=width, depth=depth)
+        model.settings = header["settings"]
+        parts = {name: {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
+                 for name in ("network", "law")}  # fmt: skip
+        like = parts["network"]["first.weight"]
+        model.to(like)
+        model.law = fit_terminal_law(
+            group, group.random(8, std=0.1, generator=torch.Generator().manual_seed(0)).to(like)
+        )
+        try:
+            model.network.load_state_dict(parts["network"])
+            model.law.load_state_dict(parts["law"])
+        except RuntimeError as error:
+            raise CheckpointError(f"{path}: expected tensors of the model in its header: {error}") from error
+        return model.eval()
+
+    def _adapt(self, data: Tensor) -> None:
+        """Levels of noise, the terminal law, the scales of the network."""
+        generator = torch.Generator(data.device).manual_seed(self.seed)
+        rows = data[torch.randperm(len(data), generator=generator, device=data.device)[:_ROWS]]
+        if len(rows) < _ROWS:
+            rows = rows.repeat(_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_ROWS]
+        if self.kind == "flow":
+            self.law = fit_terminal_law(self.group, rows, 1.2)
+            self.settings = {"speed": 1.0}
+            target = self.transport.lesson(rows, generator).target
+            self.settings = {"speed": float(target[torch.isfinite(target).all(-1)].square().mean().sqrt())}
+        else:
+            self.settings = {"widest": _widest(self.group, rows)}
+            noised = self.transport.noised(rows, generator)
+            self.law = fit_terminal_law(self.group, noised[torch.isfinite(noised.flatten(1)).all(-1)])
+        seen = self.transport.lesson(rows, generator).elements
+        self.network.standardise(seen[torch.isfinite(seen.flatten(1)).all(-1)])
+
+    def _check(self, g: Tensor, name: str) -> None:
+        self.group.check_elements(g, name)
+        if len(self.group.batch_shape(g)) != 1:
+            raise ShapeError(f"{name}: expected one batch dimension, got {list(self.group.batch_shape(g))}")
+        if not bool(torch.isfinite(g).all()):
+            raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
+
+    @property
+    def _log_volume(self) -> float:
+        """Of the angles, which Haar measure of mass one does not count."""
+        periods = torch.tensor(self.group.fingerprint()["periods"], dtype=torch.float64)
+        return float(periods[periods > 0].log().sum())
+
+
+def _widest(group: LieGroup, data: Tensor) -> float:
+    r"""The standard deviation of noise that leaves nothing of the data to be seen.
+
+    On a compact group the slowest mode :math:`\chi` has :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, which is read off
+    the entries of an element at the identity; elsewhere three times the widest spread of the data.
+    """
+    if not group.is_compact:
+        _, v = group_mean(group, data)
+        return 3.0 * float(v.std(0).max())
+    e = group.identity(dtype=torch.float64)
+    periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).reshape(group.element_shape)
+    rate = torch.where(periods > 0, 2.0 * math.pi / torch.where(periods > 0, periods, 1.0), 1.0)
+
+    def entries(v: Tensor) -> Tensor:
+        g = group.retract(e, v)
+        return torch.where(periods > 0, (rate * g).cos(), g)
+
+    zero = torch.zeros(group.dim, dtype=torch.float64)
+    h = 1e-3 * torch.eye(group.dim, dtype=torch.float64)
+    at = entries(zero)
+    bend = (entries(h) + entries(-h) - 2.0 * at).sum(0) / 1e-6
+    there = at.abs() > 0.5
+    slowest = float((-0.5 * bend / at)[there].min())
+    return math.sqrt(2.0 * _MIXED / (2.0 * slowest))

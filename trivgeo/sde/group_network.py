@@ -1,0 +1,98 @@
+"""A network on any group: residual layers on smooth functions of the element."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo.checks import check_count
+from trivgeo.groups import LieGroup
+
+__all__ = ["GroupNetwork"]
+
+_WAVES = 16  # of the level
+_HARMONICS = (1.0, 2.0, 3.0, 4.0, 6.0)
+_ENTRY_WAVES = (1.0, 2.0, 4.0)
+
+
+class GroupNetwork(nn.Module):
+    """Elements, levels in [0, 1] and, if it has any use for them, momenta, to vectors ``[*batch, dim]``.
+
+    An entry of an element that is periodic (an angle) enters as sines and cosines of its multiples, so that the network
+    is a function on the group; another one, standardised, as itself and as sines and cosines. Then come residual blocks
+    of two layers with layer normalisation and SiLU, to which the level is added. At first the output is zero.
+
+    Args:
+        group: see `TrivializedSDE`.
+        sees_momentum: whether momenta are given.
+        width: of the layers.
+        depth: number of blocks.
+    """
+
+    def __init__(self, group: LieGroup, sees_momentum: bool = False, width: int = 256, depth: int = 3) -> None:
+        super().__init__()
+        check_count("width", width)
+        check_count("depth", depth)
+        self.group, self.sees_momentum = group, sees_momentum
+        periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).flatten()
+        self._periodic = [i for i, p in enumerate(periods.tolist()) if p > 0]
+        self._plain = [i for i, p in enumerate(periods.tolist()) if not p > 0]
+        self.register_buffer("rates", (2.0 * math.pi / periods[self._periodic]).float(), persistent=False)
+        self.register_buffer("mean", torch.zeros(len(self._plain)))
+        self.register_buffer("std", torch.ones(len(self._plain)))
+        self.rates: Tensor
+        self.mean: Tensor
+        self.std: Tensor
+        size = 2 * len(_HARMONICS) * len(self._periodic) + (1 + 2 * len(_ENTRY_WAVES)) * len(self._plain)
+        self.first = nn.Linear(size + (group.dim if sees_momentum else 0), width)
+        self.level = nn.Sequential(nn.Linear(2 * _WAVES + 1, width), nn.SiLU())
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.last = nn.Linear(width, group.dim)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def standardise(self, g: Tensor) -> None:
+        """Take mean and spread of the entries from elements ``[m, *element_shape]``."""
+        if not self._plain:
+            return
+        entries = g.flatten(1)[:, self._plain]
+        self.mean.copy_(entries.mean(0))
+        self.std.copy_(entries.std(0).clamp(min=1e-3))
+
+    def forward(self, g: Tensor, level: Float[Tensor, "*batch"], momentum: Tensor | None = None) -> Tensor:
+        """See `GroupNetwork`."""
+        flat = g.flatten(-len(self.group.element_shape))
+        features = []
+        if self._periodic:
+            angle = flat[..., self._periodic] * self.rates
+            features += [f for k in _HARMONICS for f in ((k * angle).sin(), (k * angle).cos())]
+        if self._plain:
+            entries = (flat[..., self._plain] - self.mean) / self.std
+            features += [entries, *(f for k in _ENTRY_WAVES for f in ((k * entries).sin(), (k * entries).cos()))]
+        if momentum is not None:
+            features.append(momentum)
+        order = math.pi * torch.arange(1, _WAVES + 1, dtype=level.dtype, device=level.device)
+        wave = order * level.unsqueeze(-1)
+        embedded = self.level(torch.cat([wave.sin(), wave.cos(), level.unsqueeze(-1)], -1))
+        hidden = self.first(torch.cat(features, -1))
+        for block in self.blocks:
+            hidden = block(hidden, embedded)
+        return self.last(nn.functional.silu(self.norm(hidden)))
+
+
+class _Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.inner, self.outer, self.level = (nn.Linear(width, width) for _ in range(3))
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return hidden + self.outer(nn.functional.silu(self.inner(self.norm(hidden)) + self.level(embedded)))

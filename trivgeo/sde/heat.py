@@ -1,0 +1,219 @@
+"""Noise whose law is known: heat kernels on vector groups, tori, SO(3), SU(2) and their products."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import singledispatch
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import normal, uniform
+from trivgeo.groups import SO, SU, DirectProduct, LieGroup, Torus, Translation
+
+__all__ = ["HeatKernel", "heat_kernel"]
+
+_SWITCH = 3.0  # variance, in units of a turn of one radian, where images and harmonics both need few terms
+_IMAGES = 2
+_HARMONICS = 6
+_GRID = 400
+
+
+class HeatKernel(ABC):
+    r"""The law k_t of `NoiseKernel` in closed form; it depends on the schedule only by :math:`V = \int_0^t \gamma^2`.
+
+    Made by `heat_kernel`. Variances ``[*batch]`` have one row for each element; elements are on their device and in
+    their dtype. Densities are for left Haar measure, of total mass one on compact factors, and on vector groups that of
+    the coordinates in the basis.
+    """
+
+    @abstractmethod
+    def sample(self, variance: Float[Tensor, "*batch"], generator: torch.Generator | None = None) -> Tensor:
+        """One element for each variance, ``[*batch, *element_shape]``."""
+
+    @abstractmethod
+    def log_density(self, w: Tensor, variance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """log k_t at elements ``[*batch, *element_shape]``."""
+
+    @abstractmethod
+    def score(self, w: Tensor, variance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
+        """The trivialized gradient of that."""
+
+
+@singledispatch
+def heat_kernel(group: LieGroup) -> HeatKernel | None:
+    """The heat kernel of a group, or ``None`` where it is not known in closed form.
+
+    Known for `Translation`, `Torus` with a scale for each angle, `SO` (3) and `SU` (2) with one scale, and products of
+    these. Of another group: register a function of it, as with any `functools.singledispatch`.
+
+    Args:
+        group: see `TrivializedSDE`.
+    """
+    return None
+
+
+class _Normal(HeatKernel):
+    """On a vector group."""
+
+    def __init__(self, group: LieGroup) -> None:
+        self._group = group
+
+    def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        z = normal((*variance.shape, self._group.dim), variance, generator)
+        return self._group.exp(variance.sqrt().unsqueeze(-1) * z)
+
+    def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
+        v = self._group.log(w)
+        return -0.5 * (v.square().sum(-1) / variance + self._group.dim * (2.0 * math.pi * variance).log())
+
+    def score(self, w: Tensor, variance: Tensor) -> Tensor:
+        return -self._group.log(w) / variance.unsqueeze(-1)
+
+
+class _Wrapped(_Normal):
+    r"""On a torus: images :math:`\sum_k e^{-(\theta + 2 \pi k)^2 / 2 V}`, or harmonics, angle by angle."""
+
+    def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
+        return self._parts(w, variance)[0].sum(-1)
+
+    def score(self, w: Tensor, variance: Tensor) -> Tensor:
+        return self._group.basis.scale.to(w) * self._parts(w, variance)[1]
+
+    def _parts(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-density for Haar measure of mass one, and its derivative, of each angle."""
+        angle = self._group.project(w)
+        scaled = variance.unsqueeze(-1) * self._group.basis.scale.to(w).square()
+        few = scaled < _SWITCH
+        near = torch.where(few, scaled, 1.0).unsqueeze(-1)
+        turns = 2.0 * math.pi * torch.arange(-_IMAGES, _IMAGES + 1, dtype=w.dtype, device=w.device)
+        image = angle.unsqueeze(-1) + turns
+        exponent = -0.5 * image.square() / near
+        images = exponent.logsumexp(-1) + 0.5 * (2.0 * math.pi / near.squeeze(-1)).log()
+        pull = -(exponent.softmax(-1) * image / near).sum(-1)
+        far = torch.where(few, _SWITCH, scaled).unsqueeze(-1)
+        order = torch.arange(1, _HARMONICS, dtype=w.dtype, device=w.device)
+        size = 2.0 * (-0.5 * order.square() * far).exp()
+        wave = order * angle.unsqueeze(-1)
+        total = 1.0 + (size * wave.cos()).sum(-1)
+        slope = -(size * order * wave.sin()).sum(-1) / total
+        return torch.where(few, images, total.log()), torch.where(few, pull, slope)
+
+
+class _Rotations(HeatKernel):
+    r"""On SO(3) and SU(2), a function of the angle :math:`\omega` of the rotation.
+
+    .. math:: k = \sum_l (2 l + 1) e^{-l (l + 1) V / 2} \frac{\sin (l + \frac12) \omega}{\sin \frac12 \omega}
+        = \frac{e^{V / 8}}{\sin \frac12 \omega} \frac{c \sqrt{2 \pi / V}}V
+            \sum_k (\pm 1)^k (\omega + k P) e^{-(\omega + k P)^2 / 2 V},
+
+    l = 0, 1, ... with P = 2 pi, c = 1 and alternating signs on SO(3); l = 0, 1/2, ... with P = 4 pi, c = 2 on SU(2).
+    The second form (Poisson's) is for small V. In double precision throughout.
+    """
+
+    def __init__(self, group: LieGroup, unit: float, cover: int) -> None:
+        self._group, self._unit, self._cover = group, unit * float(group.basis.scale[0]), cover
+
+    def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """By inversion of the distribution function of the angle, on a grid, and an axis."""
+        v = variance.double() * self._unit**2
+        last = (10.0 * v.sqrt()).clamp(max=self._cover * math.pi)
+        grid = last.unsqueeze(-1) * torch.linspace(0.0, 1.0, _GRID, dtype=v.dtype, device=v.device)
+        density = self._radial(grid, v.unsqueeze(-1))[0].exp() * (0.5 * grid).sin().square()
+        cumulative = torch.cat([torch.zeros_like(grid[..., :1]), (density[..., 1:] + density[..., :-1]).cumsum(-1)], -1)
+        cumulative = cumulative / cumulative[..., -1:]
+        u = uniform((*variance.shape, 1), v, generator)
+        right = torch.searchsorted(cumulative, u).clamp(1, _GRID - 1)
+        low, high = (cumulative.gather(-1, right - i) for i in (1, 0))
+        share = (u - low) / (high - low).clamp(min=1e-300)
+        angle = grid.gather(-1, right - 1) + share * grid[..., 1:2]
+        axis = normal((*variance.shape, 3), v, generator)
+        vector = angle / self._unit * axis / axis.norm(dim=-1, keepdim=True)
+        return self._group.exp(vector.to(variance.dtype))
+
+    def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
+        length = self._unit * self._group.log(w).double().norm(dim=-1)
+        return self._radial(length, self._unit**2 * variance.double())[0].to(w.dtype)
+
+    def score(self, w: Tensor, variance: Tensor) -> Tensor:
+        v = self._group.log(w).double()
+        length = self._unit * v.norm(dim=-1)
+        slope = self._radial(length, self._unit**2 * variance.double())[1]
+        return (self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype)
+
+    def _radial(self, angle: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """log k, and its derivative over the angle divided by the angle; both are even and smooth at zero."""
+        x = angle.clamp(1e-4, self._cover * math.pi - 1e-4)
+        few = v < _SWITCH
+        near, far = torch.where(few, v, 1.0).unsqueeze(-1), torch.where(few, _SWITCH, v).unsqueeze(-1)
+        number = torch.arange(-_IMAGES, _IMAGES + 1, dtype=v.dtype, device=v.device)
+        sign = 1.0 - 2.0 * (number.abs() % 2) if self._cover == 1 else torch.ones_like(number)
+        image = x.unsqueeze(-1) + 2.0 * math.pi * self._cover * number
+        # relative to the nearest image, so that nothing underflows
+        weight = sign * (-0.5 * (image.square() - x.unsqueeze(-1).square()) / near).exp()
+        total = (weight * image).sum(-1)
+        slope_near = (weight * (1.0 - image.square() / near)).sum(-1) / total
+        near = near.squeeze(-1)
+        log_near = near / 8.0 + math.log(self._cover) + 0.5 * math.log(2.0 * math.pi) - 1.5 * near.log()
+        log_near = log_near - 0.5 * x.square() / near + total.log()
+        order = torch.arange(1, 2 * _HARMONICS, 2 if self._cover == 1 else 1, dtype=v.dtype, device=v.device) / 2.0
+        size = 2.0 * order * (-0.5 * (order.square() - 0.25) * far).exp()
+        wave = order * x.unsqueeze(-1)
+        sines = (size * wave.sin()).sum(-1)
+        slope_far = (size * order * wave.cos()).sum(-1) / sines
+        log = torch.where(few, log_near, sines.log()) - (0.5 * x).sin().log()
+        return log, (torch.where(few, slope_near, slope_far) - 0.5 / (0.5 * x).tan()) / x
+
+
+class _Product(HeatKernel):
+    """Independent noise on the factors."""
+
+    def __init__(self, group: DirectProduct, kernels: list[HeatKernel], dims: list[int]) -> None:
+        self._group, self._kernels, self._dims = group, kernels, dims
+
+    def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self._group.join(*(kernel.sample(variance, generator) for kernel in self._kernels))
+
+    def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
+        parts = zip(self._kernels, self._group.split(w), strict=True)
+        return torch.stack([kernel.log_density(part, variance) for kernel, part in parts]).sum(0)
+
+    def score(self, w: Tensor, variance: Tensor) -> Tensor:
+        parts = zip(self._kernels, self._group.split(w), strict=True)
+        return torch.cat([kernel.score(part, variance) for kernel, part in parts], -1)
+
+
+@heat_kernel.register
+def _(group: Translation) -> HeatKernel | None:
+    return _Normal(group)
+
+
+@heat_kernel.register
+def _(group: Torus) -> HeatKernel | None:
+    return _Wrapped(group) if group.scale.ndim == 1 else None
+
+
+@heat_kernel.register
+def _(group: SO) -> HeatKernel | None:
+    return _Rotations(group, 1.0, 1) if group.size == 3 and _is_isotropic(group) else None
+
+
+@heat_kernel.register
+def _(group: SU) -> HeatKernel | None:
+    return _Rotations(group, 2.0, 2) if group.size == 2 and _is_isotropic(group) else None
+
+
+@heat_kernel.register
+def _(group: DirectProduct) -> HeatKernel | None:
+    if group.scale.ndim != 1:
+        return None
+    scales = group.scale.split([factor.dim for factor in group.factors])
+    factors = [factor.with_scale(scale) for factor, scale in zip(group.factors, scales, strict=True)]
+    kernels = [kernel for kernel in map(heat_kernel, factors) if kernel is not None]
+    return _Product(group, kernels, [f.dim for f in factors]) if len(kernels) == len(factors) else None
+
+
+def _is_isotropic(group: LieGroup) -> bool:
+    return group.scale.ndim == 1 and bool((group.scale == group.scale[0]).all())

@@ -1,0 +1,267 @@
+"""Kinetic diffusion: noise on a momentum in the algebra, which moves the element."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import normal
+from trivgeo.checks import check_count, check_positive
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.denoising import exponential_score
+from trivgeo.sde.likelihood import with_vectors
+from trivgeo.sde.process import Process, Stepper, StepState, TrivializedSDE
+from trivgeo.sde.schedule import ConstantSchedule
+
+__all__ = ["KineticDiffusion", "KineticNoise", "KineticPoint", "KineticSample", "SplittingAOA"]
+
+MomentumScore = Callable[[Tensor, Tensor, float], Tensor]
+
+
+class KineticPoint(NamedTuple):
+    """The state of a `KineticDiffusion`.
+
+    Attributes:
+        elements: g, ``[*batch, *element_shape]``.
+        momentum: xi, ``[*batch, dim]``.
+    """
+
+    elements: Tensor
+    momentum: Float[Tensor, "*batch n"]
+
+
+class KineticSample(NamedTuple):
+    r"""Kinetic noise, and what a network is to learn from it.
+
+    Attributes:
+        elements: w in :math:`g_t = g_0 w`, ``[*batch, *element_shape]``.
+        momentum: xi at the same time, ``[*batch, dim]``.
+        target: T with :math:`E[T \mid g_0 w, \xi] = \nabla_\xi \log p_t`, ``[*batch, dim]``.
+    """
+
+    elements: Tensor
+    momentum: Float[Tensor, "*batch n"]
+    target: Float[Tensor, "*batch n"]
+
+
+@dataclass(frozen=True)
+class KineticNoise:
+    r"""The law of trivialized kinetic diffusion at its times (Zhu et al. 2025), from a momentum at equilibrium.
+
+    .. math:: dg = d(L_g)_e[\xi]\,dt, \quad d\xi = -\gamma \xi\,dt + \sqrt{2 \gamma}\,dw, \quad \xi_0 \sim N(0, 1)
+
+    The momentum stays standard normal. On abelian groups the displacement and the momentum are jointly normal, and are
+    drawn so. Elsewhere the element moves with the momenta at the middles of equal steps, whose joint law is exact:
+    :math:`w = x_1 \cdots x_m, x_k = \exp(h \xi_k)`, weak order 2.
+
+    The target. Moving :math:`x_k \to x_k \exp(c_k \mathrm{Ad}_{x_{k+1} \cdots x_m} \eta)` leaves w as it is, to first
+    order, where :math:`\sum c_k = 0`, and changes no volume; with :math:`\xi \to \xi + \eta` integration by parts gives
+
+    .. math:: T = \nabla_\xi \log p + \sum_k c_k \mathrm{Ad}_{x_{k+1} \cdots x_m}^T s(x_k),
+
+    p the joint law of all momenta and s(x_k) its trivialized score in x_k. The c_k are those of least variance on
+    abelian groups, where T is then the score of the joint normal law.
+
+    Attributes:
+        group: see `TrivializedSDE`.
+        friction: gamma, positive.
+        steps: m, on groups that are not abelian.
+    """
+
+    group: LieGroup
+    friction: float = 1.0
+    steps: int = 8
+
+    def __post_init__(self) -> None:
+        check_positive("friction", self.friction)
+        check_count("steps", self.steps)
+
+    def moments(self, t: Float[Tensor, "*batch"]) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Of a displacement x on a line and its momentum: Var x, Cov(x, xi) and Var(xi | x), in double precision."""
+        s = self.friction * t.double()
+        decayed = -torch.expm1(-s)
+        small = s < 0.02
+        # s - 1 + e^-s and the determinant cancel to second and third order
+        series = s * s * (0.5 - s / 6.0 + s**2 / 24.0 - s**3 / 120.0)
+        variance = 2.0 * torch.where(small, series, s - decayed) / self.friction**2
+        covariance = decayed / self.friction
+        near = 2.0 / 3.0 * s - s**2 * 5.0 / 18.0 + s**3 * 19.0 / 270.0
+        given = torch.where(small, near, 1.0 - covariance**2 / torch.where(small, 1.0, variance))
+        return variance, covariance, given
+
+    def time_of(self, variance: float) -> float:
+        """The time at which a displacement has this variance, by bisection."""
+        low, high = 0.0, 1.0
+        while float(self.moments(torch.tensor(high))[0]) < variance:
+            high *= 2.0
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if float(self.moments(torch.tensor(middle))[0]) < variance else (low, middle)
+        return high
+
+    def sample(self, t: Float[Tensor, "*batch"], generator: torch.Generator | None = None) -> KineticSample:
+        """Noise at a time of its own in every row; dtype and device are those of the times.
+
+        Args:
+            t: times, positive.
+            generator: see `solve`.
+        """
+        return self._joint(t, generator) if self.group.algebra.is_abelian else self._simulated(t, generator)
+
+    def _joint(self, t: Tensor, generator: torch.Generator | None) -> KineticSample:
+        variance, covariance, given = (x.to(t.dtype).unsqueeze(-1) for x in self.moments(t))
+        shift = variance.sqrt() * normal((*t.shape, self.group.dim), t, generator)
+        rest = normal(shift.shape, t, generator)
+        momentum = covariance / variance * shift + given.sqrt() * rest
+        return KineticSample(self.group.exp(shift), momentum, -rest / given.sqrt())
+
+    def _simulated(self, t: Tensor, generator: torch.Generator | None) -> KineticSample:
+        m, group = self.steps, self.group
+        h = t / m
+        keep = torch.exp(-self.friction * h).unsqueeze(-1)
+        last = keep.sqrt()
+        spread, spread_last = (1.0 - keep**2).sqrt(), (1.0 - keep).sqrt()
+        z = normal((m + 1, *t.shape, group.dim), t, generator)
+        momenta = [z[0]]
+        for k in range(1, m):
+            momenta.append(keep * momenta[-1] + spread * z[k])
+        end = last * momenta[-1] + spread_last * z[m]
+        # gradients of the joint log-density of all momenta
+        slopes = [-z[0], *(-z[k] / spread for k in range(1, m))]
+        for k in range(m - 1):
+            slopes[k] = slopes[k] - keep * slopes[k + 1]
+        total_end = -z[m] / spread_last
+        slopes[-1] = slopes[-1] - last * total_end
+        # how the momenta follow that at the end, given their sum
+        order = torch.arange(m, dtype=torch.float64, device=t.device)
+        rate = torch.exp(-self.friction * h.double()).unsqueeze(-1)
+        with_end = rate ** (m - 0.5 - order)
+        among = rate.unsqueeze(-1) ** (order.unsqueeze(-1) - order).abs()
+        with_sum = among.sum(-1)
+        a, b = with_sum.sum(-1, keepdim=True), with_end.sum(-1, keepdim=True)
+        shares = ((a * with_end - b * with_sum) / (a - b * b)).to(t.dtype)
+        w, total = group.identity(*t.shape, dtype=t.dtype, device=t.device), torch.zeros_like(end)
+        for k in range(m):
+            v = h.unsqueeze(-1) * momenta[k]
+            x = group.exp(v)
+            score = exponential_score(group, v, slopes[k], h.unsqueeze(-1))
+            w = group.compose(w, x)
+            total = (group.Ad(x).mT @ total.unsqueeze(-1)).squeeze(-1) + shares[..., k : k + 1] * score
+        return KineticSample(w, end, total_end + total)
+
+
+@dataclass(frozen=True)
+class KineticDiffusion(Process):
+    r"""Kinetic diffusion forwards in time, and with a score backwards: an equation for `solve`.
+
+    .. math:: dg = d(L_g)_e[\xi]\,dt, \quad d\xi = -(\gamma \xi + 2 \gamma \nabla_\xi \log p_t)\,dt
+        + \sqrt{2 \gamma}\,d\bar w
+
+    is the time reversal of `KineticNoise`: noise enters in the momentum alone, so that its score is all that is needed,
+    on every group: the divergence of :math:`\xi \cdot X`, a constant on the group, is reversed with it.
+
+    Attributes:
+        group: where g lives.
+        friction: gamma, positive.
+        score: elements, momentum and a time to ``[*batch, dim]``; without one the process runs forwards only.
+    """
+
+    group: LieGroup
+    friction: float = 1.0
+    score: MomentumScore | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("friction", self.friction)
+
+    @property
+    def horizon(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def check_state(self, state: KineticPoint, name: str) -> None:
+        """A `KineticPoint`."""
+        if not isinstance(state, KineticPoint):
+            raise ConfigurationError(f"{name}: expected a KineticPoint, got {type(state)}")
+        self.group.check_elements(state.elements, f"{name}.elements")
+        expected = (*self.group.batch_shape(state.elements), self.group.dim)
+        if state.momentum.shape != expected:
+            raise ShapeError(f"{name}.momentum: expected {list(expected)}, got {list(state.momentum.shape)}")
+
+    def batch_shape(self, state: KineticPoint) -> torch.Size:
+        """The batch shape of the elements."""
+        return self.group.batch_shape(state.elements)
+
+    def default_stepper(self) -> Stepper[KineticDiffusion, KineticPoint]:
+        """`SplittingAOA`."""
+        return SplittingAOA()
+
+    def flow(self) -> TrivializedSDE:
+        r"""The ordinary equation with the same laws, :math:`\dot\xi = -\gamma (\xi + \nabla_\xi \log p_t)`.
+
+        On G x R^dim, the elements flat with their momentum after them.
+
+        Raises:
+            ConfigurationError: there is no score.
+        """
+        score, group = self.score, self.group
+        if score is None:
+            raise ConfigurationError("score: expected one for the probability flow, got none")
+
+        def drift(state: Tensor, t: float) -> Tensor:
+            g, momentum = split_state(group, state)
+            return torch.cat([momentum, -self.friction * (momentum + score(g, momentum, t))], -1)
+
+        return TrivializedSDE(with_vectors(group, group.dim), ConstantSchedule(0.0), drift, noisy=False)
+
+
+def split_state(group: LieGroup, state: Tensor) -> KineticPoint:
+    """Element and momentum of a state of `KineticDiffusion.flow`."""
+    flat, momentum = state[..., : -group.dim], state[..., -group.dim :]
+    return KineticPoint(flat.unflatten(-1, group.element_shape), momentum)
+
+
+def join_state(group: LieGroup, point: KineticPoint) -> Tensor:
+    """The inverse of `split_state`."""
+    return torch.cat([point.elements.flatten(-len(group.element_shape)), point.momentum], -1)
+
+
+class SplittingAOA(Stepper[KineticDiffusion, KineticPoint]):
+    r"""Half a drift, the noise, half a drift: a palindrome of exact flows; one score and two exponentials a step.
+
+    The momentum is exact for a constant :math:`r = \nabla_\xi \log p_t + \xi`, which is zero at equilibrium:
+    :math:`\xi \leftarrow e^{-\gamma h} \xi + 2 (1 - e^{-\gamma h}) r + (1 - e^{-2 \gamma h})^{1/2} z` backwards over
+    h. The score is asked for in the middle of a step, never at its end.
+    """
+
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        """The middles of the steps."""
+        return tuple(0.5 * (a + b) for a, b in itertools.pairwise(grid))
+
+    def step(
+        self,
+        sde: KineticDiffusion,
+        state: StepState,
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState:
+        """One score."""
+        point, h = state.y, end - start
+        g = sde.group.retract(point.elements, 0.5 * h * point.momentum)
+        keep = math.exp(-sde.friction * abs(h))
+        momentum = keep * point.momentum
+        if h < 0.0:
+            if sde.score is None:
+                raise ConfigurationError("score: expected one to run backwards, got none")
+            rest = sde.score(g, point.momentum, 0.5 * (start + end)) + point.momentum
+            momentum = momentum + 2.0 * (1.0 - keep) * rest
+        momentum = momentum + math.sqrt(1.0 - keep**2) * normal(momentum.shape, momentum, generator)
+        return StepState(KineticPoint(sde.group.retract(g, 0.5 * h * momentum), momentum))

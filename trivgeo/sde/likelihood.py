@@ -1,0 +1,214 @@
+"""Densities carried along the flow of an ordinary equation on a group."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trivgeo._random import uniform
+from trivgeo.checks import check_count
+from trivgeo.groups import DirectProduct, LieGroup, Translation
+from trivgeo.sde.adaptive import solve_adaptive
+from trivgeo.sde.process import TrivializedSDE, check_noiseless
+from trivgeo.sde.schedule import ConstantSchedule
+
+__all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDivergence", "flow_likelihood", "with_vectors"]
+
+VectorField = Callable[[Tensor], Tensor]
+
+
+class Divergence(ABC):
+    r"""How :math:`\sum_i (X_i - a_i) f_i` of a field f is found: the divergence for left Haar measure.
+
+    The adjoint of a left-invariant field X_i is :math:`-X_i + a_i, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, see
+    `probability_flow`: densities carried by :math:`dg = d(L_g)_e[f]\,dt` obey
+    :math:`\partial_t \log p + f \cdot X \log p = -\sum_i (X_i - a_i) f_i`.
+    """
+
+    def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
+        """For one run with vectors like the given ones, ``[*batch, dim]``; by default itself."""
+        return self
+
+    @abstractmethod
+    def within(self, directions: Sequence[int]) -> Divergence:
+        """For fields whose X_i f_i vanishes in all other directions."""
+
+    @abstractmethod
+    def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
+        r"""f and :math:`\sum_i X_i f_i` at elements, ``[*batch, dim]`` and ``[*batch]``."""
+
+    def __call__(
+        self, group: LieGroup, field: VectorField, g: Tensor
+    ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:
+        """The field and its divergence at elements ``[*batch, *element_shape]``.
+
+        Args:
+            group: see `TrivializedSDE`.
+            field: f, elements to algebra vectors.
+            g: where.
+        """
+        value, trace = self.trace(group, field, g)
+        return value, trace if group.algebra.is_unimodular else trace - value @ group.algebra.trace_ad_like(value)
+
+
+@dataclass(frozen=True)
+class ExactDivergence(Divergence):
+    """One forward derivative for each direction.
+
+    Attributes:
+        directions: the indices i in which X_i f_i does not vanish; default all.
+    """
+
+    directions: Sequence[int] | None = None
+
+    def within(self, directions: Sequence[int]) -> Divergence:
+        """With these directions."""
+        return dataclasses.replace(self, directions=directions)
+
+    def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
+        """All directions at once."""
+        value = field(g)
+        zero = torch.zeros_like(value)
+        chosen = range(group.dim) if self.directions is None else self.directions
+        unit = torch.eye(group.dim, dtype=value.dtype, device=value.device)[list(chosen)]
+
+        def diagonal(direction: Tensor) -> Tensor:
+            tangent = direction.expand_as(zero).contiguous()
+            change = torch.func.jvp(lambda v: field(group.perturb(g, v)), (zero,), (tangent,))[1]
+            return (change * direction).sum(-1)
+
+        return value, torch.func.vmap(diagonal)(unit).sum(0)
+
+
+@dataclass(frozen=True)
+class HutchinsonDivergence(Divergence):
+    """An unbiased estimate by random signs (Hutchinson 1989), the same ones all along a run (Grathwohl et al. 2019).
+
+    Attributes:
+        probes: vectors of signs; each costs a forward derivative.
+        directions: see `ExactDivergence`; in others the signs are zero.
+    """
+
+    probes: int = 1
+    directions: Sequence[int] | None = None
+    _signs: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_count("probes", self.probes)
+
+    def within(self, directions: Sequence[int]) -> Divergence:
+        """With signs in these directions only, so that what couples them to others adds no variance."""
+        return dataclasses.replace(self, directions=directions)
+
+    def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
+        """With the signs drawn."""
+        signs = torch.where(uniform((self.probes, *like.shape), like, generator) < 0.5, -1.0, 1.0).to(like.dtype)
+        if self.directions is not None:
+            chosen = torch.zeros_like(signs)
+            chosen[..., list(self.directions)] = 1.0
+            signs = signs * chosen
+        return dataclasses.replace(self, _signs=signs)
+
+    def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean over the probes."""
+        value = field(g)
+        zero = torch.zeros_like(value)
+        ready = self if self._signs is not None else self.prepare(value, None)
+        assert isinstance(ready, HutchinsonDivergence)
+        assert ready._signs is not None
+
+        def quadratic(signs: Tensor) -> Tensor:
+            return (torch.func.jvp(lambda v: field(group.perturb(g, v)), (zero,), (signs,))[1] * signs).sum(-1)
+
+        return value, torch.func.vmap(quadratic)(ready._signs).mean(0)
+
+
+@dataclass(frozen=True)
+class FlowLikelihood:
+    """What `flow_likelihood` returns.
+
+    Attributes:
+        log_density: for left Haar measure, at the elements given, ``[*batch]``; NaN where the flow was lost.
+        final: where they came to, ``[*batch, *element_shape]``.
+        failures: see `AdaptiveSolution`.
+        evaluations: of the field with its divergence.
+    """
+
+    log_density: Float[Tensor, "*batch"]
+    final: Tensor
+    failures: Int[Tensor, "*batch"]
+    evaluations: int
+
+
+def flow_likelihood(
+    flow: TrivializedSDE,
+    g: Tensor,
+    end_log_density: Callable[[Tensor], Tensor],
+    *,
+    start: float = 0.0,
+    end: float = 1.0,
+    divergence: Divergence | None = None,
+    tolerance: float = 1e-5,
+    generator: torch.Generator | None = None,
+) -> FlowLikelihood:
+    r"""The log-density at ``start`` of a law that an equation without noise carries to a known one at ``end``.
+
+    .. math:: \log p_0(g_0) = \log p_1(g_1) + \int_0^1 \sum_i (X_i - a_i) f_i(g_t, t)\,dt
+
+    for :math:`dg = d(L_g)_e[f]\,dt` (Chen et al. 2018 on vector spaces), see `Divergence`. Integrated with the element
+    as one more coordinate of the group, so that the one tolerance holds for both.
+
+    Args:
+        flow: the equation, such as a `probability_flow`.
+        g: elements ``[*batch, *element_shape]`` at the start.
+        end_log_density: elements to ``[*batch]``, for left Haar measure.
+        start: the time of the elements.
+        end: the time at which the density is known.
+        divergence: default `ExactDivergence`.
+        tolerance: see `solve_adaptive`.
+        generator: of `HutchinsonDivergence`.
+
+    Raises:
+        ConfigurationError: see `solve_adaptive`, also for `DomainError`.
+    """
+    check_noiseless(flow, "a likelihood")
+    group = flow.group
+    group.check_elements(g)
+    batch = group.batch_shape(g)
+    chosen = (ExactDivergence() if divergence is None else divergence).prepare(
+        g.new_zeros(*batch, group.dim), generator
+    )
+    space = with_vectors(group, 1)
+    size = g.new_zeros(group.element_shape).numel()
+
+    def drift(state: Tensor, t: float) -> Tensor:
+        element = state[..., :size].unflatten(-1, group.element_shape)
+        velocity, rate = chosen(group, lambda x: _vector(flow, x, t), element)
+        return torch.cat([velocity, rate.unsqueeze(-1)], -1)
+
+    state = torch.cat([g.flatten(len(batch)), g.new_zeros(*batch, 1)], -1)
+    equation = TrivializedSDE(space, ConstantSchedule(0.0), drift, noisy=False)
+    with torch.no_grad():
+        solution = solve_adaptive(equation, state, start, end, tolerance=tolerance)
+        final = solution.final[..., :size].unflatten(-1, group.element_shape)
+        log_density = end_log_density(final) + solution.final[..., -1]
+    return FlowLikelihood(log_density, final, solution.failures, solution.evaluations)
+
+
+def with_vectors(group: LieGroup, number: int) -> DirectProduct:
+    """G x R^number, an element followed by a vector; the basis is that of G, then the usual one."""
+    natural = group.basis.is_natural
+    rows = torch.block_diag(group.basis.rows, torch.eye(number, dtype=torch.float64))
+    factor = group if natural else group.with_scale(None)
+    return DirectProduct(factor, Translation(number), scale=None if natural else rows)
+
+
+def _vector(flow: TrivializedSDE, g: Tensor, t: float) -> Tensor:
+    vector = flow.velocity(g, t).vector
+    return g.new_zeros(*flow.group.batch_shape(g), flow.group.dim) if vector is None else vector

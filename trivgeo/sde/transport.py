@@ -1,0 +1,362 @@
+"""How data and noise are joined on a group: what a network learns, and the flow that it then makes."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import normal, uniform
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.adaptive import solve_adaptive
+from trivgeo.sde.denoising import noise_with_target
+from trivgeo.sde.flow import probability_flow
+from trivgeo.sde.kinetic import KineticDiffusion, KineticNoise, KineticPoint, join_state, split_state
+from trivgeo.sde.likelihood import Divergence, ExactDivergence, flow_likelihood
+from trivgeo.sde.process import TrivializedSDE, solve
+from trivgeo.sde.reverse import reverse_process
+from trivgeo.sde.schedule import ConstantSchedule, Schedule
+from trivgeo.sde.steppers import GeometricHeun
+from trivgeo.sde.terminal import TerminalLaw
+
+__all__ = ["DiffusionTransport", "FlowTransport", "Lesson", "MomentumTransport", "Transport"]
+
+Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Elements, levels ``[*batch]`` in [0, 1] and momenta (or none) to ``[*batch, dim]``."""
+
+_NOISE_STEPS = 6  # exponentials of one noise sample, where it is simulated
+
+
+class Lesson(NamedTuple):
+    """A batch for a network: it is to make the target of the rest, in the mean of the square.
+
+    Attributes:
+        elements: ``[b, *element_shape]``.
+        level: in [0, 1], from data to noise, ``[b]``.
+        momentum: ``[b, dim]``, or none.
+        target: of size one, about, ``[b, dim]``; rows that are not finite do not count.
+    """
+
+    elements: Tensor
+    level: Float[Tensor, " b"]
+    momentum: Float[Tensor, "b n"] | None
+    target: Float[Tensor, "b n"]
+
+
+class Transport(ABC):
+    """A way from data to a `TerminalLaw` on a group.
+
+    Attributes:
+        group: see `TrivializedSDE`.
+        sees_momentum: whether the network is given momenta.
+    """
+
+    group: LieGroup
+    sees_momentum: bool = False
+
+    @abstractmethod
+    def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
+        """A batch made from data ``[b, *element_shape]``."""
+
+    @abstractmethod
+    def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Data at the end of the way, to which the terminal law is fitted."""
+
+    @abstractmethod
+    def sample(
+        self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
+    ) -> Tensor:
+        """Carry elements of the terminal law to the data: by the flow, or in ``steps`` random steps."""
+
+    @abstractmethod
+    def log_density(
+        self,
+        network: Network,
+        g: Tensor,
+        law: TerminalLaw,
+        generator: torch.Generator | None,
+        tolerance: float,
+        divergence: Divergence | None,
+    ) -> Float[Tensor, " b"]:
+        """For the measure of the terminal law."""
+
+
+@dataclass(frozen=True)
+class DiffusionTransport(Transport):
+    r"""Noise of growing variance, and its score: the network is to tell the noise in units of its size, from g_t.
+
+    The score is minus that over :math:`\sigma`; the loss :math:`\sigma^2 |s - T|^2`, at times that are uniform, is with
+    a geometric schedule that of the likelihood (Song et al. 2021b).
+
+    Attributes:
+        group: see `TrivializedSDE`, also for ``schedule``.
+        schedule: the noise.
+        first: the time that stands for the data.
+    """
+
+    group: LieGroup
+    schedule: Schedule
+    first: float = 0.02
+
+    def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
+        """At stratified times."""
+        t = self.first + (1.0 - self.first) * stratified(len(clean), clean, generator)
+        variance = self.schedule.variance(0.0, t)
+        noise = noise_with_target(self.group, variance, steps=_NOISE_STEPS, generator=generator)
+        target = -variance.sqrt().unsqueeze(-1) * noise.target
+        return Lesson(self.group.compose(clean, noise.elements), t, None, target)
+
+    def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
+        """At t = 1."""
+        variance = torch.full((len(clean),), self.schedule.variance(0.0, 1.0)).to(clean)
+        noise = noise_with_target(self.group, variance, steps=4 * _NOISE_STEPS, generator=generator)
+        return self.group.compose(clean, noise.elements)
+
+    def score(self, network: Network) -> Callable[[Tensor, float], Tensor]:
+        """The score of p_t as a function of element and time, for any process of this library."""
+
+        def score(g: Tensor, t: float) -> Tensor:
+            level = g.new_full(self.group.batch_shape(g), t)
+            return network(g, level, None) * (-1.0 / math.sqrt(self.schedule.variance(0.0, t)))
+
+        return score
+
+    def sample(
+        self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
+    ) -> Tensor:
+        """Steps are those of `GeometricHeun` for the `reverse_process`, two evaluations each."""
+        score = self.score(network)
+        if steps is None:
+            return followed(probability_flow(self.group, self.schedule, score), start, 1.0, self.first, tolerance)
+        grid = [1.0 + (self.first - 1.0) * k / steps for k in range(steps)] + [self.first]
+        process = reverse_process(self.group, self.schedule, score)
+        return solve(process, start, grid, stepper=GeometricHeun(), generator=generator).final
+
+    def log_density(
+        self,
+        network: Network,
+        g: Tensor,
+        law: TerminalLaw,
+        generator: torch.Generator | None,
+        tolerance: float,
+        divergence: Divergence | None,
+    ) -> Float[Tensor, " b"]:
+        """By the probability flow."""
+        flow = probability_flow(self.group, self.schedule, self.score(network))
+        return flow_likelihood(
+            flow,
+            g,
+            law.log_density,
+            start=self.first,
+            tolerance=tolerance,
+            divergence=divergence,
+            generator=generator,
+        ).log_density
+
+
+@dataclass(frozen=True)
+class FlowTransport(Transport):
+    r"""Flow matching along geodesics (Chen and Lipman 2024): the network is to tell the velocity.
+
+    From a datum x_1 to a draw x_0 of the terminal law goes :math:`x_1 \exp(t u), u = \log(x_1^{-1} x_0)`, whose
+    left-trivialized velocity is u at every t; the flow of :math:`E[u \mid x_t]` carries one law to the other, on every
+    group, for that is a fact about one-parameter subgroups. Time runs from the data, as for the other kinds. Pairs
+    without a logarithm do not count.
+
+    Attributes:
+        group: see `TrivializedSDE`.
+        law: the terminal law.
+        speed: the size of u.
+    """
+
+    group: LieGroup
+    law: TerminalLaw
+    speed: float
+
+    def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
+        """At stratified times."""
+        t = stratified(len(clean), clean, generator)
+        u = self.group.log(self.group.compose(self.group.inverse(clean), self.law.sample(len(clean), generator)))
+        found = torch.isfinite(u).all(-1, keepdim=True)
+        g = self.group.retract(clean, t.unsqueeze(-1) * torch.where(found, u, 0.0))
+        return Lesson(g, t, None, u / self.speed)
+
+    def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A draw of the terminal law."""
+        return self.law.sample(len(clean), generator)
+
+    def flow(self, network: Network) -> TrivializedSDE:
+        """The equation from the data, at t = 0, to the terminal law."""
+
+        def drift(g: Tensor, t: float) -> Tensor:
+            return self.speed * network(g, g.new_full(self.group.batch_shape(g), t), None)
+
+        return TrivializedSDE(self.group, ConstantSchedule(0.0), drift, noisy=False)
+
+    def sample(
+        self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
+    ) -> Tensor:
+        """By the flow; there are no random steps."""
+        if steps is not None:
+            raise ConfigurationError('steps: expected none for kind="flow", which has no random steps')
+        return followed(self.flow(network), start, 1.0, 0.0, tolerance)
+
+    def log_density(
+        self,
+        network: Network,
+        g: Tensor,
+        law: TerminalLaw,
+        generator: torch.Generator | None,
+        tolerance: float,
+        divergence: Divergence | None,
+    ) -> Float[Tensor, " b"]:
+        """By the flow."""
+        return flow_likelihood(
+            self.flow(network), g, law.log_density, tolerance=tolerance, divergence=divergence, generator=generator
+        ).log_density
+
+
+@dataclass(frozen=True)
+class MomentumTransport(Transport):
+    r"""Kinetic diffusion (Zhu et al. 2025), seen from where the momentum came from.
+
+    With :math:`C = \mathrm{Cov}(x, \xi)` and :math:`\sigma^2 = \mathrm{Var}(x \mid \xi)` of a displacement x and its
+    momentum, :math:`\hat g = g \exp(-C \xi)` is on abelian groups the clean element with noise :math:`\sigma`
+    independent of the momentum, so that
+
+    .. math:: \nabla_\xi \log p_t(g, \xi) = -\xi - C\, \nabla \log \hat p_\sigma(\hat g).
+
+    The network sees :math:`\hat g` and is to tell :math:`(\nabla_\xi \log p_t + \xi)\, \sigma / C`, the noise of
+    :math:`\hat g`; where the group is not abelian also the momentum, on which it then depends a little.
+
+    Attributes:
+        noise: the noise.
+        first: the time that stands for the data.
+        last: the time at which the terminal law is taken, with an independent momentum.
+        draws: momenta of one density, which is the mean over them.
+    """
+
+    noise: KineticNoise
+    first: float
+    last: float
+    draws: int = 1
+
+    @property
+    def group(self) -> LieGroup:  # type: ignore[override]
+        """That of the noise."""
+        return self.noise.group
+
+    @property
+    def sees_momentum(self) -> bool:  # type: ignore[override]
+        """Where the group is not abelian."""
+        return not self.group.algebra.is_abelian
+
+    def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
+        """At stratified logarithms of the time."""
+        level = stratified(len(clean), clean, generator)
+        t = self.first * torch.exp(level * math.log(self.last / self.first))
+        w, momentum, target = self.noise.sample(t, generator)
+        covariance, width = self._coefficients(t)
+        g = self.group.retract(self.group.compose(clean, w), -covariance * momentum)
+        return Lesson(g, level, momentum if self.sees_momentum else None, (target + momentum) * width / covariance)
+
+    def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
+        """At the last time."""
+        t = torch.full((len(clean),), self.last).to(clean)
+        return self.group.compose(clean, self.noise.sample(t, generator).elements)
+
+    def process(self, network: Network) -> KineticDiffusion:
+        """The diffusion with its score, for `solve` along falling times."""
+
+        def score(g: Tensor, momentum: Tensor, t: float) -> Tensor:
+            times = g.new_full(self.group.batch_shape(g), t)
+            covariance, width = self._coefficients(times)
+            level = (times / self.first).log() / math.log(self.last / self.first)
+            seen = self.group.retract(g, -covariance * momentum)
+            return covariance / width * network(seen, level, momentum if self.sees_momentum else None) - momentum
+
+        return KineticDiffusion(self.group, self.noise.friction, score)
+
+    def sample(
+        self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
+    ) -> Tensor:
+        """Steps are those of `SplittingAOA`, in equal ratios of the time, one evaluation each."""
+        momentum = normal((len(start), self.group.dim), start, generator)
+        point, process = KineticPoint(start, momentum), self.process(network)
+        if steps is None:
+            state = followed(process.flow(), join_state(self.group, point), self.last, self.first, tolerance)
+            final = split_state(self.group, state)
+        else:
+            ratio = self.first / self.last
+            grid = [self.last * ratio ** (k / steps) for k in range(steps)] + [self.first]
+            final = solve(process, point, grid, generator=generator).final
+        return self.group.retract(final.elements, -self._first_covariance * final.momentum)
+
+    def log_density(
+        self,
+        network: Network,
+        g: Tensor,
+        law: TerminalLaw,
+        generator: torch.Generator | None,
+        tolerance: float,
+        divergence: Divergence | None,
+    ) -> Float[Tensor, " b"]:
+        r"""log of the mean of :math:`p(g, \xi) / N(\xi)` over momenta :math:`\xi \sim N`, each by the flow on G x R^n.
+
+        That of a perfect score is the same for every momentum.
+        """
+        group, n = self.group, self.group.dim
+        flow = self.process(network).flow()
+        # the element moves with the momentum, which does not depend on it
+        inner = (ExactDivergence() if divergence is None else divergence).within(range(n, 2 * n))
+
+        def end(state: Tensor) -> Tensor:
+            elements, momentum = split_state(group, state)
+            return law.log_density(elements) - 0.5 * momentum.square().sum(-1)
+
+        logs = []
+        for _ in range(self.draws):
+            momentum = normal((len(g), n), g, generator)
+            shift = self._first_covariance * momentum
+            state = join_state(group, KineticPoint(group.retract(g, shift), momentum))
+            found = flow_likelihood(
+                flow,
+                state,
+                end,
+                start=self.first,
+                end=self.last,
+                divergence=inner,
+                tolerance=tolerance,
+                generator=generator,
+            )
+            # left Haar measure under the translation from the right by exp(shift)
+            moved = -shift @ group.algebra.trace_ad_like(shift)
+            logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + moved)
+        return torch.stack(logs).logsumexp(0) - math.log(self.draws)
+
+    @property
+    def _first_covariance(self) -> float:
+        return float(self.noise.moments(torch.tensor(self.first))[1])
+
+    def _coefficients(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """C and sigma, ``[*batch, 1]``."""
+        variance, covariance, given = self.noise.moments(t)
+        return covariance.to(t.dtype).unsqueeze(-1), (variance * given).sqrt().to(t.dtype).unsqueeze(-1)
+
+
+def stratified(number: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
+    """Uniform numbers in [0, 1), one in each of equal parts."""
+    parts = torch.arange(number, dtype=like.dtype, device=like.device) / number
+    return (parts + uniform((), like, generator)) % 1.0
+
+
+def followed(flow: TrivializedSDE, start: Tensor, first: float, last: float, tolerance: float) -> Tensor:
+    """Where a flow carries elements."""
+    return solve_adaptive(flow, start, first, last, tolerance=tolerance).final

@@ -1,0 +1,327 @@
+"""Training of a network with Lightning: optimiser, metrics, file; needs ``pip install 'trivgeo[training]'``."""
+
+from __future__ import annotations
+
+import logging
+import math
+import platform
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset, Sampler
+from tqdm import tqdm
+
+import trivgeo
+from trivgeo._random import keyed
+from trivgeo.checks import check_count, check_fraction, check_positive
+from trivgeo.errors import ConfigurationError
+from trivgeo.networks import Network, write_file
+
+__all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "train", "versions"]
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+_AHEAD = 0.1
+
+
+class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
+    """One network, AdamW with linear warm-up and cosine decay, export to safetensors with what was measured.
+
+    Args:
+        network: what is trained; the initial weights of a `trivgeo.networks.Network` are drawn anew from the seed.
+        learning_rate: peak step size.
+        weight_decay: of AdamW.
+        warmup: share of the steps over which the step size rises.
+        seed: of the initial weights and of all random numbers in training.
+        export: the `.safetensors` file that is written at the end; nowhere when None.
+
+    Attributes:
+        seconds: training ends after that time, with the step size at zero, even if the trainer has steps left; a
+            bound on a run, whose result then depends on the speed of the machine. ``None`` for no bound.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        network: ModuleT,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        warmup: float = 0.1,
+        seed: int = 0,
+        export: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        if not weight_decay >= 0:
+            raise ConfigurationError(f"weight_decay: expected at least 0, got {weight_decay}")
+        self.network = network
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.weight_decay = weight_decay
+        self.warmup = check_fraction("warmup", warmup)
+        self.seed = check_count("seed", seed, 0)
+        self.export = export
+        self.seconds: float | None = None
+        self._spent = 0.0  # in runs before this one
+        self._began = 0.0
+        if isinstance(network, Network):
+            network.initialise(seed)
+
+    @abstractmethod
+    def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
+        """Metrics of one batch, means over its data; random numbers are a function of the seed and its number."""
+
+    def step_generator(self) -> torch.Generator:
+        """Random numbers of this training step, a function of (seed, step) alone, so that training resumes exactly."""
+        return keyed(self.seed, self.global_step, device=self.device)
+
+    def measure_generator(self, number: int) -> torch.Generator:
+        """Random numbers of the metrics of a batch, others than those of any step."""
+        return keyed(self.seed, 0, number, device=self.device)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Log the metrics on data that were held out."""
+        metrics = {f"val/{name}": value for name, value in self.measure(batch, batch_idx).items()}
+        self.log_dict(metrics, prog_bar=True, batch_size=batch_length(batch))
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Log the metrics on the test data."""
+        metrics = {f"test/{name}": value for name, value in self.measure(batch, batch_idx).items()}
+        self.log_dict(metrics, batch_size=batch_length(batch))
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """AdamW; the step size changes step by step."""
+        optimizer = torch.optim.AdamW(self.network.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        total = int(self.trainer.estimated_stepping_batches)
+        rise = max(1, round(self.warmup * total))
+
+        def factor(step: int) -> float:
+            if step < rise:
+                return (step + 1) / rise
+            done, elapsed = (step - rise) / max(1, total - rise), self.elapsed()
+            # the clock decides only when it will run out first, so that other runs are functions of the seed
+            done = elapsed if elapsed > done + _AHEAD else done
+            return 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def elapsed(self) -> float:
+        """The share of `seconds` that is over; zero without that bound."""
+        if self.seconds is None or not self._began:
+            return 0.0
+        return (self._spent + time.monotonic() - self._began) / self.seconds
+
+    def on_train_start(self) -> None:
+        """Start the clock."""
+        self._began = time.monotonic()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop when the time is over."""
+        if self.elapsed() >= 1.0:
+            self.trainer.should_stop = True
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the time spent."""
+        checkpoint["seconds_spent"] = self._spent + time.monotonic() - self._began
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the time spent."""
+        self._spent = checkpoint.get("seconds_spent", 0.0)
+
+    def on_train_end(self) -> None:
+        """Export the network."""
+        if self.export is not None and self.trainer.is_global_zero:
+            entries = {"metadata": self.export_metadata()}
+            if (score := self.export_score()) is not None:
+                entries["score"] = score
+            write_file(self.network, self.export_path(self.export), entries)
+
+    def export_path(self, export: str | Path) -> Path:
+        """Where the file is written."""
+        return Path(export)
+
+    def export_score(self) -> dict[str, Any] | None:
+        """What makes a learned score of the exported network, see `trivgeo.inversion.files.describe`."""
+        return None
+
+    def export_metadata(self) -> dict[str, Any]:
+        """What goes into the header of the exported file: metrics on the test data, training, seed, versions."""
+        return {
+            "metrics": self.test_metrics(),
+            "epochs": self.trainer.current_epoch,
+            "steps": self.trainer.global_step,
+            "learning_rate": self.learning_rate,
+            "weight_decay": self.weight_decay,
+            "seed": self.seed,
+            "versions": versions(),
+        }
+
+    @torch.no_grad()
+    def test_metrics(self) -> dict[str, float]:
+        """The metrics on all test data of the data module, in evaluation mode; none without a data module."""
+        data: pl.LightningDataModule | None = self.trainer.datamodule  # type: ignore[attr-defined]
+        if data is None:
+            return {}
+        training = self.training
+        self.eval()
+        sums: dict[str, float] = {}
+        count = 0
+        for number, batch in enumerate(data.test_dataloader()):
+            size = batch_length(batch)
+            for name, value in self.measure(self.transfer_batch_to_device(batch, self.device, 0), number).items():
+                sums[name] = sums.get(name, 0.0) + size * float(value)
+            count += size
+        self.train(training)
+        return {name: total / count for name, total in sums.items()}
+
+
+class EpochSampler(Sampler[int]):
+    """Indices ``epoch * steps, ..., epoch * steps + steps - 1``; the trainer sets the epoch."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = check_count("steps", steps)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the block of indices of the next iteration."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        """Run through the block; the epoch is read at the first index, for a resumed trainer sets it that late."""
+        yield from range(self.epoch * self.steps, (self.epoch + 1) * self.steps)
+
+    def __len__(self) -> int:
+        """Indices an epoch."""
+        return self.steps
+
+
+class SteppedData(Dataset[Any]):
+    """Batches of a law of data; batch i is a function of (seed, i) alone.
+
+    Args:
+        draw: (count, generator) to data with one batch dimension.
+        count: data a batch.
+        seed: of the batches.
+    """
+
+    def __init__(self, draw: Callable[[int, torch.Generator], Any], count: int, seed: int) -> None:
+        self.draw = draw
+        self.count = check_count("batch_size", count)
+        self.seed = seed
+
+    def __getitem__(self, index: int) -> Any:
+        """Draw batch ``index``."""
+        return self.draw(self.count, keyed(self.seed, 1, index))
+
+
+class Bar(pl.Callback):
+    """A tqdm bar of the training steps, with the loss."""
+
+    def __init__(self, total: int, title: str, progress: bool | None) -> None:
+        self.bar: tqdm = tqdm(total=total, desc=title, leave=False, disable=None if progress is None else not progress)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """A resumed run begins where it was."""
+        self.bar.update(trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """One step more."""
+        self.bar.update()
+        if batch_idx % 20 == 0 and not self.bar.disable:
+            self.bar.set_postfix_str(f"loss {float(outputs['loss']):.3f}")
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the bar away."""
+        self.bar.close()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what makes the numbers."""
+    return {
+        "trivgeo": trivgeo.__version__,
+        "torch": torch.__version__,
+        "lightning": version("lightning"),
+        "python": platform.python_version(),
+    }
+
+
+def batch_length(batch: Any) -> int:
+    """How many data a batch holds."""
+    return len(pytree.tree_leaves(batch)[0])
+
+
+def train(
+    module: NetworkTraining[Any],
+    draw: Callable[[int, torch.Generator], Any],
+    steps: int,
+    batch_size: int,
+    seconds: float | None,
+    folder: str | Path | None,
+    progress: bool | None,
+) -> None:
+    """Run a Lightning module on random batches, from where an interrupted run has left off.
+
+    Args:
+        module: what is trained.
+        draw: (count, generator) to data; batch i is a function of the module's seed and i.
+        steps: of the optimiser.
+        batch_size: data of each step.
+        seconds: see `NetworkTraining`.
+        folder: where the state is kept, every hundred steps or tenth of them, as ``last.ckpt``; ``None`` for nowhere.
+        progress: a bar of the steps; ``None`` for one on a terminal.
+    """
+    each = max(1, min(100, steps // 10))
+    epochs = -(-steps // each)
+    callbacks: list[pl.Callback] = [Bar(epochs * each, type(module).__name__, progress)]
+    kept = None if folder is None else Path(folder)
+    if kept is not None:
+        callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
+    last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
+    data = SteppedData(draw, batch_size, module.seed)
+    device = pytree.tree_leaves(data[0])[0].device
+    module.seconds = seconds
+    with _quietly():
+        trainer = pl.Trainer(
+            accelerator="cpu" if device.type == "cpu" else device.type,
+            devices=1 if device.index is None or device.type == "cpu" else [device.index],
+            max_epochs=epochs,
+            gradient_clip_val=5.0,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=kept is not None,
+            callbacks=callbacks,
+        )
+        loader = DataLoader(data, batch_size=None, sampler=EpochSampler(each))
+        trainer.fit(module, loader, ckpt_path=last, weights_only=True)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what Lightning says of devices, loggers and loaders."""
+    loggers: Sequence[logging.Logger] = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
