@@ -23,7 +23,7 @@ COMMAND = re.compile(r"(?:trivgeo|python -m tasks) (?:test|fit|sweep)((?: --conf
 # those whose code takes longer than tests may; `make docs` runs all
 HEAVY = {"howto/classifier.md", "howto/lightning.md", "results/transformed_pdes.md"}
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
-PUBLIC = ("groups", "actions", "sde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions")
+PUBLIC = ("groups", "actions", "pde", "sde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions")
 
 
 def named(path: Path) -> str:
