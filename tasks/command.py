@@ -10,7 +10,7 @@ from trivgeo import __version__
 USAGE = """\
 usage: trivgeo COMMAND ...
 
-  symmetry "u_t = u_xx" ...     the point symmetries of an equation
+  symmetries "u_t = u_xx" ...   the point symmetries of an equation
   list                          the configurations that come with the library
   test --config heat/tied       run the test of a configuration; a killed one goes on by the same command
   fit --config heat/deeponet    train a network
@@ -33,11 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(USAGE if name != "--version" else f"trivgeo {__version__}\n")
         return 0
     # each part is imported by those who use it: symmetries need no Lightning, and tests no SymPy
-    needs, extra = ("sympy", "symbolic") if name == "symmetry" else ("lightning", "tasks")
+    needs, extra = ("sympy", "symbolic") if name == "symmetries" else ("lightning", "tasks")
     if find_spec(needs) is None:
         sys.stderr.write(f"error: {name}: expected {needs} to be installed: pip install 'trivgeo[{extra}]'\n")
         return 2
-    if name == "symmetry":
+    if name == "symmetries":
         return import_module("trivgeo.symmetry.__main__").main(rest)
     import_module("tasks.__main__").run([name, *rest])
     return 0

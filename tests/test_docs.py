@@ -23,7 +23,7 @@ COMMAND = re.compile(r"(?:trivgeo|python -m tasks) (?:test|fit|sweep)((?: --conf
 # those whose code takes longer than tests may; `make docs` runs all
 HEAVY = {"howto/classifier.md", "howto/lightning.md", "results/transformed_pdes.md"}
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
-PUBLIC = ("groups", "actions", "sde", "inversion", "symmetry", "pde", "geoopt", "errors", "checks", "expressions")
+PUBLIC = ("groups", "actions", "pde", "sde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions")
 
 
 def named(path: Path) -> str:
@@ -47,14 +47,6 @@ def test_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_shown_code_is_python(page: Path) -> None:
     for block in SHOWN.findall(page.read_text()):
         ast.parse(block)
-
-
-@pytest.mark.parametrize("script", sorted((DOCS / "tutorials").glob("*.py")), ids=lambda path: path.stem)
-def test_cells_of_text_hold_no_code(script: Path) -> None:
-    cells = re.findall(r"^# %% \[markdown\]\n(.*?)(?=^# %%|\Z)", script.read_text(), re.DOTALL | re.MULTILINE)
-    assert cells
-    assert [line for cell in cells for line in cell.splitlines() if line and not line.startswith("#")] == []
-    assert (script.with_suffix(".md")).read_text() == f"<!-- script: {script.relative_to(ROOT)} -->\n"
 
 
 def links(path: Path) -> Iterator[str]:

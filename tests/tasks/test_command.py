@@ -42,13 +42,13 @@ def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == overlays.names()
     assert command.main([]) == 0
     assert "symmetry" in capsys.readouterr().out
-    assert command.main(["symmetry", "u_t = nothing("]) == 2
+    assert command.main(["symmetries", "u_t = nothing("]) == 2
     with pytest.raises(SystemExit, match="2"):
         command.main(["test", "--config", "heat/nothing"])
     assert "ConfigurationError" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "absent"), [("symmetry", "sympy"), ("test", "lightning")])
+@pytest.mark.parametrize(("name", "absent"), [("symmetries", "sympy"), ("test", "lightning")])
 def test_what_is_not_installed_is_named(
     name: str, absent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

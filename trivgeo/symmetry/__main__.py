@@ -1,4 +1,4 @@
-"""``trivgeo symmetry "u_t + u*u_x = 0.1*u_xx"`` (``python -m trivgeo.symmetry``) prints an equation's symmetries."""
+"""``trivgeo symmetries "u_t + u*u_x = 0.1*u_xx"`` (``python -m trivgeo.symmetry``) prints an equation's symmetries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trivgeo.symmetry import find_symmetries
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a report; the status is 2 if the equation is refused."""
-    parser = argparse.ArgumentParser(prog="trivgeo symmetry", description="Point symmetries of equations.")
+    parser = argparse.ArgumentParser(prog="trivgeo symmetries", description="Point symmetries of equations.")
     parser.add_argument("equations", nargs="+", help="such as 'u_t + u*u_x = 0.1*u_xx' or \"y'' + y = 0\"")
     parser.add_argument("--degree", type=int, help="search polynomials up to this degree only")
     parser.add_argument("--ansatz", nargs="*", default=[], help="functions that polynomials may be multiplied with")
