@@ -52,7 +52,6 @@ def test_shown_code_is_python(page: Path) -> None:
 @pytest.mark.parametrize("script", sorted((DOCS / "tutorials").glob("*.py")), ids=lambda path: path.stem)
 def test_cells_of_text_hold_no_code(script: Path) -> None:
     cells = re.findall(r"^# %% \[markdown\]\n(.*?)(?=^# %%|\Z)", script.read_text(), re.DOTALL | re.MULTILINE)
-    assert cells
     assert [line for cell in cells for line in cell.splitlines() if line and not line.startswith("#")] == []
     assert (script.with_suffix(".md")).read_text() == f"<!-- script: {script.relative_to(ROOT)} -->\n"
 
