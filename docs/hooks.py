@@ -41,6 +41,9 @@ def formula(match: re.Match[str]) -> str:
 
 def page_of(script: str) -> str:
     """A script in percent format as Markdown, without what only its command line needs."""
+    if "# %%" not in script:  # text and code in one piece: the docstring, and the rest
+        _, text, body = script.split('"""', 2)
+        return f"# {text.partition(',')[0].rstrip('.')}\n\n{text}\n\n```python\n{body.strip()}\n```\n"
     cells = re.split(r"^# %%", script.split('\nif __name__ == "__main__":')[0], flags=re.MULTILINE)[1:]
     parts = []
     for cell in cells:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from tests.groups.cases import CASES, GroupCase
+from tests.groups.cases import CASES, GroupCase, marked
 from tests.helpers import seeded
+from tests.long_run import LONG
 from trivgeo.groups import LieGroup
 
 
@@ -15,12 +16,18 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.removeprefix("tests/") in LONG:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     return seeded(0)
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(params=marked(CASES))
 def case(request: pytest.FixtureRequest) -> GroupCase:
     return request.param
 
@@ -30,11 +37,11 @@ def group(case: GroupCase) -> LieGroup:
     return case.group
 
 
-@pytest.fixture(params=[c for c in CASES if c.matrix is not None], ids=str)
+@pytest.fixture(params=marked([c for c in CASES if c.matrix is not None]))
 def matrix_case(request: pytest.FixtureRequest) -> GroupCase:
     return request.param
 
 
-@pytest.fixture(params=[c for c in CASES if c.has_action], ids=str)
+@pytest.fixture(params=marked([c for c in CASES if c.has_action]))
 def action_case(request: pytest.FixtureRequest) -> GroupCase:
     return request.param

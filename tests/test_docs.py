@@ -49,6 +49,13 @@ def test_shown_code_is_python(page: Path) -> None:
         ast.parse(block)
 
 
+@pytest.mark.parametrize("script", sorted((DOCS / "tutorials").glob("*.py")), ids=lambda path: path.stem)
+def test_cells_of_text_hold_no_code(script: Path) -> None:
+    cells = re.findall(r"^# %% \[markdown\]\n(.*?)(?=^# %%|\Z)", script.read_text(), re.DOTALL | re.MULTILINE)
+    assert [line for cell in cells for line in cell.splitlines() if line and not line.startswith("#")] == []
+    assert (script.with_suffix(".md")).read_text() == f"<!-- script: {script.relative_to(ROOT)} -->\n"
+
+
 def links(path: Path) -> Iterator[str]:
     """Targets of links and pictures, but for those on other machines."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)

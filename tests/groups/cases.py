@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -50,6 +52,7 @@ class GroupCase:
         matrix: a faithful representation ``[*batch, *element_shape] -> [*batch, k, k]``, written out independently.
         has_action: whether ``action()`` exists.
         pdes: equations whose solutions the action carries to solutions.
+        slow: whether its laws are tested in the long run only, since a smaller relative is in the short one.
     """
 
     name: str
@@ -58,6 +61,7 @@ class GroupCase:
     matrix: Callable[[Tensor], Tensor] | None = None
     has_action: bool = False
     pdes: tuple[Pde, ...] = ()
+    slow: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -317,13 +321,19 @@ CASES = [
         partial(from_generators, SPECIAL_AFFINE, variables=(x, y)),
         0.4,
         has_action=True,
+        slow=True,
     ),
     GroupCase("Torus(3)", partial(Torus, 3), 0.8, torus_matrix),
     GroupCase("Similarity(2)", partial(Similarity, 2), 0.5, homogeneous_matrix, has_action=True),
-    GroupCase("Similarity(3)", partial(Similarity, 3), 0.4, homogeneous_matrix, has_action=True),
+    GroupCase("Similarity(3)", partial(Similarity, 3), 0.4, homogeneous_matrix, has_action=True, slow=True),
     GroupCase("SU(2)", partial(SU, 2), 0.8, unitary_matrix),
-    GroupCase("SU(3)", partial(SU, 3), 0.4, unitary_matrix),
+    GroupCase("SU(3)", partial(SU, 3), 0.4, unitary_matrix, slow=True),
     GroupCase("U(2)", partial(U, 2), 0.5, unitary_matrix),
     GroupCase("Affine(1)^3", affine_line_power, 0.5, affine_line_power_matrix, has_action=True),
-    GroupCase("SE(2)xKdV", rigid_times_kdv, 0.4, rigid_times_kdv_matrix),
+    GroupCase("SE(2)xKdV", rigid_times_kdv, 0.4, rigid_times_kdv_matrix, slow=True),
 ]
+
+
+def marked(cases: Sequence[GroupCase]) -> list[Any]:
+    """Parameters of a test, those of the long run marked."""
+    return [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else []) for case in cases]

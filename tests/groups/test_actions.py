@@ -261,4 +261,4 @@ class TestBadInput:
 
     def test_not_a_tensor(self) -> None:
         with pytest.raises(ConfigurationError, match="tensor"):
-            Translation(2).action()(torch.zeros(2), [[0.0, 0.0]])
+            Translation(2).action()(torch.zeros(2), {0: [0.0, 0.0]})  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.groups.cases import CASES, GroupCase
+from tests.groups.cases import CASES, GroupCase, marked
 from tests.helpers import assert_relative, random_vectors
 from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
 from trivgeo.groups import SE, SL, SO, SU, GLPlus, HeatSymmetry, LieGroup
@@ -51,7 +51,7 @@ def operations(group: LieGroup) -> list[tuple[str, Callable[[Any], Any]]]:
     return named
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", marked(CASES))
 def test_nothing_but_typed_errors(case: GroupCase) -> None:
     group, draw = case.group, random.Random(0)
     good = {"element": group.identity(), "vector": torch.zeros(group.dim)}

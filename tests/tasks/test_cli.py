@@ -57,6 +57,7 @@ NUMBERS = [
     ("test", "affnist/hybrid", "model.init_args.inverter.init_args.proposals.init_args.steps"),
     ("test", "burgers/tied", "model.init_args.inverter.init_args.steps"),
     ("test", "frames/score", "model.init_args.steps"),
+    ("test", "generative/so4_flow", "model.init_args.model.init_args.minutes"),
     ("test", "heat/focal_calibrated", "model.init_args.inverter.init_args.initial"),
     ("test", "homnist/tied_vae", "model.init_args.inverter.init_args.num_mc"),
     ("test", "kdv/tied", "model.init_args.inverter.init_args.steps"),

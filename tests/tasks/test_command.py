@@ -41,7 +41,7 @@ def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["list"]) == 0
     assert capsys.readouterr().out.splitlines() == overlays.names()
     assert command.main([]) == 0
-    assert "symmetry" in capsys.readouterr().out
+    assert "symmetries" in capsys.readouterr().out
     assert command.main(["symmetries", "u_t = nothing("]) == 2
     with pytest.raises(SystemExit, match="2"):
         command.main(["test", "--config", "heat/nothing"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +108,7 @@ class LearnedInverter(Inverter):
         seconds: float | None = 300.0,
         folder: str | Path | None = None,
         progress: bool | None = None,
-    ) -> Self:
+    ) -> LearnedInverter:
         """Train on clean data, which are moved at random in every step.
 
         Args:
@@ -243,7 +243,7 @@ class LearnedInverter(Inverter):
         # reading is done once: what is read of what was read is the same
         return score, _picker(clean if prepare is None else prepare(clean))
 
-    def _with_score(self, score: LearnedScore) -> Self:
+    def _with_score(self, score: LearnedScore) -> LearnedInverter:
         self.score = score.eval().requires_grad_(False)
         self.backbone = score.backbone
         self.posterior = Posterior(score.action, self.energy, log_det=self.posterior.log_det)

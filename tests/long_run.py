@@ -1,0 +1,34 @@
+"""Tests that are left to the long run (`slow`), each because a cheaper one of the short run guards the same law."""
+
+LONG = (
+    # other inputs of the same test stay
+    "groups/test_generators.py::test_catalogue[BurgersSymmetry()]",
+    "groups/test_generators.py::test_catalogue[KdVSymmetry()]",
+    "groups/test_actions.py::TestGenerators::test_exponential_is_the_flow[heat from generators]",
+    "groups/test_autodiff.py::test_under_vmap[heat from generators-logarithms]",
+    "groups/test_autodiff.py::test_under_vmap[KdV from generators-logarithms]",
+    "groups/test_autodiff.py::test_under_vmap[SO(4)-logarithms]",
+    "groups/test_autodiff.py::test_under_vmap[U(2)-logarithms]",
+    "groups/test_catalogue.py::TestCompile::test_full_graph[SL(3)]",
+    "sde/test_learned.py::TestTarget::test_integration_by_parts[SO(3)]",
+    "sde/test_denoising.py::TestNoise::test_integration_by_parts[SO(3)]",
+    "sde/test_processes.py::TestWeakOrderWithDrift::test_fast[affine-steps1]",
+    "sde/test_likelihood.py::TestLikelihood::test_known_laws[heat]",
+    "sde/test_group_diffusion.py::TestModel::test_density[momentum]",
+    "tasks/test_burgers.py::test_inversion_restores_the_error_of_the_training_domain[names1-0.03-6.0]",
+    "tasks/test_burgers.py::test_inversion_restores_the_error_of_the_training_domain[names2-0.05-3.0]",
+    "tasks/test_burgers.py::test_inversion_restores_the_error_of_the_training_domain[names3-0.05-3.0]",
+    "tasks/test_heat_inversion.py::test_inversion_reaches_the_bar_on_a_small_run[tied_augmented.yaml-0.035]",
+    "tasks/test_heat_inversion.py::test_inversion_reaches_the_bar_on_a_small_run[tied_mixed_augmented.yaml-0.035]",
+    "test_geoopt.py::TestOptimisation::test_recovers_an_element_from_point_pairs[heat]",
+    # another test of the same thing stays
+    "groups/test_generators.py::TestKindsOfFlow::test_compiles",  # TestWinding
+    "groups/test_geometry.py::TestMean::test_transforms",  # test_autodiff
+    "sde/test_likelihood.py::TestLikelihood::test_lost_rows",  # test_group_diffusion
+    "symmetry/test_find_symmetries.py::TestAnsatz::test_black_scholes",  # the catalogue
+    "tasks/test_amortized.py::TestTraining::test_distils",  # inversion/test_learned_inverter
+    "tasks/test_burgers.py::test_equivariance_is_measured_and_small",  # test_image_inversion
+    "tasks/test_burgers.py::test_errors_of_several_runs_are_drawn_against_their_size",  # test_sweep
+    "tasks/test_heat_inversion.py::test_a_killed_run_goes_on_where_it_stopped",  # test_image_inversion, test_results
+    "tasks/test_image_inversion.py::TestSmallRun::test_two_devices_count_every_image_once_and_find_the_same",  # results
+)
