@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from trivgeo._tableau import DEFECT, NODES, STAGES
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.sde.process import Stepper, StepState, TrivializedSDE, check_noiseless
@@ -18,17 +19,6 @@ from trivgeo.sde.score import Run
 
 __all__ = ["AdaptiveSolution", "DormandPrince5", "solve_adaptive"]
 
-_NODES = (0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
-_STAGES = (
-    (),
-    (1 / 5,),
-    (3 / 40, 9 / 40),
-    (44 / 45, -56 / 15, 32 / 9),
-    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
-    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
-    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
-)
-_DEFECT = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)  # order 5 minus order 4
 _ORDER = 5
 _SAFETY, _SHRINK, _GROW = 0.9, 0.2, 5.0
 
@@ -50,7 +40,7 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
         """All nodes of all steps."""
-        return (grid[0], *(a + c * (b - a) for a, b in itertools.pairwise(grid) for c in _NODES[1:-1]))
+        return (grid[0], *(a + c * (b - a) for a, b in itertools.pairwise(grid) for c in NODES[1:-1]))
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
         """The velocity at the start."""
@@ -67,12 +57,12 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
         """A step, and the difference of the two orders in the algebra, ``[*batch, dim]``."""
         h, slopes = end - start, [state.memory]
         g, u = state.y, torch.zeros_like(state.memory)
-        for node, weights in zip(_NODES[1:], _STAGES[1:], strict=True):
+        for node, weights in zip(NODES[1:], STAGES[1:], strict=True):
             u = h * sum((w * k for w, k in zip(weights, slopes, strict=True) if w), torch.zeros_like(u))
             g = sde.group.retract(state.y, u)
             last = _velocity(sde, g, start + node * h)
             slopes.append(_pulled_back(sde, u, last))
-        defect = h * sum((w * k for w, k in zip(_DEFECT, slopes, strict=True) if w), torch.zeros_like(u))
+        defect = h * sum((w * k for w, k in zip(DEFECT, slopes, strict=True) if w), torch.zeros_like(u))
         return StepState(g, last), defect
 
 
@@ -138,7 +128,7 @@ def solve_adaptive(
             raise ConfigurationError(f"max_steps: expected enough to reach t = {end:g}, got {max_steps} up to {t:g}")
         after = end if abs(end - t) <= 1.01 * abs(h) else t + h
         new, defect = pair.attempt(equation, state, t, after)
-        evaluations += len(_NODES) - 1
+        evaluations += len(NODES) - 1
         fine = _all_finite(defect, len(batch)) & _all_finite(new.memory, len(batch))
         if abs(after - t) <= smallest:
             lost = lost | ~fine

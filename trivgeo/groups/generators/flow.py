@@ -7,18 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from trivgeo._tableau import DEFECT, STAGES
+
 __all__ = ["dormand_prince"]
 
-# Dormand and Prince (1980), as in Hairer, Norsett, Wanner, Solving ODEs I, table 5.2
-_STAGES = (
-    (1 / 5,),
-    (3 / 40, 9 / 40),
-    (44 / 45, -56 / 15, 32 / 9),
-    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
-    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
-    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
-)
-_ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
 _LARGEST_STEP = 4.0
 
 
@@ -49,15 +41,15 @@ def dormand_prince(
         size = 1.0 + x.detach().abs().amax(-1, keepdim=True)
         slopes = [_finite(field(x))]
         y = x
-        for row in _STAGES:
+        for row in STAGES[1:]:
             shift = h * sum((c * k for c, k in zip(row[1:], slopes[1:], strict=True) if c), start=row[0] * slopes[0])
             inside = (shift.detach().abs() <= _LARGEST_STEP * size).all(-1)
             alive = alive & inside
             y = x + torch.where(inside.unsqueeze(-1), shift, 0.0)
             slopes.append(_finite(field(y)))
         with torch.no_grad():
-            pairs = zip(_ERROR[1:], slopes[1:], strict=True)
-            error = h * sum((c * k for c, k in pairs if c), start=_ERROR[0] * slopes[0])
+            pairs = zip(DEFECT[1:], slopes[1:], strict=True)
+            error = h * sum((c * k for c, k in pairs if c), start=DEFECT[0] * slopes[0])
             relative = (error.abs() / size).amax(-1)
             alive = alive & (relative <= tolerance)
             total = total + relative
