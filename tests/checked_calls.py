@@ -48,7 +48,7 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
     from tests.inversion.test_every_inverter import METHODS, images, operators
     from tests.tasks.helpers import DIGITS, framed_digits
     from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
-    from trivgeo.groups import SL, Affine, BurgersSymmetry, HeatSymmetry, Heisenberg, Translation
+    from trivgeo.groups import SE, SL, Affine, BurgersSymmetry, HeatSymmetry, Heisenberg, Translation
     from trivgeo.inversion import (
         ITS,
         TIED,
@@ -63,6 +63,7 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
         Inverter,
         KeepLower,
         KineticLangevin,
+        LearnedInverter,
         LieLAC,
         Noise,
         OrbitCurvature,
@@ -142,6 +143,10 @@ def inverters() -> None:
     moves = KeepLower(Noise(steps=2, time=0.3), Reverse(steps=2))
     for choice in ("lowest", "resample"):
         run(Inverter(turned.action, turned.energy, [Propose(turned), Choose(3, choice), moves]), circles)
+    plane = SE(2).action()
+    cloud, law = torch.rand(64, 4, 2, generator=seeded(0)), lambda n, g: SE(2).random(n, std=0.5, generator=g)
+    learned = LearnedInverter(plane).fit(cloud, law, steps=2, batch_size=8, progress=False)
+    run(learned, cloud[:3])
     exported = {c for c in vars(trivgeo.inversion).values() if isinstance(c, type) and issubclass(c, Inverter)}
     assert called == exported, exported ^ called
 

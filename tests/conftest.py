@@ -5,7 +5,7 @@ import torch
 
 from tests.groups.cases import CASES, GroupCase, marked
 from tests.helpers import seeded
-from tests.long_run import LONG
+from tests.long_run import is_long
 from trivgeo.groups import LieGroup
 
 
@@ -18,7 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.removeprefix("tests/") in LONG:
+        if is_long(item.nodeid.removeprefix("tests/")):
             item.add_marker(pytest.mark.slow)
 
 

@@ -1,6 +1,8 @@
 """Tests that are left to the long run (`slow`), each because a cheaper one of the short run guards the same law."""
 
-LONG = (
+import re
+
+_LONG = (
     # other inputs of the same test stay
     "groups/test_generators.py::test_catalogue[BurgersSymmetry()]",
     "groups/test_generators.py::test_catalogue[KdVSymmetry()]",
@@ -31,4 +33,48 @@ LONG = (
     "tasks/test_burgers.py::test_errors_of_several_runs_are_drawn_against_their_size",  # test_sweep
     "tasks/test_heat_inversion.py::test_a_killed_run_goes_on_where_it_stopped",  # test_image_inversion, test_results
     "tasks/test_image_inversion.py::TestSmallRun::test_two_devices_count_every_image_once_and_find_the_same",  # results
+    # the same law on other groups, equations or schemes; * stands for anything
+    "groups/test_autodiff.py::test_derivatives_are_finite_near_the_identity[*from generators*-float32]",
+    "groups/test_autodiff.py::test_derivatives_keep_the_dtype[*from generators*]",
+    "groups/test_autodiff.py::test_under_vmap[*from generators*]",
+    "groups/test_autodiff.py::test_under_vmap[*Projective*-logarithms]",
+    "groups/test_autodiff.py::test_under_vmap[KdVSymmetry-logarithms]",
+    "groups/test_catalogue.py::TestCompile::test_full_graph[SE(3)]",
+    "groups/test_catalogue.py::TestCompile::test_full_graph[SO(4)]",
+    "groups/test_catalogue.py::TestCompile::test_full_graph[Affine(2)]",
+    "groups/test_catalogue.py::TestCompile::test_full_graph[GLPlus(2)]",
+    "groups/test_generators.py::TestWinding::test_transforms",
+    "sde/test_processes.py::TestDeterministic::test_order[SemidirectProduct*",
+    "sde/test_processes.py::TestDeterministic::test_order[SL(2)*",
+    "sde/test_processes.py::TestNoiseModes::test_memory_does_not_grow_with_the_steps",
+    "sde/test_group_diffusion.py::*[momentum]",
+    "tasks/test_heat_inversion.py::test_inversion_reaches_the_bar_on_a_small_run[tied.yaml-0.018]",
+    "tasks/test_image_inversion.py::test_shipped_configurations_of_tied_run_with_other_networks_and_sizes[homnist*",
+    "tasks/test_image_training.py::test_a_regulariser_learns[regulariser_homography]",
+    "tasks/test_cli.py::test_a_number_beside_a_file[fit*",
+    "tasks/test_cli.py::test_a_number_beside_a_file[test-so10*",
+    "tasks/test_cli.py::test_a_number_beside_a_file[test-rotmnist*",
+    "tasks/test_cli.py::test_a_number_beside_a_file[test-homnist*",
+    "tasks/test_cli.py::test_a_number_beside_a_file[test-frames*",
+    "tasks/test_cli.py::test_a_number_beside_a_file[test-burgers*",
+    "test_geoopt.py::TestManifold::test_steps_and_transport[KdVSymmetry()]",
+    "symmetry/test_catalogue.py::test_textbook[NLS, quintic]",
+    "symmetry/test_catalogue.py::test_textbook[thin film]",
+    "symmetry/test_catalogue.py::test_textbook[developable surfaces]",
+    "symmetry/test_catalogue.py::test_textbook[diffusion, shifted power]",
+    "symmetry/test_catalogue.py::test_textbook[KdV, cylindrical]",
+    "symmetry/test_find_symmetries.py::test_group[eikonal]",
+    "symmetry/test_find_symmetries.py::test_group[nls]",
+    "symmetry/test_find_symmetries.py::test_group[nonlinear heat -4/3]",
+    "symmetry/test_input.py::test_decimals_are_fractions[('u_tt*",
+    "symmetry/test_input.py::test_decimals_are_fractions[('u_t + {0}*u*u_x*",
+    "symmetry/test_statements.py::test_redundant_functions_do_no_harm[exp*",
+    "symmetry/test_statements.py::test_redundant_functions_do_no_harm[log*",
+    "symmetry/test_statements.py::test_redundant_functions_do_no_harm[sin*",
 )
+_PATTERN = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in _LONG))
+
+
+def is_long(test: str) -> bool:
+    """Whether a test, by its identifier without the folder of all tests, is left to the long run."""
+    return _PATTERN.fullmatch(test) is not None
