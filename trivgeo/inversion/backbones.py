@@ -48,7 +48,7 @@ class NoiseNetwork(Network):
         return x
 
     @abstractmethod
-    def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
+    def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """The noise in units of its size, see `LearnedScore`; in the dtype of the data, whatever the network's."""
 
 
@@ -134,7 +134,7 @@ class ImageBackbone(NoiseNetwork):
             "std": self.std.flatten().tolist(),
         }
 
-    def forward(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
+    def forward(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """The noise in units of its size.
 
         Raises:
@@ -216,7 +216,7 @@ class PointsBackbone(NoiseNetwork):
             "std": self.std.tolist(),
         }
 
-    def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
+    def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """The noise in units of its size.
 
         Raises:
@@ -334,7 +334,7 @@ class OperatorBackbone(NoiseNetwork):
         """By `OperatorReader`."""
         return OperatorReader(self.num_sensors)(x)
 
-    def forward(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
+    def forward(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """The noise in units of its size.
 
         Args:

@@ -65,7 +65,7 @@ class FieldBackbone(nn.Module):
             nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, dim)
         )
 
-    def forward(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
+    def forward(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """The noise in units of its size, in the dtype of the data."""
         features = (_features(y).to(self.centre.dtype) - self.centre) / self.spread
         values = rearrange(y.values.to(self.centre.dtype), "b c s ... -> b (c s) ...")
