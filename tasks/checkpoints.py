@@ -97,8 +97,8 @@ def save_checkpoint(
     write_file(network, path, entries)
 
 
-def checkpoint_file(name: str) -> tuple[NetworkFile, bool]:
-    """The file of a name, its header that of today, and whether it is the one of the manifest.
+def checkpoint_file(name: str) -> tuple[NetworkFile, str, bool]:
+    """The file of a name, its header that of today, its checksum, and whether it is the one of the manifest.
 
     Raises:
         CheckpointError: the file is missing (the message says which command trains it) or unreadable.
@@ -107,11 +107,11 @@ def checkpoint_file(name: str) -> tuple[NetworkFile, bool]:
     if not path.exists():
         raise CheckpointError(_missing(name, path))
     file = read_file(path)
-    entry = None if name.endswith(_SUFFIX) else manifest().get(name)
-    listed = entry is not None and entry["sha256"] == checksum(path)
+    entry, sha256 = None if name.endswith(_SUFFIX) else manifest().get(name), checksum(path)
+    listed = entry is not None and entry["sha256"] == sha256
     if entry is not None and not listed:
         rank_zero_info(f"{path}: not the file of the manifest but one trained again; its figures may differ a little")
-    return replace(file, header=modern_header(path, file.header)), listed
+    return replace(file, header=modern_header(path, file.header)), sha256, listed
 
 
 def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
@@ -125,10 +125,10 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
         CheckpointError: the file is missing (the message says which command trains it) or unreadable, holds a
             network of another class, or its tensors do not fit the architecture of its header.
     """
-    file, listed = checkpoint_file(name)
+    file, sha256, listed = checkpoint_file(name)
     network, metadata = file.build(kind), file.entry("metadata")
     score = file.entry("score") if "score" in file.header else None
-    return Loaded(network, metadata, score, checksum(file.path), listed)
+    return Loaded(network, metadata, score, sha256, listed)
 
 
 def convert(path: str | Path) -> None:

@@ -35,8 +35,19 @@ def files_read() -> dict[str, str]:
     return dict(_read.get())
 
 
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file, whose checksum is remembered, for the results depend on it.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    content = Path(path).read_bytes()
+    _read.get()[str(path)] = hashlib.sha256(content).hexdigest()
+    return content
+
+
 def checksum(path: str | Path) -> str:
-    """The SHA-256 of a file that is about to be read; it is remembered, for the results depend on it.
+    """The SHA-256 of a file that something else reads, by its path; it is remembered as by `read_bytes`.
 
     Raises:
         OSError: the file cannot be read.

@@ -5,9 +5,9 @@ import json
 import sys
 import time
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class ResultsWriter(Callback):
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
         self.config: Mapping[str, Any] = {}
-        self._rows: dict[tuple[int, int], Row] = {}
+        self._batches: dict[tuple[int, int], list[Row]] = {}
         self._of_seeds: dict[str, dict[int, float]] = {}
         self._rank = 0
         self._start = 0.0
@@ -103,7 +103,7 @@ class ResultsWriter(Callback):
     @property
     def rows(self) -> list[Row]:
         """The rows so far, by seed and case: those of this device, and at the end of a test all."""
-        return sorted(self._rows.values(), key=lambda row: (row["seed"], row["case"]))
+        return sorted(chain(*self._batches.values()), key=lambda row: (row["seed"], row["case"]))
 
     @property
     def seconds(self) -> float:
@@ -112,7 +112,7 @@ class ResultsWriter(Callback):
 
     def done(self, seed: int, batch: int = 0) -> bool:
         """Whether the rows of this batch of this seed are there."""
-        return (seed, batch) in self._done()
+        return (seed, batch) in self._batches
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take the folder, before any long work.
@@ -134,8 +134,8 @@ class ResultsWriter(Callback):
         self._start = time.perf_counter()
         self._of_seeds = {}
         self._identity = identity(self.config)
-        self._rows = self._read()
-        self._earlier = max((row["run_seconds"] for row in self._rows.values()), default=0.0)
+        self._batches = self._read()
+        self._earlier = max((row["run_seconds"] for row in self.rows), default=0.0)
         trainer.strategy.barrier()  # all have read before one writes
         if self._rank == 0:
             self._put_aside()
@@ -154,12 +154,12 @@ class ResultsWriter(Callback):
         # the first line break ends a line that a full disk or a kill has cut
         start = "" if path.exists() else self._header()
         append(path, start + "\n" + "".join(encoded(row) + "\n" for row in rows))
-        self._rows.update(_by_case(rows))
+        self._batches[rows[0]["seed"], batch] = rows
 
     def gather(self, trainer: pl.Trainer) -> None:
         """Take in the rows of all devices, once every one has written its last."""
         trainer.strategy.barrier()
-        self._rows = self._read()
+        self._batches = self._read()
         trainer.strategy.barrier()
 
     def add_metric(self, name: str, of_seeds: Mapping[int, float]) -> None:
@@ -174,8 +174,8 @@ class ResultsWriter(Callback):
         self._write_all()
         self._remove_other_files()
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        expected = data.keys() if isinstance(data, Problems) else self._done()
-        missing = len(expected - self._done())
+        expected = data.keys() if isinstance(data, Problems) else self._batches.keys()
+        missing = len(expected - self._batches.keys())
         summary = summarise(self.rows) | {name: _spread(list(v.values())) for name, v in self._of_seeds.items()}
         document = {
             "metrics": summary,
@@ -215,9 +215,6 @@ class ResultsWriter(Callback):
     def _path(self) -> Path:
         return self.directory / "rows.jsonl"
 
-    def _done(self) -> set[tuple[int, int]]:
-        return {(row["seed"], row["batch"]) for row in self._rows.values()}
-
     def _other_files(self) -> list[Path]:
         """The files of the other devices."""
         return sorted(path for path in self.directory.glob("rows.*.jsonl") if path.name.split(".")[1].isdigit())
@@ -226,15 +223,16 @@ class ResultsWriter(Callback):
         for path in self._other_files():
             path.unlink()
 
-    def _read(self) -> dict[tuple[int, int], Row]:
-        """All rows on the disk of this identity, each once, of the batches that were written whole."""
-        found: dict[tuple[int, int], Row] = {}
+    def _read(self) -> dict[tuple[int, int], list[Row]]:
+        """The rows on the disk of this identity, each once, of the batches that were written whole."""
+        found: dict[tuple[int, int], dict[int, Row]] = {}
         for path in [self._path, *self._other_files()]:
             header, *lines = _lines(path)
             if header == self._header():
-                found |= _by_case(row for row in map(decoded, lines) if row is not None)
-        counts = Counter((row["seed"], row["batch"]) for row in found.values())
-        return {key: row for key, row in found.items() if counts[row["seed"], row["batch"]] == row["rows_of_batch"]}
+                for row in filter(None, map(decoded, lines)):
+                    found.setdefault((row["seed"], row["batch"]), {})[row["case"]] = row
+        whole = {key: list(rows.values()) for key, rows in found.items()}
+        return {key: rows for key, rows in whole.items() if len(rows) == rows[0]["rows_of_batch"]}
 
     def _put_aside(self) -> None:
         """Keep the rows of another run under another name: its configuration may come back."""
@@ -315,10 +313,6 @@ def _lines(path: Path) -> list[str]:
     """The lines of a file, at least one."""
     text = path.read_bytes().decode(errors="replace") if path.exists() else ""
     return text.splitlines() or [""]
-
-
-def _by_case(rows: Iterable[Row]) -> dict[tuple[int, int], Row]:
-    return {(row["seed"], row["case"]): row for row in rows}
 
 
 def writer_of(trainer: pl.Trainer) -> ResultsWriter | None:

@@ -30,6 +30,7 @@ from trivgeo.sde import (
     solve,
     uniform_grid,
 )
+from trivgeo.sde.training import move_average
 from trivgeo.training import versions
 
 _FIRST_TIME = 0.003  # training draws no time below it
@@ -124,11 +125,7 @@ class FrameDiffusion(ShardedTest):
 
     def on_train_batch_end(self, outputs: Any, batch: Tensor, batch_idx: int) -> None:
         """Move the average of the weights."""
-        # the average forgets the start: a decay of at most (1 + k) / (10 + k) after k steps
-        decay = min(self.decay, (1 + self.global_step) / (10 + self.global_step))
-        with torch.no_grad():
-            for kept, new in zip(self.average.parameters(), self.network.parameters(), strict=True):
-                kept.lerp_(new, 1.0 - decay)
+        move_average(self.average, self.network, self.global_step, self.decay)
 
     def on_fit_end(self) -> None:
         """Export what a test needs."""

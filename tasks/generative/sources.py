@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tasks.files import read_bytes
 from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_fraction
 from trivgeo.errors import ConfigurationError
@@ -77,7 +78,7 @@ class RNATorsions(ElementSource):
         found = path or os.environ.get(RNA_VARIABLE)
         if not found or not Path(found).is_file():
             raise ConfigurationError(f"{RNA_VARIABLE}: expected the file of torsion angles, got {found!r}")
-        raw = Path(found).read_bytes()
+        raw = read_bytes(found)
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
         try:
             rows = [[float(x) for x in line.split("\t")[-_ANGLES:]] for line in text.splitlines() if line]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.files import checksum
+from tasks.files import read_bytes
 from trivgeo.errors import TrivgeoError
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -67,8 +67,7 @@ def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None) -> NDArr
 
 def _content(path: Path) -> bytes:
     try:
-        checksum(path)
-        raw = path.read_bytes()
+        raw = read_bytes(path)
     except OSError as error:
         raise DataError(f"{path}: expected a readable file: {error}") from error
     if not raw.startswith(_GZIP_MAGIC):

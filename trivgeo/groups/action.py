@@ -140,16 +140,22 @@ class PointAction(Action):
     @final
     def check_data(self, x: Any, name: str = "x") -> None:
         """Raise `ShapeError` unless ``x`` is ``[*batch, p, n]``, n one of `point_dims`, or as `check_tensor`."""
+        self._points(x, name)
+
+    @final
+    def _points(self, x: Any, name: str = "x") -> Tensor:
+        """Points that `check_data` accepts, as a tensor."""
         x = check_tensor(name, x)
         if x.ndim < 2 or x.shape[-1] not in self.point_dims:
             wanted = " or ".join(map(str, self.point_dims))
             raise ShapeError(f"{name}: expected points [*batch, p, {wanted}], got {list(x.shape)}")
+        return x
 
     @final
     def _lift(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Check both and give g the dimension of the points."""
-        self.check_data(x)
-        g, x = promoted(g=self.group.check_elements(g), x=check_tensor("x", x))
+        points = self._points(x)
+        g, x = promoted(g=self.group.check_elements(g), x=points)
         lifted = g.unsqueeze(g.ndim - len(self.group.element_shape))
         self._out_shape(lifted, x)
         return lifted, x

@@ -15,13 +15,13 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
-from torch import Tensor
+from torch import Tensor, nn
 
-from trivgeo._random import integers
+from trivgeo._random import integers, keyed
 from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.transport import Transport
 
-__all__ = ["NetworkLessons", "train"]
+__all__ = ["NetworkLessons", "move_average", "train"]
 
 _WARMUP = 200  # steps
 _DECAY = 0.999  # of the average of the weights
@@ -75,7 +75,7 @@ class NetworkLessons(pl.LightningModule):
 
     def training_step(self, batch: int, index: int) -> Tensor:
         """The mean square of what the network misses."""
-        generator = torch.Generator(self.data.device).manual_seed((self.settings["seed"] << 32) + self.global_step)
+        generator = keyed(self.settings["seed"], self.global_step, device=self.data.device)
         rows = integers(len(self.data), (self.settings["batch_size"],), self.data, generator)
         elements, level, momentum, target = self.transport.lesson(self.data[rows], generator)
         found = torch.isfinite(target).all(-1) & torch.isfinite(elements.flatten(1)).all(-1)
@@ -98,10 +98,8 @@ class NetworkLessons(pl.LightningModule):
             group["lr"] = self.settings["learning_rate"] * rise * fall
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
-        """Move the average of the weights, which forgets the start; stop in time."""
-        decay = min(_DECAY, (1 + self.global_step) / (10 + self.global_step))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), list(self.network.parameters()), 1.0 - decay)
+        """Move the average of the weights; stop in time."""
+        move_average(self.average, self.network, self.global_step, _DECAY)
         if self.progress >= 1.0:
             self.trainer.should_stop = True
 
@@ -111,6 +109,20 @@ class NetworkLessons(pl.LightningModule):
         self.seconds += now - self._clock
         self._clock = now
         checkpoint["state_dict"]["seconds"] = self.seconds.clone()
+
+
+@torch.no_grad()
+def move_average(average: nn.Module, network: nn.Module, step: int, decay: float) -> None:
+    """An exponential average of weights, which forgets the start: its decay is at most (1 + k) / (10 + k) at step k.
+
+    Args:
+        average: the network that holds it, changed in place.
+        network: what is averaged.
+        step: k.
+        decay: of a step, in the end.
+    """
+    weight = 1.0 - min(decay, (1 + step) / (10 + step))
+    torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), weight)
 
 
 def train(lessons: NetworkLessons, folder: Path | None, progress: bool) -> None:

@@ -60,6 +60,11 @@ class Transport(ABC):
 
     group: LieGroup
     sees_momentum: bool = False
+    first: float
+
+    @abstractmethod
+    def flow(self, network: Network) -> TrivializedSDE:
+        """The equation without noise that carries the data, at the time ``first``, to the terminal law."""
 
     @abstractmethod
     def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
@@ -75,7 +80,6 @@ class Transport(ABC):
     ) -> Tensor:
         """Carry elements of the terminal law to the data: by the flow, or in ``steps`` random steps."""
 
-    @abstractmethod
     def log_density(
         self,
         network: Network,
@@ -85,7 +89,16 @@ class Transport(ABC):
         tolerance: float,
         divergence: Divergence | None,
     ) -> Float[Tensor, " b"]:
-        """For the measure of the terminal law."""
+        """For the measure of the terminal law, by the flow."""
+        return flow_likelihood(
+            self.flow(network),
+            g,
+            law.log_density,
+            start=self.first,
+            tolerance=tolerance,
+            divergence=divergence,
+            generator=generator,
+        ).log_density
 
 
 @dataclass(frozen=True)
@@ -132,37 +145,19 @@ class DiffusionTransport(Transport):
 
         return score
 
+    def flow(self, network: Network) -> TrivializedSDE:
+        """The probability flow."""
+        return probability_flow(self.group, self.schedule, self.score(network))
+
     def sample(
         self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
     ) -> Tensor:
         """Steps are those of `GeometricHeun` for the `reverse_process`, two evaluations each."""
-        score = self.score(network)
         if steps is None:
-            return followed(probability_flow(self.group, self.schedule, score), start, 1.0, self.first, tolerance)
+            return followed(self.flow(network), start, 1.0, self.first, tolerance)
         grid = [1.0 + (self.first - 1.0) * k / steps for k in range(steps)] + [self.first]
-        process = reverse_process(self.group, self.schedule, score)
+        process = reverse_process(self.group, self.schedule, self.score(network))
         return solve(process, start, grid, stepper=GeometricHeun(), generator=generator).final
-
-    def log_density(
-        self,
-        network: Network,
-        g: Tensor,
-        law: TerminalLaw,
-        generator: torch.Generator | None,
-        tolerance: float,
-        divergence: Divergence | None,
-    ) -> Float[Tensor, " b"]:
-        """By the probability flow."""
-        flow = probability_flow(self.group, self.schedule, self.score(network))
-        return flow_likelihood(
-            flow,
-            g,
-            law.log_density,
-            start=self.first,
-            tolerance=tolerance,
-            divergence=divergence,
-            generator=generator,
-        ).log_density
 
 
 @dataclass(frozen=True)
@@ -184,6 +179,11 @@ class FlowTransport(Transport):
     law: TerminalLaw
     speed: float
 
+    @property
+    def first(self) -> float:  # type: ignore[override]
+        """The flow begins at the data themselves."""
+        return 0.0
+
     def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
         """At stratified times."""
         t = stratified(len(clean), clean, generator)
@@ -197,7 +197,7 @@ class FlowTransport(Transport):
         return self.law.sample(len(clean), generator)
 
     def flow(self, network: Network) -> TrivializedSDE:
-        """The equation from the data, at t = 0, to the terminal law."""
+        """With the network's velocity."""
 
         def drift(g: Tensor, t: float) -> Tensor:
             return self.speed * network(g, g.new_full(self.group.batch_shape(g), t), None)
@@ -210,21 +210,7 @@ class FlowTransport(Transport):
         """By the flow; there are no random steps."""
         if steps is not None:
             raise ConfigurationError('steps: expected none for kind="flow", which has no random steps')
-        return followed(self.flow(network), start, 1.0, 0.0, tolerance)
-
-    def log_density(
-        self,
-        network: Network,
-        g: Tensor,
-        law: TerminalLaw,
-        generator: torch.Generator | None,
-        tolerance: float,
-        divergence: Divergence | None,
-    ) -> Float[Tensor, " b"]:
-        """By the flow."""
-        return flow_likelihood(
-            self.flow(network), g, law.log_density, tolerance=tolerance, divergence=divergence, generator=generator
-        ).log_density
+        return followed(self.flow(network), start, 1.0, self.first, tolerance)
 
 
 @dataclass(frozen=True)
@@ -288,19 +274,23 @@ class MomentumTransport(Transport):
 
         return KineticDiffusion(self.group, self.noise.friction, score)
 
+    def flow(self, network: Network) -> TrivializedSDE:
+        """On G x R^n: elements with their momenta."""
+        return self.process(network).flow()
+
     def sample(
         self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
     ) -> Tensor:
         """Steps are those of `SplittingAOA`, in equal ratios of the time, one evaluation each."""
         momentum = normal((len(start), self.group.dim), start, generator)
-        point, process = KineticPoint(start, momentum), self.process(network)
+        point = KineticPoint(start, momentum)
         if steps is None:
-            state = followed(process.flow(), join_state(self.group, point), self.last, self.first, tolerance)
+            state = followed(self.flow(network), join_state(self.group, point), self.last, self.first, tolerance)
             final = split_state(self.group, state)
         else:
             ratio = self.first / self.last
             grid = [self.last * ratio ** (k / steps) for k in range(steps)] + [self.first]
-            final = solve(process, point, grid, generator=generator).final
+            final = solve(self.process(network), point, grid, generator=generator).final
         return self.group.retract(final.elements, -self._first_covariance * final.momentum)
 
     def log_density(
@@ -317,7 +307,7 @@ class MomentumTransport(Transport):
         That of a perfect score is the same for every momentum.
         """
         group, n = self.group, self.group.dim
-        flow = self.process(network).flow()
+        flow = self.flow(network)
         # the element moves with the momentum, which does not depend on it
         inner = (ExactDivergence() if divergence is None else divergence).within(range(n, 2 * n))
 
