@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.generators.action import Motion
 from trivgeo.groups.generators.cover import plane_representation
-from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generators.group import Frame, GeneratedGroup
 from trivgeo.groups.generators.ideal import BracketAdjoint, IdealAutomorphism, Layer, MatrixAdjoint, SemisimpleAdjoint
 from trivgeo.groups.generators.reductive import ReductiveGroup
 from trivgeo.groups.nilpotent import Nilpotent
@@ -26,12 +28,27 @@ from trivgeo.groups.structure import (
     subalgebra,
 )
 
-__all__ = ["assemble"]
+__all__ = ["Source", "assemble"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An algebra in a basis Y that makes its decomposition simple.
+
+    Attributes:
+        algebra: the algebra, with the sign of the group.
+        split: its decomposition, in terms of the Y.
+        mixing: the generators in terms of the Y, ``X = mixing Y``, ``[n, n]``.
+    """
+
+    algebra: LieAlgebra
+    split: Split
+    mixing: Tensor
 
 
 def assemble(
     algebra: LieAlgebra,
-    split: Split,
+    source: Source,
     faithful: Tensor | None,
     motion: Motion,
     scale: Scale = None,
@@ -41,44 +58,85 @@ def assemble(
 
     Args:
         algebra: see `GeneratedGroup`.
-        split: its decomposition.
-        faithful: matrices of the generators in a faithful representation of the whole algebra; used for the semisimple
-            part. Without them it acts on a complement of [n, n] in n, and on itself.
-        motion: see `GeneratedGroup`.
+        source: the same algebra in a simple basis, its decomposition, and the generators in that basis.
+        faithful: matrices of the simple basis in a faithful representation of the whole algebra; used for the
+            semisimple part. Without them it acts on a complement of [n, n] in n, and on itself.
+        motion: see `GeneratedGroup`; of the fields of the simple basis.
         scale: see `LieGroup`.
         covers: whether the semisimple part is the universal cover of SL(2, R).
     """
+    inner, split, rows, embedding = _hull(source.algebra, source.split)
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
-    ideal_rows, moved, fixed, layers = _adapted_ideal(algebra, split, needed=r > 0 and faithful is None)
+    faithful = faithful if source.split.derivations is None else None
+    ideal_rows, moved, fixed, layers = _adapted_ideal(inner, split, needed=r > 0 and faithful is None)
     split = Split(split.semisimple, split.torus, ideal_rows)
     basis = torch.cat([split.complement, ideal_rows])
-    ideal = Nilpotent(subalgebra(algebra, ideal_rows)) if d else None
-    derivations = coordinates(products(algebra, split.complement, ideal_rows), ideal_rows).transpose(1, 2)
+    frame = Frame(basis @ rows, embedding @ torch.linalg.inv(basis), source.split.torus, source.mixing)
+    unmix = torch.linalg.inv(source.mixing)
+    named = Split(
+        source.split.semisimple @ unmix,
+        source.split.torus @ unmix,
+        (ideal_rows @ rows if source.split.derivations is None else source.split.ideal) @ unmix,
+        None if source.split.derivations is None else unmix.T @ source.split.derivations @ source.mixing.T,
+    )
+    ideal = Nilpotent(subalgebra(inner, ideal_rows)) if d else None
+    derivations = coordinates(products(inner, split.complement, ideal_rows), ideal_rows).transpose(1, 2)
     derivations = torch.where(derivations.abs() < 1e-13, 0.0, derivations)
     if not r + k:
         assert ideal is not None
-        return GeneratedGroup(algebra, ideal, basis, split, None, motion, scale)
+        return GeneratedGroup(algebra, ideal, frame, named, None, motion, scale)
 
-    semisimple = subalgebra(algebra, split.semisimple) if r else None
-    frame: Tensor | None = None
+    semisimple = subalgebra(inner, split.semisimple) if r else None
+    block: Tensor | None = None
     if semisimple is None:
         matrices = torch.zeros(0, 0, 0, dtype=torch.float64)
     elif faithful is not None:
-        matrices, frame = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
+        matrices, block = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
     else:
         matrices = _block_representation(semisimple, derivations[:r, :moved, :moved], covers)
     reductive = ReductiveGroup(semisimple, matrices, k, covers)
     adjoint: SemisimpleAdjoint | None = None
     full: MatrixAdjoint | None = None
-    if frame is not None and faithful is not None:
-        full = MatrixAdjoint(reductive, frame, torch.einsum("di,iab->dab", ideal_rows, faithful), faithful)
+    if block is not None and faithful is not None:
+        full = MatrixAdjoint(reductive, block, torch.einsum("di,iab->dab", ideal_rows, faithful), faithful)
         adjoint = full
     elif r and ideal is not None:
         adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers)
     if ideal is None:
-        return GeneratedGroup(algebra, reductive, basis, split, full, motion, scale)
+        return GeneratedGroup(algebra, reductive, frame, named, full, motion, scale)
     core = SemidirectProduct(reductive, ideal, IdealAutomorphism(reductive, ideal, derivations, adjoint))
-    return GeneratedGroup(algebra, core, basis, split, full, motion, scale)
+    return GeneratedGroup(algebra, core, frame, named, full, motion, scale)
+
+
+def _hull(algebra: LieAlgebra, split: Split) -> tuple[LieAlgebra, Split, Tensor, Tensor]:
+    """An algebra that splits, and holds the given one as an ideal.
+
+    Returns:
+        The algebra, its split, its basis in terms of that of the given one (zero for derivations), ``[*, n]``, and the
+        given basis in terms of its, ``[n, *]``.
+    """
+    n, unit = algebra.dim, torch.eye(algebra.dim, dtype=torch.float64)
+    if split.derivations is None:
+        return algebra, split, unit, unit
+    # basis: semisimple part, derivations D, ideal, x - D
+    r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
+    inside = torch.cat([split.semisimple, torch.zeros(k, n, dtype=torch.float64), split.ideal, split.torus])
+    moves = split.derivations.new_zeros(n + k, n, n)  # how the derivations in each basis element move the algebra
+    moves[r : r + k], moves[r + k + d :] = split.derivations, -split.derivations
+    brackets = products(algebra, inside, inside)
+    brackets = brackets + torch.einsum("iab,jb->ija", moves, inside) - torch.einsum("jab,ib->ija", moves, inside)
+    # [hull, hull] lies in the semisimple part and the ideal
+    kept = torch.cat([split.semisimple, split.ideal])
+    found = coordinates(brackets, kept)
+    c = torch.zeros(n + k, n + k, n + k, dtype=torch.float64)
+    c[..., :r], c[..., r + k : r + k + d] = found[..., :r], found[..., r:]
+    back = torch.linalg.inv(torch.cat([split.semisimple, split.torus, split.ideal]))
+    embedding = torch.zeros(n, n + k, dtype=torch.float64)
+    embedding[:, : r + k], embedding[:, r + k : r + k + d] = back[:, : r + k], back[:, r + k :]
+    embedding[:, r + k + d :] = back[:, r : r + k]
+    whole = torch.eye(n + k, dtype=torch.float64)
+    hull = LieAlgebra(0.5 * (c - c.transpose(0, 1)), tolerance=1e-7)
+    return hull, Split(whole[:r], whole[r : r + k], whole[r + k :]), inside, embedding
 
 
 def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Tensor, int, int, tuple[Layer, ...]]:
@@ -91,7 +149,7 @@ def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Ten
     derived = bracket_span(inner, whole, whole)
     acts = coordinates(products(algebra, split.semisimple, n), n).transpose(1, 2)  # [r, d, d]
     v = _invariant_complement(derived, acts)
-    moved = row_reduce(torch.einsum("rab,vb->rva", acts, v).reshape(-1, len(n)))
+    moved = row_reduce(torch.einsum("rab,vb->rva", acts, v).reshape(-1, len(n)), _size(algebra))
     fixed = intersection(v, null_space(acts.reshape(-1, len(n))))
     rows = torch.cat([moved, fixed])
     if len(rows) != len(v):
@@ -103,6 +161,11 @@ def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Ten
         layers.append(layer)
         rows = torch.cat([rows, new])
     return rows @ n, len(moved), len(fixed), tuple(layers)
+
+
+def _size(algebra: LieAlgebra) -> float:
+    """What a bracket that is not zero measures."""
+    return float(algebra.structure_constants.abs().max())
 
 
 def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo.groups.generators.action import FlowAction, Motion
+from trivgeo.groups.generators.assemble import Source
 from trivgeo.groups.generators.group import GeneratedGroup
 
 __all__ = ["moving_loop"]
@@ -18,7 +19,7 @@ _MULTIPLES = 12  # of the shortest period of a coordinate
 _MOVED = 1e-3
 
 
-def moving_loop(group: GeneratedGroup, motion: Motion, points: Tensor) -> Tensor | None:
+def moving_loop(group: GeneratedGroup, source: Source, motion: Motion, points: Tensor) -> Tensor | None:
     """An algebra vector whose exponential is the unit matrix, but whose flow moves points; ``None`` if none is found.
 
     Loops are looked for among the basis of the semisimple part, sums and differences of two of it, and compact
@@ -26,16 +27,18 @@ def moving_loop(group: GeneratedGroup, motion: Motion, points: Tensor) -> Tensor
 
     Args:
         group: the group, unscaled.
+        source: its algebra in the basis whose fields move points, which the answer is in, too.
         motion: see `GeneratedGroup`.
         points: ``[p, m]``, in the coordinates of `Motion.fields`.
     """
     reductive = group.reductive
     if reductive is None or not reductive.semisimple_dim or (motion.whole is not None and motion.flow is None):
         return None
-    loops = _loops(reductive.matrix_of(_candidates(group)), _candidates(group))
+    candidates = _candidates(source)
+    loops = _loops(reductive.matrix_of(candidates), candidates)
     if not len(loops):
         return None
-    vectors = loops @ group.split_used.semisimple
+    vectors = loops @ source.split.semisimple
     action = FlowAction(group, motion)
     start = points.expand(len(vectors), -1, -1)
     end, alive = start, torch.ones(start.shape[:-1], dtype=torch.bool)
@@ -48,11 +51,11 @@ def moving_loop(group: GeneratedGroup, motion: Motion, points: Tensor) -> Tensor
     return vectors[int(far.any(-1).int().argmax())] if bool(far.any()) else None
 
 
-def _candidates(group: GeneratedGroup) -> Tensor:
+def _candidates(source: Source) -> Tensor:
     """Vectors of the semisimple algebra, ``[c, r]``."""
-    rows = group.split_used.semisimple
+    rows = source.split.semisimple
     unit = torch.eye(len(rows), dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(rows @ group.algebra.killing_form @ rows.T)
+    values, vectors = torch.linalg.eigh(rows @ source.algebra.killing_form @ rows.T)
     pairs = [unit[i] + sign * unit[j] for i, j in itertools.combinations(range(len(rows)), 2) for sign in (1.0, -1.0)]
     return torch.stack([*unit, *pairs, *vectors.T[values < 0]])
 
