@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,12 +89,14 @@ def assemble(
 
     semisimple = subalgebra(inner, split.semisimple) if r else None
     block: Tensor | None = None
+    blocks: list[tuple[Tensor, slice]] = []
     if semisimple is None:
         matrices = torch.zeros(0, 0, 0, dtype=torch.float64)
     elif faithful is not None:
         matrices, block = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
     else:
-        matrices = _block_representation(semisimple, derivations[:r, :moved, :moved], covers)
+        bases = [] if covers else [base.matrices for base in motion.tower.bases]
+        matrices, blocks = _block_representation(semisimple, derivations[:r, :moved, :moved], bases, source, covers)
     reductive = ReductiveGroup(semisimple, matrices, k, covers)
     adjoint: SemisimpleAdjoint | None = None
     full: MatrixAdjoint | None = None
@@ -103,9 +106,9 @@ def assemble(
     elif r and ideal is not None:
         adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers)
     if ideal is None:
-        return GeneratedGroup(algebra, reductive, frame, named, full, motion, scale)
+        return GeneratedGroup(algebra, reductive, frame, named, full, motion, scale, blocks)
     core = SemidirectProduct(reductive, ideal, IdealAutomorphism(reductive, ideal, derivations, adjoint))
-    return GeneratedGroup(algebra, core, frame, named, full, motion, scale)
+    return GeneratedGroup(algebra, core, frame, named, full, motion, scale, blocks)
 
 
 def _hull(algebra: LieAlgebra, split: Split) -> tuple[LieAlgebra, Split, Tensor, Tensor]:
@@ -212,17 +215,33 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
     return Layer(tuple(left), tuple(right), tuple(length)), torch.stack(new)
 
 
-def _block_representation(semisimple: LieAlgebra, on_ideal: Tensor, covers: bool) -> Tensor:
-    """The block on V, and the adjoint one on the simple ideals that it misses; for a cover a block of SL(2, R) last."""
+def _block_representation(
+    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], source: Source, covers: bool
+) -> tuple[Tensor, list[tuple[Tensor, slice]]]:
+    """The block on V; for the simple ideals that it misses those on bases of points, or the adjoint one.
+
+    For a cover a block of SL(2, R) last. Also which bases have blocks, and where.
+    """
     r, m = semisimple.dim, on_ideal.shape[-1]
     if covers:
-        return on_ideal if m == 2 else _blocks(on_ideal, plane_representation(semisimple))
-    missed = null_space(on_ideal.reshape(r, -1).T) if m else torch.eye(r, dtype=torch.float64)
+        return on_ideal if m == 2 else _blocks(on_ideal, plane_representation(semisimple)), []
+
+    def kernel_of(matrices: Tensor) -> Tensor:
+        return null_space(matrices.reshape(r, -1).T) if matrices.numel() else torch.eye(r, dtype=torch.float64)
+
+    total, places = on_ideal, []
+    if len(kernel_of(total)):
+        for base in bases:
+            block = torch.einsum("ri,iab->rab", source.split.semisimple, base)
+            if len(kernel_of(block)) < r:
+                places.append((base, slice(total.shape[-1], total.shape[-1] + block.shape[-1])))
+                total = _blocks(total, block)
+    missed = kernel_of(total)
     if not len(missed):
-        return on_ideal
+        return total, places
     images = products(semisimple, torch.eye(r, dtype=torch.float64), missed)  # [r, j, r]
     adjoint = coordinates(images, missed).transpose(1, 2)
-    return _blocks(on_ideal, adjoint)
+    return _blocks(total, adjoint), places
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -62,6 +63,7 @@ class GeneratedGroup(LieGroup):
         full: the matrices of the semisimple part in a representation of the whole algebra, if there is one.
         motion: how the group moves points.
         scale: see `LieGroup`.
+        blocks: representations of the algebra whose semisimple parts are blocks of the stored matrix, and where.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class GeneratedGroup(LieGroup):
         full: MatrixAdjoint | None,
         motion: Motion,
         scale: Scale = None,
+        blocks: Sequence[tuple[Tensor, slice]] = (),
     ) -> None:
         super().__init__(algebra, core.element_shape, scale)
+        self._blocks = tuple(blocks)
         self.core = core
         self.split_used = split
         self._full = full
@@ -152,6 +156,10 @@ class GeneratedGroup(LieGroup):
         y = torch.cat([sigma.new_zeros(*sigma.shape[:-1], self._complement_dim - sigma.shape[-1]), sigma], -1)
         ideal, automorphism = self.core.ideal, self.core.automorphism
         return ideal._compose(n, -automorphism.exp(y, sigma @ self._shift.like(n)))
+
+    def block_of(self, matrices: Tensor) -> slice | None:
+        """Where the stored matrix holds the semisimple part of a representation of the algebra, if it does."""
+        return next((place for source, place in self._blocks if source is matrices), None)
 
     @property
     def full_representation(self) -> MatrixAdjoint | None:
