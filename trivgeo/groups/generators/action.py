@@ -18,7 +18,7 @@ from trivgeo.groups._matrices import kernel, transform_points
 from trivgeo.groups.action import JetAction
 from trivgeo.groups.generators.chart import Chart
 from trivgeo.groups.generators.fields import VectorFields
-from trivgeo.groups.generators.flow import dormand_prince
+from trivgeo.groups.generators.flow import extrapolated_flow
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.tower import Multiplier, ProjectiveBase, Tower
 
@@ -32,7 +32,7 @@ class FlowSettings:
     """How closely flows without a closed form are followed.
 
     Attributes:
-        steps: Runge-Kutta steps for each factor of an element.
+        steps: extrapolated steps, of order 12, for each factor of an element.
         nodes: Gauss-Legendre nodes for each factor of an element.
         tolerance: largest error estimate of one step, relative to 1 + |x|, of a point that counts as valid.
 
@@ -40,8 +40,8 @@ class FlowSettings:
         ConfigurationError: fewer than one step or node, or a tolerance that is not between 0 and 1.
     """
 
-    steps: int = 16
-    nodes: int = 16
+    steps: int = 5
+    nodes: int = 32
     tolerance: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class GeneratedAction(JetAction):
         """How each coordinate of a flow is found, by name.
 
         ``"closed form"``: exact. ``"quadrature"``: from one integral along closed forms, exact to rounding but near
-        the edge of the domain. ``"integrated"``: in a fixed number of Runge-Kutta steps. ``"given"``: by the user.
+        the edge of the domain. ``"integrated"``: in a fixed number of steps. ``"given"``: by the user.
         """
 
     @abstractmethod
@@ -117,7 +117,7 @@ class GeneratedAction(JetAction):
         """The estimated error of each image point, relative to one plus its size, NaN where there is no image.
 
         It adds up the errors that the flows of the factors of g make. Zero (up to rounding) for closed forms. Points
-        where the error of a quadrature or of one Runge-Kutta step exceeds ``tolerance`` have no image.
+        where the error of a quadrature or of one step exceeds ``tolerance`` have no image.
         """
 
     def _whole(self, x: Tensor) -> Tensor:
@@ -283,7 +283,7 @@ class FlowAction(GeneratedAction):
             def field(y: Tensor) -> Tensor:
                 return self._fields.combination(v, y)
 
-            y, inside, missed = dormand_prince(field, x, self._settings.steps, tolerance)
+            y, inside, missed = extrapolated_flow(field, x, self._settings.steps, tolerance)
             alive, error = alive & inside, error + missed
             end = torch.stack([(end if c in solved else y)[..., c] for c in range(x.shape[-1])], -1)
         # a point that has left must not make the gradients of others NaN in the next flow

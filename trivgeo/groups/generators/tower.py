@@ -251,7 +251,10 @@ def block_coefficients(
 
 
 class _Rule:
-    """The Gauss-Legendre rule on [0, 1], with the integrals from zero to every node."""
+    """The Gauss-Legendre rule on [0, 1], with the integrals from zero to every node.
+
+    In a variable that is slow at both ends: a flow that exists for unit time may have its pole just outside.
+    """
 
     def __init__(self, count: int) -> None:
         legendre = np.polynomial.legendre
@@ -262,9 +265,11 @@ class _Rule:
         lower = np.concatenate([-np.ones((count, 1)), values[:, : count - 1]], 1)  # with P_-1 = -1: from z = -1 on
         cumulated = 0.5 * ((values[:, 1:] - lower) / (2.0 * degrees + 1.0)) @ analysis
         self.count = count
-        self.times = Constant(torch.as_tensor(np.append(0.5 * (z + 1.0), 1.0)))
-        self._integrals = Constant(torch.as_tensor(np.concatenate([cumulated, 0.5 * w[None]])))
-        self._analysis = Constant(torch.as_tensor(analysis))
+        y = 0.5 * (z + 1.0)
+        time, slope = y * y * (3.0 - 2.0 * y), 6.0 * y * (1.0 - y)
+        self.times = Constant(torch.as_tensor(np.append(time, 1.0)))
+        self._integrals = Constant(torch.as_tensor(np.concatenate([cumulated, 0.5 * w[None]]) * slope))
+        self._analysis = Constant(torch.as_tensor(analysis * slope))
 
     def integrate(self, values: Tensor) -> tuple[Tensor, Tensor]:
         r"""Integrals from zero to every node and to one, of functions known at the nodes, and an error estimate.
