@@ -346,7 +346,7 @@ class RationalAlgebra:
         return _span(x)
 
     def cartan_subalgebra(self, rows: Rows) -> Rows:
-        """One of the subalgebra that rows span: what a regular element of it, with few coordinates, acts on nilpotently."""
+        """A Cartan subalgebra of what rows span: all on which a regular element, with few coordinates, is nilpotent."""
         pairs = itertools.combinations(range(len(rows)), 2)
         few = [*rows, *([a + 2 * b for a, b in zip(rows[i], rows[j], strict=True)] for i, j in pairs)]
         dense = list(itertools.islice(self._random(rows), 3))

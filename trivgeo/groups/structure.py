@@ -360,16 +360,15 @@ def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Spl
     """
     exact = rational(algebra) if exact is None else exact
     if exact is not None:
-        found = exact.split()
-        n = algebra.dim
-        rows = [
-            torch.tensor([[float(x) for x in row] for row in part], dtype=torch.float64).reshape(-1, n)
-            for part in (found.semisimple, found.torus, found.ideal)
-        ]
-        if found.derivations is None:
-            return Split(*rows)
-        derivations = [[[float(x) for x in row] for row in matrix] for matrix in found.derivations]
-        return Split(*rows, torch.tensor(derivations, dtype=torch.float64))
+        parts = exact.split()
+        semisimple, torus, ideal = (
+            torch.tensor([[float(x) for x in row] for row in part], dtype=torch.float64).reshape(-1, algebra.dim)
+            for part in (parts.semisimple, parts.torus, parts.ideal)
+        )
+        if parts.derivations is None:
+            return Split(semisimple, torus, ideal)
+        derivations = [[[float(x) for x in row] for row in matrix] for matrix in parts.derivations]
+        return Split(semisimple, torus, ideal, torch.tensor(derivations, dtype=torch.float64))
     lengths = balanced_lengths(algebra)
     balanced = algebra.rescaled(lengths)
     ideal = nilradical(balanced)

@@ -53,7 +53,7 @@ def assemble(
     faithful: Tensor | None,
     motion: Motion,
     scale: Scale = None,
-    covers: bool = False,
+    covers: Sequence[Tensor] = (),
 ) -> GeneratedGroup:
     """The group of a split algebra.
 
@@ -64,7 +64,7 @@ def assemble(
             semisimple part. Without them it acts on a complement of [n, n] in n, and on itself.
         motion: see `GeneratedGroup`; of the fields of the simple basis.
         scale: see `LieGroup`.
-        covers: whether the semisimple part is the universal cover of SL(2, R).
+        covers: simple ideals sl(2, R) of the semisimple part whose groups are universal covers, rows in its basis.
     """
     inner, split, rows, embedding = _hull(source.algebra, source.split)
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
@@ -95,9 +95,9 @@ def assemble(
     elif faithful is not None:
         matrices, block = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
     else:
-        bases = [] if covers else [base.matrices for base in motion.tower.bases]
+        bases = [base.matrices for base in motion.tower.bases]
         matrices, blocks = _block_representation(semisimple, derivations[:r, :moved, :moved], bases, source, covers)
-    reductive = ReductiveGroup(semisimple, matrices, k, covers)
+    reductive = ReductiveGroup(semisimple, matrices, k, len(covers))
     adjoint: SemisimpleAdjoint | None = None
     full: MatrixAdjoint | None = None
     if block is not None and faithful is not None:
@@ -216,20 +216,34 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
 
 
 def _block_representation(
-    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], source: Source, covers: bool
+    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], source: Source, covers: Sequence[Tensor]
 ) -> tuple[Tensor, list[tuple[Tensor, slice]]]:
     """The block on V; for the simple ideals that it misses those on bases of points, or the adjoint one.
 
-    For a cover a block of SL(2, R) last. Also which bases have blocks, and where.
+    For covers blocks of SL(2, R) last. Also which bases have blocks, and where.
     """
     r, m = semisimple.dim, on_ideal.shape[-1]
-    if covers:
-        return on_ideal if m == 2 else _blocks(on_ideal, plane_representation(semisimple)), []
+    if r == 3 and m == 2 and covers:
+        return on_ideal, []
 
     def kernel_of(matrices: Tensor) -> Tensor:
         return null_space(matrices.reshape(r, -1).T) if matrices.numel() else torch.eye(r, dtype=torch.float64)
 
+    # coordinates of the simple ideals, of which those of the covers come first
+    planes = [plane_representation(subalgebra(semisimple, ideal)) for ideal in covers]
+    beside = null_space(torch.cat(list(covers)) @ semisimple.killing_form) if covers else None
     total, places = on_ideal, []
+    if beside is not None:
+        back = torch.linalg.inv(torch.cat([*covers, beside]))
+        planes = [torch.einsum("ri,iab->rab", back[:, 3 * i : 3 * i + 3], plane) for i, plane in enumerate(planes)]
+        whole = torch.zeros(r, 0, 0, dtype=torch.float64)
+        for plane in planes:
+            whole = _blocks(whole, plane)
+        missed = null_space(_blocks(on_ideal, whole).reshape(r, -1).T)
+        if len(missed):
+            images = products(semisimple, torch.eye(r, dtype=torch.float64), missed)
+            total = _blocks(total, coordinates(images, missed).transpose(1, 2))
+        return _blocks(total, whole), []
     if len(kernel_of(total)):
         for base in bases:
             block = torch.einsum("ri,iab->rab", source.split.semisimple, base)

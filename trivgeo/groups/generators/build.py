@@ -19,7 +19,6 @@ from trivgeo.groups.generators.action import Flow, FlowSettings, Motion
 from trivgeo.groups.generators.assemble import Source, assemble
 from trivgeo.groups.generators.basis import evaluation_basis, simple_basis
 from trivgeo.groups.generators.chart import straighten
-from trivgeo.groups.generators.cover import is_split_form
 from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.reductive import check_homomorphism
@@ -30,8 +29,8 @@ from trivgeo.groups.generators.symbolic import (
 )
 from trivgeo.groups.generators.tower import Tower, find_tower
 from trivgeo.groups.generators.trust import check_derivatives, check_flow
-from trivgeo.groups.generators.winding import moving_loop
-from trivgeo.groups.structure import Split, check_split, describe, find_split, rational, subalgebra
+from trivgeo.groups.generators.winding import find_winding
+from trivgeo.groups.structure import Split, check_split, describe, find_split, rational
 
 __all__ = ["from_generators"]
 
@@ -127,17 +126,16 @@ def from_generators(
         faithful = torch.einsum("ij,jab->iab", unmix, matrices)
     plain = assemble(algebra, source, faithful, motion)
     charted = points[:_LOOPED] if motion.chart is None else motion.chart.forward(points[:_LOOPED])
-    loop = moving_loop(plain, source, motion, charted)
-    if loop is None:
+    winding = find_winding(plain, source, motion, charted)
+    if winding.loop is None:
         return plain.with_scale(scale)
-    semisimple = subalgebra(source.algebra, source.split.semisimple)
-    if representation is not None or not is_split_form(semisimple):
+    if representation is not None or not winding.covered:
         raise AlgebraError(
-            f"expected an action of the group of matrices, got one of a cover: exp({describe(loop @ unmix, labels)}) "
-            "is the unit matrix, but its flow moves points. Only the universal cover of SL(2, R) is supported, without "
-            "a representation"
+            "expected an action of the group of matrices, got one of a cover: "
+            f"exp({describe(winding.loop @ unmix, labels)}) is the unit matrix, but its flow moves points. Only "
+            "universal covers of SL(2, R) are supported, without a representation"
         )
-    return assemble(algebra, source, None, motion, scale, covers=True)
+    return assemble(algebra, source, None, motion, scale, covers=winding.ideals)
 
 
 def _source(
@@ -296,9 +294,7 @@ class _OfPoint:
         return self.function(*x.unbind(-1))
 
 
-def _given_split(
-    algebra: LieAlgebra, mixing: Tensor, labels: Sequence[str], split: tuple[Vectors, Vectors]
-) -> Split:
+def _given_split(algebra: LieAlgebra, mixing: Tensor, labels: Sequence[str], split: tuple[Vectors, Vectors]) -> Split:
     """The user's split, from indices, names or vectors of the generators, in the simple basis."""
     algebra = _in_basis(algebra, mixing, labels)
     if len(split) != 2:

@@ -1,8 +1,9 @@
 r"""Flows that need no integrator: projective and conformal coordinates in closed form, affine ones by quadrature.
 
 The flow of a field for unit time is solved from the bottom up. Coordinates that move projectively or conformally by
-themselves have a closed form: they move linearly as (x, 1), or as points (x, x.Qx, 1) of the light cone. Coordinates u that the field moves by :math:`u' = A(s) u + b(s)`, with commuting matrices A and both
-functions known along the flow of the coordinates below, are
+themselves have a closed form: they move linearly as (x, 1), or as points (x, x.Qx, 1) of the light cone. Coordinates u
+that the field moves by :math:`u' = A(s) u + b(s)`, with commuting matrices A and both functions known along the flow of
+the coordinates below, are
 
 .. math:: u(1) = e^{I(1)} \Bigl(u(0) + \int_0^1 e^{-I(s)} b(s)\, ds\Bigr), \quad I(s) = \int_0^s A,
 
@@ -24,7 +25,17 @@ from trivgeo._numerics import Constant
 from trivgeo.groups._matrices import kernel, matvec
 from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
 
-__all__ = ["AffineBlock", "Lift", "Multiplier", "ProjectiveBase", "Tower", "Trace", "find_tower", "fit_conformal", "fit_projective"]
+__all__ = [
+    "AffineBlock",
+    "Lift",
+    "Multiplier",
+    "ProjectiveBase",
+    "Tower",
+    "Trace",
+    "find_tower",
+    "fit_conformal",
+    "fit_projective",
+]
 
 _AFFINE = 1e-9  # what the affine form of a field may miss, relative to the size of the field
 _VANISHES = 1e-12
@@ -454,8 +465,8 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] 
 def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] | None:
     r"""Matrices of fields :math:`a + B x + 2 (\beta \cdot x) x - (x \cdot Q x) b` with :math:`\beta = Q b`.
 
-    Q is a nondegenerate quadratic form, of any signature, with :math:`B^T Q + Q B = \lambda Q`. On the light cone, whose
-    points :math:`(x, q, 1)` with :math:`q = x \cdot Q x` count up to factors, the fields are linear:
+    Q is a nondegenerate quadratic form, of any signature, with :math:`B^T Q + Q B = \lambda Q`. On the light cone,
+    whose points :math:`(x, q, 1)` with :math:`q = x \cdot Q x` count up to factors, the fields are linear:
     :math:`x' = B x - q b + a`, :math:`q' = \lambda q + 2 Q a \cdot x`, and the last row is :math:`-2 \beta`.
 
     Args:
