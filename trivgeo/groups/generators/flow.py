@@ -10,6 +10,7 @@ from torch import Tensor
 __all__ = ["extrapolated_flow"]
 
 _LARGEST_STEP = 4.0
+_ROUNDING = 4.0  # units in the last place that a step costs
 _PARTS = (2, 4, 6, 8, 10, 12)  # midpoint steps in one step: of order 12 when extrapolated
 
 
@@ -39,7 +40,7 @@ def extrapolated_flow(
     x = torch.where(alive.unsqueeze(-1), x, 0.0)
     total = torch.zeros_like(x[..., 0])
     for _ in range(steps):
-        h = torch.where(alive, 1.0 / steps, 0.0).to(x.dtype).unsqueeze(-1)
+        h = (alive.to(x.dtype) / steps).unsqueeze(-1)
         size = 1.0 + x.detach().abs().amax(-1, keepdim=True)
         slope = _finite(field(x))
         table: list[Tensor] = []
@@ -58,7 +59,7 @@ def extrapolated_flow(
             table = row
         relative = ((table[-1] - table[-2]).detach().abs() / size).amax(-1)
         alive = alive & (relative <= tolerance)
-        total = total + relative
+        total = total + relative + _ROUNDING * torch.finfo(x.dtype).eps
         x = torch.where(alive.unsqueeze(-1), table[-1], x)
     return x, alive, total
 
