@@ -54,6 +54,17 @@ class VectorFields:
         result._combine, result._weights = None, Constant(weights)
         return result
 
+    def sizes(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """What `values_and_jacobians` would be if nothing cancelled in combinations."""
+        if self._weights is None:
+            values, jacobians = values_and_jacobians(self, points)
+            return values.abs(), jacobians.abs()
+        plain = copy.copy(self)
+        plain._weights = None
+        values, jacobians = plain.sizes(points)
+        weights = self._weights.value.abs()
+        return weights @ values, torch.einsum("ij,pjab->piab", weights, jacobians)
+
     def __call__(self, x: Tensor) -> Tensor:
         """All fields at points ``[*batch, m]``: ``[*batch, n, m]``."""
         values = torch.stack([f(x) for f in self._functions], -2)
@@ -159,7 +170,7 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     products = torch.einsum("pjab,pib->pija", jacobians, values)
     brackets = products - products.transpose(1, 2)
     # what counts as zero: the size that everything has which may cancel
-    terms = torch.einsum("pjab,pib->pija", jacobians.abs(), values.abs())
+    terms = torch.einsum("pjab,pib->pija", *reversed(fields.sizes(points)))
     noise = _NOISE * (terms + terms.transpose(1, 2)).permute(0, 3, 1, 2).reshape(2, -1, n * n)[1].norm(dim=0)
     design = values.transpose(1, 2).reshape(2, -1, n)  # halves, equations, fields
     targets = brackets.permute(0, 3, 1, 2).reshape(2, -1, n * n)

@@ -73,7 +73,9 @@ def find_winding(group: GeneratedGroup, source: Source, motion: Motion, points: 
     moved = _moved(FlowAction(group, motion), vectors, points).nonzero().flatten().tolist()
     if not moved:
         return Winding(None, [], True)
-    turned = {i for index in moved for i in loops[index][1]}
+    turned = {loops[index][1][0] for index in moved if len(loops[index][1]) == 1}
+    # a loop in two ideals tells something new if none in either moves points
+    turned |= {i for index in moved for i in loops[index][1] if not turned & set(loops[index][1])}
     split = {i for i in turned if is_split_form(subalgebra(semisimple, ideals[i]))}
     return Winding(vectors[moved[0]], [ideals[i] for i in sorted(split)], split == turned)
 
