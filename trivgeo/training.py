@@ -14,10 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -28,6 +25,13 @@ from trivgeo._random import keyed
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.networks import Network, write_file
+
+try:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.utilities.types import OptimizerLRScheduler
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(f"training needs Lightning: pip install 'trivgeo[training]' ({missing})") from missing
 
 __all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "move_average", "train", "versions"]
 
