@@ -176,7 +176,9 @@ def check_random_basis(name: str, seed: int, condition: float) -> None:
     assert_relative(group.action()(g, points), textbook.action()(k, points), 1e-10)
 
 
-@pytest.mark.parametrize("name", ["sl2 + r", *(pytest.param(name, marks=pytest.mark.slow) for name in ("kdv", "unsplit"))])
+@pytest.mark.parametrize(
+    "name", ["sl2 + r", *(pytest.param(name, marks=pytest.mark.slow) for name in ("kdv", "unsplit"))]
+)
 def test_torch_functions_in_a_random_basis(name: str) -> None:
     """Nothing is known but values: constants look irrational in the basis that is given."""
     fields, variables = SPACES[name]

@@ -60,14 +60,20 @@ def from_generators(
 
     The algebra is split as :math:`(\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n` with n its nilradical, s a
     Levi factor and t a torus, and an element is :math:`g = \exp(n)\,h`; see `GeneratedGroup`. The group is the one with
-    a simply connected ideal and torus: rotations of t keep their winding, and so do those of a semisimple part
-    SL(2, R) if full turns of it move points (time in the symmetries of an oscillator).
+    a simply connected ideal and torus: rotations of t keep their winding, and so do those of factors SL(2, R) if full
+    turns of them move points (time in the symmetries of an oscillator). Algebras that do not split over their
+    nilradical are embedded in one that does; see `trivgeo.groups.structure.Split`.
+
+    Fields may be given in any basis of their span. Polynomials with rational coefficients, and fields with rational
+    constants, are decomposed in exact arithmetic; others in floating point, in a basis that is well conditioned.
 
     How the action is computed, coordinate by coordinate (``group.action().flows`` says which way each went, and
     ``group.action().flow_error(g, x)`` how far it can be off):
 
-    - In closed form: all coordinates if all fields are linear, affine or projective
-      (:math:`a + B x + (c \cdot x) x`); else those coordinates that move so by themselves, such as (x, t) of heat.
+    - In closed form: all coordinates if all fields are linear, affine, projective (:math:`a + B x + (c \cdot x) x`) or
+      conformal for some quadratic form; else those coordinates that move so by themselves, such as (x, t) of heat, and
+      those that are multiplied by (or to whose logarithm is added) a power of the denominators of these, such as u of
+      the wave equation.
     - By one quadrature: coordinates u whose fields are affine in them, :math:`A(x) u + b(x)` with commuting A, over
       coordinates x that are solved already: the fibre of every linear equation, Burgers, Schroedinger.
     - Integrated in a fixed number of steps: what is left.

@@ -470,8 +470,8 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] |
     :math:`x' = B x - q b + a`, :math:`q' = \lambda q + 2 Q a \cdot x`, and the last row is :math:`-2 \beta`.
 
     Args:
-        points: ``[p, m]``.
-        values: the fields there, ``[p, n, m]``.
+        points: see `fit_projective`.
+        values: see `fit_projective`.
 
     Returns:
         As `fit_projective`; ``None`` if the fields are no such ones, or none of them has a quadratic part.
