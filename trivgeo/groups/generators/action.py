@@ -254,15 +254,18 @@ class FlowAction(GeneratedAction):
         return y, error
 
     def _multiplied(self, multiplier: Multiplier, constants: Constant, g: Tensor, x: Tensor) -> Tensor:
-        """The image of such a coordinate; NaN where the denominators are not positive."""
+        """The image of such a coordinate; NaN where a denominator is not positive, and where it overflows."""
         vectors, _ = self._generated.outer_factors(g)
         growth = sum((v @ constants.like(v) for v in vectors), start=torch.zeros_like(g[..., 0]))
+        inside = torch.ones_like(growth, dtype=torch.bool)
         for (index, matrices), weight in zip(self._bases, multiplier.weights, strict=True):
             if weight:
                 d = matrices.denominator(g, x[..., index])
-                growth = growth + weight * torch.where(d > 0, torch.where(d > 0, d, 1.0).log(), math.nan)
-        u = x[..., multiplier.coordinate]
-        return u + growth if multiplier.adds else u * growth.exp()
+                inside = inside & (d > 0)
+                growth = growth + weight * torch.where(d > 0, d, 1.0).log()
+        inside = inside & (growth.detach().abs() < 0.9 * math.log(torch.finfo(growth.dtype).max))
+        growth, u = torch.where(inside, growth, 0.0), x[..., multiplier.coordinate]
+        return torch.where(inside, u + growth if multiplier.adds else u * growth.exp(), math.nan)
 
     def follow(self, v: Tensor, x: Tensor, given: int) -> tuple[Tensor, Tensor, Tensor]:
         """The flow of a vector ``[*batch, 1, dim]`` for unit time, where it is valid, and its error.

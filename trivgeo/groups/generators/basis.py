@@ -12,6 +12,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
+from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.exact import RationalAlgebra, reduced
 from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
@@ -143,7 +144,7 @@ def evaluation_basis(fields: VectorFields, points: Tensor) -> Tensor:
     """
     n, m = len(fields), fields.dim
     generator = torch.Generator().manual_seed(0)
-    grid = 0.5 * torch.randint(-2, 3, (8 * n, m), generator=generator).double()
+    grid = 0.5 * integers(5, (8 * n, m), points, generator).double() - 1.0
     for places in (grid, points):
         values, derivatives = values_and_jacobians(fields, places)
         finite = torch.isfinite(values).flatten(1).all(-1) & torch.isfinite(derivatives).flatten(1).all(-1)

@@ -12,6 +12,7 @@ import itertools
 import torch
 from torch import Tensor
 
+from trivgeo._random import normal, uniform
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.structure import bracket_span, centre, null_space, subalgebra
@@ -30,13 +31,13 @@ def simple_ideals(algebra: LieAlgebra) -> list[Tensor]:
     unit = torch.eye(n, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     # two elements in general position generate the algebra
-    some = torch.randn(2, n, generator=generator, dtype=torch.float64)
+    some = normal((2, n), unit, generator)
     ad = torch.einsum("ai,ijk->akj", some, c)
     # maps that commute with ad: one number on each simple ideal, or a complex one
     system = torch.einsum("iab,dc->iadbc", ad, unit) - torch.einsum("ab,icd->iadbc", unit, ad)
     maps = null_space(system.reshape(-1, n * n)).reshape(-1, n, n)
     maps = maps + maps.mT
-    weights = torch.rand(len(maps), generator=generator, dtype=torch.float64)
+    weights = uniform((len(maps),), unit, generator)
     values, vectors = torch.linalg.eigh(torch.einsum("i,iab->ab", weights, maps))
     gaps = (values.diff() > _SAME * values.abs().max()).nonzero().flatten().tolist()
     cuts = [0, *(gap + 1 for gap in gaps), n]
@@ -62,7 +63,7 @@ def loop_directions(algebra: LieAlgebra, ideal: Tensor) -> Tensor:
     whole = torch.eye(k.dim, dtype=torch.float64)
     derived = bracket_span(k, whole, whole)
     if len(derived):
-        weights = torch.rand(len(derived), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        weights = uniform((len(derived),), whole, torch.Generator().manual_seed(0))
         turning, roots = torch.linalg.eig(k.ad(weights @ derived))
         roots = roots.T[turning.imag > _SAME * turning.abs().max()]
         coroots = k.bracket(roots.real.contiguous(), roots.imag.contiguous())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trivgeo._random import normal
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.generators.action import FlowAction, Motion
 from trivgeo.groups.generators.assemble import Source
@@ -94,7 +95,7 @@ def _candidates(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:
         inside = inside[inside.norm(dim=-1) > 1e-9]
         start += len(ideal)
         directions = loop_directions(semisimple, ideal)
-        turns = 0.5 * torch.randn(_CONJUGATES, len(ideal), generator=generator, dtype=torch.float64) @ ideal
+        turns = 0.5 * normal((_CONJUGATES, len(ideal)), unit, generator) @ ideal
         moves = torch.linalg.matrix_exp(semisimple.ad(turns))
         conjugates = torch.einsum("cab,db->cda", moves, directions).reshape(-1, n)
         result.append(torch.cat([inside, directions, conjugates]))
