@@ -1,10 +1,9 @@
-"""Habits of releases: one version, notes of it, the same tools everywhere, old names that say what they are called now."""
+"""Habits of releases: one version and its notes, the same tools everywhere, old names that say the new ones."""
 
 import re
 import sys
 import tomllib
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 
 def test_a_version_has_its_notes() -> None:
     notes = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert [name for name in notes if name != "Unreleased"][0] == VERSION
+    assert next(name for name in notes if name != "Unreleased") == VERSION
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == VERSION
 
 
@@ -40,18 +39,20 @@ def test_forms_are_yaml_with_what_they_ask() -> None:
 
 class TestOldNames:
     @pytest.fixture
-    def module(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    def module(self, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
         monkeypatch.setattr(_deprecation, "_KNOWN", {})
         module = types.ModuleType("once")
         module.__getattr__ = old_names("once", {"Rotations": Renamed("trivgeo.groups.SO", until="9.9")})  # type: ignore[method-assign]
         monkeypatch.setitem(sys.modules, "once", module)
-        yield module
+        return module
 
     def test_is_the_new_one_and_warns_where_it_is_used(self, module: types.ModuleType) -> None:
-        with pytest.warns(DeprecationWarning, match=r"once.Rotations is now trivgeo.groups.SO, and is gone in 9.9") as seen:
+        with pytest.warns(
+            DeprecationWarning, match=r"once.Rotations is now trivgeo.groups.SO, and is gone in 9.9"
+        ) as seen:
             assert module.Rotations is trivgeo.groups.SO
         assert seen[0].filename == __file__
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match=said):
             exec("from once import Rotations", {})
 
     def test_other_names_are_unknown(self, module: types.ModuleType) -> None:
