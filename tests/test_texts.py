@@ -74,7 +74,12 @@ OBJECTS = [
         Adam(0.1),
     ),
     *(Trimmed(0.5), PosteriorEnergy(ACTION, spread, CLOUD), Posterior(ACTION, spread).given(CLOUD)),
-    *(SCHEDULE, KERNEL, KERNEL.sample_paths(3, times=(0.5,), generator=SAMPLE), EnergyScore(spread, KERNEL, 2, generator=SAMPLE)),
+    *(
+        SCHEDULE,
+        KERNEL,
+        KERNEL.sample_paths(3, times=(0.5,), generator=SAMPLE),
+        EnergyScore(spread, KERNEL, 2, generator=SAMPLE),
+    ),
     *(ExponentialEuler(), GeometricHeun(skip_zero=True), Resampling(), ScoreMonitor(), MOTION),
     *(UnderdampedLangevin(GROUP, spread), solve(MOTION, GROUP.identity(2), uniform_grid(2), generator=SAMPLE)),
     *(pde.KdV(), pde.GaussianField(1.0, 1.0, 2.0, 8, 1.0)),

@@ -31,7 +31,7 @@ class Renamed(NamedTuple):
 
 
 def old_names(module: str, renamed: Mapping[str, Renamed]) -> Callable[[str], Any]:
-    """A ``__getattr__`` for a module: old names are what they are called now, with a `DeprecationWarning`.
+    """A ``__getattr__`` for a module: old names are what they are called now, with a ``DeprecationWarning``.
 
     Args:
         module: the module that had them.
