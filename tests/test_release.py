@@ -47,9 +47,8 @@ class TestOldNames:
         return module
 
     def test_is_the_new_one_and_warns_where_it_is_used(self, module: types.ModuleType) -> None:
-        with pytest.warns(
-            DeprecationWarning, match=r"once.Rotations is now trivgeo.groups.SO, and is gone in 9.9"
-        ) as seen:
+        said = r"once.Rotations is now trivgeo.groups.SO, and is gone in 9.9"
+        with pytest.warns(DeprecationWarning, match=said) as seen:
             assert module.Rotations is trivgeo.groups.SO
         assert seen[0].filename == __file__
         with pytest.warns(DeprecationWarning, match=said):

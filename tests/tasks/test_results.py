@@ -82,7 +82,7 @@ def test_loggers_get_every_metric(tmp_path: Path) -> None:
     alone.add_metric("distance", {0: 0.5, 1: 0.5})
     alone.on_test_end(trainer(loggers=[logger]), Module())
     logger.save()
-    (found,) = csv.DictReader((tmp_path / "log" / "metrics.csv").open())
+    (found,) = csv.DictReader((tmp_path / "log" / "metrics.csv").read_text().splitlines())
     assert {name: float(found[f"test/{name}"]) for name in ("error/mean", "error/worst", "distance/mean")} == {
         "error/mean": 3.0,
         "error/worst": 4.0,
