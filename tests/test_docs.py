@@ -27,6 +27,7 @@ HEAVY = {
     "howto/classifier.md",
     "howto/learned.md",
     "howto/lightning.md",
+    "howto/own_task.md",
     "results/transformed_pdes.md",
 }
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
