@@ -74,7 +74,13 @@ def main() -> None:
             rows.append(measured(processes, Path(folder)))
         print(rows[-1], flush=True)
     load = os.getloadavg()[0]
-    document = {"environment": environment(torch.device("cpu")), "config": CONFIG, "seeds": SEEDS, "load": load, "rows": rows}
+    document = {
+        "environment": environment(torch.device("cpu")),
+        "config": CONFIG,
+        "seeds": SEEDS,
+        "load": load,
+        "rows": rows,
+    }
     Path(options.output).write_text(json.dumps(document, indent=1) + "\n")
 
 
