@@ -31,7 +31,9 @@ def draw(source: Path, target: Path) -> None:
         of = [row for row in rows if row["moved in training"] == moved]
         style = "k--" if column == "true transformation" else "o-"
         errors = [row["error on moved fields"][column] for row in of]
-        axes.loglog([row["fields"] for row in of], errors, style, label=label, markersize=4)
+        # an open mark is seen where lines lie on each other
+        mark = {"markersize": 9, "fillstyle": "none"} if column == "tied" else {"markersize": 4}
+        axes.loglog([row["fields"] for row in of], errors, style, label=label, **mark)
     fields = sorted({row["fields"] for row in rows})
     axes.set(xlabel="training fields", ylabel="relative error on moved fields", xticks=fields)
     axes.set_xticks(fields, [str(n) for n in fields])
