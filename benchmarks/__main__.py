@@ -1,7 +1,7 @@
 """Timings of group operations, and what to do with them.
 
 python -m benchmarks                          run the suites, print their tables, write benchmarks/results/*.json
-python -m benchmarks compare OLD.json NEW.json      what became slower or faster; fails if something became slower
+python -m benchmarks compare OLD.json NEW.json        what became slower or faster; fails if something became slower
 python -m benchmarks picture RESULTS.json FILE.svg  time against batch, one line a library
 """
 

@@ -1,11 +1,12 @@
 """Group operations against torch's dense routines and other libraries.
 
 Every operation at batches 1e2 to 1e6 in float64, forward, and forward with backward to all inputs. Columns: trivgeo
-compiled (see `trivgeo.groups.compiled`; the first call, which compiles, is not timed) and eager; the same on dense matrices with ``torch.linalg.matrix_exp``, ``inv`` and ``matmul``; pypose, geomstats, kornia and
-torchlie where they have the group and are installed; last the time to read the inputs and write the output once, at
-the measured copy bandwidth. A size is left out where the size before predicts too long a time. For trivgeo that is one
-row, the gradient of a million logarithms of 3 x 3 matrices, which would also take 32 GB. Libraries take turns, three
-times, and each keeps its lowest median (and all of them, as the range).
+compiled (see `trivgeo.groups.compiled`; the first call, which compiles, is not timed) and eager; the same on dense
+matrices with ``torch.linalg.matrix_exp``, ``inv`` and ``matmul``; pypose, geomstats, kornia and torchlie where they
+have the group and are installed; last the time to read the inputs and write the output once, at the measured copy
+bandwidth. A size is left out where the size before predicts too long a time. For trivgeo that is one row, the gradient
+of a million logarithms of 3 x 3 matrices, which would also take 32 GB. Libraries take turns, three times, and each
+keeps its lowest median (the range holds the highest, too).
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, SL, SO, Affine, HeatSymmetry, LieGroup, Projective, compilation, compiled
 from trivgeo.groups._entries import WriteOut, aten
 
-OPERATIONS = ("exp", "log", "compose", "inverse", "Ad", "left_jacobian", "log_modular", "project")
 SMALL = 3  # elements of a batch of tests
 
 
@@ -92,10 +91,9 @@ def test_a_whole_operation_is_elementwise() -> None:
     graphs: list[torch.fx.Graph] = []
     g = SE(3).random(SMALL, generator=seeded(0))
     written_out(SE(3)._compose, graphs)(g, g.clone())
-    called = [node for node in graphs[0].nodes if node.op == "call_function"]
-    assert {node.target for node in called if node.meta["val"].ndim == 1} <= {
-        aten.select.int, aten.mul.Tensor, aten.add.Tensor,
-    }  # fmt: skip
+    called = [node for node in graphs[0].nodes if isinstance(node.meta.get("val"), Tensor) and node.op != "placeholder"]
+    entries = {aten.select.int, aten.mul.Tensor, aten.add.Tensor}
+    assert {node.target for node in called if node.meta["val"].ndim == 1} == entries
     assert sum(node.target is aten.cat.default for node in called) == 1
 
 
@@ -105,7 +103,7 @@ def everything(group: LieGroup, g: Tensor, h: Tensor, v: Tensor) -> Tensor:
     return torch.cat([r.flatten(1) if r.ndim > 1 else r.unsqueeze(1) for r in results], -1)
 
 
-FAST = ("SE(3)", "HeatSymmetry(0.1)", "Affine(2)")
+FAST = ("HeatSymmetry(0.1)",)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,8 @@ class TestSwitch:
         assert_relative(group.exp(v[:5].expand(2, 5, 3)), SL(2).exp(v[:5].expand(2, 5, 3)), 1e-14)
         (line,) = group.compiler.report
         assert (line.operation, line.dtype, line.derivatives, line.reason) == ("exp", torch.float64, False, "")
-        assert line.seconds > 0 and "exp in torch.float64: compiled" in repr(group.compiler)
+        assert line.seconds > 0
+        assert "exp in torch.float64: compiled" in repr(group.compiler)
 
     def test_batches_broadcast_and_scales_stay(self) -> None:
         plain = SL(2, scale=[0.1, 2.0, 3.0])
@@ -159,7 +158,8 @@ class TestSwitch:
         assert_relative(group.compose(g, h), plain.compose(g, h), 1e-14)
         assert_relative(group.log(g), plain.log(g), 1e-14)
         other = group.with_scale(2.0)
-        assert other.compiler.report == () and len(group.compiler.report) == 2
+        assert other.compiler.report == ()
+        assert len(group.compiler.report) == 2
         assert_relative(other.log(g), plain.with_scale(2.0).log(g), 1e-14)
 
     def test_views_iterations_transforms_and_half_precision_stay_eager(self) -> None:
@@ -180,10 +180,12 @@ class TestSwitch:
 
     def test_it_is_the_same_group(self) -> None:
         group = compiled(HeatSymmetry(0.1, scale=0.5))
-        assert group.same_law(HeatSymmetry(0.1)) and group.nu == 0.1 and group.scale[0] == 0.5
+        assert group.same_law(HeatSymmetry(0.1))
+        assert (group.nu, float(group.scale[0])) == (0.1, 0.5)
         assert group.action().group is group
         again = pickle.loads(pickle.dumps(group))
-        assert again.compiler.threshold == group.compiler.threshold and again.same_law(group)
+        assert again.compiler.threshold == group.compiler.threshold
+        assert again.same_law(group)
         assert HeatSymmetry(0.1).compiler is None
 
     def test_bad_input(self) -> None:
@@ -211,7 +213,8 @@ def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         second = group.exp(v)
-    assert torch.equal(first, SL(2).exp(v)) and torch.equal(second, first)
+    assert torch.equal(first, SL(2).exp(v))
+    assert torch.equal(second, first)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
 __all__ = ["WriteOut"]
 
@@ -26,6 +26,8 @@ _LARGEST = 512  # entries of a tensor that is written out
 _LARGEST_PRODUCT = 2048  # multiplications of a product of matrices that is written out
 
 aten: Any = torch.ops.aten
+_map: Any = torch.fx.node.map_arg
+Node: TypeAlias = Any  # of torch.fx, whose arguments have no type of their own
 Entries: TypeAlias = "np.ndarray[Any, np.dtype[np.object_]]"
 
 
@@ -41,6 +43,16 @@ class WriteOut(CustomGraphPass):
         return get_hash_for_files((str(Path(__file__)),))
 
 
+class _Described:
+    """A tensor of one dimension or none, as a part of a key."""
+
+    def __init__(self, value: Any) -> None:
+        self.text = f"{value.ndim} {value.dtype}" if isinstance(value, torch.Tensor) else "number"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 class _Writer:
     """One graph. An array of entries has the shape of its tensor, the batch as one; its nodes are ``[b]`` or ``[]``."""
 
@@ -49,8 +61,9 @@ class _Writer:
         self.entries: dict[Node, Entries] = {}
         self.lists: dict[Node, list[Entries]] = {}  # of operators with several results
         self.wholes: dict[Node, Node] = {}
+        self.values: dict[tuple[Any, str], torch.Tensor] = {}
         tensors = [n for n in graph.find_nodes(op="placeholder") if _is_tensor(n)]
-        self.mode = tensors[0].meta["val"].fake_mode if tensors else None
+        self.mode: Any = tensors[0].meta["val"].fake_mode if tensors else None
         self.sized = next(((n, d) for n in tensors if (d := _batch_dim(n)) is not None), None)
 
     def run(self) -> None:
@@ -83,19 +96,31 @@ class _Writer:
         elif isinstance(written, list):
             self.lists[node] = written
         else:
-            self.entries[node] = written
+            self.entries[node] = np.asarray(written, dtype=object).reshape(_shape(node))  # not a bare node for []
 
     def take_whole(self, node: Node) -> None:
         """Let a node read whole tensors."""
-        node.args = torch.fx.node.map_arg(node.args, self.whole)
-        node.kwargs = torch.fx.node.map_arg(node.kwargs, self.whole)
+        node.args = _map(node.args, self.whole)
+        node.kwargs = _map(node.kwargs, self.whole)
 
     def new(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         """A node, with what it is."""
         node = self.graph.call_function(target, args, kwargs)
-        values = torch.fx.node.map_arg((args, kwargs), lambda x: x.meta["val"])
+        args, kwargs = _map((args, kwargs), lambda x: x.meta["val"])
         with self.mode:
-            node.meta["val"] = target(*values[0], **values[1])
+            node.meta["val"] = target(*args, **kwargs)
+        return node
+
+    def entry(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        """An elementwise function of entries: what it is depends on its arguments' dimensions and dtypes alone."""
+        node = self.graph.call_function(target, args, kwargs)
+        described = _map((args, kwargs), lambda x: _Described(x.meta["val"]))
+        key = (target, repr(described))
+        if key not in self.values:
+            self.graph.erase_node(node)
+            node = self.new(target, *args, **kwargs)
+            self.values[key] = node.meta["val"]
+        node.meta["val"] = self.values[key]
         return node
 
     def get(self, node: Node) -> Entries:
@@ -119,7 +144,8 @@ class _Writer:
         if node not in self.entries:
             return node
         if node not in self.wholes:
-            value, batch, entries = node.meta["val"], _batch_dim(node), self.entries[node].flatten()
+            value, batch = node.meta["val"], _batch_dim(node)
+            entries: list[Node] = list(self.entries[node].flat)
             others = [int(s) for dim, s in enumerate(value.shape) if dim != batch]
             size = [] if batch is None else [self.batch_size()]
             entries = [
@@ -153,11 +179,11 @@ def _batch_dim(node: Node) -> int | None:
 
 
 def _is_known(size: Any) -> bool:
-    return isinstance(size, int) or size.node.expr.is_number
+    return not isinstance(size, torch.SymInt) or bool(size.node.expr.is_number)
 
 
-def _shape(node: Node) -> tuple[int, ...] | None:
-    """The shape with one for the batch; none where the tensor is no batch of few entries."""
+def _shape(node: Node) -> Any:
+    """The shape, a tuple, with one for the batch; none where the tensor is no batch of few entries."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
@@ -171,15 +197,17 @@ def _shape(node: Node) -> tuple[int, ...] | None:
 # Rules: what becomes of the entries. None: not written out ------------------------------------------------------
 
 
+def _pick(arrays: dict[Node, Entries], index: tuple[int, ...], node: Node) -> Node:
+    return arrays[node][index] if node in arrays else node
+
+
 def _pointwise(w: _Writer, node: Node) -> Entries | None:
     shape, dtype = _shape(node), node.meta["val"].dtype
     arrays = {x: np.broadcast_to(w.get(x), shape) for x in node.all_input_nodes if _is_tensor(x)}
     result = np.empty(shape, dtype=object)
     for index in np.ndindex(*shape):
-        args, kwargs = torch.fx.node.map_arg(
-            (node.args, dict(node.kwargs)), lambda x, at=index: arrays[x][at] if x in arrays else x
-        )
-        result[index] = w.new(node.target, *args, **kwargs)
+        args, kwargs = _map((node.args, dict(node.kwargs)), functools.partial(_pick, arrays, index))
+        result[index] = w.entry(node.target, args, kwargs)
     # constants of no dimension promote dtypes less than others do
     return result if result.flat[0].meta["val"].dtype == dtype else None
 
@@ -208,6 +236,11 @@ def _expand(w: _Writer, node: Node) -> Entries:
     return np.broadcast_to(w.get(node.args[0]), _shape(node))
 
 
+def _arguments(node: Node, *defaults: Any) -> list[Any]:
+    """The arguments by position, those that were left out as they are by default."""
+    return [*node.args, *defaults[len(node.args) :]]
+
+
 def _dim(node: Node, dim: int) -> int:
     return dim % node.meta["val"].ndim
 
@@ -219,7 +252,7 @@ def _select(w: _Writer, node: Node) -> Entries | None:
 
 
 def _slice(w: _Writer, node: Node) -> Entries | None:
-    x, dim, start, end, step = (*node.args, *(0, None, None, 1)[len(node.args) - 1 :])
+    x, dim, start, end, step = _arguments(node, None, 0, None, None, 1)
     dim = _dim(x, dim)
     if dim == _batch_dim(x):
         return w.get(x) if start in (None, 0) and end == 2**63 - 1 and step == 1 else None
@@ -239,7 +272,7 @@ def _parts(w: _Writer, node: Node) -> list[Entries] | None:
     dim = _dim(x, node.kwargs.get("dim", dim))
     if dim == _batch_dim(x):
         return None
-    entries = w.get(x)
+    entries: Any = w.get(x)
     if node.target is aten.unbind.int:
         return [entries.take(i, axis=dim) for i in range(entries.shape[dim])]
     ends = np.cumsum([int(v.shape[dim]) for v in node.meta["val"]])[:-1]
@@ -247,7 +280,7 @@ def _parts(w: _Writer, node: Node) -> list[Entries] | None:
 
 
 def _diagonal(w: _Writer, node: Node) -> Entries | None:
-    x, offset, first, second = (*node.args, *(0, 0, 1)[len(node.args) - 1 :])
+    x, offset, first, second = _arguments(node, None, 0, 0, 1)
     if _batch_dim(x) in (_dim(x, first), _dim(x, second)):
         return None
     return w.get(x).diagonal(offset, first, second)
@@ -294,7 +327,7 @@ def _each(w: _Writer, target: Any, *arrays: Entries) -> Entries:
     arrays = tuple(np.broadcast_arrays(*arrays))
     result = np.empty(arrays[0].shape, dtype=object)
     for index in np.ndindex(*result.shape):
-        result[index] = w.new(target, *(a[index] for a in arrays))
+        result[index] = w.entry(target, tuple(a[index] for a in arrays), {})
     return result
 
 

@@ -54,7 +54,7 @@ def compiled(group: GroupT, threshold: int = _THRESHOLD) -> GroupT:
         >>> g = group.exp(torch.zeros(100_000, 6))  # compiled now
         >>> print(group.compiler)
     """
-    check_type("group", group, LieGroup)
+    check_type("group", group, LieGroup)  # type: ignore[type-abstract]
     other = copy.copy(group)
     other._compiler = Compiler(threshold)
     return other
@@ -165,7 +165,9 @@ def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     from trivgeo.groups._entries import WriteOut  # brings all of inductor, which takes seconds
 
     options = {**_OPTIONS, "post_grad_custom_post_pass": WriteOut()}
-    return torch.compile(f, fullgraph=True, options=options, isolate_recompiles=True)
+    compiler: Any = torch.compile  # torch's own annotation lacks the last argument
+    result: Callable[..., Tensor] = compiler(f, fullgraph=True, options=options, isolate_recompiles=True)
+    return result
 
 
 def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:
