@@ -187,7 +187,7 @@ def _shape(node: Node) -> Any:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
-    unknown = [s for s in value.shape if not _is_known(s)]
+    unknown: list[Any] = [s for s in value.shape if not _is_known(s)]
     if len(unknown) > 1 or not all(s.node.expr.is_Symbol for s in unknown):
         return None
     shape = tuple(int(s) if _is_known(s) else 1 for s in value.shape)
