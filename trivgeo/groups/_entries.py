@@ -267,7 +267,7 @@ def _cat(w: _Writer, node: Node) -> Entries | None:
 
 
 def _parts(w: _Writer, node: Node) -> list[Entries] | None:
-    """`split`, `split_with_sizes`, `unbind`."""
+    """``split``, ``split_with_sizes``, ``unbind``."""
     x, dim = node.args[0], node.args[-1] if len(node.args) > (1 if node.target is aten.unbind.int else 2) else 0
     dim = _dim(x, node.kwargs.get("dim", dim))
     if dim == _batch_dim(x):
@@ -287,7 +287,7 @@ def _diagonal(w: _Writer, node: Node) -> Entries | None:
 
 
 def _scatter(w: _Writer, node: Node) -> Entries | None:
-    """`select_scatter`, `slice_scatter`."""
+    """``select_scatter``, ``slice_scatter``."""
     x, source, dim, *where = node.args
     dim = _dim(x, dim)
     if dim == _batch_dim(x):
@@ -348,7 +348,7 @@ def _product(w: _Writer, a: Entries, b: Entries) -> Entries | None:
 
 
 def _matmul(w: _Writer, node: Node) -> Entries | None:
-    """`mm`, `bmm`, `addmm`, `baddbmm`."""
+    """``mm``, ``bmm``, ``addmm``, ``baddbmm``."""
     *rest, a, b = node.args
     if node.kwargs or _batch_dim(a) == a.meta["val"].ndim - 1:
         return None

@@ -26,6 +26,7 @@ _THRESHOLD = 1000
 _MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
 _OPTIONS = {
     "max_fusion_size": 4096,  # all nodes of an operation in one loop
+    "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
     "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
 }
 
@@ -86,10 +87,10 @@ class Compilation:
 
 @final
 class Compiler:
-    """The compiled operations of one group; see `compiled`.
+    """The compiled operations of one group.
 
     Args:
-        threshold: the smallest batch that is compiled.
+        threshold: see `compiled`.
     """
 
     def __init__(self, threshold: int = _THRESHOLD) -> None:
