@@ -21,7 +21,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 SHOWN = re.compile(r"^```py\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"(?:trivgeo|python -m tasks) (?:test|fit|sweep)((?: --config[ =][\w./]+)+)")
 # those whose code takes longer than tests may; `make docs` runs all
-HEAVY = {"howto/classifier.md", "howto/lightning.md", "results/transformed_pdes.md"}
+HEAVY = {"howto/classifier.md", "howto/export.md", "howto/lightning.md", "results/transformed_pdes.md"}
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
 PUBLIC = ("groups", "actions", "pde", "sde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions")
 
