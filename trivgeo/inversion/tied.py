@@ -40,12 +40,12 @@ __all__ = ["TIED", "Reverse"]
 
 _TIME_TOLERANCE = 1e-9
 
-_DRAWS, _TRIED = 64, 4  # for each chain of the diffusion: elements drawn, and the best of them that descend a little
-_FIRST, _FIRST_STEP = 6, 0.1
+# for each chain of the diffusion: elements drawn, and of the best of them how many descend, so many steps of a size
+_DRAWS, _TRIED = 128, ((8, 6, 0.1), (3, 10, 0.07))
 _STEPS, _NUM_MC, _REHEAT, _HALVED = 10, 2, 0.3, 0.2
 _LAST, _LAST_STEP = 30, 0.03
-_OF_CHAIN = 60  # gradients, and what its draws take, in gradients
-_FEWEST, _MOST = 2, 16
+_OF_CHAIN = 130  # gradients, and what its draws take, in gradients
+_MOST = 8
 _CAREFUL = 0.6  # share of the time that is planned
 _TOGETHER = 1024
 
@@ -239,7 +239,7 @@ class TIED(Inverter):
         """A search with the settings that `check_energy` suggests, which takes about a given time for a call.
 
         The energy has a `PriorEnergy` of the law added, at the temperature suggested. Stages: `Draw` many elements,
-        `Descend` a little from the best of them, go on with the best of those by `Noise` and `Reverse` (``keep_seen``,
+        `Descend` from fewer and fewer of the best, go on from there by `Noise` and `Reverse` (``keep_seen``,
         ``pruning``), `Choose` the lowest, and `Descend`; as many of them as the time allows for the data at hand.
 
         The prior holds back what leaves nothing of a datum for every action. The frame weight that is suggested for
@@ -274,21 +274,23 @@ class Timed(Stage):
     def __init__(self, check: EnergyCheck, seconds: float) -> None:
         self.check = check
         self.seconds = seconds
-        self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + _FIRST + _STEPS + _LAST
+        self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + sum(steps for _, steps, _ in _TRIED) + _STEPS + _LAST
 
     def stages(self, batch: int) -> list[StageLike]:
         """What is done for a number of data."""
         gradients = _CAREFUL * self.seconds / (batch * self.check.seconds)
-        chains = min(_MOST, max(_FEWEST, int((gradients - _LAST) / _OF_CHAIN)))
+        chains = min(_MOST, max(1, int((gradients - _LAST) / _OF_CHAIN)))
         temperature, schedule = self.check.suggested.temperature, self.check.suggested.schedule
+        pruning = [(_HALVED, chains // 2)] if chains > 1 else []
+        tried: list[StageLike] = []
+        for number, steps, step in _TRIED:
+            tried += [Choose(number * chains), Descend(steps, Adam(step))]
         return [
-            Draw(_DRAWS * chains, _TRIED * chains, 1.0),
-            Descend(_FIRST, Adam(_FIRST_STEP)),
+            Draw(_DRAWS * chains, _TRIED[0][0] * chains, 1.0),
+            *tried,
             Choose(chains),
             Noise(schedule, _STEPS, _REHEAT),
-            Reverse(
-                schedule, _STEPS, _NUM_MC, temperature, None, keep_seen=True, pruning=[(_HALVED, max(1, chains // 2))]
-            ),
+            Reverse(schedule, _STEPS, _NUM_MC, temperature, None, keep_seen=True, pruning=pruning),
             Choose(1),
             Descend(_LAST, Adam(_LAST_STEP)),
         ]
