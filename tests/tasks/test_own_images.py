@@ -11,9 +11,11 @@ from PIL import Image
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
+from tasks.cli import main
 from tasks.images.folder import ImageFolder
 from tasks.images.idx import DataError
 from tasks.images.scikit import ScikitDigits
+from tests.tasks.test_image_inversion import override, results
 from tests.tasks.test_new_image_set import FIT, TEST, run
 from trivgeo.errors import ConfigurationError
 
@@ -109,3 +111,12 @@ class TestImageFolder:
         document = json.loads(Path("out/results.json").read_text())
         assert len(document["rows"]) == 24
         assert document["metrics"]["accuracy on clean images"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize(("name", "limit", "least"), [("learned", 100, 0.85), ("tied", 8, 0.5)])
+def test_digits_are_recognised(tmp_path: Path, name: str, limit: int, least: float) -> None:
+    main(override(tmp_path, f"digits/{name}.yaml", data={"init_args": {"limit": limit}}))
+    accuracy = {key: metric["mean"] for key, metric in results(tmp_path)["metrics"].items()}
+    assert accuracy["accuracy with inversion"] >= least
+    assert accuracy["accuracy with inversion"] >= accuracy["accuracy without inversion"] + 0.2
+    assert accuracy["accuracy with the true transformation"] >= 0.85
