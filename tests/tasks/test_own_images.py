@@ -113,10 +113,11 @@ class TestImageFolder:
         assert document["metrics"]["accuracy on clean images"]["mean"] == 1.0
 
 
-@pytest.mark.parametrize(("name", "limit", "least"), [("learned", 100, 0.85), ("tied", 8, 0.5)])
-def test_digits_are_recognised(tmp_path: Path, name: str, limit: int, least: float) -> None:
+@pytest.mark.parametrize(("name", "limit"), [("learned", 100), pytest.param("tied", 50, marks=pytest.mark.slow)])
+def test_digits_are_recognised(tmp_path: Path, name: str, limit: int) -> None:
+    """Nearly as many as with the transformation undone that was drawn, and far more than without."""
     main(override(tmp_path, f"digits/{name}.yaml", data={"init_args": {"limit": limit}}))
     accuracy = {key: metric["mean"] for key, metric in results(tmp_path)["metrics"].items()}
-    assert accuracy["accuracy with inversion"] >= least
-    assert accuracy["accuracy with inversion"] >= accuracy["accuracy without inversion"] + 0.2
-    assert accuracy["accuracy with the true transformation"] >= 0.85
+    assert accuracy["accuracy with inversion"] >= accuracy["accuracy with the true transformation"] - 0.1
+    assert accuracy["accuracy with inversion"] >= accuracy["accuracy without inversion"] + 0.4
+    assert accuracy["accuracy on clean images"] >= 0.95
