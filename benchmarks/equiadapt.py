@@ -119,7 +119,7 @@ def main() -> None:
         for name, f in (("equiadapt", equiadapt_model), ("trivgeo", trivgeo_model))
     }
     settings = {"epochs": arguments.epochs, "steps": arguments.steps}
-    report = {"environment": environment(), **settings, "lines of user code": lines, "laws": rows}
+    report = {"environment": environment(torch.device("cpu")), **settings, "lines of user code": lines, "laws": rows}
     text = json.dumps(report, indent=1)
     print(text)
     if arguments.json:

@@ -126,7 +126,7 @@ def main() -> None:
             "median shift": float(shift.median()),
             "seconds": float(seconds.mean()),
         }
-    print(json.dumps({"environment": environment(), **vars(arguments), "methods": table}, indent=1))
+    print(json.dumps({"environment": environment(torch.device("cpu")), **vars(arguments), "methods": table}, indent=1))
 
 
 if __name__ == "__main__":
