@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
+from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy, FunctionEnergy
@@ -27,7 +28,7 @@ _BAR_AFTER = 2.0
 """Seconds after which a bar appears on a terminal."""
 
 
-class Stage(ABC):
+class Stage(Described, ABC):
     """A part of a method: from a population of hypotheses to another one.
 
     Any function of this form is one too. A stage that holds networks is a `torch.nn.Module` as well.
