@@ -143,6 +143,26 @@ def evaluations() -> str:
     return markdown(header, rows)
 
 
+def digits() -> str:
+    """Accuracies on the digits of scikit-learn under similarity transformations."""
+    search, learned = kept("digits/tied"), kept("digits/learned")
+
+    def cells(run: str, which: str) -> str:
+        return figure(f"digits/{run}", f"accuracy {which}", 100.0)
+
+    def cost(found: Result | None) -> str:
+        return NONE if found is None else f"{found.evaluations:,.0f}"
+
+    rows = [
+        ["classifier alone", cells("tied", "without inversion"), "0"],
+        ["TIED", cells("tied", "with inversion"), cost(search)],
+        ["learned inversion", cells("learned", "with inversion"), cost(learned)],
+        ["true transformation", cells("tied", "with the true transformation"), "0"],
+        ["clean digits", cells("tied", "on clean images"), "0"],
+    ]
+    return markdown(["method", "accuracy, %", "evaluations an image"], rows)
+
+
 def graded() -> str:
     """TIED on sets of small to large transformations."""
     metrics = ("without inversion", "with inversion", "with the true transformation", "inside the training domain")
@@ -243,6 +263,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "calibrated": calibrated,
     "evaluations": evaluations,
+    "digits": digits,
     "graded": graded,
     "fields": fields,
     "so10": so10,

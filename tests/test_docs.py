@@ -25,6 +25,7 @@ COMMAND = re.compile(r"(?:trivgeo|python -m tasks) (?:test|fit|sweep)((?: --conf
 HEAVY = {
     "howto/augment.md",
     "howto/classifier.md",
+    "howto/export.md",
     "howto/learned.md",
     "howto/lightning.md",
     "howto/own_task.md",

@@ -224,7 +224,9 @@ def check_stage(stage: StageLike) -> StageLike:
 def _beginning(given: GivenPosterior, initial: Tensor | None) -> Population:
     like = given.like
     if initial is None:
-        initial = given.group.identity(given.batch, 1, dtype=like.dtype, device=like.device)
+        # an exported program has a symbol for the batch, which is no count
+        initial = given.group.identity(dtype=like.dtype, device=like.device)
+        initial = initial.expand(given.batch, 1, *initial.shape)
     given.group.check_elements(initial, "initial")
     shape = given.group.batch_shape(initial)
     if len(shape) != 2 or shape[0] != given.batch:
