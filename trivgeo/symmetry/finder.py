@@ -11,7 +11,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.determining import LinearForm, characteristics, symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem
-from trivgeo.symmetry.growth import Found, check, grow, left_side
+from trivgeo.symmetry.growth import COLUMNS, Found, check, grow, left_side
 from trivgeo.symmetry.linear import Space
 from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
@@ -28,8 +28,9 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     extra = _checked(system, functions)
     jets = Jets(system, conditions, _is_linear(system))
     # what is easily found tells where the bound of the dimension is sharp
-    first = Space(system, conditions, jets, (sp.S.One, *extra), degree or 3, jets.linear)
-    dimension = jets.dimension(first.count)
+    spaces = (Space(system, conditions, jets, (sp.S.One, *extra), d, jets.linear) for d in (degree or 3, 2, 1))
+    first = next((space for space in spaces if len(space.columns) <= COLUMNS), None)
+    dimension = jets.dimension(first.count if first else 0)
     sizes: dict[int, int] = {}
     if degree is None and not extra and system.characteristic_field() is None:
         found = grow(system, conditions, jets, dimension)

@@ -320,10 +320,12 @@ def reconstruct(
                 for j, powers in enumerate(monomials):
                     for s, k in zip(parameters, powers, strict=True):
                         table[i, j] = table[i, j] * pow(fixed_at[s], k, prime) % prime
+            fractions: dict[tuple[int, ...], list[int] | None] = {}  # many numbers are the same
             result = []
-            for entry in range(len(known[0][1])):
-                numbers = np.array([value[entry] for _, value in known[:needed]], dtype=np.int64)
-                fraction = _fraction(table, numbers, prime)
+            for numbers in zip(*(value for _, value in known[:needed]), strict=True):
+                if numbers not in fractions:
+                    fractions[numbers] = _fraction(table, np.array(numbers, dtype=np.int64), prime)
+                fraction = fractions[numbers]
                 if fraction is None:
                     return None
                 result += fraction
