@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy as sp
@@ -114,6 +114,18 @@ class EvolutionSystem:
                 f"{', '.join(strange) or expression}"
             )
         return expression
+
+    def holds(self, solution: Mapping[sp.Symbol, sp.Expr]) -> bool:
+        """Whether functions of the independent variables, one for each unknown, solve the equations."""
+        for (a, index), right in zip(self.leaders, self.right, strict=True):
+            values = {}
+            for symbol, b, inner in (*self.jets_in(right), (self.jet(a, index), a, index)):
+                counts = [(v, k) for v, k in zip(self.variables, inner, strict=True) if k]
+                function = solution[self.unknowns[b]]
+                values[symbol] = sp.diff(function, *counts) if counts else function
+            if not vanishes((self.jet(a, index) - right).xreplace(values)):
+                return False
+        return True
 
     # Names ---------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from trivgeo.symmetry.dimension import Jets
 from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
 from trivgeo.symmetry.modular import Evaluator, Values, echelon, irrational, rational, usable_primes
 
-__all__ = ["Space", "reconstruct"]
+__all__ = ["Space", "kernel", "reconstruct"]
 
 Fixed = dict[sp.Expr, int]
 
@@ -190,7 +190,7 @@ class Space:
             samples = max(samples // 4, 12)
         else:
             return np.zeros((0, len(columns)), dtype=np.int64)
-        return _kernel(rows, pivots, prime)
+        return kernel(rows, pivots, prime)
 
     @cached_property
     def _basis(self) -> Values:
@@ -215,9 +215,9 @@ class Space:
         def values(prime: int, fixed: Sequence[Fixed]) -> list[list[int] | None]:
             result: list[list[int] | None] = []
             for rows in self._rows(columns, 2 * len(columns) + 24, prime, prime % 1000, fixed):
-                kernel = _kernel(*echelon(rows, prime), prime)
-                fits = kernel.shape == expected.shape and not ((kernel != 0) & ~expected).any()
-                result.append([int(v) for v in kernel[expected]] if fits else None)
+                solutions = kernel(*echelon(rows, prime), prime)
+                fits = solutions.shape == expected.shape and not ((solutions != 0) & ~expected).any()
+                result.append([int(v) for v in solutions[expected]] if fits else None)
             return result
 
         if not count:
@@ -271,7 +271,7 @@ class Space:
         return tuple(sp.expand(component, power_exp=False) for component in components)
 
 
-def _kernel(rows: Values, pivots: Sequence[int], prime: int) -> Values:
+def kernel(rows: Values, pivots: Sequence[int], prime: int) -> Values:
     """A reduced basis of what a matrix in reduced form sends to zero."""
     width = rows.shape[1]
     free = [j for j in range(width) if j not in set(pivots)]
