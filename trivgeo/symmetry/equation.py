@@ -14,7 +14,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
 from trivgeo.symmetry.numeric import vanishes
 
-__all__ = ["EvolutionSystem"]
+__all__ = ["EvolutionSystem", "residuals_of"]
 
 Index = tuple[int, ...]
 
@@ -36,7 +36,7 @@ class EvolutionSystem:
     """
 
     def __init__(self, pde: Any, time: Any = None) -> None:
-        residuals = _residuals(pde)
+        residuals = residuals_of(pde)
         functions = sorted({f for e in residuals for f in e.atoms(AppliedUndef)}, key=lambda f: str(f))
         if not functions:
             raise ConfigurationError("pde: expected functions such as u(x, t), got none")
@@ -308,7 +308,7 @@ class EvolutionSystem:
         return sp.expand(result)
 
 
-def _residuals(pde: Any) -> list[sp.Expr]:
+def residuals_of(pde: Any) -> list[sp.Expr]:
     """Exact expressions that are to vanish."""
     entries = list(pde) if isinstance(pde, list | tuple | sp.Tuple) else [pde]
     texts = [entry for entry in entries if isinstance(entry, str)]

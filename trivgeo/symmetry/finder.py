@@ -16,7 +16,7 @@ from trivgeo.symmetry.linear import Space
 from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
 
-__all__ = ["residual", "search"]
+__all__ = ["is_linear", "residual", "search"]
 
 Coefficients = tuple[sp.Expr, ...]
 
@@ -26,7 +26,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     system = EvolutionSystem(pde, time)
     conditions = symmetry_condition(system)
     extra = _checked(system, functions)
-    jets = Jets(system, conditions, _is_linear(system))
+    jets = Jets(system, conditions, is_linear(system))
     # what is easily found tells where the bound of the dimension is sharp
     spaces = (Space(system, conditions, jets, (sp.S.One, *extra), d, jets.linear) for d in (degree or 3, 2, 1))
     first = next((space for space in spaces if len(space.columns) <= COLUMNS), None)
@@ -58,7 +58,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     )
 
 
-def _is_linear(system: EvolutionSystem) -> bool:
+def is_linear(system: EvolutionSystem) -> bool:
     """Whether solutions of a homogeneous equation can be added; those of an ordinary one are finitely many."""
     slopes = [sp.diff(f, s) for f in system.right for s, _, _ in system.jets_in(f)]
     return len(system.variables) > 1 and not any(system.jets_in(slope) for slope in slopes)
