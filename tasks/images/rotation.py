@@ -14,13 +14,12 @@ from tasks.images.figures import draw_image
 from tasks.images.laws import TransformationLaw
 from tasks.images.testsets import ImageProblems
 from tasks.results import ShardedTest, writer_of
-from tasks.seeds import generator_of
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
 from trivgeo.inversion import TIED, PosteriorEnergy
-from trivgeo.sde import Schedule
+from trivgeo.sde import NoiseStreams, Schedule
 
 
 class UniformRotation(TransformationLaw):
@@ -90,7 +89,7 @@ class RotationPosterior(ShardedTest):
             return
         grid = self.grid.to(batch.image)
         density = self.exact(batch.image)
-        generator = generator_of(batch.seed, batch.number, device=self.device)
+        generator = NoiseStreams(batch.place.to(self.device), batch.seed)
         result = self.inverter(batch.image, generator=generator)
         sampled = self.action.group.log(result.elements).squeeze(-1).remainder(2 * math.pi)
         width = 2 * math.pi / self.bins

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
+from trivgeo._random import streams_for
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy, FunctionEnergy
@@ -143,7 +144,8 @@ class Inverter(nn.Module):
 
         Args:
             x_tilde: data of the action, with one batch dimension b.
-            generator: see `Stage`.
+            generator: the source of noise; every datum gets a stream of its own from it, so that it is found alone what
+                is found in a batch. Data 0, ..., b - 1 unless it is a `trivgeo.sde.NoiseStreams`.
             initial: the elements that the first stage is given, ``[b, K, *element_shape]``; default the identity.
 
         Raises:
@@ -155,8 +157,9 @@ class Inverter(nn.Module):
             x = pytree.tree_map(lambda leaf: leaf.clone() if leaf.is_inference() else leaf, x_tilde)
             given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
+            noise = streams_for(given.batch, given.like, generator)
             for stage in self.stages:
-                population = stage(given, population, generator)
+                population = stage(given, population, noise)
             end = population.evaluated(given)
         return InversionResult(
             self.action,

@@ -253,7 +253,7 @@ class GivenPosterior:
         self.network_evaluations += networks
 
     def normal(self, *shape: int, generator: torch.Generator | None) -> Tensor:
-        """Standard normal numbers like the data."""
+        """Standard normal numbers like the data, ``[b, ...]``."""
         return normal(shape, self.like, generator)
 
     def step(self) -> None:

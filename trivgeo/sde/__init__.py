@@ -1,5 +1,6 @@
 """Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics."""
 
+from trivgeo._random import NoiseStreams
 from trivgeo.sde.adaptive import AdaptiveSolution, DormandPrince5, solve_adaptive
 from trivgeo.sde.denoising import (
     AncestralStep,
@@ -94,6 +95,7 @@ __all__ = [
     "NoisePaths",
     "NoiseReplay",
     "NoiseSample",
+    "NoiseStreams",
     "NormalLaw",
     "PhasePoint",
     "PopulationWeights",

@@ -280,7 +280,7 @@ class GroupDiffusion(nn.Module):
     def _adapt(self, data: Tensor) -> None:
         """Levels of noise, the terminal law, the scales of the network."""
         generator = torch.Generator(data.device).manual_seed(self.seed)
-        rows = data[permutation(len(data), data, generator)[:_ROWS]]
+        rows = data[permutation((len(data),), data, generator)[:_ROWS]]
         if len(rows) < _ROWS:
             rows = rows.repeat(_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_ROWS]
         if self.kind == "flow":
