@@ -22,7 +22,7 @@ ALLOWED = {
     "groups": BASE,
     "symmetry": BASE | {"groups"},
     "actions": BASE | {"groups"},
-    "sde": BASE | {"groups"},
+    "sde": BASE | {"groups", "networks"},
     "inversion": BASE | {"groups", "actions", "sde", "networks", "training"},
     "pde": BASE | {"groups", "actions"},
     "geoopt": BASE | {"groups"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,6 +14,7 @@ from trivgeo._random import permutation
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
+from trivgeo.networks import read_file
 from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.kinetic import KineticNoise
 from trivgeo.sde.likelihood import Divergence
@@ -24,6 +24,7 @@ from trivgeo.sde.transport import DiffusionTransport, FlowTransport, MomentumTra
 
 __all__ = ["GroupDiffusion"]
 
+_HEADER = "trivgeo.GroupDiffusion"
 KINDS = ("diffusion", "momentum", "flow")
 _NARROWEST = 0.0025  # the noise that stands for none, in units of the widest
 _MIXED = 8.0  # logarithm of what is left of the slowest mode of a compact group
@@ -237,7 +238,7 @@ class GroupDiffusion(nn.Module):
             "shape": list(self._shape),
             "settings": self.settings,
         }
-        save_file(tensors, path, metadata={"trivgeo.GroupDiffusion": json.dumps(header)})
+        save_file(tensors, path, metadata={_HEADER: json.dumps(header)})
 
     @classmethod
     def load(cls, path: str | Path, group: LieGroup) -> GroupDiffusion:
@@ -248,24 +249,22 @@ class GroupDiffusion(nn.Module):
             group: the group it is on, with its scale.
 
         Raises:
-            CheckpointError: the file is none of these, or its model is on another group.
+            CheckpointError: the file is none of these, or its model is on another group, or its weights are not finite.
         """
-        from safetensors import SafetensorError, safe_open
-
+        check_type("group", group, LieGroup)  # type: ignore[type-abstract]
         try:
-            with safe_open(path, framework="pt") as file:
-                header: dict[str, Any] = json.loads((file.metadata() or {})["trivgeo.GroupDiffusion"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            file = read_file(path)
+            header = file.entry(_HEADER)
+            if not group.matches(header["group"]) or group.scale.tolist() != header["scale"]:
+                raise CheckpointError(f"expected a model on {group!r} with its scale, got one on another group")
+            width, depth = header["shape"]
+            model = cls(group, header["kind"], header["seed"], width=width, depth=depth)
+            model.settings = dict(header["settings"])
+            parts = {name: {k.removeprefix(f"{name}."): v for k, v in file.tensors.items() if k.startswith(f"{name}.")}
+                     for name in ("network", "law")}  # fmt: skip
+            like = parts["network"]["first.weight"]
+        except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
-        if not group.matches(header["group"]) or group.scale.tolist() != header["scale"]:
-            raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
-        width, depth = header["shape"]
-        model = cls(group, header["kind"], header["seed"], width=width, depth=depth)
-        model.settings = header["settings"]
-        parts = {name: {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
-                 for name in ("network", "law")}  # fmt: skip
-        like = parts["network"]["first.weight"]
         model.to(like)
         model.law = fit_terminal_law(
             group, group.random(8, std=0.1, generator=torch.Generator().manual_seed(0)).to(like)

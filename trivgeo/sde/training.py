@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from torch import Tensor, nn
 
 from trivgeo._random import integers, keyed
+from trivgeo.networks import check_weights
 from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.transport import Transport
 
@@ -102,6 +103,14 @@ class NetworkLessons(pl.LightningModule):
         move_average(self.average, self.network, self.global_step, _DECAY)
         if self.progress >= 1.0:
             self.trainer.should_stop = True
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check the weights.
+
+        Raises:
+            CheckpointError: some are NaN or infinite.
+        """
+        check_weights("checkpoint", checkpoint["state_dict"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """With the time that has passed."""
