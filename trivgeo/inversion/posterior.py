@@ -397,8 +397,8 @@ def rows_like(mask: Tensor, x: Tensor) -> Tensor:
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
 
 
-def where_rows(mask: Tensor, x: Tensor, other: Tensor) -> Tensor:
-    """``x`` in the rows ``[b, k]`` of ``mask``, else ``other``."""
+def where_rows(mask: Tensor, x: Tensor, other: Tensor | float) -> Tensor:
+    """``x`` in the rows ``[b, ...]`` of ``mask``, else ``other``."""
     return torch.where(rows_like(mask, x), x, other)
 
 
