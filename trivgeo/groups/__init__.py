@@ -1,5 +1,6 @@
 """Lie groups whose elements are plain tensors, and their actions on points."""
 
+from trivgeo._signatures import check_calls
 from trivgeo.groups.action import Action, JetAction, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
@@ -70,3 +71,5 @@ __all__ = [
     "sphere_from_rotation",
     "sphere_to_rotation",
 ]
+
+check_calls(__name__, __all__, methods=False)
