@@ -11,14 +11,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 # What each part of the library may import, apart from itself. A new part is one more entry.
-BASE = {"checks", "_numerics", "_random", "_tableau", "errors", "expressions"}
+BASE = {"checks", "_signatures", "_numerics", "_random", "_tableau", "errors", "expressions"}
 ALLOWED = {
     "errors": set(),
     "_numerics": {"errors"},
     "_random": {"errors"},
     "_tableau": set(),
     "checks": {"errors"},
-    "expressions": {"errors"},
+    "_signatures": {"checks", "errors"},
+    "expressions": {"errors", "_signatures"},
     "groups": BASE,
     "symmetry": BASE | {"groups"},
     "actions": BASE | {"groups"},

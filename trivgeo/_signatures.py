@@ -1,7 +1,7 @@
 """Public callables check their arguments by their annotations, in one place for all of them.
 
-What an annotation says, `make test-shapes` holds the library to; here callers are held to it. Arrays and lists of numbers
-become tensors where a tensor is meant; anything else that does not fit is refused by name.
+What an annotation says, `make test-shapes` holds the library to; here callers are held to it. Arrays and lists
+of numbers become tensors where a tensor is meant; anything else that does not fit is refused by name.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import inspect
 import sys
 import types
 import typing
-from collections import ChainMap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, TypeVar, Union
 
 import jaxtyping
@@ -32,28 +31,28 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SPECIAL = ("__init__", "__call__")
 
 
-def check_calls(package: str, names: Iterable[str], *, methods: bool = True) -> None:
+def check_calls(package: str, names: Iterable[str], *, but: Collection[str] = ()) -> None:
     """Let the public callables of a package check their arguments, see `checked`.
 
     Args:
         package: its name; it is called where all names are defined.
-        names: of classes and functions.
-        methods: of the classes too, not only their constructors.
+        names: of classes, with their methods, and functions.
+        but: methods that are left as they are, since they check by other means, or are called in inner loops.
     """
     for name in names:
         thing = getattr(sys.modules[package], name)
         if inspect.isfunction(thing):
             for module in (package, thing.__module__):  # where it is found when a pickle is read
                 setattr(sys.modules[module], name, checked(thing))
-        elif isinstance(thing, type) and not issubclass(thing, tuple | Exception):
+        elif isinstance(thing, type) and not issubclass(thing, Exception):
             for kind in thing.__mro__:
                 if kind.__module__.startswith("trivgeo"):
-                    _check_class(kind, methods)
+                    _check_class(kind, but)
 
 
-def _check_class(kind: type, methods: bool) -> None:
+def _check_class(kind: type, but: Collection[str]) -> None:
     for name, member in list(vars(kind).items()):
-        if name == "__init__" or (methods and (name in _SPECIAL or not name.startswith("_"))):
+        if name not in but and (name in _SPECIAL or not name.startswith("_")):
             if isinstance(member, classmethod | staticmethod):
                 setattr(kind, name, type(member)(checked(member.__func__)))
             elif inspect.isfunction(member):
@@ -73,9 +72,7 @@ def checked(function: F) -> F:
 
     @functools.cache
     def rules() -> dict[str, _Rule]:
-        # names that a module knows for its annotations only are those of its package
-        package = sys.modules[".".join(function.__module__.split(".")[:2])]
-        hints = typing.get_type_hints(function, localns=ChainMap(function.__globals__, vars(package)))
+        hints = typing.get_type_hints(function, localns=_Names(function.__globals__))
         unchecked = {p.name for p in parameters if p.kind is p.VAR_KEYWORD} | {"return"}
         found = {name: _Rule(name, hint) for name, hint in hints.items() if name not in unchecked}
         return {name: rule for name, rule in found.items() if rule.fits is not None}
@@ -96,6 +93,16 @@ def checked(function: F) -> F:
         return function(*values, **named)
 
     return typing.cast(F, call)
+
+
+class _Names(dict[str, Any]):
+    """The names of a module; those that it imports for its annotations alone are those of the library."""
+
+    def __missing__(self, name: str) -> Any:
+        for module in [m for key, m in sys.modules.items() if key.startswith("trivgeo.")]:
+            if name in vars(module):
+                return vars(module)[name]
+        raise KeyError(name)
 
 
 class _Rule:
@@ -185,7 +192,12 @@ def _fits(hint: Any) -> Fits | None:
         known = [part for part in parts if part is not None]
         return (lambda value: any(part(value) for part in known)) if len(known) == len(parts) else None
     if isinstance(hint, TypeVar):
-        return None if hint.__bound__ is None else _fits(hint.__bound__)
+        if hint.__constraints__:
+            return _fits(Union[hint.__constraints__])  # noqa: UP007
+        bound = hint.__bound__
+        if isinstance(bound, typing.ForwardRef):
+            bound = _Names()[bound.__forward_arg__]
+        return None if bound is None else _fits(bound)
     if hint in (Any, object):
         return None
     if hint in _NUMBERS:
@@ -203,6 +215,9 @@ def _fits(hint: Any) -> Fits | None:
         return None
     return lambda value: isinstance(value, kind)
 
+
+# the checks themselves
+_CHECKS = ("check_count", "check_choice", "check_type")
 
 _NUMBERS: dict[Any, tuple[type, ...]] = {int: (int, np.integer), float: (int, float, np.integer, np.floating)}
 
@@ -226,3 +241,6 @@ def _described(hint: Any) -> str:
     if hint is None or hint is type(None):
         return "None"
     return inspect.formatannotation(hint).replace("collections.abc.", "").replace("trivgeo.", "")
+
+
+check_calls("trivgeo.checks", _CHECKS)

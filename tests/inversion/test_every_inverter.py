@@ -102,13 +102,13 @@ def test_lowers_the_energy_and_counts(make: Make, problem: Callable[[], tuple[Ac
     before = PosteriorEnergy(action, energy, x)(identity)[:, 0]
     counted = Counted(energy)
     inverter = make(action, counted)
-    result: InversionResult = inverter(x, generator=seeded(0))
+    result: InversionResult = inverter(x, generator=seeded(5))
     assert bool((result.best_energy() < before).all()), (result.best_energy(), before)
     assert float(result.best_energy().mean()) < 0.7 * float(before.mean())
     assert counted.asked == 3 * (result.energy_evaluations + result.gradient_evaluations)
     again = PosteriorEnergy(action, energy, x)(result.elements)
     torch.testing.assert_close(result.energies, again, rtol=1e-4, atol=1e-5)
-    assert torch.equal(inverter(x, generator=seeded(0)).elements, result.elements)
+    assert torch.equal(inverter(x, generator=seeded(5)).elements, result.elements)
 
 
 def shapes() -> tuple[Action, DataEnergy, Tensor]:

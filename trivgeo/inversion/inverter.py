@@ -154,7 +154,7 @@ class Inverter(nn.Module):
         """
         # gradients by torch.func need no graph of what happens outside of them
         with torch.inference_mode(False), torch.no_grad(), self._bar() as on_step:
-            x = pytree.tree_map(lambda leaf: leaf.clone() if leaf.is_inference() else leaf, x_tilde)
+            x = pytree.tree_map(_usable, x_tilde)
             given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.like, generator)
@@ -221,6 +221,11 @@ def check_stage(stage: StageLike) -> StageLike:
             f"stages: expected a Stage, or a function (posterior, population, generator) to a population, got {stage!r}"
         )
     return stage
+
+
+def _usable(leaf: Any) -> Any:
+    """A tensor that was made under inference_mode, as one that gradients may be taken by."""
+    return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
 
 
 def _beginning(given: GivenPosterior, initial: Tensor | None) -> Population:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor, nn
 
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.energy import CurvedEnergy
@@ -76,7 +76,7 @@ class LeastSquares(nn.Module, CurvedEnergy):
         Raises:
             ShapeError: the function returns no ``[batch, q]`` or ``[batch, q, n]``.
         """
-        r = self.function(x)
+        r = check_tensor("residuals", self.function(x))
         if r.ndim not in (2, 3):
             raise ShapeError(f"residuals: expected [batch, q] or [batch, q, n], got {list(r.shape)}")
         return (r.unsqueeze(-1) if r.ndim == 2 else r) / self.std
@@ -225,6 +225,8 @@ class NearestPoints(nn.Module):
 
     def nearest(self, x: Float[Tensor, "*batch n"]) -> Int[Tensor, "*batch"]:
         """Which point of the reference is nearest to each point: by a tree on the CPU, by all distances elsewhere."""
+        if x.shape[-1] != self.reference.shape[-1]:
+            raise ShapeError(f"x: expected points [..., {self.reference.shape[-1]}], got {list(x.shape)}")
         x = x.detach().nan_to_num()
         if x.device.type == "cpu":
             return torch.from_numpy(self._tree.query(x.double().numpy())[1]).reshape(x.shape[:-1])

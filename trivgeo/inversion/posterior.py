@@ -65,10 +65,12 @@ class PosteriorEnergy:
 
     def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
         """The same, no more than ``bound`` at once."""
+        check_bound(bound)
         self._check(g)
         return in_blocks(self._evaluate, self.action.group, g, self._data, bound)
 
     def _check(self, g: Tensor) -> None:
+        self.action.group.check_elements(g)
         shape = self.action.group.batch_shape(g)
         if len(shape) < 1 or shape[0] != self.batch:
             raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
@@ -307,9 +309,9 @@ def in_blocks(
         bound: ``None`` for all at once.
     """
     shape = group.batch_shape(g)
-    if bound is None or shape.numel() <= bound:
-        return f(g, x)
     chains = shape[1:].numel()
+    if bound is None or shape.numel() <= bound or chains == 0:
+        return f(g, x)
     g = g.reshape(shape[0], chains, *group.element_shape)
     data, together = max(1, bound // chains), min(chains, bound)
     rows = []

@@ -123,7 +123,10 @@ class EnergyScore(Score):
             log_modular: log lambda of the noise samples, broadcastable to ``[*batch, N]``.
         """
         group = self.kernel.group
+        group.check_elements(g)
         batch, rank = group.batch_shape(g), len(group.element_shape)
+        if not group.batch_shape(group.check_elements(inverse_w, "inverse_w")):
+            raise ShapeError(f"inverse_w: expected [*batch, N, ...], got {list(inverse_w.shape)}")
         number = inverse_w.shape[inverse_w.ndim - rank - 1]
         lifted = g.unsqueeze(len(batch)).expand(*batch, number, *group.element_shape)
 

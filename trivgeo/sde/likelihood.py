@@ -17,6 +17,7 @@ from trivgeo.groups import DirectProduct, LieGroup, Translation
 from trivgeo.sde.adaptive import solve_adaptive
 from trivgeo.sde.process import TrivializedSDE, check_noiseless
 from trivgeo.sde.schedule import ConstantSchedule
+from trivgeo.sde.score import check_drift
 
 __all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDivergence", "flow_likelihood", "with_vectors"]
 
@@ -117,7 +118,7 @@ class HutchinsonDivergence(Divergence):
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
         """The mean over the probes."""
-        value = field(g)
+        value = check_drift(field(g), group, g, "field")
         zero = torch.zeros_like(value)
         ready = self if self._signs is not None else self.prepare(value, None)
         assert isinstance(ready, HutchinsonDivergence)
