@@ -1,12 +1,12 @@
-"""Public callables check their arguments by their annotations, in one place for all of them.
+"""Bad arguments of public callables are explained by their annotations, in one place for all of them.
 
-What an annotation says, `make test-shapes` holds the library to; here callers are held to it. Arrays and lists
-of numbers become tensors where a tensor is meant; anything else that does not fit is refused by name.
+What an annotation says, `make test-shapes` holds the library to; here callers are held to it.
 """
 
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import functools
 import inspect
 import sys
@@ -18,21 +18,23 @@ from typing import Any, Literal, TypeVar, Union
 import jaxtyping
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.checks import check_tensor
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
 
 __all__ = ["check_calls", "checked"]
 
 Fits = Callable[[Any], bool]
 F = TypeVar("F", bound=Callable[..., Any])
 
+_RAW = (TypeError, AttributeError, ValueError, LookupError, RuntimeError, AssertionError)
 _SPECIAL = ("__init__", "__call__")
 
 
 def check_calls(package: str, names: Iterable[str], *, but: Collection[str] = ()) -> None:
-    """Let the public callables of a package check their arguments, see `checked`.
+    """Let the public callables of a package explain bad arguments, see `checked`.
 
     Args:
         package: its name; it is called where all names are defined.
@@ -52,7 +54,9 @@ def check_calls(package: str, names: Iterable[str], *, but: Collection[str] = ()
 
 def _check_class(kind: type, but: Collection[str]) -> None:
     for name, member in list(vars(kind).items()):
-        if name not in but and (name in _SPECIAL or not name.startswith("_")):
+        # a record holds what it is given
+        record = name == "__init__" and dataclasses.is_dataclass(kind) and "__post_init__" not in dir(kind)
+        if name not in but and not record and (name in _SPECIAL or not name.startswith("_")):
             if isinstance(member, classmethod | staticmethod):
                 setattr(kind, name, type(member)(checked(member.__func__)))
             elif inspect.isfunction(member):
@@ -60,9 +64,13 @@ def _check_class(kind: type, but: Collection[str]) -> None:
 
 
 def checked(function: F) -> F:
-    """The function, with its arguments checked by their annotations; not while a graph is compiled.
+    """The function, whose arguments are checked by their annotations when it raises an error that is none of ours.
 
-    Sizes that share a name, as n in ``Float[Tensor, "n n"]``, must agree, also between arguments.
+    What works is called at no cost, but for constructors, whose arguments are checked in any case, since what they keep
+    is used later; a typed error of its own comes first. Sizes that share a name, as n in
+    ``Float[Tensor, "n n"]``, must agree, also between arguments. Arrays and lists that were no tensors are made
+    tensors, and the function is called again. An error that no argument explains is raised as it is: it came from a
+    function that was handed over, say.
     """
     if inspect.unwrap(function) is not function:
         return function
@@ -77,20 +85,34 @@ def checked(function: F) -> F:
         found = {name: _Rule(name, hint) for name, hint in hints.items() if name not in unchecked}
         return {name: rule for name, rule in found.items() if rule.fits is not None}
 
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return function(*arguments, **named)
+    def fitted(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         known, sizes = rules(), dict[str, Any]()
         values = list(arguments)
         for place, value in enumerate(values):
             name = positional[place] if place < len(positional) else rest
             if name in known:
                 values[place] = known[name](value, sizes)
-        for name, value in named.items():
-            if name in known:
-                named[name] = known[name](value, sizes)
-        return function(*values, **named)
+        return values, {name: known[name](x, sizes) if name in known else x for name, x in named.items()}
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*arguments, **named)
+        try:
+            result = function(*arguments, **named)
+            if function.__name__ == "__init__":
+                fitted(arguments, named)
+            return result
+        except (TrivgeoError, jaxtyping.TypeCheckError):
+            raise
+        except _RAW as error:
+            try:
+                values, others = fitted(arguments, named)
+            except TrivgeoError as refusal:
+                raise refusal from error
+            if all(a is b for a, b in zip((*arguments, *named.values()), (*values, *others.values()), strict=True)):
+                raise
+        return function(*values, **others)
 
     return typing.cast(F, call)
 
@@ -111,7 +133,7 @@ class _Rule:
     def __init__(self, name: str, hint: Any) -> None:
         self.name = name
         self.fits = _fits(hint)
-        alternatives = typing.get_args(hint) if _is_union(hint) else (hint,)
+        alternatives = _alternatives(hint)
         self.tensors = [_TensorRule(h) for h in alternatives if _is_tensor(h)]
         self.expected = " or ".join(map(_described, alternatives))
 
@@ -140,11 +162,14 @@ class _Rule:
 
 
 class _TensorRule:
-    """The dtypes and the shape of ``Tensor``, or of an annotation such as ``Float[Tensor, "*batch n"]``."""
+    """The dtypes and the shape of an annotation: ``Tensor``, of any shape, or such as ``Float[Tensor, "*batch n"]``."""
 
     def __init__(self, hint: Any) -> None:
-        self.dtypes = None if hint is Tensor or not isinstance(hint.dtypes, tuple) else hint.dtypes
-        self.sizes = ["..."] if hint is Tensor else hint.dim_str.split()
+        if hint is Tensor:
+            hint = Float[Tensor, "..."]
+        dtypes: Any = hint.dtypes
+        self.dtypes = dtypes if isinstance(dtypes, tuple) else None
+        self.sizes = hint.dim_str.split()
         self.variadic = next((i for i, size in enumerate(self.sizes) if size == "..." or "*" in size), None)
 
     def has_dtype(self, value: Tensor) -> bool:
@@ -187,13 +212,11 @@ def _fits(hint: Any) -> Fits | None:
         return lambda value: value is None
     if _is_tensor(hint):
         return lambda value: isinstance(value, Tensor)
-    if _is_union(hint):
-        parts = [_fits(part) for part in typing.get_args(hint)]
+    if len(alternatives := _alternatives(hint)) > 1:
+        parts = [_fits(part) for part in alternatives]
         known = [part for part in parts if part is not None]
         return (lambda value: any(part(value) for part in known)) if len(known) == len(parts) else None
     if isinstance(hint, TypeVar):
-        if hint.__constraints__:
-            return _fits(Union[hint.__constraints__])  # noqa: UP007
         bound = hint.__bound__
         if isinstance(bound, typing.ForwardRef):
             bound = _Names()[bound.__forward_arg__]
@@ -222,8 +245,11 @@ _CHECKS = ("check_count", "check_choice", "check_type")
 _NUMBERS: dict[Any, tuple[type, ...]] = {int: (int, np.integer), float: (int, float, np.integer, np.floating)}
 
 
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (Union, types.UnionType)
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """What an argument may be: the parts of a union, the constraints of a type variable."""
+    if isinstance(hint, TypeVar) and hint.__constraints__:
+        return hint.__constraints__
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def _is_tensor(hint: Any) -> bool:

@@ -249,7 +249,10 @@ class GroupManifold(geoopt.Manifold):
 
     def _batch(self, size: Any) -> tuple[int, ...]:
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-        self._assert_check_shape(shape, "size")
+        try:
+            self._assert_check_shape(shape, "size")
+        except ValueError as error:  # geoopt's
+            raise ShapeError(str(error)) from error
         return shape[: len(shape) - self.ndim]
 
 

@@ -34,6 +34,10 @@ class UniformRotation(TransformationLaw):
         return self.group.exp(2 * math.pi * turns)
 
 
+_TOGETHER = 2048
+"""Images whose energies are evaluated at once: their gradients take about a gigabyte."""
+
+
 class RotationPosterior(ShardedTest):
     r"""Energy and density of the angle of rotated digits at several times of the noise, with TIED's samples.
 
@@ -74,7 +78,8 @@ class RotationPosterior(ShardedTest):
         self.energy = energy
         self.action = ImageWarp(SO(2))
         self.schedule = schedule
-        self.inverter = TIED(self.action, energy, schedule, steps, num_mc, num_samples, temperature, None)
+        sampler = TIED(self.action, energy, schedule, steps, num_mc, num_samples, temperature, None)
+        self.inverter = sampler.replace(max_evaluations=_TOGETHER)
         self.temperature = check_positive("temperature", temperature)
         self.angles = check_count("angles", angles)
         self.bins = check_count("bins", bins)

@@ -146,6 +146,8 @@ class Trimmed:
 
     def __call__(self, squares: Float[Tensor, "batch q"]) -> Float[Tensor, "batch q"]:
         """The losses."""
+        if squares.shape[-1] == 0:
+            raise ShapeError(f"squares: expected at least one for each datum, got {list(squares.shape)}")
         number = max(1, round(self.keep * squares.shape[-1]))
         bound = squares.detach().kthvalue(number, dim=-1, keepdim=True).values
         return torch.where(squares <= bound, squares, 0.0)

@@ -105,6 +105,7 @@ class ScoreNetwork(nn.Module):
         super().__init__()
         check_count("width", width)
         check_count("depth", depth)
+        check_count("frequencies", frequencies)
         self.group = group
         self.schedule = schedule
         self.data_std = data_std

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trivgeo._random import uniform
 from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups import DirectProduct, LieGroup, Translation
 from trivgeo.sde.adaptive import solve_adaptive
 from trivgeo.sde.process import TrivializedSDE, check_noiseless
@@ -109,6 +110,8 @@ class HutchinsonDivergence(Divergence):
 
     def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
         """With the signs drawn."""
+        if self.directions is not None and any(not 0 <= i < like.shape[-1] for i in self.directions):
+            raise ConfigurationError(f"directions: expected some of {like.shape[-1]}, got {list(self.directions)}")
         signs = torch.where(uniform((self.probes, *like.shape), like, generator) < 0.5, -1.0, 1.0).to(like.dtype)
         if self.directions is not None:
             chosen = torch.zeros_like(signs)
