@@ -164,7 +164,7 @@ class GroupManifold(geoopt.Manifold):
 
     def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
         """The gradient of the metric from the derivative by element coordinates: trivialized gradient, moved to x."""
-        x, u = _plain(x, u)
+        x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         pull = vjp(lambda y: self.group.compose(x, y), e)[1]
         return self.tangent(x, pull(u)[0].flatten(-self.ndim) @ self._basis.like(x).mT)
