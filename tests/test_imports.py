@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trivgeo.errors import ConfigurationError
+
 ROOT = Path(__file__).parents[1]
 
 # What each part of the library may import, apart from itself. A new part is one more entry.
@@ -23,7 +25,7 @@ ALLOWED = {
     "groups": BASE,
     "symmetry": BASE | {"groups"},
     "actions": BASE | {"groups"},
-    "sde": BASE | {"groups", "networks"},
+    "sde": BASE | {"groups", "networks", "training"},
     "inversion": BASE | {"groups", "actions", "sde", "networks", "training"},
     "pde": BASE | {"groups", "actions"},
     "geoopt": BASE | {"groups"},
@@ -143,3 +145,13 @@ def test_public_names_exist() -> None:
         assert len(set(module.__all__)) == len(module.__all__)
         for name in module.__all__:
             assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("module", ["trivgeo.sde.training", "trivgeo.inversion.training"])
+def test_training_says_that_it_needs_lightning(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("trivgeo.training", module):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    with pytest.raises(ConfigurationError, match="trivgeo\\[training\\]"):
+        importlib.import_module(module)

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -29,7 +26,14 @@ from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.networks import Network, check_weights, write_file
 
-__all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "train", "versions"]
+try:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.utilities.types import OptimizerLRScheduler
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(f"training needs Lightning: pip install 'trivgeo[training]' ({missing})") from missing
+
+__all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "move_average", "train", "versions"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -50,10 +54,13 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     Attributes:
         seconds: training ends after that time, with the step size at zero, even if the trainer has steps left; a
             bound on a run, whose result then depends on the speed of the machine. ``None`` for no bound.
+        gradient_norm: at which `train` clips gradients.
 
     Raises:
         ConfigurationError: a number is out of range.
     """
+
+    gradient_norm: ClassVar[float] = 5.0
 
     def __init__(
         self,
@@ -255,6 +262,20 @@ class Bar(pl.Callback):
         self.bar.close()
 
 
+@torch.no_grad()
+def move_average(average: nn.Module, network: nn.Module, step: int, decay: float = 0.999) -> None:
+    """An exponential average of weights, which forgets the start: its decay is at most (1 + k) / (10 + k) at step k.
+
+    Args:
+        average: the network that holds it, changed in place.
+        network: what is averaged.
+        step: k.
+        decay: of a step, in the end.
+    """
+    weight = 1.0 - min(decay, (1 + step) / (10 + step))
+    torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), weight)
+
+
 def versions() -> dict[str, str]:
     """Versions of what makes the numbers."""
     return {
@@ -305,7 +326,7 @@ def train(
             accelerator="cpu" if device.type == "cpu" else device.type,
             devices=1 if device.index is None or device.type == "cpu" else [device.index],
             max_epochs=epochs,
-            gradient_clip_val=5.0,
+            gradient_clip_val=module.gradient_norm,
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,

@@ -30,8 +30,7 @@ from trivgeo.sde import (
     solve,
     uniform_grid,
 )
-from trivgeo.sde.training import move_average
-from trivgeo.training import versions
+from trivgeo.training import move_average, versions
 
 _FIRST_TIME = 0.003  # training draws no time below it
 _NOISE_STEPS = 6  # exponentials of one noise sample

@@ -66,52 +66,69 @@ class Learned(ElementModel):
 
 
 class KernelDensity(ElementModel):
-    """A heat kernel about every datum, of the variance that a tenth of the data likes best.
+    """A heat kernel about every datum, as wide as data are sparse there (Breiman, Meisel and Purcell 1977).
+
+    Its standard deviation is a multiple of the distance to a near neighbour; the multiple is the one that a tenth of
+    the data likes best.
 
     Args:
-        stds: of the kernel, to choose from.
-        held_out: data at most by which it is chosen.
+        neighbour: the k of the k-th nearest.
+        factors: multiples to choose from.
+        smallest: standard deviation.
+        held_out: data at most by which the multiple is chosen.
 
     Raises:
         ConfigurationError: in `fit`: the heat kernel of the group is not known.
     """
 
-    def __init__(self, stds: list[float] | None = None, held_out: int = 500) -> None:
-        self.stds = [0.02 * 1.25**k for k in range(16)] if stds is None else stds
+    def __init__(
+        self, neighbour: int = 5, factors: list[float] | None = None, smallest: float = 0.02, held_out: int = 500
+    ) -> None:
+        self.neighbour, self.smallest = check_count("neighbour", neighbour), check_positive("smallest", smallest)
+        self.factors = [0.1 * 1.4**k for k in range(8)] if factors is None else factors
         self.held_out = check_count("held_out", held_out)
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
-        """Choose the variance."""
+        """Choose the multiple."""
         kernel = heat_kernel(group)
         if kernel is None:
             raise ConfigurationError(f"group: expected one whose heat kernel is known, got {group!r}")
-        self.group, self.kernel = group, kernel
+        self.group, self.kernel, self.data = group, kernel, train
         periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
         self.log_volume = float(periods[periods > 0].log().sum())
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
         number = min(self.held_out, len(train) // 10)
-        held, self.data = train[order[:number]], train[order[number:]]
-        self.std = max(self.stds, key=lambda std: float(self._log_prob(held, std).mean()))
-        self.data = train
+        held, rest = train[order[:number]], order[number:]
+        distances = (self.group.log(self._away(part)).norm(dim=-1) for part in self._blocks(train))
+        # the nearest is the datum itself; there is no logarithm where elements are far from each other
+        near = torch.cat([d.nan_to_num(torch.inf).topk(self.neighbour + 1, largest=False)[0][:, -1] for d in distances])
+
+        def score(factor: float) -> float:
+            self.data, self.stds = train[rest], (factor * near[rest]).clamp(min=self.smallest)
+            return float(self.log_prob(held).mean())
+
+        factor = max(self.factors, key=score)
+        self.data, self.stds = train, (factor * near).clamp(min=self.smallest)
 
     def log_prob(self, g: Tensor) -> Tensor:
         """The mean over the data, in blocks."""
-        return self._log_prob(g, self.std)
-
-    def _log_prob(self, g: Tensor, std: float) -> Tensor:
-        inverse = self.group.inverse(self.data)
         rows = []
-        for part in g.split(max(1, _BLOCK // len(self.data))):
-            away = self.group.compose(inverse, part.unsqueeze(1))
-            variance = torch.full(away.shape[:2], std**2, dtype=g.dtype)
-            rows.append(self.kernel.log_density(away, variance).logsumexp(-1))
+        for part in self._blocks(g):
+            away = self._away(part)
+            rows.append(self.kernel.log_density(away, self.stds.square().expand(away.shape[:2])).logsumexp(-1))
         return torch.cat(rows) - math.log(len(self.data)) - self.log_volume
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         """A datum, and noise."""
         which = torch.randint(len(self.data), (number,), generator=generator)
-        noise = self.kernel.sample(torch.full((number,), self.std**2, dtype=self.data.dtype), generator)
-        return self.group.compose(self.data[which], noise)
+        return self.group.compose(self.data[which], self.kernel.sample(self.stds[which].square(), generator))
+
+    def _blocks(self, g: Tensor) -> tuple[Tensor, ...]:
+        return g.split(max(1, _BLOCK // len(self.data)))
+
+    def _away(self, g: Tensor) -> Tensor:
+        """Where elements lie as the data see them, `[len(g), n, *element_shape]`."""
+        return self.group.compose(self.group.inverse(self.data), g.unsqueeze(1))
 
 
 class WrappedMixture(ElementModel):

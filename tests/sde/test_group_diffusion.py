@@ -80,7 +80,7 @@ class TestModel:
             with pytest.raises(CheckpointError, match="another group"):
                 GroupDiffusion.load(path, group)
         path.write_bytes(b"nothing")
-        with pytest.raises(CheckpointError, match=r"GroupDiffusion\.save"):
+        with pytest.raises(CheckpointError, match="a readable safetensors file"):
             GroupDiffusion.load(path, Torus(2))
 
     def test_random_steps(self, model: GroupDiffusion) -> None:
@@ -135,7 +135,7 @@ def test_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(folder: str, last: int = 100) -> GroupDiffusion:
         """Killed at a step."""
 
-        def counted(self: NetworkLessons, batch: int, index: int) -> Tensor:
+        def counted(self: NetworkLessons, batch: Tensor, index: int) -> Tensor:
             if self.global_step == last:
                 raise InterruptedError
             seen.append(self.global_step)

@@ -90,7 +90,7 @@ class TestSources:
 
 
 class TestBaselines:
-    @pytest.mark.parametrize("model", [WrappedMixture(3, 15), KernelDensity([0.2, 0.5])], ids=["mixture", "kernel"])
+    @pytest.mark.parametrize("model", [WrappedMixture(3, 15), KernelDensity(20, [1.5, 3.0])], ids=["mixture", "kernel"])
     def test_on_a_torus(self, model: WrappedMixture | KernelDensity) -> None:
         """Mass one on a grid; the density of a law across the cut; samples of it."""
         group = Torus(2)

@@ -131,12 +131,13 @@ class LearnedInverter(Inverter):
             NonFiniteError: the data hold NaN or infinity.
             DomainError: too few of the elements have a logarithm.
         """
+        from trivgeo.inversion import training
+
         for name, number in (("steps", steps), ("batch_size", batch_size)):
             check_count(name, number)
         if seconds is not None:
             check_positive("seconds", seconds)
         score, draw = self._untrained(clean, law, batch_size)
-        training = _lightning()
         module = training.ScoreTraining(score, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
         return self._with_score(score)
@@ -158,10 +159,11 @@ class LearnedInverter(Inverter):
         Raises:
             ConfigurationError: it was not trained; or see `fit`.
         """
+        from trivgeo.inversion import training
+
         if self.score is None:
             raise ConfigurationError("inverter: expected one that was trained; call fit(clean, law) first")
         draw = clean if callable(clean) else _picker(clean)
-        training = _lightning()
         module = training.DistillationTraining(self.score, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
         student = LearnedInverter(
@@ -267,12 +269,3 @@ def _picker(clean: Any) -> Callable[[int, torch.Generator], Any]:
         return pytree.tree_map(lambda leaf: leaf[index], clean)
 
     return draw
-
-
-def _lightning() -> Any:
-    """The module that needs Lightning."""
-    try:
-        from trivgeo.inversion import training
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"training needs Lightning: pip install 'trivgeo[training]' ({error})") from error
-    return training

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -10,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo._random import permutation
+from trivgeo._random import integers, permutation
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
-from trivgeo.networks import read_file
+from trivgeo.networks import read_file, write_file
 from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.kinetic import KineticNoise
 from trivgeo.sde.likelihood import Divergence
@@ -24,7 +23,7 @@ from trivgeo.sde.transport import DiffusionTransport, FlowTransport, MomentumTra
 
 __all__ = ["GroupDiffusion"]
 
-_HEADER = "trivgeo.GroupDiffusion"
+_ENTRY = "trivgeo.GroupDiffusion"  # of the header of its files
 KINDS = ("diffusion", "momentum", "flow")
 _NARROWEST = 0.0025  # the noise that stands for none, in units of the widest
 _MIXED = 8.0  # logarithm of what is left of the slowest mode of a compact group
@@ -108,7 +107,7 @@ class GroupDiffusion(nn.Module):
         batch_size: int = 512,
         learning_rate: float = 2e-3,
         folder: str | Path | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
     ) -> GroupDiffusion:
         """Train on elements, at most so many steps and minutes; needs Lightning (``pip install trivgeo[training]``).
 
@@ -119,7 +118,7 @@ class GroupDiffusion(nn.Module):
             batch_size: rows of a step, drawn with repetition.
             learning_rate: at its peak.
             folder: for checkpoints; a training that was killed goes on from there when called again.
-            progress: show a bar.
+            progress: show a bar; ``None`` for one on a terminal.
 
         Returns:
             The model itself.
@@ -135,21 +134,22 @@ class GroupDiffusion(nn.Module):
         self._check(train, "train")
         if len(train) < 2:
             raise ShapeError(f"train: expected at least two elements, got {len(train)}")
+        check_count("steps", steps)
+        check_positive("minutes", minutes)
+        check_count("batch_size", batch_size)
         check_positive("learning_rate", learning_rate)
-        settings = {
-            "steps": check_count("steps", steps),
-            "minutes": check_positive("minutes", minutes),
-            "batch_size": check_count("batch_size", batch_size),
-            "learning_rate": learning_rate,
-            "seed": self.seed,
-        }
         data = self.group.project(train.detach())
         if not bool(torch.isfinite(data).all()):
             raise NonFiniteError(f"train: expected elements of {self.group!r}, got rows that are near none")
         self.to(train)
+        self.network.requires_grad_(True).train()
         self._adapt(data)
-        lessons = NetworkLessons(self.network, self.transport, data, settings)
-        run(lessons, None if folder is None else Path(folder), progress)
+
+        def draw(count: int, generator: torch.Generator) -> Tensor:
+            return data[integers(len(data), (count,), torch.empty(0), generator).to(data.device)]
+
+        lessons = NetworkLessons(self.network, self.transport, learning_rate, self.seed)
+        run(lessons, draw, steps, batch_size, 60.0 * minutes, folder, progress)
         self.network.load_state_dict(lessons.average.state_dict())
         self.network.to(train).eval()
         self.lost = int(lessons.lost)
@@ -224,12 +224,7 @@ class GroupDiffusion(nn.Module):
         Raises:
             ConfigurationError: the model is not fitted.
         """
-        from safetensors.torch import save_file
-
-        tensors = {f"network.{k}": v.contiguous() for k, v in self.network.state_dict().items()}
-        assert self.transport is not None
-        assert self.law is not None
-        tensors |= {f"law.{k}": v.contiguous() for k, v in self.law.state_dict().items()}
+        self.transport  # noqa: B018 - raises if the model is not fitted
         header = {
             "group": self.group.fingerprint(),
             "scale": self.group.scale.tolist(),
@@ -238,7 +233,7 @@ class GroupDiffusion(nn.Module):
             "shape": list(self._shape),
             "settings": self.settings,
         }
-        save_file(tensors, path, metadata={_HEADER: json.dumps(header)})
+        write_file(self, path, {_ENTRY: header})
 
     @classmethod
     def load(cls, path: str | Path, group: LieGroup) -> GroupDiffusion:
@@ -251,30 +246,20 @@ class GroupDiffusion(nn.Module):
         Raises:
             CheckpointError: the file is none of these, or its model is on another group, or its weights are not finite.
         """
-        check_type("group", group, LieGroup)  # type: ignore[type-abstract]
+        file = read_file(path)
+        header = file.entry(_ENTRY)
         try:
-            file = read_file(path)
-            header = file.entry(_HEADER)
-            if not group.matches(header["group"]) or group.scale.tolist() != header["scale"]:
-                raise CheckpointError(f"expected a model on {group!r} with its scale, got one on another group")
+            fits = group.matches(header["group"]) and group.scale.tolist() == header["scale"]
             width, depth = header["shape"]
             model = cls(group, header["kind"], header["seed"], width=width, depth=depth)
             model.settings = dict(header["settings"])
-            parts = {name: {k.removeprefix(f"{name}."): v for k, v in file.tensors.items() if k.startswith(f"{name}.")}
-                     for name in ("network", "law")}  # fmt: skip
-            like = parts["network"]["first.weight"]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
-        model.to(like)
-        model.law = fit_terminal_law(
-            group, group.random(8, std=0.1, generator=torch.Generator().manual_seed(0)).to(like)
-        )
-        try:
-            model.network.load_state_dict(parts["network"])
-            model.law.load_state_dict(parts["law"])
-        except RuntimeError as error:
-            raise CheckpointError(f"{path}: expected tensors of the model in its header: {error}") from error
-        return model.eval()
+        if not fits:
+            raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
+        like = group.random(8, std=0.1, generator=torch.Generator().manual_seed(0))
+        model.law = fit_terminal_law(group, like)  # of its shape
+        return file.fill(model)
 
     def _adapt(self, data: Tensor) -> None:
         """Levels of noise, the terminal law, the scales of the network."""
