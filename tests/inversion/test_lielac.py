@@ -174,12 +174,12 @@ class TestBadInput:
         ids=str,
     )
     def test_settings(self, settings: dict[str, object]) -> None:
-        with pytest.raises(ConfigurationError, match=next(iter(settings))):
+        with pytest.raises(ConfigurationError, match=next(iter(settings)).replace("parametrization", "space")):
             LieLAC(SE(2).action(), wall, **settings)
 
     @pytest.mark.parametrize("settings", [{"betas": (0.9, 1.0)}, {"betas": (-0.1, 0.9)}, {"epsilon": -1.0}], ids=str)
     def test_settings_of_adam(self, settings: dict) -> None:
-        with pytest.raises(ConfigurationError, match=next(iter(settings))):
+        with pytest.raises(ConfigurationError, match=next(iter(settings)).replace("parametrization", "space")):
             Adam(0.01, **settings)
 
     def test_action_energy_and_data(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trivgeo._random import normal
-from trivgeo.checks import check_count, check_tensor
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, as_energy
@@ -337,10 +337,11 @@ def one_per_datum(name: str, values: Tensor, shape: torch.Size) -> Tensor:
     """``[batch]`` in the shape of the chains.
 
     Raises:
-        ConfigurationError: it is no tensor of floating-point numbers.
+        ConfigurationError: it is no tensor.
         ShapeError: it is of another shape.
     """
-    values = check_tensor(name, values)
+    if not isinstance(values, Tensor):
+        raise ConfigurationError(f"{name}: expected a function to a tensor, got {values!r:.200}")
     if values.shape != (shape.numel(),):
         raise ShapeError(f"{name}: expected one number per datum [{shape.numel()}], got {list(values.shape)}")
     return values.reshape(shape)
