@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,6 +77,9 @@ class NoiseStreams(torch.Generator):
         self._starts = _hash(self._common + _STRIDE * index)
         self._drawn = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.initial_seed(), vars(self))
+
     def __len__(self) -> int:
         """The number of data."""
         return self._starts.numel()
@@ -123,6 +127,12 @@ class NoiseStreams(torch.Generator):
         other = NoiseStreams(torch.zeros(1, dtype=torch.long, device=self.device), self.initial_seed(), number)
         other._starts = _hash(_hash(start) + number * torch.full_like(start, _STRIDE))
         return other
+
+
+def _restored(seed: int, attributes: dict[str, Any]) -> NoiseStreams:
+    streams = NoiseStreams(torch.zeros(1, dtype=torch.long, device=attributes["_starts"].device), seed)
+    vars(streams).update(attributes)
+    return streams
 
 
 def _hash(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -51,6 +52,16 @@ def test_the_noise_of_a_datum_does_not_depend_on_its_batch(size: int) -> None:
     for index in itertools.chain(*(shard.split(size) for shard in shards)):
         assert all(torch.equal(a[index], b) for a, b in zip(whole, of(index), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(whole, of(torch.arange(64), 4), strict=True))
+
+
+def test_copies_go_on_alike() -> None:
+    streams = NoiseStreams(torch.tensor([5, 2]), 8)
+    _random.normal((2, 3), LIKE, streams)
+    copy = pickle.loads(pickle.dumps(streams))
+    for source in (copy, pickle.loads(pickle.dumps(streams.fork()))):
+        assert len(source) == 2
+    first, second = (_random.normal((2, 4), LIKE, source) for source in (streams.at(1), copy.at(1)))
+    assert torch.equal(first, second)
 
 
 def test_both_dtypes_see_the_same_noise() -> None:
