@@ -8,7 +8,7 @@ RIGHT_TYPES := not BadInput and not Refus and not refuse and not compile and not
 # torch's own threads and pytest's workers share the cores
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: demo test test-all test-shapes lint bench docs setup clean
+.PHONY: demo test test-all test-shapes lint bench docs release-check setup clean
 
 setup: $(STAMP)
 
@@ -42,12 +42,21 @@ bench: setup
 	$(BIN)/python -m benchmarks.sde
 	$(BIN)/python -m benchmarks.focal
 	$(BIN)/python -m benchmarks.images
+	$(BIN)/python -m benchmarks.devices
 
 # the site, with the code of every page run; it needs no network
 docs: setup
 	$(TEST_ENV) $(BIN)/python -m docs.tables
 	$(TEST_ENV) $(BIN)/python -m docs.figures
 	$(TEST_ENV) $(BIN)/python -m mkdocs build --strict
+
+# what would be published: built, looked at, and tried
+release-check: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt build twine
+	rm -rf build/release build/lib
+	$(BIN)/python -m build --outdir build/release .
+	$(BIN)/python -m twine check --strict build/release/*
+	$(TEST_ENV) $(BIN)/python -m tests.release build/release
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

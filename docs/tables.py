@@ -1,4 +1,4 @@
-"""Writes the tables of README and docs from the results that the repository keeps: `python docs/tables.py`.
+"""Writes the tables of README and docs from the results that the repository keeps: `python -m docs.tables`.
 
 A table stands in a text between `<!-- table: NAME -->` and `<!-- end -->`, and is never edited by hand.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 from tasks.report import KEPT, Result, find_result, format_table, read_tables
 
 ROOT = Path(__file__).parents[1]
-SPEED = ROOT / "benchmarks" / "results" / "groups-cpu.json"
+BENCHMARKS = ROOT / "benchmarks" / "results"
+SPEED = BENCHMARKS / "groups-cpu.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 NONE = "–"
 
@@ -42,6 +43,27 @@ CALIBRATED = {
 }
 COLUMNS = ("heat", "heat, mixed", "heat, mixed, augmented network", "Burgers")
 SETS = ("heat", "heat", "heat", "burgers")
+
+# sets of graded transformations, all with TIED
+GRADED = {
+    "heat, amplitudes U(0.5, 5) (published)": "heat/tied",
+    "heat, small": "heat/tied_mixed_small",
+    "heat, published-like": "heat/tied_mixed",
+    "heat, large": "heat/tied_mixed_large",
+    "heat, augmented network, small": "heat/tied_mixed_augmented_small",
+    "heat, augmented network, published-like": "heat/tied_mixed_augmented",
+    "heat, augmented network, large": "heat/tied_mixed_augmented_large",
+    "Burgers, small": "burgers/tied_small",
+    "Burgers, published-like": "burgers/tied",
+    "Burgers, large": "burgers/tied_large",
+    "KdV, published-like": "kdv/tied",
+}
+SO10 = {
+    "TIED, published settings": "so10/tied_published",
+    "kinetic Langevin, published 100,000 steps": "so10/langevin",
+    "kinetic Langevin, 2,000 longer steps": "so10/langevin_short",
+}
+FIELDS = {"fields_kdv_small": "", "fields_kdv_neuraloperator": ", `neuralop.models.FNO`"}
 
 
 @cache
@@ -121,6 +143,96 @@ def evaluations() -> str:
     return markdown(header, rows)
 
 
+def digits() -> str:
+    """Accuracies on the digits of scikit-learn under similarity transformations."""
+    search, learned = kept("digits/tied"), kept("digits/learned")
+
+    def cells(run: str, which: str) -> str:
+        return figure(f"digits/{run}", f"accuracy {which}", 100.0)
+
+    def cost(found: Result | None) -> str:
+        return NONE if found is None else f"{found.evaluations:,.0f}"
+
+    rows = [
+        ["classifier alone", cells("tied", "without inversion"), "0"],
+        ["TIED", cells("tied", "with inversion"), cost(search)],
+        ["learned inversion", cells("learned", "with inversion"), cost(learned)],
+        ["true transformation", cells("tied", "with the true transformation"), "0"],
+        ["clean digits", cells("tied", "on clean images"), "0"],
+    ]
+    return markdown(["method", "accuracy, %", "evaluations an image"], rows)
+
+
+def graded() -> str:
+    """TIED on sets of small to large transformations."""
+    metrics = ("without inversion", "with inversion", "with the true transformation", "inside the training domain")
+    rows = []
+    for label, run in GRADED.items():
+        found = kept(run)
+        worst = "" if found is None else f" ({found.summary['with inversion']['worst']:.2g})"
+        cells = [figure(run, metric) + (worst if metric == "with inversion" else "") for metric in metrics]
+        rows.append([label, *cells])
+    return markdown(["set", "network alone", "with TIED", *metrics[2:]], rows)
+
+
+def fields() -> str:
+    """Neural operators on grids: errors on moved fields."""
+    columns = {
+        ("never", "network"): "alone",
+        ("once", "network"): "trained on fields moved once",
+        ("always", "network"): "augmented",
+        ("always", "learned"): "augmented, learned inversion",
+        ("never", "tied"): "TIED",
+        ("never", "learned"): "learned inversion",
+        ("never", "true transformation"): "true transformation",
+    }
+    rows: dict[str, dict[tuple[str, str], str]] = {}
+    for name, suffix in FIELDS.items():
+        for entry in json.loads((BENCHMARKS / f"{name}.json").read_text()):
+            row = rows.setdefault(f"{entry['fields']}{suffix}, {entry['steps']:,} steps", {})
+            for method, error in entry["error on moved fields"].items():
+                row[entry["moved in training"], method] = f"{error:.3g}"
+    lines = [[label, *(row.get(key, NONE) for key in columns)] for label, row in rows.items()]
+    return markdown(["training fields", *columns.values()], lines)
+
+
+def so10() -> str:
+    """The law of a corner of SO(10)."""
+    metrics = ("kolmogorov-smirnov distance", "share in the positive mode", "error of the mean of X_11^2")
+    rows = []
+    for label, run in SO10.items():
+        found = kept(run)
+        rows.append(
+            [label, *(figure(run, metric) for metric in metrics), NONE if found is None else f"{found.seconds:.0f}"]
+        )
+    return markdown(["method", *metrics, "seconds"], rows)
+
+
+def equivariance() -> str:
+    """How far predictions of clean and moved digits are apart, with learned inversion."""
+    metrics = ("equivariance error without inversion", "equivariance error", "FID with the true transformation")
+    rows = [[label, *(figure(f"{folder}/amortized_equivariance", metric) for metric in metrics)]
+            for label, folder in (("affNIST", "affnist"), ("homNIST", "homnist"))]  # fmt: skip
+    return markdown(["set", "network alone", "with inversion", "Fréchet distance after the true inverse"], rows)
+
+
+def loops() -> str:
+    """The published loop beside ours."""
+    document = json.loads((BENCHMARKS / "images-cpu.json").read_text())
+    rows = [
+        [r["method"], f"{r['accuracy']:.3f}", f"{r['evaluations_per_image']:.0f}", f"{r['images_per_second']:.2f}"]
+        for r in document["rows"]
+    ]
+    return markdown(["loop", "accuracy", "evaluations an image", "images a second"], rows)
+
+
+def devices() -> str:
+    """One test on one process and on two."""
+    rows = json.loads((BENCHMARKS / "devices-cpu.json").read_text())["rows"]
+    lines = [[str(r["processes"]), f"{r['cpu_seconds']:.1f}", f"{r['error']:.4g}", str(r["cases"])] for r in rows]
+    return markdown(["processes", "CPU seconds of the busiest", "error with inversion", "problems"], lines)
+
+
 def report() -> str:
     """The tables of the publication with ours beside them, as `trivgeo report` prints them."""
     return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables())
@@ -151,6 +263,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "calibrated": calibrated,
     "evaluations": evaluations,
+    "digits": digits,
+    "graded": graded,
+    "fields": fields,
+    "so10": so10,
+    "equivariance": equivariance,
+    "loops": loops,
+    "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward"),
     "speed-conditions": conditions,

@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from trivgeo import __version__
+from trivgeo.errors import TrivgeoError
 
 USAGE = """\
 usage: trivgeo COMMAND ...
@@ -21,6 +22,9 @@ usage: trivgeo COMMAND ...
 A configuration is a file, or the name of one that comes with the library. COMMAND --help says more.
 """
 
+_NEEDS = {"symmetries": ("sympy", "symbolic"), "list": ("yaml", "tasks"), "report": ("yaml", "tasks")}
+"""What a command needs that the library alone does not bring, and the extra that does."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the status is 2 if something is wrong with it.
@@ -33,13 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(USAGE if name != "--version" else f"trivgeo {__version__}\n")
         return 0
     # each part is imported by those who use it: symmetries need no Lightning, and tests no SymPy
-    needs, extra = ("sympy", "symbolic") if name == "symmetries" else ("lightning", "tasks")
+    needs, extra = _NEEDS.get(name, ("lightning", "tasks"))
     if find_spec(needs) is None:
         sys.stderr.write(f"error: {name}: expected {needs} to be installed: pip install 'trivgeo[{extra}]'\n")
         return 2
     if name == "symmetries":
         return import_module("trivgeo.symmetry.__main__").main(rest)
-    import_module("tasks.__main__").run([name, *rest])
+    if name == "list":
+        sys.stdout.write("\n".join(import_module("tasks.overlays").names()) + "\n")
+    elif name == "report":
+        return _report(rest)
+    else:
+        import_module("tasks.__main__").run([name, *rest])
+    return 0
+
+
+def _report(arguments: Sequence[str]) -> int:
+    try:
+        import_module("tasks.report").main(arguments)
+    except TrivgeoError as error:
+        sys.stderr.write(f"error: {type(error).__name__}: {error}\n")
+        return 2
     return 0
 
 

@@ -18,8 +18,8 @@ from trivgeo.errors import ConfigurationError
 _ROOT = Path(__file__).parents[1]
 TABLES = _ROOT / "tasks" / "configs" / "tables.yaml"
 """The published tables, and which run fills which cell."""
-KEPT = _ROOT / "benchmarks" / "results" / "tasks"
-"""Summaries of runs that the repository keeps."""
+KEPT = _ROOT / "tasks" / "kept"
+"""Summaries of runs that are kept, and travel with the package."""
 
 
 @dataclass(frozen=True)

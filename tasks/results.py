@@ -167,7 +167,7 @@ class ResultsWriter(Callback):
         self._of_seeds[name] = dict(of_seeds)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the summary and print it."""
+        """Write the summary, give it to the trainer's loggers and print it."""
         self.gather(trainer)
         if self._rank != 0:
             return
@@ -195,6 +195,9 @@ class ResultsWriter(Callback):
         }
         path = self.directory / "results.json"
         write_whole(path, json.dumps(document, indent=1))
+        figures = {f"test/{name}/{kind}": value for name, s in summary.items() for kind, value in s.items()}
+        for logger in trainer.loggers:
+            logger.log_metrics(figures)
         partial = f"INCOMPLETE: {missing} of {len(expected)} batches are missing\n" if missing else ""
         sys.stdout.write(f"\n{format_summary(summary)}\n{partial}{document['seconds']:.1f} s, written to {path}\n")
 

@@ -28,6 +28,7 @@ _LONG = (
     "groups/test_geometry.py::TestMean::test_transforms",  # test_autodiff
     "sde/test_likelihood.py::TestLikelihood::test_lost_rows",  # test_group_diffusion
     "symmetry/test_find_symmetries.py::TestAnsatz::test_black_scholes",  # the catalogue
+    "inversion/test_learned_inverter.py::TestTrained::test_exports",  # actions/test_image
     "tasks/test_amortized.py::TestTraining::test_distils",  # inversion/test_learned_inverter
     "tasks/test_burgers.py::test_equivariance_is_measured_and_small",  # test_image_inversion
     "tasks/test_burgers.py::test_errors_of_several_runs_are_drawn_against_their_size",  # test_sweep

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))
 from docs import tables  # noqa: E402
+from trivgeo.errors import DomainError, NonFiniteError  # noqa: E402
 
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
@@ -21,7 +22,15 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 SHOWN = re.compile(r"^```py\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"(?:trivgeo|python -m tasks) (?:test|fit|sweep)((?: --config[ =][\w./]+)+)")
 # those whose code takes longer than tests may; `make docs` runs all
-HEAVY = {"howto/classifier.md", "howto/lightning.md", "results/transformed_pdes.md"}
+HEAVY = {
+    "howto/augment.md",
+    "howto/classifier.md",
+    "howto/export.md",
+    "howto/learned.md",
+    "howto/lightning.md",
+    "howto/own_task.md",
+    "results/transformed_pdes.md",
+}
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
 PUBLIC = ("groups", "actions", "pde", "sde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions")
 
@@ -109,6 +118,39 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_tables_are_those_of_kept_results(page: Path) -> None:
     """`python -m docs.tables` writes them."""
     assert tables.refreshed(page.read_text()) == page.read_text()
+
+
+def test_every_typed_error_is_explained() -> None:
+    """Troubleshooting has a line for each, with what to do."""
+    found = [
+        (base, name)
+        for folder in ("trivgeo", "tasks")
+        for path in (ROOT / folder).rglob("*.py")
+        for name, base in re.findall(r"^class (\w+)\((\w+)\):$", path.read_text(), re.MULTILINE)
+    ]
+    names = {"TrivgeoError"}
+    while more := {name for base, name in found if base in names} - names:
+        names |= more
+    names.remove("TrivgeoError")
+    assert names > {error.__name__ for error in (DomainError, NonFiniteError)}
+    lines = re.findall(r"^\| `([\w.]+)` \| (.+) \| (.+) \|$", (DOCS / "help" / "troubleshooting.md").read_text(), re.M)
+    explained = {name: (means, do) for name, means, do in lines if name.endswith("Error")}
+    assert explained.keys() == names
+    assert all(len(means) > 20 and len(do) > 20 for means, do in explained.values())
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((DOCS / "results").glob("*.md"))], ids=lambda path: path.stem
+)
+def test_text_holds_no_measured_figures(page: Path) -> None:
+    """They belong into tables, which are written from kept results."""
+    text = re.sub(r"<!-- table: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$", "", text)
+    if page.stem == "transformed_pdes":  # settings of the sets
+        text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+    figures = r"\d\.\d\d+|\d ?%|\d ?±|\de-\d|\d (?:ms|s|seconds|milliseconds|times)\b"
+    assert re.findall(rf"[^\n]{{0,30}}(?:{figures})", text) == []
 
 
 def test_readme_is_short() -> None:

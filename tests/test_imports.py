@@ -13,12 +13,14 @@ from trivgeo.errors import ConfigurationError
 ROOT = Path(__file__).parents[1]
 
 # What each part of the library may import, apart from itself. A new part is one more entry.
-BASE = {"checks", "_signatures", "_numerics", "_random", "_tableau", "errors", "expressions"}
+BASE = {"checks", "_signatures", "_deprecation", "_numerics", "_random", "_tableau", "_text", "errors", "expressions"}
 ALLOWED = {
     "errors": set(),
     "_numerics": {"errors"},
     "_random": {"errors"},
     "_tableau": set(),
+    "_deprecation": set(),
+    "_text": set(),
     "checks": {"errors"},
     "_signatures": {"checks", "errors"},
     "expressions": {"errors", "_signatures"},

@@ -114,6 +114,9 @@ class ImageInversion(ShardedTest):
         }
         if bool(known.all()):
             columns["accuracy on clean images"] = clean == batch.label
+            if bool(torch.isfinite(batch.element).all()):
+                undone = self.classifier(self._undone(batch, batch.element)).argmax(-1)
+                columns["accuracy with the true transformation"] = undone == batch.label
             if self.equivariance:
                 unmoved = self.equivariant(batch.clean, generator=generator)
                 columns["equivariance error"] = _total_variation(logits, unmoved)

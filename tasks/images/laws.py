@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo.actions.image import pixel_centres
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import Affine, LieGroup, Projective
+from trivgeo.groups import SO, Affine, LieGroup, Projective, Similarity
 
 
 class TransformationLaw(ABC):
@@ -48,11 +48,8 @@ class AffineRecipe(TransformationLaw):
     def __init__(
         self, degrees: float = 20.0, shear: float = 0.2, scale_min: float = 0.8, scale_max: float = 1.2
     ) -> None:
-        for name, value in (("degrees", degrees), ("shear", shear)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigurationError(f"{name}: expected a finite number of at least 0, got {value}")
-        if not 0 < scale_min <= scale_max < math.inf:
-            raise ConfigurationError(f"expected 0 < scale_min <= scale_max, got {scale_min} and {scale_max}")
+        _check_bounds(degrees=degrees, shear=shear)
+        _check_scales(scale_min, scale_max)
         self.group: Affine = Affine(2)
         angle = math.radians(degrees)
         self._low = torch.tensor([-angle, -shear, scale_min, scale_min], dtype=torch.float64)
@@ -82,6 +79,36 @@ class AffineRecipe(TransformationLaw):
         high = moved.masked_fill(outside, -math.inf).amax(1) + half
         blank = outside.all(1)
         return low.masked_fill(blank, -1.0), high.masked_fill(blank, 1.0)
+
+
+class SimilarityRecipe(TransformationLaw):
+    """Rotation, scale and shift about the middle of the frame, independent: uniform, the scale in its logarithm.
+
+    Args:
+        degrees: largest rotation.
+        scale_min: smallest scale.
+        scale_max: largest scale.
+        shift: largest shift in each direction, as a share of the frame.
+
+    Raises:
+        ConfigurationError: a bound is negative or not finite, or not 0 < scale_min <= scale_max.
+    """
+
+    def __init__(
+        self, degrees: float = 90.0, scale_min: float = 0.6, scale_max: float = 1.6, shift: float = 0.2
+    ) -> None:
+        _check_bounds(degrees=degrees, shift=shift)
+        _check_scales(scale_min, scale_max)
+        self.group: Similarity = Similarity(2)
+        bounds = [math.radians(degrees), 0.5 * math.log(scale_max / scale_min), 2.0 * shift, 2.0 * shift]
+        self._bounds = torch.tensor(bounds, dtype=torch.float64)  # the frame is two wide
+        self._middle = math.sqrt(scale_min * scale_max)
+
+    def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 2 3"]:
+        """Elements by the recipe; they do not depend on the images."""
+        uniform = torch.stack([torch.rand(4, generator=g, dtype=torch.float64) for g in generators])
+        angle, stretch, shift = (self._bounds * (2.0 * uniform - 1.0)).split([1, 1, 2], -1)
+        return self.group.from_parts(SO(2).exp(angle), self._middle * stretch.squeeze(-1).exp(), shift)
 
 
 class HomographyRecipe(TransformationLaw):
@@ -187,6 +214,17 @@ class BroadNoise(TransformationLaw):
         v = torch.stack([torch.randn(self.group.dim, generator=g, dtype=torch.float64) for g in generators])
         r = torch.stack([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
         return self.group.exp(r * self.spread * v)
+
+
+def _check_bounds(**bounds: float) -> None:
+    for name, value in bounds.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ConfigurationError(f"{name}: expected a finite number of at least 0, got {value}")
+
+
+def _check_scales(scale_min: float, scale_max: float) -> None:
+    if not 0 < scale_min <= scale_max < math.inf:
+        raise ConfigurationError(f"expected 0 < scale_min <= scale_max, got {scale_min} and {scale_max}")
 
 
 def affine_noise(linear: float = 0.3, translation: float = 0.4) -> BroadNoise:

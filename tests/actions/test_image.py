@@ -2,10 +2,11 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements
@@ -165,6 +166,40 @@ class TestDerivatives:
         g, x = random_elements(group, 3, 4, std=0.1), rand(3, 1, 1, 6, 6)
         warp = ImageWarp(group)
         assert_relative(torch.compile(warp, fullgraph=True, backend="aot_eager")(g, x), warp(g, x), 1e-12)
+
+    def test_exports(self) -> None:
+        """A program for any number of images gives what the action gives."""
+        group = Projective(2)
+        warp = ImageWarp(group, fill=0.5)
+        g, x = random_elements(group, 5, std=0.1), rand(5, 1, 6, 6)
+        assert torch.equal(exported(warp, g[:3], x[:3]).module()(g, x), warp(g, x))
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
+    def test_onnx(self, tmp_path: Path) -> None:
+        for name in ("onnx", "onnxscript"):
+            pytest.importorskip(name, reason="ONNX is not installed")
+        runtime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+        warp = ImageWarp(Projective(2))
+        g, x = random_elements(Projective(2), 5, std=0.1).float(), rand(5, 1, 6, 6).float()
+        torch.onnx.export(exported(warp, g[:3], x[:3])).save(str(tmp_path / "warp.onnx"))
+        session = runtime.InferenceSession(str(tmp_path / "warp.onnx"))
+        (found,) = session.run(None, {"g": g.numpy(), "x": x.numpy()})
+        assert_relative(torch.from_numpy(found), warp(g, x), 1e-5)
+
+
+class Warp(nn.Module):
+    def __init__(self, action: ImageWarp) -> None:
+        super().__init__()
+        self.action = action
+
+    def forward(self, g: Tensor, x: Tensor) -> Tensor:
+        return self.action(g, x)
+
+
+def exported(action: ImageWarp, g: Tensor, x: Tensor) -> torch.export.ExportedProgram:
+    batch = {0: torch.export.Dim("batch")}
+    return torch.export.export(Warp(action), (g, x), dynamic_shapes=(batch, batch), strict=False)
 
 
 class TestDomain:

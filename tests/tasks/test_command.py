@@ -58,10 +58,24 @@ def test_what_is_not_installed_is_named(
 
 
 def test_the_command_needs_neither_lightning_nor_sympy_to_start() -> None:
-    code = "import sys; from tasks.command import main; main(['--version']); print(sorted(sys.modules))"
+    code = "import sys; from tasks.command import main; main(['--version']); main(['list']); print(sorted(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert found.startswith("trivgeo ")
     assert not {"lightning", "sympy", "matplotlib"} & set(found.splitlines()[-1].split("'"))
+
+
+def test_a_report_holds_the_kept_results_in_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are data of the package: the report of an installed wheel is that of a checkout."""
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["report"]) == 0
+    table = (tmp_path / "runs" / "report" / "report.md").read_text()
+    assert table in capsys.readouterr().out
+    assert "| heat/tied | 50 |" in table
+    assert "Not run yet" not in table
+    assert command.main(["report", "--keep", "no/run"]) == 2
+    assert "ConfigurationError" in capsys.readouterr().err
 
 
 def test_all_data_of_the_tasks_are_package_data() -> None:

@@ -14,6 +14,7 @@ from tasks.images.laws import (
     BroadNoise,
     HomographyRecipe,
     NoTransformation,
+    SimilarityRecipe,
     TransformationLaw,
     affine_noise,
     homography_noise,
@@ -21,11 +22,12 @@ from tasks.images.laws import (
 from tasks.images.mnist import BundledSample
 from tasks.images.testsets import DrawnProblems, DrawnTest, ImageProblems
 from tasks.seeds import generator_of
+from tests.helpers import assert_relative
 from tests.tasks.helpers import framed_digits
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Affine, Projective
 
-RECIPES = [AffineRecipe(), HomographyRecipe(steps=20)]
+RECIPES = [AffineRecipe(), HomographyRecipe(steps=20), SimilarityRecipe()]
 
 
 def generators(count: int, seed: int = 0) -> list[torch.Generator]:
@@ -111,6 +113,26 @@ class TestAffineRecipe:
             AffineRecipe(**options)
 
 
+class TestSimilarityRecipe:
+    def test_the_parts_are_uniform(self) -> None:
+        """Angle, logarithm of the scale and shift of x -> A x + b, read from A and b."""
+        a, b = SimilarityRecipe().draw(torch.zeros(1), generators(1000)).split([2, 1], -1)
+        scale = torch.linalg.det(a).sqrt()
+        assert_relative(a.mT @ a, scale.square()[:, None, None] * torch.eye(2), 1e-12)
+        angle = torch.atan2(a[:, 1, 0], a[:, 0, 0])
+        for value, low, high in (
+            (angle, -math.pi / 2, math.pi / 2),
+            (scale.log(), math.log(0.6), math.log(1.6)),
+            *((shift, -0.4, 0.4) for shift in b.squeeze(-1).T),
+        ):
+            assert stats.kstest(value.numpy(), "uniform", (low, high - low)).pvalue > 1e-3
+
+    @pytest.mark.parametrize("options", [{"degrees": -1.0}, {"shift": math.inf}, {"scale_min": 2.0}])
+    def test_wrong_bounds(self, options: dict[str, float]) -> None:
+        with pytest.raises(ConfigurationError, match="expected"):
+            SimilarityRecipe(**options)
+
+
 class TestHomographyRecipe:
     WIDE = HomographyRecipe(box=[5 * s for s in (0.15, 0.35, 0.17, 0.35, 0.15, 0.17, 0.15, 0.15)])
 
@@ -184,7 +206,7 @@ class TestBroadNoise:
 
 
 class TestProblems:
-    @pytest.mark.parametrize("law", RECIPES, ids=["affine", "homography"])
+    @pytest.mark.parametrize("law", RECIPES, ids=["affine", "homography", "similarity"])
     def test_the_element_makes_the_image(self, law: TransformationLaw) -> None:
         batch = problems(law)[[3, 1, 4]]
         inverse = law.group.inverse(batch.element.double())
@@ -199,7 +221,7 @@ class TestProblems:
             np.testing.assert_allclose(image[0].numpy(), expected, atol=2e-5)
         assert (batch.image - batch.clean).abs().amax((1, 2, 3)).min() > 0.3
 
-    @pytest.mark.parametrize("law", RECIPES, ids=["affine", "homography"])
+    @pytest.mark.parametrize("law", RECIPES, ids=["affine", "homography", "similarity"])
     def test_functions_of_seed_and_place_alone(self, law: TransformationLaw) -> None:
         def same(a: ImageProblems, b: ImageProblems) -> bool:
             return all(torch.equal(x, y) for x, y in zip(a[:5], b[:5], strict=True))

@@ -1,11 +1,12 @@
 """Rows on several devices, rows of batches, and metrics of whole seeds."""
 
+import csv
 import json
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 
 from tasks.files import StorageError, checksum, recording, write_whole
 from tasks.problems import Problems
@@ -25,8 +27,10 @@ class FakeStrategy:
         pass
 
 
-def trainer(rank: int = 0, world: int = 1) -> Any:
-    return SimpleNamespace(global_rank=rank, world_size=world, strategy=FakeStrategy(), datamodule=None)
+def trainer(rank: int = 0, world: int = 1, loggers: Sequence[Any] = ()) -> Any:
+    return SimpleNamespace(
+        global_rank=rank, world_size=world, strategy=FakeStrategy(), datamodule=None, loggers=loggers
+    )
 
 
 def row(seed: int, case: int, value: float = 1.0) -> dict[str, Any]:
@@ -68,6 +72,22 @@ def test_devices_write_files_of_their_own_that_become_one(tmp_path: Path) -> Non
     assert shown(tmp_path) == ["results.json", "rows.jsonl"]
     document = json.loads((tmp_path / "results.json").read_text())
     assert [r["case"] for r in document["rows"]] == [0, 1, 2, 3, 4]
+
+
+def test_loggers_get_every_metric(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path, name="log", version="")
+    (alone,) = writers(tmp_path / "run", 1)
+    alone.write([row(0, 0, 1.0), row(0, 1, 3.0)])
+    alone.write([row(1, 0, 4.0)], batch=1)
+    alone.add_metric("distance", {0: 0.5, 1: 0.5})
+    alone.on_test_end(trainer(loggers=[logger]), Module())
+    logger.save()
+    (found,) = csv.DictReader((tmp_path / "log" / "metrics.csv").read_text().splitlines())
+    assert {name: float(found[f"test/{name}"]) for name in ("error/mean", "error/worst", "distance/mean")} == {
+        "error/mean": 3.0,
+        "error/worst": 4.0,
+        "distance/mean": 0.5,
+    }
 
 
 def test_a_killed_run_on_two_devices_goes_on_with_one(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from trivgeo._text import described
 from trivgeo.errors import DomainError, ShapeError
 
 __all__ = ["Field", "Grid", "resample"]
@@ -33,6 +34,9 @@ class Grid(NamedTuple):
 
     origin: Tensor
     steps: Tensor
+
+    def __repr__(self) -> str:
+        return described(self)
 
     @property
     def times(self) -> Float[Tensor, "*batch s"]:
@@ -73,6 +77,9 @@ class Field(NamedTuple):
 
     values: Tensor
     grid: Grid
+
+    def __repr__(self) -> str:
+        return described(self)
 
     @classmethod
     def on_box(

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from trivgeo._text import described
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, JetAction, PointAction
 
@@ -29,6 +30,9 @@ class OperatorInput(NamedTuple):
 
     initial: Tensor
     query: Tensor
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 class OperatorAction(Action):

@@ -34,6 +34,10 @@ class Action(ABC):
 
     group: LieGroup
 
+    def __repr__(self) -> str:
+        """The kind of action, and the group."""
+        return f"{type(self).__name__.lstrip('_')}({self.group!r})"
+
     @abstractmethod
     def __call__(self, g: Tensor, x: Any) -> Any:
         """The transformed data ``g.x``."""

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import Constant
+from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError
 
 __all__ = ["Basis", "Scale"]
@@ -18,7 +19,7 @@ Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 
 
 @final
-class Basis:
+class Basis(Described):
     """Which vectors of the algebra are orthonormal, and coordinates in them.
 
     Args:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant, log_abs_det, phi1, stumpff
 from trivgeo._random import normal
+from trivgeo._text import Described
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -18,7 +19,7 @@ from trivgeo.groups.nilpotent import NilpotentGroup
 __all__ = ["Automorphism", "LinearAutomorphism", "PlaneAutomorphism", "SemidirectProduct"]
 
 
-class Automorphism(ABC):
+class Automorphism(Described, ABC):
     r"""An action of a complement H on a nilpotent ideal N by automorphisms, linear in exponential coordinates.
 
     With :math:`\rho(h)` the matrix on the coordinates and D its derivative, the exponential of the product is

@@ -1,8 +1,9 @@
 r"""Structure theory of real Lie algebras: series, centre, radical, nilradical, Levi factor, reductive complement.
 
 A subspace is a matrix of rows, ``[k, n]``, float64, in row-reduced form, so that subspaces spanned by basis vectors
-come out as basis vectors. Ranks are decided in floating point, relative to the largest singular value; functions
-that need a decomposition to exist say so when it is not found.
+come out as basis vectors. Decompositions of algebras with rational constants are exact (`trivgeo.groups.exact`). For
+others ranks are decided in floating point, relative to the largest singular value; functions that need a decomposition
+to exist say so when it is not found.
 
 Sources: W. A. de Graaf, Lie Algebras: Theory and Algorithms (2000), sections 2.2, 3.2, 4.13; D. Rand, P. Winternitz
 and H. Zassenhaus, Linear Algebra Appl. 109 (1988); G. D. Mostow, Amer. J. Math. 78 (1956).
@@ -14,6 +15,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from torch import Tensor
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.exact import RationalAlgebra
 
 __all__ = [
     "Split",
@@ -31,26 +34,35 @@ __all__ = [
     "levi_factor",
     "nilradical",
     "radical",
+    "rational",
     "subalgebra",
 ]
 
 _RANK = 1e-9
 _ZERO = 1e-11
+_DENOMINATOR, _RATIONAL = 1000, 1e-12  # largest denominator of a constant that is taken to be rational, and its error
 
 
 @dataclass(frozen=True)
 class Split:
     r"""A decomposition :math:`\mathfrak g = (\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n`.
 
+    Some solvable algebras do not split over their nilradical n, such as [x, a] = a, [y, b] = b, [x, y] = z. Their t
+    commutes with s but is no subalgebra, and ``derivations`` are the semisimple parts D of ad(x) for its rows x, which
+    commute with each other and with ad(s). With them added the algebra splits: the x - D and n span a nilpotent ideal
+    (Malcev 1945).
+
     Attributes:
         semisimple: rows that span the semisimple algebra s, ``[r, n]``.
         torus: rows that span t, abelian and commuting with s, ``[k, n]``.
         ideal: rows that span the nilpotent ideal n, ``[d, n]``.
+        derivations: ``None``, or matrices ``[k, n, n]`` that act on columns, for an algebra that does not split.
     """
 
     semisimple: Tensor
     torus: Tensor
     ideal: Tensor
+    derivations: Tensor | None = None
 
     @property
     def complement(self) -> Tensor:
@@ -321,13 +333,42 @@ def balanced_lengths(algebra: LieAlgebra) -> Tensor:
     return torch.exp2((solution / math.log(2.0)).round())
 
 
-def find_split(algebra: LieAlgebra) -> Split:
+def rational(algebra: LieAlgebra) -> RationalAlgebra | None:
+    """The algebra over the rational numbers whose constants these are but for rounding; ``None`` if there is none."""
+    c = algebra.structure_constants
+    fractions = [Fraction(x).limit_denominator(_DENOMINATOR) for x in c.flatten().tolist()]
+    near = torch.tensor([float(x) for x in fractions], dtype=torch.float64).reshape(c.shape)
+    if bool(((near - c).abs() > _RATIONAL * c.abs().clamp(min=1.0)).any()):
+        return None
+    n = algebra.dim
+    try:
+        return RationalAlgebra([[fractions[(i * n + j) * n :][:n] for j in range(n)] for i in range(n)])
+    except AlgebraError:
+        return None
+
+
+def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Split:
     """The split with n the nilradical, s a Levi factor, and t a torus that commutes with it.
 
+    Args:
+        algebra: the algebra.
+        exact: the same with exact constants, if they are known; constants that look rational are tried as such.
+
     Raises:
-        AlgebraError: no reductive complement of the nilradical was found. Some algebras have none, such as
-            [x, a] = a, [y, b] = b, [x, y] = z; in rare badly conditioned bases one is missed.
+        AlgebraError: no reductive complement of the nilradical was found in floating point: there may be none, or, in
+            badly conditioned bases, one is missed.
     """
+    exact = rational(algebra) if exact is None else exact
+    if exact is not None:
+        parts = exact.split()
+        semisimple, torus, ideal = (
+            torch.tensor([[float(x) for x in row] for row in part], dtype=torch.float64).reshape(-1, algebra.dim)
+            for part in (parts.semisimple, parts.torus, parts.ideal)
+        )
+        if parts.derivations is None:
+            return Split(semisimple, torus, ideal)
+        derivations = [[[float(x) for x in row] for row in matrix] for matrix in parts.derivations]
+        return Split(semisimple, torus, ideal, torch.tensor(derivations, dtype=torch.float64))
     lengths = balanced_lengths(algebra)
     balanced = algebra.rescaled(lengths)
     ideal = nilradical(balanced)

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from trivgeo._text import Described
 from trivgeo.checks import check_count, check_fraction, check_positive, check_type
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.inverter import Stage
@@ -17,7 +18,7 @@ from trivgeo.inversion.result import Population
 __all__ = ["Adam", "AlgebraCoordinates", "Descend", "GroupElements", "HeavyBall", "Parametrization", "UpdateRule"]
 
 
-class Parametrization(ABC):
+class Parametrization(Described, ABC):
     """The point that a descent moves, and its elements, where the descent is to begin near an element g_0."""
 
     @abstractmethod
@@ -94,7 +95,7 @@ class GroupElements(Parametrization):
         return gradient.square().sum(-1, keepdim=True)
 
 
-class UpdateRule(ABC):
+class UpdateRule(Described, ABC):
     """How gradients become displacements."""
 
     @abstractmethod

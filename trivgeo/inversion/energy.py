@@ -9,13 +9,14 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 
 __all__ = ["CurvedEnergy", "DataEnergy", "FunctionEnergy"]
 
 
-class DataEnergy(ABC):
+class DataEnergy(Described, ABC):
     """An energy of data, batch of data to ``[batch]``; low where the data look like clean ones.
 
     An energy that reads only part of its data may say so, to spare the action on the rest. One that holds networks is

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
 from trivgeo._random import streams_for
+from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy, FunctionEnergy
@@ -28,7 +29,7 @@ _BAR_AFTER = 2.0
 """Seconds after which a bar appears on a terminal."""
 
 
-class Stage(ABC):
+class Stage(Described, ABC):
     """A part of a method: from a population of hypotheses to another one.
 
     Any function of this form is one too. A stage that holds networks is a `torch.nn.Module` as well.
@@ -231,7 +232,9 @@ def _usable(leaf: Any) -> Any:
 def _beginning(given: GivenPosterior, initial: Tensor | None) -> Population:
     like = given.like
     if initial is None:
-        initial = given.group.identity(given.batch, 1, dtype=like.dtype, device=like.device)
+        # an exported program has a symbol for the batch, which is no count
+        initial = given.group.identity(dtype=like.dtype, device=like.device)
+        initial = initial.expand(given.batch, 1, *initial.shape)
     given.group.check_elements(initial, "initial")
     shape = given.group.batch_shape(initial)
     if len(shape) != 2 or shape[0] != given.batch:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trivgeo._numerics import Constant
+from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, Affine, LieGroup
@@ -112,7 +113,7 @@ def affine_levels(
     ]
 
 
-class OrbitCriterion(ABC):
+class OrbitCriterion(Described, ABC):
     """What a search level minimises along an orbit.
 
     Attributes:

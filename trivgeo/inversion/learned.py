@@ -109,8 +109,8 @@ class LearnedScore(nn.Module):
             ShapeError: the backbone does not return one algebra vector for each datum.
         """
         noise = self.backbone(y, level)
-        if noise.shape != (len(level), self.group.dim):
-            raise ShapeError(f"backbone: expected [{len(level)}, {self.group.dim}], got {list(noise.shape)}")
+        if noise.shape != (*level.shape, self.group.dim):
+            raise ShapeError(f"backbone: expected [{level.shape[0]}, {self.group.dim}], got {list(noise.shape)}")
         return noise
 
     def prepared(self, x: Any) -> Any:
@@ -229,7 +229,7 @@ class ConditionedScore(Score):
         def noise(g: Tensor, x: Any) -> Tensor:
             shape = score.group.batch_shape(g)
             y = score.action(score.group.inverse(g), lift(x, len(shape) - 1))
-            return score(flat_rows(y, len(shape)), g.new_full((shape.numel(),), level)).reshape(*shape, -1)
+            return score(flat_rows(y, len(shape)), g.new_full((math.prod(shape),), level)).reshape(*shape, -1)
 
         noise_at = in_blocks(noise, score.group, g, self.x, self._bound)
         return ScoreEstimate(score.group.algebra.trace_ad_like(noise_at) - noise_at / level)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor, nn
 
+from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
@@ -106,7 +107,7 @@ class LeastSquares(nn.Module, CurvedEnergy):
         return einsum(columns, weights, columns, "i rows q n, rows q, j rows q n -> rows i j")
 
 
-class GemanMcClure:
+class GemanMcClure(Described):
     r"""The loss :math:`\rho(s) = w^2 s / (w^2 + s)`: squares much smaller than w^2 as they are, none above w^2.
 
     An outlier costs w^2 wherever it is, and pulls at nothing (Geman and McClure 1987).
@@ -127,7 +128,7 @@ class GemanMcClure:
         return square * squares / (square + squares)
 
 
-class Trimmed:
+class Trimmed(Described):
     """The smallest squares of each datum, a given share of them; zero for the others (Chetverikov et al. 2002).
 
     For data of which a known share has no counterpart: partial overlap, outliers.

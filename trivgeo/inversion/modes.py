@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from trivgeo._text import Described
 from trivgeo.checks import check_positive
 from trivgeo.groups import LieGroup
 
@@ -16,8 +17,8 @@ __all__ = ["Modes", "modes_of"]
 _MEAN_STEPS = 8
 
 
-@dataclass(frozen=True)
-class Modes:
+@dataclass(frozen=True, repr=False)
+class Modes(Described):
     """Clusters of the hypotheses for each of b data, the heaviest first; M is the largest number of them.
 
     Attributes:

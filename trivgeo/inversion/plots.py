@@ -56,11 +56,13 @@ def show_images(result: InversionResult, x: Float[Tensor, "b c h w"], count: int
         for row, (title, images) in enumerate((("given", x), ("restored", restored))):
             picture = images[i].detach().float().cpu().movedim(0, -1)
             picture = picture.clamp(low, high).sub(low) / max(high - low, 1e-12)
-            axes[row, i].imshow(picture.squeeze(-1), cmap="gray_r" if picture.shape[-1] == 1 else None, vmin=0, vmax=1)
+            axes[row, i].imshow(
+                picture.squeeze(-1).numpy(), cmap="gray_r" if picture.shape[-1] == 1 else None, vmin=0, vmax=1
+            )
             axes[row, i].set_title(title)
             axes[row, i].set_axis_off()
-        axes[2, i].scatter(angle[i].rad2deg().cpu(), scale[i].cpu(), s=8, alpha=0.5)
-        axes[2, i].scatter(best_angle[i].rad2deg().cpu(), best_scale[i].cpu(), marker="x", color="tab:red")
+        axes[2, i].scatter(angle[i].rad2deg().cpu().numpy(), scale[i].cpu().numpy(), s=8, alpha=0.5)
+        axes[2, i].scatter(float(best_angle[i].rad2deg()), float(best_scale[i]), marker="x", color="tab:red")
         axes[2, i].set(xlabel="angle (degrees)", ylabel="scale" if i == 0 else None, xlim=(-180, 180))
     return figure
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trivgeo._random import normal
+from trivgeo._text import Described
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
@@ -19,7 +20,7 @@ from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, as_energy
 __all__ = ["GivenPosterior", "Posterior", "PosteriorEnergy", "lower_rows", "rows_like", "where_rows"]
 
 
-class PosteriorEnergy:
+class PosteriorEnergy(Described):
     r"""The energy of the transformation posterior of a batch of data.
 
     .. math:: E(g) = E_x(g^{-1} \tilde x) - \log|\det J_{g^{-1}}(\tilde x)|
@@ -123,7 +124,7 @@ class Posterior(nn.Module):
         return GivenPosterior(self, x, max_evaluations, on_step)
 
 
-class GivenPosterior:
+class GivenPosterior(Described):
     """The posteriors of a batch of data, as a `Stage` sees them; whoever asks for an energy pays for it.
 
     Args:

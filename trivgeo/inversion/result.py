@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from trivgeo._text import Described
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.modes import Modes, modes_of
@@ -17,9 +19,12 @@ from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like, w
 
 __all__ = ["InversionResult", "Population"]
 
+_SHOWN = 10
+"""Data that a notebook shows."""
 
-@dataclass(frozen=True)
-class Population:
+
+@dataclass(frozen=True, repr=False)
+class Population(Described):
     """K hypotheses, or chains, for each of b data, between two stages of an `Inverter`.
 
     Attributes:
@@ -76,7 +81,7 @@ class Population:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluatedPopulation(Population):
     """A `Population` whose energies are known."""
 
@@ -123,6 +128,20 @@ class InversionResult:
             f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
             f"{self.network_evaluations} networks)"
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was found for each of the first data."""
+        finite = torch.isfinite(self.energies)
+        columns = [self.best_energy(), finite.sum(-1), self.failures.sum(-1)]
+        rows = zip(*(column[:_SHOWN].tolist() for column in columns), strict=True)
+        lines = [
+            f"<tr><td>{i}</td><td>{energy:.4g}</td><td>{found} of {self.energies.shape[1]}</td><td>{masked}</td></tr>"
+            for i, (energy, found, masked) in enumerate(rows)
+        ]
+        if len(self.energies) > _SHOWN:
+            lines.append(f"<tr><td colspan=4>and {len(self.energies) - _SHOWN} more</td></tr>")
+        head = "".join(f"<th>{name}</th>" for name in ("datum", "lowest energy", "found", "masked steps"))
+        return f"<table><caption>{escape(repr(self))}</caption><tr>{head}</tr>{''.join(lines)}</table>"
 
     @property
     def group(self) -> LieGroup:

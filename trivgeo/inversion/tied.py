@@ -14,7 +14,7 @@ from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.check import EnergyCheck, check_energy
-from trivgeo.inversion.descent import Adam, Descend, GroupElements
+from trivgeo.inversion.descent import Adam, Descend
 from trivgeo.inversion.energy import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter, Stage, StageLike
 from trivgeo.inversion.law import Law, spread_of
@@ -40,11 +40,12 @@ __all__ = ["TIED", "Reverse"]
 
 _TIME_TOLERANCE = 1e-9
 
-_STEPS, _NUM_MC, _REHEAT = 15, 2, 0.5
-_DRAWS, _DESCENT, _DESCENT_STEP = 32, 40, 0.03
-_PRUNING = ((0.3, 2), (0.15, 4))  # the times at which one chain of so many is left
-_OF_CHAIN = 32  # gradients, and what its draws take, in gradients
-_FEWEST, _MOST = 2, 16
+# for each chain of the diffusion: elements drawn, and of the best of them how many descend, so many steps of a size
+_DRAWS, _TRIED = 128, ((8, 6, 0.1), (3, 10, 0.07))
+_STEPS, _NUM_MC, _REHEAT, _HALVED = 10, 2, 0.3, 0.2
+_LAST, _LAST_STEP = 30, 0.03
+_OF_CHAIN = 130  # gradients, and what its draws take, in gradients
+_MOST = 8
 _CAREFUL = 0.6  # share of the time that is planned
 _TOGETHER = 1024
 
@@ -238,8 +239,13 @@ class TIED(Inverter):
         """A search with the settings that `check_energy` suggests, which takes about a given time for a call.
 
         The energy has a `PriorEnergy` of the law added, at the temperature suggested. Stages: `Draw` many elements,
-        go on with the best of them by `Noise` and `Reverse` (``keep_seen``, ``pruning``), `Choose` the lowest, and
-        `Descend`; as many of them as the time allows for the data at hand.
+        `Descend` from fewer and fewer of the best, go on from there by `Noise` and `Reverse` (``keep_seen``,
+        ``pruning``), `Choose` the lowest, and `Descend`; as many of them as the time allows for the data at hand.
+
+        The prior holds back what leaves nothing of a datum for every action. The frame weight that is suggested for
+        images is left to searches without a law: beside the prior, or in its place, it also holds back the
+        transformation that is sought where the law moves much out of the frame: of the digits of the examples a tenth
+        fewer are then recognised.
 
         Args:
             action: see `check_energy`, also for ``energy``, ``clean``, ``law``, ``seed`` and what is raised.
@@ -268,20 +274,25 @@ class Timed(Stage):
     def __init__(self, check: EnergyCheck, seconds: float) -> None:
         self.check = check
         self.seconds = seconds
-        self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + _STEPS + _DESCENT
+        self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + sum(steps for _, steps, _ in _TRIED) + _STEPS + _LAST
 
     def stages(self, batch: int) -> list[StageLike]:
         """What is done for a number of data."""
         gradients = _CAREFUL * self.seconds / (batch * self.check.seconds)
-        chains = min(_MOST, max(_FEWEST, int((gradients - _DESCENT) / _OF_CHAIN)))
+        chains = min(_MOST, max(1, int((gradients - _LAST) / _OF_CHAIN)))
         temperature, schedule = self.check.suggested.temperature, self.check.suggested.schedule
-        pruning = [(t, chains // k) for t, k in _PRUNING if chains >= k]
+        pruning = [(_HALVED, chains // 2)] if chains > 1 else []
+        tried: list[StageLike] = []
+        for number, steps, step in _TRIED:
+            tried += [Choose(number * chains), Descend(steps, Adam(step))]
         return [
-            Draw(_DRAWS * chains, chains, 1.0),
+            Draw(_DRAWS * chains, _TRIED[0][0] * chains, 1.0),
+            *tried,
+            Choose(chains),
             Noise(schedule, _STEPS, _REHEAT),
             Reverse(schedule, _STEPS, _NUM_MC, temperature, None, keep_seen=True, pruning=pruning),
             Choose(1),
-            Descend(_DESCENT, Adam(_DESCENT_STEP), GroupElements()),
+            Descend(_LAST, Adam(_LAST_STEP)),
         ]
 
     def __call__(

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import normal
+from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive
 
 __all__ = ["FourierSeries", "GaussianField"]
@@ -64,8 +65,8 @@ class GaussianField:
         return torch.cos(distance.unsqueeze(-1) * wave) @ self.deviations() ** 2
 
 
-@dataclass(frozen=True)
-class FourierSeries:
+@dataclass(frozen=True, repr=False)
+class FourierSeries(Described):
     """Real periodic functions without mean, by their Fourier coefficients; they can be evaluated anywhere.
 
     Attributes:

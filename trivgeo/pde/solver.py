@@ -12,6 +12,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 from tqdm import tqdm
 
+from trivgeo._text import Described
 from trivgeo.actions import Field
 from trivgeo.checks import check_positive
 from trivgeo.errors import DomainError, ShapeError
@@ -72,7 +73,7 @@ class Modes(NamedTuple):
         return self.wave.square().sum(-len(self.counts) - 1, keepdim=True)
 
 
-class SpectralEquation(ABC):
+class SpectralEquation(Described, ABC):
     r"""An equation :math:`u_t = L u + N(u)` for periodic functions, L a Fourier multiplier.
 
     ```python

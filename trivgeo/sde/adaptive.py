@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from trivgeo._tableau import DEFECT, NODES, STAGES
+from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.sde.process import Stepper, StepState, TrivializedSDE, check_noiseless
@@ -66,8 +67,8 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
         return StepState(g, last), defect
 
 
-@dataclass(frozen=True)
-class AdaptiveSolution:
+@dataclass(frozen=True, repr=False)
+class AdaptiveSolution(Described):
     """What `solve_adaptive` returns.
 
     Attributes:

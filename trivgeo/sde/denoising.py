@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal
+from trivgeo._text import described
 from trivgeo.checks import check_count
 from trivgeo.groups import LieGroup
 from trivgeo.sde.heat import heat_kernel
@@ -40,6 +41,9 @@ class NoiseSample(NamedTuple):
     elements: Tensor
     target: Float[Tensor, "*batch n"]
     log_modular: Float[Tensor, "*batch"]
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 def noise_with_target(

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from trivgeo._text import Described, described
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
@@ -46,6 +47,9 @@ class ScoreTrace(NamedTuple):
     masked: Int[Tensor, " s"]
     lost: Int[Tensor, " s"]
 
+    def __repr__(self) -> str:
+        return described(self)
+
 
 class ScoreMonitor(Fold[Any, ScoreTrace]):
     """The effective sample size of the Monte Carlo weights and the masks of every score of a solve.
@@ -68,7 +72,7 @@ class ScoreMonitor(Fold[Any, ScoreTrace]):
         return acc
 
 
-class EnergyTrace:
+class EnergyTrace(Described):
     """Collects the mean energy of the chains along a solve. Pass it as ``observe``.
 
     Args:

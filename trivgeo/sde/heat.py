@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import normal, uniform
+from trivgeo._text import Described
 from trivgeo.groups import SO, SU, DirectProduct, LieGroup, Torus, Translation
 
 __all__ = ["HeatKernel", "heat_kernel"]
@@ -21,7 +22,7 @@ _HARMONICS = 6
 _GRID = 400
 
 
-class HeatKernel(ABC):
+class HeatKernel(Described, ABC):
     r"""The law k_t of `NoiseKernel` in closed form; it depends on the schedule only by :math:`V = \int_0^t \gamma^2`.
 
     Made by `heat_kernel`. Variances ``[*batch]`` have one row for each element; elements are on their device and in

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import normal
+from trivgeo._text import described
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
@@ -37,6 +38,9 @@ class KineticPoint(NamedTuple):
     elements: Tensor
     momentum: Float[Tensor, "*batch n"]
 
+    def __repr__(self) -> str:
+        return described(self)
+
 
 class KineticSample(NamedTuple):
     r"""Kinetic noise, and what a network is to learn from it.
@@ -50,6 +54,9 @@ class KineticSample(NamedTuple):
     elements: Tensor
     momentum: Float[Tensor, "*batch n"]
     target: Float[Tensor, "*batch n"]
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 @dataclass(frozen=True)
@@ -158,7 +165,7 @@ class KineticNoise:
         return KineticSample(w, end, total_end + total)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KineticDiffusion(Process):
     r"""Kinetic diffusion forwards in time, and with a score backwards: an equation for `solve`.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo._random import normal
+from trivgeo._text import described
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
@@ -59,8 +60,11 @@ class PhasePoint(NamedTuple):
     momentum: Tensor
     force: Tensor
 
+    def __repr__(self) -> str:
+        return described(self)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class UnderdampedLangevin(Process):
     r"""Underdamped Langevin dynamics with the momentum in the algebra (Kong and Tao 2024 on compact groups).
 

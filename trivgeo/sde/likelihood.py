@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trivgeo._random import uniform
+from trivgeo._text import Described
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import DirectProduct, LieGroup, Translation
@@ -133,8 +134,8 @@ class HutchinsonDivergence(Divergence):
         return value, torch.func.vmap(quadratic)(ready._signs).mean(0)
 
 
-@dataclass(frozen=True)
-class FlowLikelihood:
+@dataclass(frozen=True, repr=False)
+class FlowLikelihood(Described):
     """What `flow_likelihood` returns.
 
     Attributes:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import normal, replayed
+from trivgeo._text import Described
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
@@ -23,8 +24,8 @@ __all__ = ["NoiseKernel", "NoisePaths", "NoiseReplay", "forward_noising"]
 _TIME_DIGITS = 12
 
 
-@dataclass(frozen=True)
-class NoisePaths:
+@dataclass(frozen=True, repr=False)
+class NoisePaths(Described):
     """Samples of the noise at several times, along the same paths.
 
     Attributes:
@@ -47,7 +48,7 @@ class NoisePaths:
         return self.elements[index], self.log_modular[index]
 
 
-class NoiseKernel:
+class NoiseKernel(Described):
     r"""The law k_t of the noise :math:`w_t` in :math:`g_t = g_0 w_t`.
 
     .. math:: dw_t = d(L_{w_t})_e[\gamma(t)\,d\mathbf w^{\mathfrak g}_t], \quad w_0 = e
@@ -182,7 +183,7 @@ class NoiseKernel:
         return self.group.retract(w, v), log_modular
 
 
-class NoiseReplay:
+class NoiseReplay(Described):
     r"""Noise paths that walk along their times in both directions and keep nothing but where they are.
 
     Each step of the grid has its own seed, so that the way back, :math:`w \leftarrow w \exp(-\sigma z)`, takes the same

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from trivgeo._random import normal
+from trivgeo._text import Described, described
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
@@ -42,7 +43,7 @@ State = TypeVar("State")
 Equation = TypeVar("Equation", bound="Process")
 
 
-class Process(ABC):
+class Process(Described, ABC):
     """An equation for `solve`, apart from how it is stepped.
 
     Its state is a tensor, or a (named) tuple of tensors, whose leading dimensions are those of the chains.
@@ -81,8 +82,11 @@ class Displacement(NamedTuple):
     vector: Tensor | None
     evaluated: Any = None
 
+    def __repr__(self) -> str:
+        return described(self)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class TrivializedSDE(Process):
     r"""The left-trivialized equation :math:`dg = d(L_g)_e[(\phi(g, t) + \gamma(t)^2 \psi(g, t))\,dt + \gamma(t)\,dw]`.
 
@@ -177,6 +181,9 @@ class StepState(NamedTuple):
     memory: Any = ()
     evaluated: Any = None
 
+    def __repr__(self) -> str:
+        return described(self)
+
     def parts(self, kind: type[T]) -> list[T]:
         """All of one kind in ``evaluated``, in the order of their evaluation."""
         leaves = pytree.tree_leaves(self.evaluated, is_leaf=lambda x: isinstance(x, kind))
@@ -197,8 +204,8 @@ class Stepper(ABC, Generic[Equation, State]):
     """
 
     def __repr__(self) -> str:
-        """The name of the scheme."""
-        return f"{type(self).__name__}()"
+        """The name of the scheme, and its settings."""
+        return described(self)
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
         """The times at which the drift is asked along a grid: by default the start of every step."""
@@ -239,7 +246,7 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
         return StepState(g if v is None else sde.group.retract(g, v), evaluated=evaluated)
 
 
-class Fold(ABC, Generic[State, Accumulator]):
+class Fold(Described, ABC, Generic[State, Accumulator]):
     """Something gathered along a solve, without side effects; its last value is `Solution.folded`.
 
     An accumulator is a tree of tensors. It may depend on the state differentiably.
@@ -254,8 +261,8 @@ class Fold(ABC, Generic[State, Accumulator]):
         """A new accumulator, from the old one and what a step made and evaluated; neither is changed."""
 
 
-@dataclass(frozen=True)
-class Solution(Generic[State]):
+@dataclass(frozen=True, repr=False)
+class Solution(Described, Generic[State]):
     """What `solve` returns.
 
     Attributes:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal, uniform
+from trivgeo._text import described
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.diagnostics import effective_sample_size
@@ -35,6 +36,9 @@ class PopulationWeights(NamedTuple):
     log_weights: Float[Tensor, "*batch k"]
     effective_size: Float[Tensor, "*batch"]
     resampled: Bool[Tensor, "*batch"]
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 class _Weighed(NamedTuple):

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from trivgeo._text import Described, described
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
@@ -55,6 +56,9 @@ class EnergySamples(NamedTuple):
     weights: Float[Tensor, "*batch n"]
     log_density: Float[Tensor, "*batch"]
 
+    def __repr__(self) -> str:
+        return described(self)
+
 
 class ScoreEstimate(NamedTuple):
     """The value of a score, and what it took.
@@ -67,8 +71,11 @@ class ScoreEstimate(NamedTuple):
     score: Float[Tensor, "*batch n"]
     samples: EnergySamples | None = None
 
+    def __repr__(self) -> str:
+        return described(self)
 
-class Score(ABC):
+
+class Score(Described, ABC):
     """An estimate of the trivialized score of p_t, the density with respect to left Haar measure."""
 
     @property
@@ -89,7 +96,7 @@ class Score(ABC):
         """The score for one solve; by default the score itself."""
         return self
 
-    def check_noise(self, group: LieGroup, schedule: Schedule) -> None:  # noqa: B027
+    def check_noise(self, group: LieGroup, schedule: Schedule) -> None:
         """Raise `ConfigurationError` if this is the score of other noise; by default it is that of any."""
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import normal, uniform
+from trivgeo._text import described
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.adaptive import solve_adaptive
@@ -48,6 +49,9 @@ class Lesson(NamedTuple):
     level: Float[Tensor, " b"]
     momentum: Float[Tensor, "b n"] | None
     target: Float[Tensor, "b n"]
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 class Transport(ABC):

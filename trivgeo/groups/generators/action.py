@@ -18,9 +18,9 @@ from trivgeo.groups._matrices import kernel, transform_points
 from trivgeo.groups.action import JetAction
 from trivgeo.groups.generators.chart import Chart
 from trivgeo.groups.generators.fields import VectorFields
-from trivgeo.groups.generators.flow import dormand_prince
+from trivgeo.groups.generators.flow import extrapolated_flow
 from trivgeo.groups.generators.group import GeneratedGroup
-from trivgeo.groups.generators.tower import ProjectiveBase, Tower
+from trivgeo.groups.generators.tower import Multiplier, ProjectiveBase, Tower
 
 __all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
 
@@ -32,7 +32,7 @@ class FlowSettings:
     """How closely flows without a closed form are followed.
 
     Attributes:
-        steps: Runge-Kutta steps for each factor of an element.
+        steps: extrapolated steps, of order 12, for each factor of an element.
         nodes: Gauss-Legendre nodes for each factor of an element.
         tolerance: largest error estimate of one step, relative to 1 + |x|, of a point that counts as valid.
 
@@ -40,8 +40,8 @@ class FlowSettings:
         ConfigurationError: fewer than one step or node, or a tolerance that is not between 0 and 1.
     """
 
-    steps: int = 16
-    nodes: int = 16
+    steps: int = 5
+    nodes: int = 32
     tolerance: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class GeneratedAction(JetAction):
         """How each coordinate of a flow is found, by name.
 
         ``"closed form"``: exact. ``"quadrature"``: from one integral along closed forms, exact to rounding but near
-        the edge of the domain. ``"integrated"``: in a fixed number of Runge-Kutta steps. ``"given"``: by the user.
+        the edge of the domain. ``"integrated"``: in a fixed number of steps. ``"given"``: by the user.
         """
 
     @abstractmethod
@@ -117,7 +117,7 @@ class GeneratedAction(JetAction):
         """The estimated error of each image point, relative to one plus its size, NaN where there is no image.
 
         It adds up the errors that the flows of the factors of g make. Zero (up to rounding) for closed forms. Points
-        where the error of a quadrature or of one Runge-Kutta step exceeds ``tolerance`` have no image.
+        where the error of a quadrature or of one step exceeds ``tolerance`` have no image.
         """
 
     def _whole(self, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class GeneratedAction(JetAction):
 
 @final
 class ProjectiveAction(GeneratedAction):
-    """A linear, affine or projective action in closed form, by the matrices of the fields.
+    """A linear, affine, projective or conformal action in closed form, by the matrices of the fields.
 
     Args:
         group: see `GeneratedAction`.
@@ -138,13 +138,13 @@ class ProjectiveAction(GeneratedAction):
 
     def __init__(self, group: GeneratedGroup, motion: Motion, base: ProjectiveBase) -> None:
         super().__init__(group, motion, motion.charted_fill)
-        self._matrices = ProjectiveMatrices(group, base.matrices)
+        self._matrices = HomogeneousMatrices(group, base)
         self._affine = base.affine
 
     @property
     def base_is_projective(self) -> bool:
         """Whether points are jets (x, t, u) whose (x, t) move independently of u."""
-        return max(self.point_dims) == 3 and 2 in self.point_dims
+        return max(self.point_dims) == 3 and 2 in self.point_dims and self._matrices.lift.form is None
 
     @property
     def flows(self) -> Mapping[str, str]:
@@ -157,10 +157,10 @@ class ProjectiveAction(GeneratedAction):
         return torch.where(torch.isfinite(y).all(-1), 0.0, math.nan).to(y.dtype)
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        return None if self._affine else _last_row(self._matrices(g), self._whole(x))
+        return None if self._affine else self._matrices.denominator(g, self._whole(x))
 
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
-        return _apply(self._matrices(g), self._whole(x))[..., : x.shape[-1]]
+        return self._matrices.apply(g, self._whole(x))[..., : x.shape[-1]]
 
 
 @final
@@ -181,15 +181,18 @@ class FlowAction(GeneratedAction):
         tower = motion.tower
         self._fields = motion.fields
         self._tower = tower
-        self._bases = [(list(base.coordinates), ProjectiveMatrices(group, base.matrices)) for base in tower.bases]
+        self._bases = [(list(base.coordinates), HomogeneousMatrices(group, base)) for base in tower.bases]
         self._local = [not base.affine for base in tower.bases]
+        self._multipliers = [(each, Constant(each.constants)) for each in tower.multipliers]
         self._flow = motion.flow
         self._settings = motion.settings
 
     @property
     def base_is_projective(self) -> bool:
         """Whether (x, t) was found to move projectively, independently of the rest."""
-        return self._fields.dim == 3 and any(index == [0, 1] for index, _ in self._bases)
+        return self._fields.dim == 3 and any(
+            index == [0, 1] and matrices.lift.form is None for index, matrices in self._bases
+        )
 
     @property
     def flows(self) -> Mapping[str, str]:
@@ -210,7 +213,7 @@ class FlowAction(GeneratedAction):
         total: Tensor | None = None
         for (index, matrices), local in zip(self._bases, self._local, strict=True):
             if local and index[0] < x.shape[-1]:
-                d = _last_row(matrices(g), whole[..., index])
+                d = matrices.denominator(g, whole[..., index])
                 total = d if total is None else total * d
         return total
 
@@ -225,8 +228,11 @@ class FlowAction(GeneratedAction):
         closed: dict[int, Tensor] = {}
         for index, matrices in self._bases:
             if index[0] < given:
-                image = _apply(matrices(g), x[..., index])
+                image = matrices.apply(g, x[..., index])
                 closed |= {c: image[..., position] for position, c in enumerate(index)}
+        if self._flow is None:
+            closed |= {each.coordinate: self._multiplied(each, k, g, x) for each, k in self._multipliers}
+            closed = {c: image for c, image in closed.items() if c < given}
         if len(closed) >= given:
             y = torch.stack([closed[c] for c in range(given)], -1)
             return y, torch.zeros_like(y[..., 0])
@@ -247,6 +253,20 @@ class FlowAction(GeneratedAction):
             y = torch.where(valid.unsqueeze(-1), y, math.nan)
         return y, error
 
+    def _multiplied(self, multiplier: Multiplier, constants: Constant, g: Tensor, x: Tensor) -> Tensor:
+        """The image of such a coordinate; NaN where a denominator is not positive, and where it overflows."""
+        vectors, _ = self._generated.outer_factors(g)
+        growth = sum((v @ constants.like(v) for v in vectors), start=torch.zeros_like(g[..., 0]))
+        inside = torch.ones_like(growth, dtype=torch.bool)
+        for (index, matrices), weight in zip(self._bases, multiplier.weights, strict=True):
+            if weight:
+                d = matrices.denominator(g, x[..., index])
+                inside = inside & (d > 0)
+                growth = growth + weight * torch.where(d > 0, d, 1.0).log()
+        inside = inside & (growth.detach().abs() < 0.9 * math.log(torch.finfo(growth.dtype).max))
+        growth, u = torch.where(inside, growth, 0.0), x[..., multiplier.coordinate]
+        return torch.where(inside, u + growth if multiplier.adds else u * growth.exp(), math.nan)
+
     def follow(self, v: Tensor, x: Tensor, given: int) -> tuple[Tensor, Tensor, Tensor]:
         """The flow of a vector ``[*batch, 1, dim]`` for unit time, where it is valid, and its error.
 
@@ -266,7 +286,7 @@ class FlowAction(GeneratedAction):
             def field(y: Tensor) -> Tensor:
                 return self._fields.combination(v, y)
 
-            y, inside, missed = dormand_prince(field, x, self._settings.steps, tolerance)
+            y, inside, missed = extrapolated_flow(field, x, self._settings.steps, tolerance)
             alive, error = alive & inside, error + missed
             end = torch.stack([(end if c in solved else y)[..., c] for c in range(x.shape[-1])], -1)
         # a point that has left must not make the gradients of others NaN in the next flow
@@ -325,27 +345,32 @@ class ChartAction(GeneratedAction):
         return torch.where(inside, self._chart.backward(torch.where(inside, moved, some)), math.nan)
 
 
-class ProjectiveMatrices:
-    """The matrix of each element on homogeneous coordinates (x, 1), from the matrices of the fields.
+class HomogeneousMatrices:
+    """The matrix of each element on homogeneous coordinates, from the matrices of the fields.
 
     Args:
         group: the group.
-        matrices: ``[dim, k, k]``.
+        base: the coordinates.
     """
 
-    def __init__(self, group: GeneratedGroup, matrices: Tensor) -> None:
+    def __init__(self, group: GeneratedGroup, base: ProjectiveBase) -> None:
+        self.lift = base.lift
         self._group = group
-        self._matrices = Constant(matrices)
-        self._kernel = kernel(matrices.shape[-1])
+        self._matrices = Constant(base.matrices)
+        self._kernel = kernel(base.matrices.shape[-1])
         full = group.full_representation
-        # The semisimple part is a block of this very representation: no logarithm is needed.
-        self._full = full if full is not None and full.source is matrices else None
+        # The semisimple part is a block of this very representation, or holds its part of it: no logarithm is needed.
+        self._full = full if full is not None and full.source is base.matrices else None
+        self._block = group.block_of(base.matrices)
 
-    def __call__(self, g: Tensor) -> Tensor:
-        """``[*batch, E] -> [*batch, k, k]``."""
+    def matrix(self, g: Tensor) -> Tensor:
+        """``[*batch, E] -> [*batch, K, K]``."""
         if self._full is not None:
             vectors, matrix = self._group.outer_factors(g)
             total = self._full.full_matrix(matrix)
+        elif self._block is not None:
+            vectors, matrix = self._group.outer_factors(g)
+            total = matrix[..., self._block, self._block]
         else:
             vectors, _ = self._group.factors(g)
             total = None
@@ -355,12 +380,17 @@ class ProjectiveMatrices:
         assert total is not None
         return total
 
+    def apply(self, g: Tensor, x: Tensor) -> Tensor:
+        """The images of points ``[*batch, p, m]`` by elements ``[*batch, 1, E]``; any number where undefined."""
+        matrix, lifted = self.matrix(g), self.lift(x)
+        d = _last_row(matrix, lifted).unsqueeze(-1)
+        m = x.shape[-1]
+        top = transform_points(matrix[..., :m, :-1], lifted) + matrix[..., :m, -1]
+        return top / torch.where(d == 0, 1.0, d)
 
-def _apply(matrix: Tensor, x: Tensor) -> Tensor:
-    """Projective map of points ``[*batch, p, m]`` by ``[*batch, 1, m + 1, m + 1]``; any number where undefined."""
-    d = _last_row(matrix, x).unsqueeze(-1)
-    top = transform_points(matrix[..., :-1, :-1], x) + matrix[..., :-1, -1]
-    return top / torch.where(d == 0, 1.0, d)
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor:
+        """What must not vanish, ``[*batch, p]``."""
+        return _last_row(self.matrix(g), self.lift(x))
 
 
 def _last_row(matrix: Tensor, x: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -10,7 +13,7 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.generators.action import Motion
 from trivgeo.groups.generators.cover import plane_representation
-from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generators.group import Frame, GeneratedGroup
 from trivgeo.groups.generators.ideal import BracketAdjoint, IdealAutomorphism, Layer, MatrixAdjoint, SemisimpleAdjoint
 from trivgeo.groups.generators.reductive import ReductiveGroup
 from trivgeo.groups.nilpotent import Nilpotent
@@ -26,59 +29,117 @@ from trivgeo.groups.structure import (
     subalgebra,
 )
 
-__all__ = ["assemble"]
+__all__ = ["Source", "assemble"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An algebra in a basis Y that makes its decomposition simple.
+
+    Attributes:
+        algebra: the algebra, with the sign of the group.
+        split: its decomposition, in terms of the Y.
+        mixing: the generators in terms of the Y, ``X = mixing Y``, ``[n, n]``.
+    """
+
+    algebra: LieAlgebra
+    split: Split
+    mixing: Tensor
 
 
 def assemble(
     algebra: LieAlgebra,
-    split: Split,
+    source: Source,
     faithful: Tensor | None,
     motion: Motion,
     scale: Scale = None,
-    covers: bool = False,
+    covers: Sequence[Tensor] = (),
 ) -> GeneratedGroup:
     """The group of a split algebra.
 
     Args:
         algebra: see `GeneratedGroup`.
-        split: its decomposition.
-        faithful: matrices of the generators in a faithful representation of the whole algebra; used for the semisimple
-            part. Without them it acts on a complement of [n, n] in n, and on itself.
-        motion: see `GeneratedGroup`.
+        source: the same algebra in a simple basis, its decomposition, and the generators in that basis.
+        faithful: matrices of the simple basis in a faithful representation of the whole algebra; used for the
+            semisimple part. Without them it acts on a complement of [n, n] in n, and on itself.
+        motion: see `GeneratedGroup`; of the fields of the simple basis.
         scale: see `LieGroup`.
-        covers: whether the semisimple part is the universal cover of SL(2, R).
+        covers: simple ideals sl(2, R) of the semisimple part whose groups are universal covers, rows in its basis.
     """
+    inner, split, rows, embedding = _hull(source.algebra, source.split)
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
-    ideal_rows, moved, fixed, layers = _adapted_ideal(algebra, split, needed=r > 0 and faithful is None)
+    faithful = faithful if source.split.derivations is None else None
+    ideal_rows, moved, fixed, layers = _adapted_ideal(inner, split, needed=r > 0 and faithful is None)
     split = Split(split.semisimple, split.torus, ideal_rows)
     basis = torch.cat([split.complement, ideal_rows])
-    ideal = Nilpotent(subalgebra(algebra, ideal_rows)) if d else None
-    derivations = coordinates(products(algebra, split.complement, ideal_rows), ideal_rows).transpose(1, 2)
+    frame = Frame(basis @ rows, embedding @ torch.linalg.inv(basis), source.split.torus, source.mixing)
+    unmix = torch.linalg.inv(source.mixing)
+    named = Split(
+        source.split.semisimple @ unmix,
+        source.split.torus @ unmix,
+        (ideal_rows @ rows if source.split.derivations is None else source.split.ideal) @ unmix,
+        None if source.split.derivations is None else unmix.T @ source.split.derivations @ source.mixing.T,
+    )
+    ideal = Nilpotent(subalgebra(inner, ideal_rows)) if d else None
+    derivations = coordinates(products(inner, split.complement, ideal_rows), ideal_rows).transpose(1, 2)
     derivations = torch.where(derivations.abs() < 1e-13, 0.0, derivations)
     if not r + k:
         assert ideal is not None
-        return GeneratedGroup(algebra, ideal, basis, split, None, motion, scale)
+        return GeneratedGroup(algebra, ideal, frame, named, None, motion, scale)
 
-    semisimple = subalgebra(algebra, split.semisimple) if r else None
-    frame: Tensor | None = None
+    semisimple = subalgebra(inner, split.semisimple) if r else None
+    block: Tensor | None = None
+    blocks: list[tuple[Tensor, slice]] = []
     if semisimple is None:
         matrices = torch.zeros(0, 0, 0, dtype=torch.float64)
     elif faithful is not None:
-        matrices, frame = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
+        matrices, block = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
     else:
-        matrices = _block_representation(semisimple, derivations[:r, :moved, :moved], covers)
-    reductive = ReductiveGroup(semisimple, matrices, k, covers)
+        bases = [base.matrices for base in motion.tower.bases]
+        matrices, blocks = _block_representation(semisimple, derivations[:r, :moved, :moved], bases, source, covers)
+    reductive = ReductiveGroup(semisimple, matrices, k, len(covers))
     adjoint: SemisimpleAdjoint | None = None
     full: MatrixAdjoint | None = None
-    if frame is not None and faithful is not None:
-        full = MatrixAdjoint(reductive, frame, torch.einsum("di,iab->dab", ideal_rows, faithful), faithful)
+    if block is not None and faithful is not None:
+        full = MatrixAdjoint(reductive, block, torch.einsum("di,iab->dab", ideal_rows, faithful), faithful)
         adjoint = full
     elif r and ideal is not None:
         adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers)
     if ideal is None:
-        return GeneratedGroup(algebra, reductive, basis, split, full, motion, scale)
+        return GeneratedGroup(algebra, reductive, frame, named, full, motion, scale, blocks)
     core = SemidirectProduct(reductive, ideal, IdealAutomorphism(reductive, ideal, derivations, adjoint))
-    return GeneratedGroup(algebra, core, basis, split, full, motion, scale)
+    return GeneratedGroup(algebra, core, frame, named, full, motion, scale, blocks)
+
+
+def _hull(algebra: LieAlgebra, split: Split) -> tuple[LieAlgebra, Split, Tensor, Tensor]:
+    """An algebra that splits, and holds the given one as an ideal.
+
+    Returns:
+        The algebra, its split, its basis in terms of that of the given one (zero for derivations), ``[*, n]``, and the
+        given basis in terms of its, ``[n, *]``.
+    """
+    n, unit = algebra.dim, torch.eye(algebra.dim, dtype=torch.float64)
+    if split.derivations is None:
+        return algebra, split, unit, unit
+    # basis: semisimple part, derivations D, ideal, x - D
+    r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
+    inside = torch.cat([split.semisimple, torch.zeros(k, n, dtype=torch.float64), split.ideal, split.torus])
+    moves = split.derivations.new_zeros(n + k, n, n)  # how the derivations in each basis element move the algebra
+    moves[r : r + k], moves[r + k + d :] = split.derivations, -split.derivations
+    brackets = products(algebra, inside, inside)
+    brackets = brackets + torch.einsum("iab,jb->ija", moves, inside) - torch.einsum("jab,ib->ija", moves, inside)
+    # [hull, hull] lies in the semisimple part and the ideal
+    kept = torch.cat([split.semisimple, split.ideal])
+    found = coordinates(brackets, kept)
+    c = torch.zeros(n + k, n + k, n + k, dtype=torch.float64)
+    c[..., :r], c[..., r + k : r + k + d] = found[..., :r], found[..., r:]
+    back = torch.linalg.inv(torch.cat([split.semisimple, split.torus, split.ideal]))
+    embedding = torch.zeros(n, n + k, dtype=torch.float64)
+    embedding[:, : r + k], embedding[:, r + k : r + k + d] = back[:, : r + k], back[:, r + k :]
+    embedding[:, r + k + d :] = back[:, r : r + k]
+    whole = torch.eye(n + k, dtype=torch.float64)
+    hull = LieAlgebra(0.5 * (c - c.transpose(0, 1)), tolerance=1e-7)
+    return hull, Split(whole[:r], whole[r : r + k], whole[r + k :]), inside, embedding
 
 
 def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Tensor, int, int, tuple[Layer, ...]]:
@@ -91,7 +152,7 @@ def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Ten
     derived = bracket_span(inner, whole, whole)
     acts = coordinates(products(algebra, split.semisimple, n), n).transpose(1, 2)  # [r, d, d]
     v = _invariant_complement(derived, acts)
-    moved = row_reduce(torch.einsum("rab,vb->rva", acts, v).reshape(-1, len(n)))
+    moved = row_reduce(torch.einsum("rab,vb->rva", acts, v).reshape(-1, len(n)), _size(algebra))
     fixed = intersection(v, null_space(acts.reshape(-1, len(n))))
     rows = torch.cat([moved, fixed])
     if len(rows) != len(v):
@@ -103,6 +164,11 @@ def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Ten
         layers.append(layer)
         rows = torch.cat([rows, new])
     return rows @ n, len(moved), len(fixed), tuple(layers)
+
+
+def _size(algebra: LieAlgebra) -> float:
+    """What a bracket that is not zero measures."""
+    return float(algebra.structure_constants.abs().max())
 
 
 def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:
@@ -149,17 +215,47 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
     return Layer(tuple(left), tuple(right), tuple(length)), torch.stack(new)
 
 
-def _block_representation(semisimple: LieAlgebra, on_ideal: Tensor, covers: bool) -> Tensor:
-    """The block on V, and the adjoint one on the simple ideals that it misses; for a cover a block of SL(2, R) last."""
+def _block_representation(
+    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], source: Source, covers: Sequence[Tensor]
+) -> tuple[Tensor, list[tuple[Tensor, slice]]]:
+    """The block on V; for the simple ideals that it misses those on bases of points, or the adjoint one.
+
+    For covers blocks of SL(2, R) last. Also which bases have blocks, and where.
+    """
     r, m = semisimple.dim, on_ideal.shape[-1]
-    if covers:
-        return on_ideal if m == 2 else _blocks(on_ideal, plane_representation(semisimple))
-    missed = null_space(on_ideal.reshape(r, -1).T) if m else torch.eye(r, dtype=torch.float64)
+    if r == 3 and m == 2 and covers:
+        return on_ideal, []
+
+    def kernel_of(matrices: Tensor) -> Tensor:
+        return null_space(matrices.reshape(r, -1).T) if matrices.numel() else torch.eye(r, dtype=torch.float64)
+
+    # coordinates of the simple ideals, of which those of the covers come first
+    planes = [plane_representation(subalgebra(semisimple, ideal)) for ideal in covers]
+    beside = null_space(torch.cat(list(covers)) @ semisimple.killing_form) if covers else None
+    total, places = on_ideal, []
+    if beside is not None:
+        back = torch.linalg.inv(torch.cat([*covers, beside]))
+        planes = [torch.einsum("ri,iab->rab", back[:, 3 * i : 3 * i + 3], plane) for i, plane in enumerate(planes)]
+        whole = torch.zeros(r, 0, 0, dtype=torch.float64)
+        for plane in planes:
+            whole = _blocks(whole, plane)
+        missed = null_space(_blocks(on_ideal, whole).reshape(r, -1).T)
+        if len(missed):
+            images = products(semisimple, torch.eye(r, dtype=torch.float64), missed)
+            total = _blocks(total, coordinates(images, missed).transpose(1, 2))
+        return _blocks(total, whole), []
+    if len(kernel_of(total)):
+        for base in bases:
+            block = torch.einsum("ri,iab->rab", source.split.semisimple, base)
+            if len(kernel_of(block)) < r:
+                places.append((base, slice(total.shape[-1], total.shape[-1] + block.shape[-1])))
+                total = _blocks(total, block)
+    missed = kernel_of(total)
     if not len(missed):
-        return on_ideal
+        return total, places
     images = products(semisimple, torch.eye(r, dtype=torch.float64), missed)  # [r, j, r]
     adjoint = coordinates(images, missed).transpose(1, 2)
-    return _blocks(on_ideal, adjoint)
+    return _blocks(total, adjoint), places
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:

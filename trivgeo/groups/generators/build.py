@@ -9,27 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivgeo._numerics import Constant
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
+from trivgeo.groups.exact import RationalAlgebra
 from trivgeo.groups.generators.action import Flow, FlowSettings, Motion
-from trivgeo.groups.generators.assemble import assemble
+from trivgeo.groups.generators.assemble import Source, assemble
+from trivgeo.groups.generators.basis import evaluation_basis, simple_basis
 from trivgeo.groups.generators.chart import straighten
-from trivgeo.groups.generators.cover import is_split_form
 from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.reductive import check_homomorphism
 from trivgeo.groups.generators.symbolic import (
     compile_expressions,
-    exact_structure_constants,
     require_sympy,
     substitute,
 )
 from trivgeo.groups.generators.tower import Tower, find_tower
 from trivgeo.groups.generators.trust import check_derivatives, check_flow
-from trivgeo.groups.generators.winding import moving_loop
-from trivgeo.groups.structure import Split, check_split, describe, find_split, subalgebra
+from trivgeo.groups.generators.winding import find_winding
+from trivgeo.groups.structure import Split, check_split, describe, find_split, rational
 
 __all__ = ["from_generators"]
 
@@ -59,14 +60,20 @@ def from_generators(
 
     The algebra is split as :math:`(\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n` with n its nilradical, s a
     Levi factor and t a torus, and an element is :math:`g = \exp(n)\,h`; see `GeneratedGroup`. The group is the one with
-    a simply connected ideal and torus: rotations of t keep their winding, and so do those of a semisimple part
-    SL(2, R) if full turns of it move points (time in the symmetries of an oscillator).
+    a simply connected ideal and torus: rotations of t keep their winding, and so do those of factors SL(2, R) if full
+    turns of them move points (time in the symmetries of an oscillator). Algebras that do not split over their
+    nilradical are embedded in one that does; see `trivgeo.groups.structure.Split`.
+
+    Fields may be given in any basis of their span. Polynomials with rational coefficients, and fields with rational
+    constants, are decomposed in exact arithmetic; others in floating point, in a basis that is well conditioned.
 
     How the action is computed, coordinate by coordinate (``group.action().flows`` says which way each went, and
     ``group.action().flow_error(g, x)`` how far it can be off):
 
-    - In closed form: all coordinates if all fields are linear, affine or projective
-      (:math:`a + B x + (c \cdot x) x`); else those coordinates that move so by themselves, such as (x, t) of heat.
+    - In closed form: all coordinates if all fields are linear, affine, projective (:math:`a + B x + (c \cdot x) x`) or
+      conformal for some quadratic form; else those coordinates that move so by themselves, such as (x, t) of heat, and
+      those that are multiplied by (or to whose logarithm is added) a power of the denominators of these, such as u of
+      the wave equation.
     - By one quadrature: coordinates u whose fields are affine in them, :math:`A(x) u + b(x)` with commuting A, over
       coordinates x that are solved already: the fibre of every linear equation, Burgers, Schroedinger.
     - Integrated in a fixed number of steps: what is left.
@@ -101,43 +108,108 @@ def from_generators(
         ShapeError: a field returns the wrong shape.
     """
     entries, labels = _labelled(fields)
-    vector_fields, symbolic = _vector_fields(entries, labels, variables, parameters)
-    exact = None if symbolic is None else _exact_constants(symbolic, labels)
+    given, symbolic = _vector_fields(entries, labels, variables, parameters)
     if symbolic is None:
-        check_derivatives(vector_fields, sample_points(vector_fields, _CHECKED, sampler))
-    constants = -(fit_brackets(vector_fields, sampler) if exact is None else exact)
-    algebra = LieAlgebra(constants, labels)
+        check_derivatives(given, sample_points(given, _CHECKED, sampler))
     settings = FlowSettings() if settings is None else check_type("settings", settings, FlowSettings)
-
-    found = find_split(algebra) if split is None else _given_split(algebra, split)
-    dim = vector_fields.dim
-    points = sample_points(vector_fields, 4 * (dim + 1) ** 2 + 8, sampler)
+    points = sample_points(given, 4 * (given.dim + 1) ** 2 + 8, sampler)
     if flow is not None:
-        check_flow(flow, vector_fields, points[:_CHECKED])
-    motion = _motion(vector_fields, symbolic, points, flow, settings)
+        check_flow(flow, given, points[:_CHECKED])
+    moved, symbolic, source = _source(given, symbolic, points, sampler, split)
+    unmix = torch.linalg.inv(source.mixing)
+    algebra = _in_basis(source.algebra, source.mixing, labels)
+    motion = _motion(moved, symbolic, points, None if flow is None else _OfSource(flow, Constant(unmix)), settings)
     faithful = None if motion.whole is None else motion.whole.matrices
     if representation is not None:
-        faithful = representation.detach().to(device="cpu", dtype=torch.float64)
-        if faithful.ndim != 3 or len(faithful) != algebra.dim or faithful.shape[1] != faithful.shape[2]:
+        matrices = representation.detach().to(device="cpu", dtype=torch.float64)
+        if matrices.ndim != 3 or len(matrices) != algebra.dim or matrices.shape[1] != matrices.shape[2]:
             raise ConfigurationError(
                 f"representation: expected [{algebra.dim}, k, k], got {list(representation.shape)}"
             )
-        check_homomorphism(faithful, algebra, "representation")
-        if int(torch.linalg.matrix_rank(faithful.flatten(1))) < algebra.dim:
+        check_homomorphism(matrices, algebra, "representation")
+        if int(torch.linalg.matrix_rank(matrices.flatten(1))) < algebra.dim:
             raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
-    plain = assemble(algebra, found, faithful, motion)
+        faithful = torch.einsum("ij,jab->iab", unmix, matrices)
+    plain = assemble(algebra, source, faithful, motion)
     charted = points[:_LOOPED] if motion.chart is None else motion.chart.forward(points[:_LOOPED])
-    loop = moving_loop(plain, motion, charted)
-    if loop is None:
+    winding = find_winding(plain, source, motion, charted)
+    if winding.loop is None:
         return plain.with_scale(scale)
-    semisimple = subalgebra(algebra, found.semisimple)
-    if representation is not None or not is_split_form(semisimple):
+    if representation is not None or not winding.covered:
         raise AlgebraError(
-            f"expected an action of the group of matrices, got one of a cover: exp({describe(loop, labels)}) is the "
-            "unit matrix, but its flow moves points. Only the universal cover of SL(2, R) is supported, without a "
-            "representation"
+            "expected an action of the group of matrices, got one of a cover: "
+            f"exp({describe(winding.loop @ unmix, labels)}) is the unit matrix, but its flow moves points. Only "
+            "universal covers of SL(2, R) are supported, without a representation"
         )
-    return assemble(algebra, found, None, motion, scale, covers=True)
+    return assemble(algebra, source, None, motion, scale, covers=winding.ideals)
+
+
+def _source(
+    fields: VectorFields,
+    symbolic: _Symbolic | None,
+    points: Tensor,
+    sampler: Callable[[int], Tensor] | None,
+    split: tuple[Vectors, Vectors] | None,
+) -> tuple[VectorFields, _Symbolic | None, Source]:
+    """Fields with the same span in which structure constants are simple, and the decomposition of their algebra.
+
+    Exact if the fields are polynomials with rational coefficients, or their constants look rational; else in floating
+    point, in the given basis or, if ranks cannot be decided there, in a well-conditioned one.
+    """
+    unit, labels = torch.eye(len(fields), dtype=torch.float64), fields.names
+
+    def source(algebra: LieAlgebra, mixing: Tensor, exact: RationalAlgebra | None) -> Source:
+        found = find_split(algebra, exact) if split is None else _given_split(algebra, mixing, labels, split)
+        return Source(algebra, found, mixing)
+
+    simple = None if symbolic is None else simple_basis(symbolic.vectors, symbolic.symbols)
+    if simple is not None and symbolic is not None:
+        other, names = _Symbolic(simple.vectors, symbolic.symbols), [f"Y{i + 1}" for i in range(len(fields))]
+        if simple.algebra is not None:
+            if torch.equal(simple.mixing, unit):
+                other, turned, names = symbolic, fields, list(labels)
+            else:
+                turned = _compiled(other, fields.coordinates, names)
+            algebra = LieAlgebra(torch.tensor(simple.algebra.floats(), dtype=torch.float64), names)
+            return turned, other, source(algebra, simple.mixing, simple.algebra)
+    algebra = LieAlgebra(-fit_brackets(fields, sampler), labels)
+    exact = rational(algebra)
+    if exact is not None or split is not None:
+        return fields, symbolic, source(algebra, unit, exact)
+    if simple is not None and not torch.equal(simple.mixing, unit):
+        turned = _compiled(other, fields.coordinates, names)
+        algebra = LieAlgebra(-fit_brackets(turned, sampler), names)
+        return turned, other, source(algebra, simple.mixing, None)
+    try:
+        return fields, symbolic, source(algebra, unit, None)
+    except AlgebraError:
+        if symbolic is not None:
+            raise
+    weights = evaluation_basis(fields, points)
+    turned = fields.mixed(weights)
+    return turned, None, source(LieAlgebra(-fit_brackets(turned, sampler)), torch.linalg.inv(weights), None)
+
+
+def _in_basis(algebra: LieAlgebra, mixing: Tensor, names: Sequence[str]) -> LieAlgebra:
+    """The algebra in the basis ``mixing Y``."""
+    c, unmix = algebra.structure_constants, torch.linalg.inv(mixing)
+    if torch.equal(mixing, torch.eye(len(mixing), dtype=torch.float64)):
+        return LieAlgebra(c, names)
+    mixed = torch.einsum("ai,bj,ijk,kc->abc", mixing, mixing, c, unmix)
+    terms = torch.einsum("ai,bj,ijk,kc->abc", *(entry.abs() for entry in (mixing, mixing, c, unmix)))
+    mixed = torch.where(mixed.abs() < 1e-13 * terms, 0.0, mixed)
+    return LieAlgebra(0.5 * (mixed - mixed.transpose(0, 1)), names)
+
+
+@dataclass(frozen=True)
+class _OfSource:
+    """The user's flow, for vectors in the simple basis."""
+
+    flow: Flow
+    unmix: Constant
+
+    def __call__(self, v: Tensor, x: Tensor) -> Tensor:
+        return self.flow(v @ self.unmix.like(v), x)
 
 
 @dataclass(frozen=True)
@@ -228,22 +300,9 @@ class _OfPoint:
         return self.function(*x.unbind(-1))
 
 
-def _exact_constants(symbolic: _Symbolic, labels: Sequence[str]) -> Tensor | None:
-    """Structure constants by exact arithmetic, for polynomials.
-
-    ``None`` for others, and if there are none: then the numerical test says why.
-    """
-    if not all(entry.is_polynomial(*symbolic.symbols) for vector in symbolic.vectors for entry in vector):
-        return None
-    try:
-        constants = exact_structure_constants(symbolic.vectors, symbolic.symbols, labels)
-    except AlgebraError:
-        return None
-    return torch.tensor([[[float(x) for x in row] for row in block] for block in constants], dtype=torch.float64)
-
-
-def _given_split(algebra: LieAlgebra, split: tuple[Vectors, Vectors]) -> Split:
-    """The user's split, from indices, names or vectors."""
+def _given_split(algebra: LieAlgebra, mixing: Tensor, labels: Sequence[str], split: tuple[Vectors, Vectors]) -> Split:
+    """The user's split, from indices, names or vectors of the generators, in the simple basis."""
+    algebra = _in_basis(algebra, mixing, labels)
     if len(split) != 2:
         raise ConfigurationError(f"split: expected (h, n), got {len(split)} entries")
     unit = torch.eye(algebra.dim, dtype=torch.float64)
@@ -268,7 +327,8 @@ def _given_split(algebra: LieAlgebra, split: tuple[Vectors, Vectors]) -> Split:
                 result.append(vector)
         return torch.stack(result) if result else unit[:0]
 
-    return check_split(algebra, rows(split[0]), rows(split[1]))
+    named = check_split(algebra, rows(split[0]), rows(split[1]))
+    return Split(named.semisimple @ mixing, named.torus @ mixing, named.ideal @ mixing)
 
 
 def _closed_prefixes(fields: VectorFields, points: Tensor) -> tuple[int, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from trivgeo._numerics import Constant
 from trivgeo._random import uniform
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups.structure import describe
@@ -40,14 +42,33 @@ class VectorFields:
         self.names = tuple(names)
         self.dim = len(coordinates)
         self._combine = combine
+        self._weights: Constant | None = None
         self._functions = [_batched(f, self.dim, name) for f, name in zip(functions, names, strict=True)]
 
     def __len__(self) -> int:
         return len(self._functions)
 
+    def mixed(self, weights: Tensor) -> VectorFields:
+        """The combinations ``weights X`` of these fields, ``[n, n]``."""
+        result = copy.copy(self)
+        result._combine, result._weights = None, Constant(weights)
+        return result
+
+    def sizes(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """What `values_and_jacobians` would be if nothing cancelled in combinations."""
+        if self._weights is None:
+            values, jacobians = values_and_jacobians(self, points)
+            return values.abs(), jacobians.abs()
+        plain = copy.copy(self)
+        plain._weights = None
+        values, jacobians = plain.sizes(points)
+        weights = self._weights.value.abs()
+        return weights @ values, torch.einsum("ij,pjab->piab", weights, jacobians)
+
     def __call__(self, x: Tensor) -> Tensor:
         """All fields at points ``[*batch, m]``: ``[*batch, n, m]``."""
-        return torch.stack([f(x) for f in self._functions], -2)
+        values = torch.stack([f(x) for f in self._functions], -2)
+        return values if self._weights is None else self._weights.like(values) @ values
 
     def combination(self, v: Tensor, x: Tensor) -> Tensor:
         """The field of an algebra vector: v ``[*batch, n]``, x ``[*batch, m]``."""
@@ -149,7 +170,7 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     products = torch.einsum("pjab,pib->pija", jacobians, values)
     brackets = products - products.transpose(1, 2)
     # what counts as zero: the size that everything has which may cancel
-    terms = torch.einsum("pjab,pib->pija", jacobians.abs(), values.abs())
+    terms = torch.einsum("pjab,pib->pija", *reversed(fields.sizes(points)))
     noise = _NOISE * (terms + terms.transpose(1, 2)).permute(0, 3, 1, 2).reshape(2, -1, n * n)[1].norm(dim=0)
     design = values.transpose(1, 2).reshape(2, -1, n)  # halves, equations, fields
     targets = brackets.permute(0, 3, 1, 2).reshape(2, -1, n * n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -19,7 +21,24 @@ from trivgeo.groups.structure import Split
 if TYPE_CHECKING:
     from trivgeo.groups.generators.action import GeneratedAction, Motion
 
-__all__ = ["GeneratedGroup"]
+__all__ = ["Frame", "GeneratedGroup"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Vectors of the core and of the generators in terms of the fields Y that move points, for n generators.
+
+    Attributes:
+        rows: the basis of the core, ``[core dimension, n]``; zero for a torus of derivations (see `Split`).
+        embedding: the Y in the core, ``[n, core dimension]``.
+        torus: vectors that the torus coordinates stand for, ``[k, n]``.
+        mixing: the generators, ``[n, n]``.
+    """
+
+    rows: Tensor
+    embedding: Tensor
+    torus: Tensor
+    mixing: Tensor
 
 
 @final
@@ -38,41 +57,53 @@ class GeneratedGroup(LieGroup):
 
     Args:
         algebra: the algebra in the basis of the generators, with the sign of the group.
-        core: the group itself: a semidirect product, or one of its factors.
-        basis: the basis of the core in that of the generators, rows ``[dim, dim]``.
-        split: the decomposition that was used.
+        core: the group itself: a semidirect product, or one of its factors, or such a product that holds it.
+        frame: how vectors of the core and of the generators are related.
+        split: the decomposition that was used, in the basis of the generators.
         full: the matrices of the semisimple part in a representation of the whole algebra, if there is one.
         motion: how the group moves points.
         scale: see `LieGroup`.
+        blocks: representations of the algebra whose semisimple parts are blocks of the stored matrix, and where.
     """
 
     def __init__(
         self,
         algebra: LieAlgebra,
         core: ReductiveGroup | NilpotentGroup | SemidirectProduct,
-        basis: Tensor,
+        frame: Frame,
         split: Split,
         full: MatrixAdjoint | None,
         motion: Motion,
         scale: Scale = None,
+        blocks: Sequence[tuple[Tensor, slice]] = (),
     ) -> None:
         super().__init__(algebra, core.element_shape, scale)
+        self._blocks = tuple(blocks)
         self.core = core
         self.split_used = split
         self._full = full
-        self._generators = Constant(basis)
-        self._inverse_generators = Constant(torch.linalg.inv(basis))
+        unmix = torch.linalg.inv(frame.mixing)
+        self._generators = Constant(frame.rows)
+        self._lifts = Constant(frame.torus)
+        self._from_core = Constant(frame.rows @ unmix)
+        self._to_core = Constant(frame.mixing @ frame.embedding)
         self._motion = motion
         complement = core.complement if isinstance(core, SemidirectProduct) else core
         self._reductive = complement if isinstance(complement, ReductiveGroup) else None
-        start = 0 if self._reductive is None else self._reductive.semisimple_dim
-        count = 0 if self._reductive is None else self._reductive.torus_dim
+        # what the torus has in the ideal, if it is one of derivations
+        shift = (frame.torus @ frame.embedding)[:, self._complement_dim :]
+        self._shift = Constant(shift) if bool((shift.abs() > 1e-12).any()) else None
         # tr ad of the torus, which alone is not zero
-        self._characters = Constant(algebra.trace_ad @ basis[start : start + count].T)
+        self._characters = Constant(algebra.trace_ad @ (frame.torus @ unmix).T)
 
     def __repr__(self) -> str:
         """Generators and factors."""
         return f"GeneratedGroup({', '.join(self.algebra.names)}; {self.core!r})"
+
+    @property
+    def _complement_dim(self) -> int:
+        """The dimension of the core's reductive part."""
+        return 0 if self._reductive is None else self._reductive.dim
 
     @property
     def reductive(self) -> ReductiveGroup | None:
@@ -93,8 +124,9 @@ class GeneratedGroup(LieGroup):
         """Vectors whose exponentials multiply to the element.
 
         Returns:
-            The vectors ``[*batch, dim]``, unscaled, in the order in which they act on a point (last factor first), and
-            the matrix of the semisimple part. Where no such factors were found they are NaN.
+            The vectors ``[*batch, dim]``, unscaled, in terms of the fields that move points, in the order in which they
+            act on a point (last factor first), and the matrix of the semisimple part. Where no such factors were found
+            they are NaN.
         """
         outer, matrix = self.outer_factors(g)
         if self._reductive is None or not self._reductive.semisimple_dim:
@@ -109,17 +141,25 @@ class GeneratedGroup(LieGroup):
     def outer_factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
         """As `factors`, without the semisimple part, of which the matrix is returned alone."""
         matrix, sigma, n = self.parts(g)
-        rows = self._generators.like(g)
         result = []
-        cut = 0
-        if self._reductive is not None:
-            r, k = self._reductive.semisimple_dim, self._reductive.torus_dim
-            cut = r + k
-            if k:
-                result.append(sigma @ rows[r:cut])
-        if cut < self.dim:
-            result.append(n @ rows[cut:])
+        if sigma.shape[-1]:
+            result.append(sigma @ self._lifts.like(g))
+        if n.shape[-1]:
+            result.append(self._within_ideal(sigma, n) @ self._generators.like(g)[self._complement_dim :])
         return result, matrix
+
+    def _within_ideal(self, sigma: Tensor, n: Tensor) -> Tensor:
+        """The m with ``exp(n) exp(D) = exp(m) exp(x)`` for derivations D, of which x is the vector in the algebra."""
+        if self._shift is None:
+            return n
+        assert isinstance(self.core, SemidirectProduct)
+        y = torch.cat([sigma.new_zeros(*sigma.shape[:-1], self._complement_dim - sigma.shape[-1]), sigma], -1)
+        ideal, automorphism = self.core.ideal, self.core.automorphism
+        return ideal._compose(n, -automorphism.exp(y, sigma @ self._shift.like(n)))
+
+    def block_of(self, matrices: Tensor) -> slice | None:
+        """Where the stored matrix holds the semisimple part of a representation of the algebra, if it does."""
+        return next((place for source, place in self._blocks if source is matrices), None)
 
     @property
     def full_representation(self) -> MatrixAdjoint | None:
@@ -141,17 +181,17 @@ class GeneratedGroup(LieGroup):
         return self.core._inverse(g)
 
     def _exp(self, v: Tensor) -> Tensor:
-        return self.core._exp(v @ self._inverse_generators.like(v))
+        return self.core._exp(v @ self._to_core.like(v))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return self.core._tangent(v @ self._inverse_generators.like(v))
+        return self.core._tangent(v @ self._to_core.like(v))
 
     def _log(self, g: Tensor) -> Tensor:
-        return self.core._log(g) @ self._generators.like(g)
+        return self.core._log(g) @ self._from_core.like(g)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        # a column of core coordinates is (inverse basis)^T times one of generator coordinates
-        return self._generators.like(g).T @ self.core._adjoint(g) @ self._inverse_generators.like(g).T
+        # columns of coordinates, where the constants have rows
+        return self._from_core.like(g).T @ self.core._adjoint(g) @ self._to_core.like(g).T
 
     def _log_modular(self, g: Tensor) -> Tensor:
         """Minus the characters of the torus: exact, without the determinant of Ad."""

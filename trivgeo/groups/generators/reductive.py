@@ -21,21 +21,22 @@ class ReductiveGroup(LieGroup):
     r"""The product of a semisimple matrix group S and a vector group :math:`\mathbb R^k`.
 
     An element is ``[*batch, m * m + k]``: the m x m matrix of S, then the additive coordinates of the centre, in
-    which scalings do not overflow and rotations keep their winding. If S is a universal cover, of SL(2, R), its angle
-    stands between them, ``[*batch, m * m + 1 + k]``.
+    which scalings do not overflow and rotations keep their winding. Angles of factors of S that are universal covers of
+    SL(2, R) stand between them, ``[*batch, m * m + c + k]``.
 
     Args:
         semisimple: the algebra of S, ``None`` if S is trivial.
-        matrices: a faithful representation of it, ``[r, m, m]``; for a cover one whose last block is one of SL(2, R).
+        matrices: a faithful representation of it, ``[r, m, m]``; the last blocks are those of factors SL(2, R) of S
+            that are covers.
         torus: the dimension k.
-        covers: whether S is the universal cover of the matrix group.
+        covers: how many, c.
 
     Raises:
         AlgebraError: the matrices are not a representation.
         ConfigurationError: they are not faithful.
     """
 
-    def __init__(self, semisimple: LieAlgebra | None, matrices: Tensor, torus: int, covers: bool = False) -> None:
+    def __init__(self, semisimple: LieAlgebra | None, matrices: Tensor, torus: int, covers: int = 0) -> None:
         r, size = len(matrices), matrices.shape[-1]
         flat = matrices.reshape(r, size * size)
         c = torch.zeros(r + torus, r + torus, r + torus, dtype=torch.float64)
@@ -51,12 +52,13 @@ class ReductiveGroup(LieGroup):
         self.size = size
         self._kernel = kernel(size)
         self._matrices = Constant(flat)
-        self._plane_dual = Constant(torch.linalg.pinv(matrices[:, -2:, -2:].flatten(1))) if covers else None
+        planes = [_plane(matrices, covers - i) for i in range(covers)]
+        self._plane_duals = tuple(Constant(torch.linalg.pinv(plane.flatten(1))) for plane in planes)
         self._dual = Constant(torch.linalg.pinv(flat) if r else flat.T)
 
     def __repr__(self) -> str:
         """Both dimensions."""
-        cover = ", universal cover" if self.covers else ""
+        cover = f", covers={self.covers}" if self.covers else ""
         return f"ReductiveGroup(semisimple={self.semisimple_dim}, centre={self.torus_dim}{cover})"
 
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,13 +66,18 @@ class ReductiveGroup(LieGroup):
         cut = self.size * self.size
         return g[..., :cut].unflatten(-1, (self.size, self.size)), g[..., cut + self.covers :]
 
-    def angle(self, g: Tensor) -> Tensor:
-        """The angle of an element of a cover, ``[*batch]``."""
-        return g[..., self.size * self.size]
+    def angles(self, g: Tensor) -> Tensor:
+        """The angles of the covers, ``[*batch, c]``."""
+        cut = self.size * self.size
+        return g[..., cut : cut + self.covers]
 
-    def _join(self, matrix: Tensor, sigma: Tensor, angle: Tensor | None = None) -> Tensor:
-        """The element; its angle is given for covers."""
-        parts = [matrix.flatten(-2), sigma] if angle is None else [matrix.flatten(-2), angle.unsqueeze(-1), sigma]
+    def _planes(self, matrix: Tensor) -> Tensor:
+        """The blocks of the covers, ``[*batch, c, 2, 2]``."""
+        return torch.stack([_plane(matrix, self.covers - i) for i in range(self.covers)], -3)
+
+    def _join(self, matrix: Tensor, sigma: Tensor, angles: Tensor | None = None) -> Tensor:
+        """The element; angles are given for covers."""
+        parts = [matrix.flatten(-2), sigma] if angles is None else [matrix.flatten(-2), angles, sigma]
         batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
         return torch.cat([part.expand(*batch, -1) for part in parts], -1)
 
@@ -94,7 +101,7 @@ class ReductiveGroup(LieGroup):
         product = a @ b
         if not self.covers:
             return self._join(product, s + t)
-        return self._join(product, s + t, angle_of_product(product[..., -2:, -2:], self.angle(g) + self.angle(h)))
+        return self._join(product, s + t, angle_of_product(self._planes(product), self.angles(g) + self.angles(h)))
 
     def invert_matrix(self, a: Tensor) -> Tensor:
         """The inverse of an element's matrix, whose determinant is one."""
@@ -102,7 +109,7 @@ class ReductiveGroup(LieGroup):
 
     def _inverse(self, g: Tensor) -> Tensor:
         a, s = self.parts(g)
-        return self._join(self.invert_matrix(a), -s, -self.angle(g) if self.covers else None)
+        return self._join(self.invert_matrix(a), -s, -self.angles(g) if self.covers else None)
 
     def exp_matrix(self, y: Tensor) -> Tensor:
         """The matrix exp(y) of ``[*batch, r]``."""
@@ -111,13 +118,15 @@ class ReductiveGroup(LieGroup):
 
     def _exp(self, v: Tensor) -> Tensor:
         y, sigma = v[..., : self.semisimple_dim], v[..., self.semisimple_dim :]
-        angle = angle_of_exp(self.matrix_of(y)[..., -2:, -2:]) if self.covers else None
-        return self._join(self.exp_matrix(y), sigma, angle)
+        angles = angle_of_exp(self._planes(self.matrix_of(y))) if self.covers else None
+        return self._join(self.exp_matrix(y), sigma, angles)
 
     def _tangent(self, v: Tensor) -> Tensor:
         matrix = self.matrix_of(v[..., : self.semisimple_dim])
-        angle = 0.5 * (matrix[..., -1, -2] - matrix[..., -2, -1]) if self.covers else None
-        return self._join(matrix, v[..., self.semisimple_dim :], angle)
+        if not self.covers:
+            return self._join(matrix, v[..., self.semisimple_dim :])
+        planes = self._planes(matrix)
+        return self._join(matrix, v[..., self.semisimple_dim :], 0.5 * (planes[..., 1, 0] - planes[..., 0, 1]))
 
     def log_matrix(self, a: Tensor) -> Tensor:
         """The logarithm of an element's matrix, as a vector ``[*batch, r]``; NaN where there is none in the algebra."""
@@ -133,30 +142,51 @@ class ReductiveGroup(LieGroup):
 
     def _log(self, g: Tensor) -> Tensor:
         a, s = self.parts(g)
-        if self._plane_dual is None:
+        if not self.covers:
             return torch.cat([self.log_matrix(a), s], -1)
-        y = log_of(a[..., -2:, -2:], self.angle(g)).flatten(-2) @ self._plane_dual.like(g)
-        return torch.cat([y, s], -1)
+        y = self._vector_of_planes(log_of(self._planes(a), self.angles(g)))
+        return torch.cat([y + self._log_beside(g), s], -1)
+
+    def _vector_of_planes(self, planes: Tensor) -> Tensor:
+        """The vector of trace-free matrices ``[*batch, c, 2, 2]`` of the covers."""
+        parts = (
+            plane.flatten(-2) @ dual.like(plane)
+            for plane, dual in zip(planes.unbind(-3), self._plane_duals, strict=True)
+        )
+        return sum(parts, start=planes.new_zeros(()))
+
+    def _log_beside(self, g: Tensor) -> Tensor:
+        """The logarithm of the factors that are no covers."""
+        if self.semisimple_dim == 3 * self.covers:
+            return g.new_zeros(())
+        a, _ = self.parts(g)
+        p, rotation = self._polar_of_covers(g)
+        a = self.exp_matrix(-p) @ self.exp_matrix(-rotation) @ a
+        return self.log_matrix(a)
+
+    def _polar_of_covers(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        planes, angles = self._planes(self.parts(g)[0]), self.angles(g)
+        zero = torch.zeros_like(angles)
+        rotation = torch.stack([zero, -angles, angles, zero], -1).unflatten(-1, (2, 2))
+        stretch = log_of(turn(planes, -angles), zero)
+        return self._vector_of_planes(stretch), self._vector_of_planes(rotation)
 
     def polar(self, g: Tensor) -> tuple[Tensor, Tensor | None]:
         """Vectors (p, k) of the semisimple algebra whose ``exp(k) exp(p)`` is the part of an element in S.
 
-        k is ``None`` where one logarithm has to do. For SL(2, R) and its cover a rotation and a symmetric positive
+        k is ``None`` where one logarithm has to do. For SL(2, R) and its covers a rotation and a symmetric positive
         matrix, which exist for every element.
         """
         a, _ = self.parts(g)
-        dual = self._plane_dual
-        if dual is None:
-            if self.size != 2:
-                return self.log_matrix(a), None
-            dual = self._dual
-        plane = a[..., -2:, -2:]
-        angle = self.angle(g) if self.covers else principal_angle(plane)
+        if self.covers:
+            p, rotation = self._polar_of_covers(g)
+            return p + self._log_beside(g), rotation
+        if self.size != 2:
+            return self.log_matrix(a), None
+        angle = principal_angle(a)
         zero = torch.zeros_like(angle)
         rotation = torch.stack([zero, -angle, angle, zero], -1)
-        stretch = turn(plane, -angle)
-        p = log_of(stretch, zero).flatten(-2) @ dual.like(a) if self.covers else self.log_matrix(stretch)
-        return p, rotation @ dual.like(a)
+        return self.log_matrix(turn(a, -angle)), rotation @ self._dual.like(a)
 
     def adjoint_matrix(self, a: Tensor) -> Tensor:
         """Ad of an element's matrix on the semisimple algebra, ``[*batch, r, r]``."""
@@ -177,6 +207,12 @@ class ReductiveGroup(LieGroup):
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return g.new_zeros(self.batch_shape(g))
+
+
+def _plane(matrix: Tensor, last: int) -> Tensor:
+    """The block of size two that is the ``last``-th from the end."""
+    start = matrix.shape[-1] - 2 * last
+    return matrix[..., start : start + 2, start : start + 2]
 
 
 def check_homomorphism(matrices: Tensor, algebra: LieAlgebra, what: str) -> None:

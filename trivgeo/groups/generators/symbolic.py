@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import exact, parse_expression, require_sympy
 
 __all__ = [
     "compile_expressions",
-    "exact_structure_constants",
     "require_sympy",
     "substitute",
     "unknown_functions",
@@ -111,70 +109,3 @@ def unknown_functions(expressions: Sequence[Any]) -> set[str]:
 _TORCH_FUNCTIONS = (
     "exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "atan2", "sqrt", "erf", "sign",
 )  # fmt: skip
-
-
-def exact_structure_constants(fields: Sequence[Sequence[Any]], variables: Sequence[Any], names: Sequence[str]) -> Any:
-    """The constants of ``[X_i, X_j]`` as vector fields, ``DX_j X_i - DX_i X_j``, exact; nested lists ``[n][n][n]``.
-
-    Fields are sums of products that are taken to be independent if they are different: exact for polynomials, and for
-    powers times exponentials of polynomials and logarithms of the variables. Coefficients are rational in any other
-    symbols.
-
-    Raises:
-        AlgebraError: a bracket leaves the span (named), or the fields are dependent.
-    """
-    sp = require_sympy()
-    n = len(fields)
-    monomials: dict[tuple[int, Any], int] = {}
-
-    def column(vector: Sequence[Any]) -> dict[int, Any]:
-        entries: dict[int, Any] = {}
-        for component, entry in enumerate(vector):
-            for function, coefficient in _independent_parts(entry, variables):
-                row = monomials.setdefault((component, function), len(monomials))
-                entries[row] = entries.get(row, sp.S.Zero) + coefficient
-        return entries
-
-    columns = [column(vector) for vector in fields]
-    pairs = list(itertools.combinations(range(n), 2))
-    brackets = [column(_bracket(fields[i], fields[j], variables)) for i, j in pairs]
-    matrix = sp.zeros(len(monomials), n + len(pairs))
-    for c, entries in enumerate([*columns, *brackets]):
-        for r, value in entries.items():
-            matrix[r, c] = value
-    domain_matrix = sp.polys.matrices.DomainMatrix.from_Matrix(matrix).to_field()
-    reduced, pivots = domain_matrix.rref()
-    if tuple(pivots[:n]) != tuple(range(n)):
-        raise AlgebraError("fields: expected independent ones over the constants, got a linear relation between them")
-    if len(pivots) > n:
-        i, j = pairs[pivots[n] - n]
-        raise AlgebraError(f"[{names[i]}, {names[j]}] is off the span of the fields")
-    solved = reduced.to_Matrix()
-    constants = [[[sp.Integer(0)] * n for _ in range(n)] for _ in range(n)]
-    for index, (i, j) in enumerate(pairs):
-        for k in range(n):
-            constants[i][j][k] = sp.simplify(solved[k, n + index])
-            constants[j][i][k] = -constants[i][j][k]
-    return constants
-
-
-def _independent_parts(expression: Any, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The terms of a sum: the factor that depends on the variables, and its coefficient."""
-    sp = require_sympy()
-    if expression.is_polynomial(*variables):
-        return list(sp.Poly(expression, *variables).terms())
-    parts = []
-    for term in sp.Add.make_args(sp.expand(sp.powsimp(sp.expand(expression), force=True))):
-        number, function = term.as_independent(*variables, as_Add=False)
-        if function.is_polynomial(*variables):
-            function = sp.Poly(function, *variables).monoms()[0]
-        parts.append((function, number))
-    return parts
-
-
-def _bracket(x: Sequence[Any], y: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    result = []
-    for a in range(len(variables)):
-        terms = [x[b] * y[a].diff(z) - y[b] * x[a].diff(z) for b, z in enumerate(variables)]
-        result.append(sum(terms[1:], start=terms[0]))
-    return result

@@ -1,8 +1,9 @@
-r"""Flows that need no integrator: projective coordinates in closed form, affine ones over these by quadrature.
+r"""Flows that need no integrator: projective and conformal coordinates in closed form, affine ones by quadrature.
 
-The flow of a field for unit time is solved from the bottom up. Coordinates that move projectively by themselves have
-a closed form. Coordinates u that the field moves by :math:`u' = A(s) u + b(s)`, with commuting matrices A and both
-functions known along the flow of the coordinates below, are
+The flow of a field for unit time is solved from the bottom up. Coordinates that move projectively or conformally by
+themselves have a closed form: they move linearly as (x, 1), or as points (x, x.Qx, 1) of the light cone. Coordinates u
+that the field moves by :math:`u' = A(s) u + b(s)`, with commuting matrices A and both functions known along the flow of
+the coordinates below, are
 
 .. math:: u(1) = e^{I(1)} \Bigl(u(0) + \int_0^1 e^{-I(s)} b(s)\, ds\Bigr), \quad I(s) = \int_0^s A,
 
@@ -24,26 +25,56 @@ from trivgeo._numerics import Constant
 from trivgeo.groups._matrices import kernel, matvec
 from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
 
-__all__ = ["AffineBlock", "ProjectiveBase", "Tower", "Trace", "find_tower", "fit_projective"]
+__all__ = [
+    "AffineBlock",
+    "Lift",
+    "Multiplier",
+    "ProjectiveBase",
+    "Tower",
+    "Trace",
+    "find_tower",
+    "fit_conformal",
+    "fit_projective",
+]
 
 _AFFINE = 1e-9  # what the affine form of a field may miss, relative to the size of the field
 _VANISHES = 1e-12
+_DEGENERATE = 1e8  # condition of a quadratic form
 _LARGEST_SEARCH = 8  # with more coordinates, only leading ones are tried as a base
+
+
+class Lift:
+    """From coordinates to homogeneous ones: (x, 1), or (x, x.Qx, 1) on the light cone of a quadratic form Q.
+
+    Args:
+        form: Q, ``[k, k]``, or ``None``.
+    """
+
+    def __init__(self, form: Tensor | None = None) -> None:
+        self.form = None if form is None else Constant(form)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[*batch, k] -> [*batch, k]`` or ``[*batch, k + 1]``, without the one."""
+        if self.form is None:
+            return x
+        return torch.cat([x, (x @ self.form.like(x) * x).sum(-1, keepdim=True)], -1)
 
 
 @dataclass(frozen=True)
 class ProjectiveBase:
-    """Coordinates that move projectively by themselves.
+    """Coordinates that move projectively or conformally by themselves.
 
     Attributes:
         coordinates: their positions.
-        matrices: trace-free matrices of the fields on (x, 1), ``[dim, k + 1, k + 1]``.
+        matrices: trace-free matrices of the fields on homogeneous coordinates, ``[dim, K, K]``.
         affine: whether the last row of every matrix of the group is constant.
+        lift: to homogeneous coordinates.
     """
 
     coordinates: tuple[int, ...]
     matrices: Tensor
     affine: bool
+    lift: Lift
 
 
 @dataclass(frozen=True)
@@ -59,6 +90,26 @@ class AffineBlock:
     coordinates: tuple[int, ...]
     linear: bool
     shifted: bool
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """A coordinate that moves by powers of the denominators d of bases: with ``u' = A(x) u``, or ``u' = b(x)``.
+
+    Where the last rows of the matrices of a base, at x, and constants k of the fields make up A (b), the whole element
+    multiplies u by (adds to u the logarithm of) the product of d to a power over the bases, times the exponential of k.
+
+    Attributes:
+        coordinate: its position.
+        weights: the power of the denominator of each base.
+        constants: k, ``[dim]``, zero on all brackets.
+        adds: whether it moves by b.
+    """
+
+    coordinate: int
+    weights: tuple[float, ...]
+    constants: Tensor
+    adds: bool
 
 
 @dataclass(frozen=True)
@@ -84,12 +135,18 @@ class Tower:
         bases: coordinates with closed forms.
         blocks: coordinates by quadrature.
         nodes: the number of Gauss-Legendre nodes.
+        multipliers: those blocks that whole elements move in closed form.
     """
 
     def __init__(
-        self, fields: VectorFields, bases: Sequence[ProjectiveBase], blocks: Sequence[AffineBlock], nodes: int
+        self,
+        fields: VectorFields,
+        bases: Sequence[ProjectiveBase],
+        blocks: Sequence[AffineBlock],
+        nodes: int,
+        multipliers: Sequence[Multiplier] = (),
     ) -> None:
-        self.bases, self.blocks = tuple(bases), tuple(blocks)
+        self.bases, self.blocks, self.multipliers = tuple(bases), tuple(blocks), tuple(multipliers)
         self._fields = fields
         self._matrices = tuple(Constant(base.matrices) for base in bases)
         self._rule = _Rule(nodes)
@@ -100,6 +157,8 @@ class Tower:
         for kind, stages in (("closed form", self.bases), ("quadrature", self.blocks)):
             for c in _coordinates(stages):
                 kinds[c] = kind
+        for multiplier in self.multipliers:
+            kinds[multiplier.coordinate] = "closed form"
         return kinds
 
     def solved(self) -> list[int]:
@@ -125,7 +184,7 @@ class Tower:
                 continue
             generator = torch.einsum("...i,iab->...ab", v, constant.like(v)).unsqueeze(-3)
             powers = kernel(generator.shape[-1]).exp(times[:, None, None] * generator)
-            start = x[..., list(base.coordinates)].mT
+            start = base.lift(x[..., list(base.coordinates)]).mT
             start = torch.cat([start, torch.ones_like(start[..., :1, :])], -2)
             moved = (powers.flatten(-3, -2) @ start).unflatten(-2, powers.shape[-3:-1])
             d = moved[..., -1, :]
@@ -203,7 +262,10 @@ def block_coefficients(
 
 
 class _Rule:
-    """The Gauss-Legendre rule on [0, 1], with the integrals from zero to every node."""
+    """The Gauss-Legendre rule on [0, 1], with the integrals from zero to every node.
+
+    In a variable that is slow at both ends: a flow that exists for unit time may have its pole just outside.
+    """
 
     def __init__(self, count: int) -> None:
         legendre = np.polynomial.legendre
@@ -214,9 +276,11 @@ class _Rule:
         lower = np.concatenate([-np.ones((count, 1)), values[:, : count - 1]], 1)  # with P_-1 = -1: from z = -1 on
         cumulated = 0.5 * ((values[:, 1:] - lower) / (2.0 * degrees + 1.0)) @ analysis
         self.count = count
-        self.times = Constant(torch.as_tensor(np.append(0.5 * (z + 1.0), 1.0)))
-        self._integrals = Constant(torch.as_tensor(np.concatenate([cumulated, 0.5 * w[None]])))
-        self._analysis = Constant(torch.as_tensor(analysis))
+        y = 0.5 * (z + 1.0)
+        time, slope = y * y * (3.0 - 2.0 * y), 6.0 * y * (1.0 - y)
+        self.times = Constant(torch.as_tensor(np.append(time, 1.0)))
+        self._integrals = Constant(torch.as_tensor(np.concatenate([cumulated, 0.5 * w[None]]) * slope))
+        self._analysis = Constant(torch.as_tensor(analysis * slope))
 
     def integrate(self, values: Tensor) -> tuple[Tensor, Tensor]:
         r"""Integrals from zero to every node and to one, of functions known at the nodes, and an error estimate.
@@ -256,7 +320,8 @@ def find_tower(fields: VectorFields, points: Tensor, nodes: int) -> Tower:
     for candidate in _closed_sets(needs):
         if solved & set(candidate):
             continue
-        fit = fit_projective(points[:, candidate], values[..., candidate])
+        here = points[:, candidate], values[..., candidate]
+        fit = fit_projective(*here) or fit_conformal(*here)
         if fit is not None:
             bases.append(ProjectiveBase(candidate, *fit))
             solved |= set(candidate)
@@ -273,7 +338,8 @@ def find_tower(fields: VectorFields, points: Tensor, nodes: int) -> Tower:
                 blocks.append(block)
                 solved |= set(group)
                 progress = True
-    return Tower(fields, bases, blocks, nodes)
+    multipliers = (_multiplier(fields, points, values, bases, block.coordinates) for block in blocks)
+    return Tower(fields, bases, blocks, nodes, [found for found in multipliers if found is not None])
 
 
 def _dependencies(jacobians: Tensor) -> list[frozenset[int]]:
@@ -326,7 +392,40 @@ def _affine_block(fields: VectorFields, points: Tensor, values: Tensor, group: t
     return AffineBlock(group, bool(a.abs().max() > _VANISHES * largest), bool(b.abs().max() > _VANISHES * largest))
 
 
-def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool] | None:
+def _multiplier(
+    fields: VectorFields,
+    points: Tensor,
+    values: Tensor,
+    bases: Sequence[ProjectiveBase],
+    group: tuple[int, ...],
+) -> Multiplier | None:
+    """The block of one coordinate as a multiplier, ``None`` if it is none."""
+    if len(group) > 1 or not bases:
+        return None
+    unit = torch.eye(len(fields), dtype=points.dtype)
+    coordinates = [x.unsqueeze(-1) for x in points.unbind(-1)]
+    (a,), (b,) = block_coefficients(fields, AffineBlock(group, True, True), unit.unbind(-1), coordinates)
+    size = max(1e-300, float(values[..., group[0]].abs().max()))
+    if min(float(a.abs().max()), float(b.abs().max())) > _VANISHES * size:
+        return None
+    adds = float(a.abs().max()) <= _VANISHES * size
+    goal = b if adds else a
+    rows = []  # of each base: the last rows of the matrices at the points, [p, n]
+    for base in bases:
+        lifted = base.lift(points[:, list(base.coordinates)])
+        rows.append(lifted @ base.matrices[:, -1, :-1].T + base.matrices[:, -1, -1])
+    features = torch.stack(rows, -1)
+    centred, wanted = features - features.mean(0), goal - goal.mean(0)
+    weights = torch.linalg.lstsq(centred.flatten(0, 1), wanted.flatten().unsqueeze(-1), driver="gelsd").solution[:, 0]
+    if float((centred @ weights - wanted).abs().max()) > _AFFINE * size:
+        return None
+    weights = _without_dust(weights * 12.0, torch.tensor(1e-10, dtype=weights.dtype)) / 12.0
+    constants = (goal - features @ weights).mean(0)
+    constants = torch.where(constants.abs() < 1e-11 * size, 0.0, constants)
+    return Multiplier(group[0], tuple(weights.tolist()), constants, adds)
+
+
+def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] | None:
     r"""Matrices of fields of the form :math:`a + B x + (c \cdot x) x`, by least squares; ``None`` if they are not.
 
     Args:
@@ -334,7 +433,7 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool] | None
         values: the fields there, ``[p, n, m]``.
 
     Returns:
-        Trace-free matrices ``[n, m + 1, m + 1]`` that act on (x, 1), and whether all c vanish.
+        Trace-free matrices ``[n, m + 1, m + 1]`` that act on (x, 1), whether all c vanish, and the map to (x, 1).
     """
     count, m = points.shape
     eye = torch.eye(m, dtype=points.dtype)
@@ -359,4 +458,78 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool] | None
     matrices[:, :m, m] = a
     matrices[:, m, :m] = -c
     trace = matrices.diagonal(dim1=-2, dim2=-1).mean(-1)
-    return matrices - trace[:, None, None] * torch.eye(m + 1, dtype=points.dtype), not bool((c != 0).any())
+    matrices = matrices - trace[:, None, None] * torch.eye(m + 1, dtype=points.dtype)
+    return matrices, not bool((c != 0).any()), Lift()
+
+
+def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] | None:
+    r"""Matrices of fields :math:`a + B x + 2 (\beta \cdot x) x - (x \cdot Q x) b` with :math:`\beta = Q b`.
+
+    Q is a nondegenerate quadratic form, of any signature, with :math:`B^T Q + Q B = \lambda Q`. On the light cone,
+    whose points :math:`(x, q, 1)` with :math:`q = x \cdot Q x` count up to factors, the fields are linear:
+    :math:`x' = B x - q b + a`, :math:`q' = \lambda q + 2 Q a \cdot x`, and the last row is :math:`-2 \beta`.
+
+    Args:
+        points: see `fit_projective`.
+        values: see `fit_projective`.
+
+    Returns:
+        As `fit_projective`; ``None`` if the fields are no such ones, or none of them has a quadratic part.
+    """
+    count, m = points.shape
+    n = values.shape[1]
+    rows, columns = torch.triu_indices(m, m)
+    design = torch.cat([torch.ones(count, 1, dtype=points.dtype), points, points[:, rows] * points[:, columns]], -1)
+    if m < 2 or count < 2 * design.shape[-1]:
+        return None
+    target = values.reshape(count, n * m)
+    solution = torch.linalg.lstsq(design, target).solution
+    size = values.abs().amax((0, 2)).clamp(min=1e-300)
+    missed = (design @ solution - target).abs().amax(0).reshape(n, m).amax(-1)
+    if bool((missed > 1e-9 * size + 1e-15 * values.abs().max()).any()):
+        return None
+    solution = _without_dust(solution.reshape(-1, n, m), 1e-11 * size[:, None])
+    a, b = solution[0], solution[1 : m + 1].permute(1, 2, 0)
+    quadratic = values.new_zeros(n, m, m, m)  # [field, component, j, k], symmetric
+    quadratic[:, :, rows, columns] = 0.5 * solution[m + 1 :].permute(1, 2, 0)
+    quadratic = quadratic + quadratic.mT
+    beta = quadratic.diagonal(dim1=1, dim2=2).sum(-1) / m
+    eye = torch.eye(m, dtype=points.dtype)
+    # the rest of the quadratic part is b Q, of which all fields together tell Q up to a factor
+    rest = beta[:, None, None, :] * eye[:, :, None] + beta[:, None, :, None] * eye[:, None, :] - quadratic
+    rank_one = rest.reshape(n * m, m * m)
+    if not bool(beta.any()):
+        return None
+    form = torch.linalg.svd(rank_one, full_matrices=False)[2][0].reshape(m, m)
+    form = 0.5 * (form + form.T)
+    form = _without_dust(form / form.flatten()[form.abs().argmax()], torch.tensor(1e-11, dtype=form.dtype))
+    if float(torch.linalg.cond(form)) > _DEGENERATE:
+        return None
+    return _light_cone(a, b, quadratic, beta, form, size)
+
+
+def _light_cone(
+    a: Tensor, b: Tensor, quadratic: Tensor, beta: Tensor, form: Tensor, size: Tensor
+) -> tuple[Tensor, bool, Lift] | None:
+    """The matrices of fields with these parts, if they are conformal for the form."""
+    n, m = a.shape
+    eye = torch.eye(m, dtype=a.dtype)
+    shift = beta @ torch.linalg.inv(form)
+    expected = beta[:, None, None, :] * eye[:, :, None] + beta[:, None, :, None] * eye[:, None, :]
+    expected = expected - torch.einsum("na,bc->nabc", shift, form)
+    moved = b.mT @ form
+    moved = moved + moved.mT
+    growth = 2.0 * b.diagonal(dim1=1, dim2=2).mean(-1)
+    missed = (expected - quadratic).abs().amax((1, 2, 3)) + (moved - growth[:, None, None] * form).abs().amax((1, 2))
+    if bool((missed > 1e-9 * size).any()):
+        return None
+    matrices = a.new_zeros(n, m + 2, m + 2)
+    matrices[:, :m, :m], matrices[:, :m, m], matrices[:, :m, m + 1] = b, -shift, a
+    matrices[:, m, :m], matrices[:, m, m] = 2.0 * a @ form, growth
+    matrices[:, m + 1, :m] = -2.0 * beta
+    return matrices - 0.5 * growth[:, None, None] * torch.eye(m + 2, dtype=a.dtype), False, Lift(form)
+
+
+def _without_dust(x: Tensor, size: Tensor) -> Tensor:
+    """Numbers within ``size`` of integers as integers."""
+    return torch.where((x - x.round()).abs() < size, x.round(), x)

@@ -1,0 +1,63 @@
+"""Habits of releases: one version and its notes, the same tools everywhere, old names that say the new ones."""
+
+import re
+import sys
+import tomllib
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+
+import trivgeo
+from trivgeo import _deprecation
+from trivgeo._deprecation import Renamed, old_names
+
+ROOT = Path(__file__).parents[1]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_a_version_has_its_notes() -> None:
+    notes = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert next(name for name in notes if name != "Unreleased") == VERSION
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == VERSION
+
+
+def test_commits_are_checked_by_the_linter_of_the_constraints() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    pinned = re.search(r"^ruff==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert [repo["rev"] for repo in hooks if "ruff" in repo["repo"]] == [f"v{pinned[1]}"]
+
+
+def test_forms_are_yaml_with_what_they_ask() -> None:
+    forms = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
+    asked = [form["name"] for form in forms if "body" in form]
+    assert len(asked) == 2
+    assert all(entry["attributes"]["label"] for form in forms for entry in form.get("body", []))
+
+
+class TestOldNames:
+    @pytest.fixture
+    def module(self, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+        monkeypatch.setattr(_deprecation, "_KNOWN", {})
+        module = types.ModuleType("once")
+        module.__getattr__ = old_names("once", {"Rotations": Renamed("trivgeo.groups.SO", until="9.9")})  # type: ignore[method-assign]
+        monkeypatch.setitem(sys.modules, "once", module)
+        return module
+
+    def test_is_the_new_one_and_warns_where_it_is_used(self, module: types.ModuleType) -> None:
+        said = r"once.Rotations is now trivgeo.groups.SO, and is gone in 9.9"
+        with pytest.warns(DeprecationWarning, match=said) as seen:
+            assert module.Rotations is trivgeo.groups.SO
+        assert seen[0].filename == __file__
+        with pytest.warns(DeprecationWarning, match=said):
+            exec("from once import Rotations", {})
+
+    def test_other_names_are_unknown(self, module: types.ModuleType) -> None:
+        with pytest.raises(AttributeError, match="module 'once' has no attribute 'Reflections'"):
+            _ = module.Reflections
+
+    def test_none_is_kept_longer_than_said(self, module: types.ModuleType) -> None:
+        assert _deprecation.overdue("9.8.3") == []
+        assert _deprecation.overdue("9.9.0") == _deprecation.overdue("10.0.0") == ["once.Rotations"]

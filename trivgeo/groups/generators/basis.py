@@ -1,0 +1,157 @@
+"""A basis of the span of vector fields in which structure constants are simple, whatever basis they were given in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import scipy.linalg
+import torch
+from torch import Tensor
+
+from trivgeo._random import integers
+from trivgeo.errors import AlgebraError
+from trivgeo.groups.exact import RationalAlgebra, reduced
+from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
+from trivgeo.groups.generators.symbolic import require_sympy
+
+__all__ = ["SimpleBasis", "evaluation_basis", "simple_basis"]
+
+Coefficients = Mapping[Any, Fraction]
+
+
+@dataclass(frozen=True)
+class SimpleBasis:
+    """Fields Y with the span of the given X.
+
+    Attributes:
+        vectors: the Y, vectors of expressions.
+        mixing: X in terms of Y, ``X = mixing Y``, ``[n, n]``.
+        algebra: the exact algebra, with the sign of the group, if the Y are polynomials with rational coefficients.
+    """
+
+    vectors: list[tuple[Any, ...]]
+    mixing: Tensor
+    algebra: RationalAlgebra | None
+
+
+def simple_basis(vectors: Sequence[Sequence[Any]], variables: Sequence[Any]) -> SimpleBasis | None:
+    """The fields themselves if each has a term that no other has; else those whose coefficients are row-reduced.
+
+    Returns:
+        ``None`` if a coefficient is not rational, or there is a linear relation between the fields.
+    """
+    n = len(vectors)
+    monomials: dict[Any, Any] = {}  # (component, key) to the expression of the function
+    rows = []
+    for vector in vectors:
+        row: dict[Any, Fraction] = {}
+        for component, entry in enumerate(vector):
+            for function, number in _terms(entry, variables):
+                if not number.is_Rational:
+                    return None
+                key = (component, function)
+                monomials.setdefault(key, function)
+                row[key] = row.get(key, Fraction(0)) + Fraction(int(number.p), int(number.q))
+        rows.append({key: x for key, x in row.items() if x})
+    keys = list(monomials)
+    owners = {key: [i for i, row in enumerate(rows) if key in row] for key in keys}
+    private = {owner[0]: key for key, owner in reversed(owners.items()) if len(owner) == 1}
+    if len(private) == n:
+        pivots = [private[i] for i in range(n)]
+        fields: list[tuple[Any, ...]] = [tuple(vector) for vector in vectors]
+        mixing = torch.eye(n, dtype=torch.float64)
+    else:
+        matrix, columns = reduced([row.get(key, Fraction(0)) for key in keys] for row in rows)
+        if len(matrix) < n:
+            return None
+        pivots = [keys[c] for c in columns]
+        mixing = torch.tensor([[float(row.get(p, 0)) for p in pivots] for row in rows], dtype=torch.float64)
+        rows = [{key: x for key, x in zip(keys, row, strict=True) if x} for row in matrix]
+        fields = [_expressions(row, len(variables)) for row in rows]
+    scales = [row[p] for row, p in zip(rows, pivots, strict=True)]
+    return SimpleBasis(fields, mixing, _algebra(fields, variables, pivots, scales))
+
+
+def _terms(expression: Any, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The terms of a sum: the factor that depends on the variables, and its coefficient."""
+    sp = require_sympy()
+    if expression.is_polynomial(*variables):
+        terms = sp.Poly(expression, *variables).terms()
+        return [(sp.Mul(*(x**k for x, k in zip(variables, m, strict=True))), c) for m, c in terms if c]
+    parts = (term.as_independent(*variables, as_Add=False) for term in sp.Add.make_args(sp.expand(expression)))
+    return [(function, number) for number, function in parts]
+
+
+def _expressions(row: Coefficients, count: int) -> tuple[Any, ...]:
+    sp = require_sympy()
+    parts: list[list[Any]] = [[] for _ in range(count)]
+    for (component, function), x in row.items():
+        parts[component].append(sp.Rational(x.numerator, x.denominator) * function)
+    return tuple(sp.Add(*part) for part in parts)
+
+
+def _algebra(
+    fields: Sequence[Sequence[Any]], variables: Sequence[Any], pivots: Sequence[Any], scales: Sequence[Fraction]
+) -> RationalAlgebra | None:
+    """Constants of polynomial fields: the coordinates of a bracket are its coefficients at the pivots.
+
+    ``None`` if the fields are no polynomials, or do not close.
+    """
+    sp = require_sympy()
+    if not all(entry.is_polynomial(*variables) for field in fields for entry in field):
+        return None
+    ring, *symbols = sp.ring(list(variables), sp.QQ)
+    n = len(fields)
+    polynomials = [[ring.from_expr(sp.sympify(entry)) for entry in field] for field in fields]
+    slopes = [[[p.diff(x) for x in symbols] for p in field] for field in polynomials]
+    places = [(component, tuple(sp.Poly(function, *variables).monoms()[0])) for component, function in pivots]
+    constants = [[[Fraction(0)] * n for _ in range(n)] for _ in range(n)]
+    for i, j in itertools.combinations(range(n), 2):
+        bracket = [
+            sum((x * d for x, d in zip(polynomials[i], slopes[j][a], strict=True) if x and d), ring.zero)
+            - sum((x * d for x, d in zip(polynomials[j], slopes[i][a], strict=True) if x and d), ring.zero)
+            for a in range(len(symbols))
+        ]
+        for k, (component, monomial) in enumerate(places):
+            number = bracket[component].get(monomial, ring.domain.zero)
+            if not number:
+                continue
+            value = Fraction(int(number.numerator), int(number.denominator)) / scales[k]
+            constants[i][j][k], constants[j][i][k] = -value, value  # the sign of the group
+            exact = ring.domain(value.numerator) / ring.domain(value.denominator)
+            bracket = [b - exact * p for b, p in zip(bracket, polynomials[k], strict=True)]
+        if any(bracket):
+            return None
+    return RationalAlgebra(constants)
+
+
+def evaluation_basis(fields: VectorFields, points: Tensor) -> Tensor:
+    """Weights ``[n, n]`` of a basis ``weights X`` whose values at n chosen places are those of unit vectors.
+
+    Such a basis is well conditioned whatever that of the X. Places are taken from a coarse grid where the fields are
+    finite, so that constants that are rational in some basis come out as small fractions.
+
+    Args:
+        fields: the X.
+        points: where else they are finite, ``[p, m]``.
+
+    Raises:
+        AlgebraError: the fields are dependent.
+    """
+    n, m = len(fields), fields.dim
+    generator = torch.Generator().manual_seed(0)
+    grid = 0.5 * integers(5, (8 * n, m), points, generator).double() - 1.0
+    for places in (grid, points):
+        values, derivatives = values_and_jacobians(fields, places)
+        finite = torch.isfinite(values).flatten(1).all(-1) & torch.isfinite(derivatives).flatten(1).all(-1)
+        table = values[finite].transpose(0, 1).reshape(n, -1)
+        if table.shape[-1] < n:
+            continue
+        _, triangle, order = scipy.linalg.qr(table.numpy(), mode="economic", pivoting=True)
+        if abs(triangle[n - 1, n - 1]) > 1e-9 * abs(triangle[0, 0]):
+            return torch.linalg.inv(table[:, torch.as_tensor(order[:n].copy())])
+    raise AlgebraError("fields: expected independent ones over R")
