@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from trivgeo._random import normal, streams_for
 from trivgeo.groups import LieGroup, SemidirectProduct, Translation
 
 BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-3}
@@ -23,6 +24,16 @@ def seeded(seed: int) -> torch.Generator:
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=seeded(seed), dtype=dtype)
+
+
+def streams(batch: int, seed: int) -> torch.Generator | None:
+    """The noise that an inverter gives data 0, ..., batch - 1 for a seeded generator."""
+    return streams_for(batch, torch.empty(0), seeded(seed))
+
+
+def noise(*shape: int, seed: int) -> Tensor:
+    """The first normal numbers of `streams`."""
+    return normal(shape, torch.empty(0, dtype=torch.float64), streams(shape[0], seed))
 
 
 def rand(*shape: int, seed: int = 0, low: float = 0.0, high: float = 1.0) -> Tensor:

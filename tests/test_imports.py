@@ -13,7 +13,7 @@ from trivgeo.errors import ConfigurationError
 ROOT = Path(__file__).parents[1]
 
 # What each part of the library may import, apart from itself. A new part is one more entry.
-BASE = {"checks", "_deprecation", "_numerics", "_random", "_tableau", "_text", "errors", "expressions"}
+BASE = {"checks", "_signatures", "_deprecation", "_numerics", "_random", "_tableau", "_text", "errors", "expressions"}
 ALLOWED = {
     "errors": set(),
     "_numerics": {"errors"},
@@ -22,7 +22,8 @@ ALLOWED = {
     "_deprecation": set(),
     "_text": set(),
     "checks": {"errors"},
-    "expressions": {"errors"},
+    "_signatures": {"checks", "errors"},
+    "expressions": {"errors", "_signatures"},
     "groups": BASE,
     "symmetry": BASE | {"groups"},
     "actions": BASE | {"groups"},

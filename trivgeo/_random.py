@@ -2,45 +2,221 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, ShapeError
 
-__all__ = ["choice", "integers", "keyed", "normal", "permutation", "seed", "uniform"]
+__all__ = [
+    "NoiseStreams",
+    "choice",
+    "common",
+    "integers",
+    "keyed",
+    "normal",
+    "permutation",
+    "replayed",
+    "seed",
+    "streams_for",
+    "uniform",
+]
+
+_STRIDE = 0x9E3779B97F4A7C15 - 2**64
+_FACTORS = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+_BITS = 52
+
+
+class NoiseStreams(torch.Generator):
+    r"""A source of noise with a stream of its own for each datum of a batch, in place of a generator.
+
+    The stream of a datum is a function of a key and of the number of the datum alone: its noise is the same in every
+    batch, at every place in it. What is drawn has the data as its first dimension; each draw takes the next numbers of
+    all streams. An `Inverter` that is given a generator makes such streams for data 0, ..., b - 1. To go through a
+    data set in batches of any size and order, with the same results:
+
+    ```python
+    for rows in torch.arange(len(data)).split(64):
+        inverter(data[rows], generator=NoiseStreams(rows, seed))
+    ```
+
+    The n-th number of a stream is a hash of its start plus n times an odd constant (SplitMix64, Steele, Lea and Flood
+    2014), the start a hash of key and number, all on 64-bit tensors; normal numbers are its quantiles in double
+    precision, rounded, so that both dtypes get the same noise. What is drawn by `torch.randn` and the like, instead of
+    by `GivenPosterior.normal`, is a function of key and batch.
+
+    Args:
+        index: the number of each datum, on the device of the noise.
+        key: integers of at least 0, such as a seed.
+
+    Raises:
+        ConfigurationError: the index is no tensor of integers, or the key holds something else.
+        ShapeError: the index has not one dimension.
+    """
+
+    def __new__(cls, index: Int[Tensor, " b"], *key: int) -> NoiseStreams:
+        """A generator on the device of the index."""
+        if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32):
+            raise ConfigurationError(f"index: expected a tensor of integers, got {index!r}")
+        if index.ndim != 1:
+            raise ShapeError(f"index: expected one number for each datum [b], got {list(index.shape)}")
+        return super().__new__(cls, index.device)  # type: ignore[call-arg]
+
+    def __init__(self, index: Int[Tensor, " b"], *key: int) -> None:
+        try:
+            word = int(_mixed(key).generate_state(1, np.uint64)[0])
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"key: expected integers of at least 0, got {key!r}") from error
+        self.manual_seed(word)
+        self._common = _hash(torch.tensor(word - 2**63, device=index.device))
+        self._starts = _hash(self._common + _STRIDE * index)
+        self._drawn = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.initial_seed(), vars(self))
+
+    def __len__(self) -> int:
+        """The number of data."""
+        return self._starts.numel()
+
+    def get_state(self) -> Tensor:
+        """What `set_state` takes to draw the same numbers again."""
+        return torch.cat([super().get_state(), torch.tensor([self._drawn]).view(torch.uint8)])
+
+    def set_state(self, state: Tensor) -> NoiseStreams:
+        """Go to where `get_state` was called."""
+        super().set_state(state[:-8])
+        self._drawn = int(state[-8:].clone().view(torch.int64))
+        return self
+
+    def common(self) -> NoiseStreams:
+        """One stream for all data together, which draws any shape."""
+        self._drawn += 1
+        return self._child(self._common, self._drawn)
+
+    def fork(self) -> NoiseStreams:
+        """Other streams of the same data."""
+        self._drawn += 1
+        return self._child(_hash(self._starts), self._drawn)
+
+    def at(self, number: int) -> NoiseStreams:
+        """Other streams by number: the same at every call."""
+        return self._child(self._starts, number)
+
+    def symmetric(self, shape: Sequence[int]) -> Tensor:
+        """Numbers in (-1, 1), in double precision.
+
+        Raises:
+            ShapeError: the first dimension is not that of the data.
+        """
+        lead = self._starts.ndim
+        if tuple(shape[:lead]) != tuple(self._starts.shape):
+            raise ShapeError(f"noise: expected a shape that begins with {len(self)} data, got {list(shape)}")
+        each = math.prod(shape[lead:])
+        place = torch.arange(self._drawn + 1, self._drawn + each + 1, device=self.device)
+        self._drawn += each
+        bits = _hash(self._starts.unsqueeze(-1) + _STRIDE * place).bitwise_right_shift_(64 - _BITS)
+        return bits.double().add_(0.5).mul_(2.0 ** (1 - _BITS)).reshape(tuple(shape))
+
+    def _child(self, start: Tensor, number: int) -> NoiseStreams:
+        other = NoiseStreams(torch.zeros(1, dtype=torch.long, device=self.device), self.initial_seed(), number)
+        other._starts = _hash(_hash(start) + number * torch.full_like(start, _STRIDE))
+        return other
+
+
+def _restored(seed: int, attributes: dict[str, Any]) -> NoiseStreams:
+    streams = NoiseStreams(torch.zeros(1, dtype=torch.long, device=attributes["_starts"].device), seed)
+    vars(streams).update(attributes)
+    return streams
+
+
+def _hash(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """A permutation of the 64-bit integers that looks random; shifts are those of unsigned numbers."""
+    for shift, factor in zip((30, 27), _FACTORS, strict=True):
+        x = (x ^ (x >> shift).bitwise_and_((1 << 64 - shift) - 1)).mul_(factor)
+    return x ^ (x >> 31).bitwise_and_((1 << 33) - 1)
+
+
+def streams_for(batch: int, like: Tensor, generator: torch.Generator | None) -> torch.Generator | None:
+    """Streams for a batch of data: those given, or of data 0, ..., b - 1 with a key from a generator.
+
+    Raises:
+        ShapeError: streams of another number of data.
+    """
+    if torch.compiler.is_compiling():  # a program keeps the random numbers of torch
+        return generator
+    _checked(generator, like)
+    if not isinstance(generator, NoiseStreams):
+        return NoiseStreams(torch.arange(batch, device=like.device), seed(like, generator))
+    if len(generator) != batch:
+        raise ShapeError(f"generator: expected streams of {batch} data, got {len(generator)}")
+    return generator
+
+
+def common(generator: torch.Generator | None) -> torch.Generator | None:
+    """A source of what all data share."""
+    return generator.common() if isinstance(generator, NoiseStreams) else generator
+
+
+def replayed(like: Tensor, generator: torch.Generator | None) -> Callable[[int], torch.Generator]:
+    """Generators by number, the same at every call."""
+    if isinstance(generator, NoiseStreams):
+        return generator.fork().at
+    first = seed(like, generator)
+    return lambda number: torch.Generator(like.device).manual_seed(first + number)
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal numbers in the dtype and on the device of ``like``."""
-    return torch.randn(tuple(shape), generator=_checked(generator, like), dtype=like.dtype, device=like.device)
+    source = _checked(generator, like)
+    if isinstance(source, NoiseStreams):
+        return source.symmetric(shape).erfinv_().mul_(math.sqrt(2.0)).to(like.dtype)
+    return torch.randn(tuple(shape), generator=source, dtype=like.dtype, device=like.device)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Numbers in [0, 1) in the dtype and on the device of ``like``."""
-    return torch.rand(tuple(shape), generator=_checked(generator, like), dtype=like.dtype, device=like.device)
+    source = _checked(generator, like)
+    if isinstance(source, NoiseStreams):
+        below_one = 1.0 - 0.5 * torch.finfo(like.dtype).eps
+        return source.symmetric(shape).add_(1.0).mul_(0.5).clamp_(max=below_one).to(like.dtype)
+    return torch.rand(tuple(shape), generator=source, dtype=like.dtype, device=like.device)
 
 
 def integers(high: int, shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Integers from 0 to ``high - 1``, with repetition."""
-    return torch.randint(high, tuple(shape), generator=_checked(generator, like), device=like.device)
+    source = _checked(generator, like)
+    if isinstance(source, NoiseStreams):
+        return source.symmetric(shape).add_(1.0).mul_(0.5 * high).long().clamp_(max=high - 1)
+    return torch.randint(high, tuple(shape), generator=source, device=like.device)
 
 
-def permutation(number: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The integers from 0 to ``number - 1`` in a random order, ``[number]``."""
-    return torch.randperm(number, generator=_checked(generator, like), device=like.device)
+def permutation(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The places 0, ..., n - 1 of a tensor in a random order, in its shape; in streams each datum keeps its own."""
+    source, number = _checked(generator, like), math.prod(shape)
+    if isinstance(source, NoiseStreams):
+        order = source.symmetric(shape).reshape(len(source), number // max(1, len(source))).argsort(-1)
+        first = order.shape[1] * torch.arange(len(source), device=like.device)
+        return (order + first.unsqueeze(-1)).reshape(tuple(shape))
+    return torch.randperm(number, generator=source, device=like.device).reshape(tuple(shape))
 
 
 def seed(like: Tensor, generator: torch.Generator | None) -> int:
     """A seed for generators that are to be made again."""
-    return int(integers(2**62, (), like, generator))
+    return int(torch.randint(2**62, (), generator=_checked(generator, like), device=like.device))
 
 
 def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
     """``number`` indices for each row of probabilities ``[b, n]``, with repetition, ``[b, number]``."""
-    return torch.multinomial(weights, number, replacement=True, generator=_checked(generator, weights))
+    cumulative = weights.double().cumsum(-1)
+    drawn = uniform((len(weights), number), cumulative, generator) * cumulative[:, -1:]
+    # from the right: an index of probability zero is never chosen
+    return torch.searchsorted(cumulative, drawn, right=True).clamp(max=weights.shape[-1] - 1)
 
 
 def keyed(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -50,9 +226,13 @@ def keyed(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
         key: integers of at least 0, such as a seed and the number of a batch.
         device: of the generator.
     """
-    # the CPU generator takes 32 bits; SeedSequence mixes the key into them, and does not see zeros at its end
-    state = int(np.random.SeedSequence((len(key), *key)).generate_state(1)[0])
-    return torch.Generator(device).manual_seed(state)
+    # the CPU generator takes 32 bits
+    return torch.Generator(device).manual_seed(int(_mixed(key).generate_state(1)[0]))
+
+
+def _mixed(key: Sequence[int]) -> np.random.SeedSequence:
+    """Mixes integers; by itself it does not see zeros at their end."""
+    return np.random.SeedSequence((len(key), *key))
 
 
 def _checked(generator: torch.Generator | None, like: Tensor) -> torch.Generator | None:

@@ -15,6 +15,7 @@ from trivgeo.errors import ConfigurationError
 __all__ = [
     "check_choice",
     "check_count",
+    "check_device",
     "check_dtype",
     "check_fraction",
     "check_positive",
@@ -50,7 +51,9 @@ def check_fraction(name: str, value: float) -> float:
 def check_choice(name: str, value: T, choices: Iterable[T]) -> T:
     """Return ``value`` if it is one of ``choices``, else raise `ConfigurationError`."""
     choices = list(choices)
-    if value not in choices:
+    # values of other kinds than the choices, such as arrays, may not be comparable
+    comparable = not isinstance(value, Tensor | np.ndarray)
+    if not any(value is known or (comparable and type(value) is type(known) and value == known) for known in choices):
         raise ConfigurationError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 
@@ -91,6 +94,8 @@ def promoted(**tensors: Tensor) -> tuple[Tensor, ...]:
     Raises:
         ConfigurationError: they are on several devices.
     """
+    if not tensors:
+        raise ConfigurationError("expected tensors, got none")
     first, *others = tensors.values()
     if any(x.device != first.device for x in others):
         places = ", ".join(f"{name} on {x.device}" for name, x in tensors.items())
@@ -101,6 +106,15 @@ def promoted(**tensors: Tensor) -> tuple[Tensor, ...]:
     for x in others:
         dtype = torch.promote_types(dtype, x.dtype)
     return tuple(x.to(dtype) for x in tensors.values())
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Raise `ConfigurationError` unless tensors can be made on this device; ``None`` is torch's default."""
+    if device is not None and not isinstance(device, torch.device):
+        try:
+            torch.empty(0, device=device)
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:  # torch's, one for each kind of fault
+            raise ConfigurationError(f"device: expected one that is there, got {device!r}: {error}") from error
 
 
 def check_dtype(dtype: torch.dtype | None) -> None:

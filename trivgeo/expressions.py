@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from trivgeo._signatures import check_calls
 from trivgeo.errors import ConfigurationError
 
 __all__ = ["FUNCTIONS", "exact", "parse_equations", "parse_expression", "require_sympy"]
@@ -75,7 +76,7 @@ def exact(value: Any, what: str = "value", functions: Iterable[str] = ()) -> Any
         return _rational(float(str(value)))
     try:
         expression = sp.sympify(value, strict=True)
-    except sp.SympifyError as error:
+    except (sp.SympifyError, TypeError, ValueError) as error:  # the last two of arrays and tensors
         raise ConfigurationError(f"{what}: expected a number, text or SymPy expression, got {value!r}") from error
     if not isinstance(expression, sp.Expr | sp.Equality):
         raise ConfigurationError(f"{what}: expected a number, text or SymPy expression, got {value!r}")
@@ -376,3 +377,6 @@ def require_sympy() -> ModuleType:
             "symbolic input needs SymPy, which is not installed: pip install 'trivgeo[symbolic]'"
         ) from error
     return sympy
+
+
+check_calls(__name__, __all__)

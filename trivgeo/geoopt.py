@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.func import jvp, vjp
 
 from trivgeo._numerics import Constant
-from trivgeo.errors import ConfigurationError
+from trivgeo._signatures import check_calls
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 
 __all__ = ["GroupManifold", "RiemannianAdam"]
@@ -77,7 +78,11 @@ class GroupManifold(geoopt.Manifold):
 
     def trivialize(self, x: Tensor, u: Tensor) -> Tensor:
         """The algebra vector ``[*batch, dim]`` of a tangent vector at x (of its projection, in general)."""
-        x, u = torch.broadcast_tensors(*_plain(x, u))
+        x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
+        try:
+            x, u = torch.broadcast_tensors(x, u)
+        except RuntimeError as error:
+            raise ShapeError(f"expected x and u that broadcast, got {list(x.shape)} and {list(u.shape)}") from error
         inverse = self.group.inverse(x)
         # tangents of zeros, not none: torch evaluates absent ones through slow Python code
         moved = jvp(self.group.compose, (inverse, x.contiguous()), (torch.zeros_like(inverse), u.contiguous()))[1]
@@ -85,7 +90,9 @@ class GroupManifold(geoopt.Manifold):
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The tangent vector at x of an algebra vector ``[*batch, dim]``."""
-        (x,) = _plain(x)
+        (x,) = _plain(self.group.check_elements(x, "x"))
+        if v.shape[-1:] != (self.group.dim,):
+            raise ShapeError(f"v: expected algebra vectors [*batch, {self.group.dim}], got {list(v.shape)}")
         shape = self.group.element_shape
         direction = (v @ self._basis.like(v)).unflatten(-1, shape)
         x, direction = torch.broadcast_tensors(x, direction)
@@ -157,7 +164,7 @@ class GroupManifold(geoopt.Manifold):
 
     def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
         """The gradient of the metric from the derivative by element coordinates: trivialized gradient, moved to x."""
-        x, u = _plain(x, u)
+        x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         pull = vjp(lambda y: self.group.compose(x, y), e)[1]
         return self.tangent(x, pull(u)[0].flatten(-self.ndim) @ self._basis.like(x).mT)
@@ -242,7 +249,10 @@ class GroupManifold(geoopt.Manifold):
 
     def _batch(self, size: Any) -> tuple[int, ...]:
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-        self._assert_check_shape(shape, "size")
+        try:
+            self._assert_check_shape(shape, "size")
+        except ValueError as error:  # geoopt's
+            raise ShapeError(str(error)) from error
         return shape[: len(shape) - self.ndim]
 
 
@@ -251,6 +261,10 @@ class RiemannianAdam(geoopt.optim.RiemannianAdam):
 
     Loading a state makes PyTorch turn the integer step counter into a float32 tensor, and bias corrections computed
     from it differ in the seventh digit from those of the run that was not interrupted. Here it stays an integer.
+
+    Raises:
+        TypeError: as torch's optimisers for parameters that are none.
+        ValueError: as torch's for settings out of their range.
     """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -271,3 +285,6 @@ class RiemannianAdam(geoopt.optim.RiemannianAdam):
 def _plain(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Without geoopt's tensor subclass, which transforms of torch.func do not take (geoopt#221)."""
     return tuple(t.as_subclass(Tensor) for t in tensors)
+
+
+check_calls(__name__, __all__)

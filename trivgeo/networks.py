@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trivgeo.errors import CheckpointError
 
-__all__ = ["Network", "NetworkFile", "class_path", "initialise", "read_file", "write_file"]
+__all__ = ["Network", "NetworkFile", "check_weights", "class_path", "initialise", "read_file", "write_file"]
 
 
 class Network(nn.Module, ABC):
@@ -177,10 +177,10 @@ def read_file(path: str | Path) -> NetworkFile:
     """Read a safetensors file, on the CPU; nothing in it is run.
 
     Raises:
-        CheckpointError: the file is missing or unreadable.
+        CheckpointError: the file is missing or unreadable, or a tensor in it holds NaN or infinity.
     """
     path = Path(path)
-    if not path.exists():
+    if not path.is_file():
         raise CheckpointError(f"{path}: expected a readable safetensors file, there is none")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -188,4 +188,20 @@ def read_file(path: str | Path) -> NetworkFile:
             tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: expected a readable safetensors file: {error}") from error
-    return NetworkFile(path, header, tensors)
+    return NetworkFile(path, header, check_weights(path, tensors))
+
+
+def check_weights(source: object, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was read if all numbers in it are finite: a network of others predicts NaN, or one class for all.
+
+    Args:
+        source: where it comes from, for the message.
+        tensors: by name; what is no tensor is left alone.
+
+    Raises:
+        CheckpointError: a tensor holds NaN or infinity.
+    """
+    for name, x in tensors.items():
+        if isinstance(x, Tensor) and (bad := int((~torch.isfinite(x)).sum())):
+            raise CheckpointError(f"{source}: expected finite weights, got {bad} NaN or infinite numbers in {name}")
+    return dict(tensors)

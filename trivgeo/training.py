@@ -24,7 +24,7 @@ import trivgeo
 from trivgeo._random import keyed
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import ConfigurationError
-from trivgeo.networks import Network, write_file
+from trivgeo.networks import Network, check_weights, write_file
 
 try:
     import lightning.pytorch as pl
@@ -145,7 +145,12 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         checkpoint["seconds_spent"] = self._spent + time.monotonic() - self._began
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on with the time spent."""
+        """Go on with the time spent.
+
+        Raises:
+            CheckpointError: weights are NaN or infinite.
+        """
+        check_weights("checkpoint", checkpoint["state_dict"])
         self._spent = checkpoint.get("seconds_spent", 0.0)
 
     def on_train_end(self) -> None:

@@ -17,10 +17,10 @@ from tasks.images.testsets import ImageProblems
 from tasks.images.vae import VAE
 from tasks.inverters import finished
 from tasks.results import Row, ShardedTest, writer_of
-from tasks.seeds import generator_of
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion import DataEnergy, FramedEnergy, Inverter, Stage, TestTimeEquivariant
+from trivgeo.sde import NoiseStreams
 
 
 class ImageInversion(ShardedTest):
@@ -98,7 +98,7 @@ class ImageInversion(ShardedTest):
             writer.write(rows, batch.number)
 
     def _invert(self, batch: ImageProblems) -> list[Row]:
-        generator = generator_of(batch.seed, batch.number, device=self.device)
+        generator = NoiseStreams(batch.place.to(self.device), batch.seed)
         start = time.perf_counter()
         result = self.equivariant.inverter(batch.image, generator=generator)
         with torch.no_grad():

@@ -14,13 +14,12 @@ from tasks.images.figures import draw_image
 from tasks.images.laws import TransformationLaw
 from tasks.images.testsets import ImageProblems
 from tasks.results import ShardedTest, writer_of
-from tasks.seeds import generator_of
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
 from trivgeo.inversion import TIED, PosteriorEnergy
-from trivgeo.sde import Schedule
+from trivgeo.sde import NoiseStreams, Schedule
 
 
 class UniformRotation(TransformationLaw):
@@ -33,6 +32,10 @@ class UniformRotation(TransformationLaw):
         """Rotations, which do not depend on the images."""
         turns = torch.stack([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
         return self.group.exp(2 * math.pi * turns)
+
+
+_TOGETHER = 2048
+"""Images whose energies are evaluated at once: their gradients take about a gigabyte."""
 
 
 class RotationPosterior(ShardedTest):
@@ -75,7 +78,8 @@ class RotationPosterior(ShardedTest):
         self.energy = energy
         self.action = ImageWarp(SO(2))
         self.schedule = schedule
-        self.inverter = TIED(self.action, energy, schedule, steps, num_mc, num_samples, temperature, None)
+        sampler = TIED(self.action, energy, schedule, steps, num_mc, num_samples, temperature, None)
+        self.inverter = sampler.replace(max_evaluations=_TOGETHER)
         self.temperature = check_positive("temperature", temperature)
         self.angles = check_count("angles", angles)
         self.bins = check_count("bins", bins)
@@ -90,7 +94,7 @@ class RotationPosterior(ShardedTest):
             return
         grid = self.grid.to(batch.image)
         density = self.exact(batch.image)
-        generator = generator_of(batch.seed, batch.number, device=self.device)
+        generator = NoiseStreams(batch.place.to(self.device), batch.seed)
         result = self.inverter(batch.image, generator=generator)
         sampled = self.action.group.log(result.elements).squeeze(-1).remainder(2 * math.pi)
         width = 2 * math.pi / self.bins

@@ -23,6 +23,7 @@ from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
 from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
+from trivgeo.sde import NoiseStreams
 
 _CALIBRATION_POINTS = 81  # of a grid, about
 
@@ -109,7 +110,7 @@ class OperatorInversion(ShardedTest):
             grid = [round(_CALIBRATION_POINTS ** (1 / axes))] * axes
             clean = self.equation.inputs(held_out, self.num_sensors, grid)
             clean = OperatorInput(*(part.to(self.device) for part in clean))
-            generator = self._generator(0)
+            generator = generator_of(0, device=self.device)
             action = OperatorAction(group.action())
             scale = calibrated_scale(
                 action, self.energy, clean, step=self.calibrate, unit=self.calibration_unit, generator=generator
@@ -128,7 +129,7 @@ class OperatorInversion(ShardedTest):
         action = equivariant.inverter.action
         assert isinstance(action, OperatorAction)
         start = time.perf_counter()
-        result = equivariant.inverter(batch.x, generator=self._generator(batch.seed, 0))
+        result = equivariant.inverter(batch.x, generator=self._noise(batch, 0))
         inversion_seconds = (time.perf_counter() - start) / len(batch.solution)
         with torch.no_grad():
             inverted = equivariant.predict(batch.x, result)
@@ -192,14 +193,14 @@ class OperatorInversion(ShardedTest):
         assert self.equivariant is not None
         predictions = {"equivariance error without inversion": (floor, alone)}
         for name, other in (("equivariance error", 1), ("equivariance error, same noise", 0)):
-            result = self.equivariant.inverter(batch.canonical, generator=self._generator(batch.seed, other))
+            result = self.equivariant.inverter(batch.canonical, generator=self._noise(batch, other))
             with torch.no_grad():
                 predictions[name] = (self.equivariant.predict(batch.canonical, result), inverted)
         unknowns = len(self.equation.domain.unknowns)
         return {name: equivariance_error(action, batch.elements, *pair, unknowns) for name, pair in predictions.items()}
 
-    def _generator(self, *key: int) -> torch.Generator:
-        return generator_of(*key, device=self.device)
+    def _noise(self, batch: OperatorProblems, number: int) -> NoiseStreams:
+        return NoiseStreams(torch.arange(len(batch.solution), device=self.device), batch.seed, number)
 
     def _draw(
         self,

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.helpers import assert_relative, randn, random_elements
 from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operator_action
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action, BurgersSymmetry, HeatSymmetry, LieGroup, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, TestTimeEquivariant
 
@@ -67,6 +67,35 @@ class TestPrediction:
         for ensemble in ("best", "mean"):
             model = TestTimeEquivariant(lambda x: x.query[..., 0], inverter, ensemble=ensemble)
             assert torch.isnan(model(clean_problems(1))).all(), ensemble
+
+    @pytest.mark.parametrize("ensemble", ["best", "mean"])
+    def test_nothing_found_for_one_of_several(self, ensemble: Literal["best", "mean"]) -> None:
+        """Also where the network makes a number of everything; the others are as they were."""
+        inverter, elements, x = translations()
+        energies = torch.tensor([[3.0, 1.0, 2.0], [math.inf, math.nan, math.inf]], dtype=torch.float64)
+        without = Known(inverter.action, elements, energies)
+        seen: list[Tensor] = []
+
+        def network(y: Tensor) -> Tensor:
+            seen.append(y)
+            return y.nan_to_num().square().sum((1, 2))
+
+        prediction = TestTimeEquivariant(network, without, ensemble=ensemble)(x)
+        assert prediction.isnan().tolist() == [False, True]
+        assert_relative(prediction[0], TestTimeEquivariant(network, inverter, ensemble=ensemble)(x)[0], 1e-13)
+        assert ensemble == "mean" or torch.equal(seen[0][1], x[1])  # of the datum as given
+        result = without.result
+        assert result.found.tolist() == [True, False]
+        assert result.best().isnan().flatten(1).all(1).tolist() == [False, True]
+        assert result.restore(x).isnan().flatten(1).all(1).tolist() == [False, True]
+
+    def test_labels_cannot_say_that_nothing_was_found(self) -> None:
+        inverter, elements, x = translations()
+        model = TestTimeEquivariant(lambda y: y.sum((1, 2)) > 0, inverter)
+        assert model(x).dtype == torch.bool
+        nothing = Known(inverter.action, elements, torch.full_like(ENERGIES, math.inf))
+        with pytest.raises(DomainError, match="hypothesis for each datum, got none for 2 of 2"):
+            model.predict(x, nothing.result)
 
     def test_exactly_equivariant_with_the_true_transformation(self) -> None:
         """f(g.x) = g.f(x) when the inverter returns g times the inverse of what it returns for x."""

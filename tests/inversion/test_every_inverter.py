@@ -13,22 +13,28 @@ from torch import Tensor
 from tests.helpers import random_elements, seeded
 from tests.inversion.problems import DOMAIN, clean_problems, operator_action
 from trivgeo.actions import ImageWarp
+from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, Affine
 from trivgeo.inversion import (
     ITS,
     TIED,
+    Choose,
     DataEnergy,
+    Descend,
     FoCal,
     FramedEnergy,
+    FunctionEnergy,
     GradientDescent,
     InversionResult,
     Inverter,
     KineticLangevin,
     LieLAC,
+    Noise,
     PosteriorEnergy,
+    Propose,
     RandomSearch,
 )
-from trivgeo.sde import GeometricSchedule
+from trivgeo.sde import GeometricSchedule, NoiseStreams
 
 Make = Callable[[Action, DataEnergy], Inverter]
 
@@ -96,10 +102,61 @@ def test_lowers_the_energy_and_counts(make: Make, problem: Callable[[], tuple[Ac
     before = PosteriorEnergy(action, energy, x)(identity)[:, 0]
     counted = Counted(energy)
     inverter = make(action, counted)
-    result: InversionResult = inverter(x, generator=seeded(0))
+    result: InversionResult = inverter(x, generator=seeded(5))
     assert bool((result.best_energy() < before).all()), (result.best_energy(), before)
     assert float(result.best_energy().mean()) < 0.7 * float(before.mean())
     assert counted.asked == 3 * (result.energy_evaluations + result.gradient_evaluations)
     again = PosteriorEnergy(action, energy, x)(result.elements)
     torch.testing.assert_close(result.energies, again, rtol=1e-4, atol=1e-5)
-    assert torch.equal(inverter(x, generator=seeded(0)).elements, result.elements)
+    assert torch.equal(inverter(x, generator=seeded(5)).elements, result.elements)
+
+
+def shapes() -> tuple[Action, DataEnergy, Tensor]:
+    """Many small data: triangles that were moved, and the squared distance to the one at rest."""
+    triangle = torch.tensor([[0.6, 0.1], [-0.5, 0.4], [0.0, -0.7]], dtype=torch.float64)
+    action = Affine(2, scale=0.5).action()
+    energy = FunctionEnergy(lambda z: (z - triangle).square().sum((-2, -1)))
+    return action, energy, action(random_elements(action.group, 64, std=0.5, seed=4), triangle)
+
+
+SMALL: dict[str, Make] = {
+    "published": lambda a, e: TIED(a, e, None, 2, 2, 3, published=True),
+    "search": lambda a, e: TIED(a, e, None, 3, 2, 4, keep_seen=True, pruning=[(0.5, 2)]).then(Descend(2)),
+    "LieLAC": lambda a, e: LieLAC(a, e, 3, 0.05, 3),
+    "KineticLangevin": lambda a, e: KineticLangevin(a, e, 3, 0.05, 3, temperature=0.01),
+    "FoCal": lambda a, e: FoCal(a, e, 3, 1, 0.3, 0.7),
+    "ITS": lambda a, e: ITS(a, e, 6, 3, 2),
+    "RandomSearch": lambda a, e: RandomSearch(a, e, 70, 4, 0.5),
+    "GradientDescent": lambda a, e: GradientDescent(a, e, 4, 0.05, 3),
+    "resample": lambda a, e: RandomSearch(a, e, 9, 8, 0.5).then(Choose(5, "resample", 0.1)),
+    "proposals": lambda a, e: Inverter(a, e, [Propose(RandomSearch(a, e, 9, 2, 0.5)), Noise(time=0.5)]),
+}
+
+
+@pytest.mark.parametrize("method", SMALL)
+def test_a_datum_alone_and_in_any_batch(method: str) -> None:
+    """Batch sizes 1, 7 and 64, in order or not, split or sharded, with or without a bound of memory: one result."""
+    if method == "FoCal" and importlib.util.find_spec("botorch") is None:
+        pytest.skip("botorch is not installed")
+    action, energy, x = shapes()
+    inverter = SMALL[method](action, energy)
+    whole = inverter(x, generator=NoiseStreams(torch.arange(64), 7))
+
+    def check(index: Tensor, found: InversionResult) -> None:
+        torch.testing.assert_close(found.elements, whole.elements[index], rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(found.energies, whole.energies[index], rtol=1e-7, atol=1e-7)
+
+    shuffled = torch.randperm(64, generator=seeded(1))
+    for index in (*shuffled[:8].split(7), shuffled[8::2]):
+        check(index, inverter(x[index], generator=NoiseStreams(index, 7)))
+    check(torch.arange(9), inverter.replace(max_evaluations=5)(x[:9], generator=NoiseStreams(torch.arange(9), 7)))
+    # a generator gives one key: the first data of a batch are found as they are without the others
+    many, few = (inverter(x[:count], generator=seeded(2)) for count in (7, 2))
+    torch.testing.assert_close(many.elements[:2], few.elements, rtol=1e-7, atol=1e-7)
+    assert not torch.equal(many.elements, whole.elements[:7]) or method == "ITS"
+
+
+def test_streams_of_other_data() -> None:
+    action, energy, x = shapes()
+    with pytest.raises(ShapeError, match="expected streams of 3 data, got 2"):
+        RandomSearch(action, energy, 4, 1)(x[:3], generator=NoiseStreams(torch.arange(2), 0))

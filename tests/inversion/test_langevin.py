@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import affine_line, assert_relative, seeded
+from tests.helpers import affine_line, assert_relative, seeded, streams
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo import sde
 from trivgeo.errors import ConfigurationError
@@ -84,7 +84,7 @@ class TestRun:
         settings = {"friction": 0.7, "temperature": 0.3}
         result = KineticLangevin(problem.action, problem, 12, 0.05, 3, **settings)(problem.x, generator=seeded(3))
         process = sde.UnderdampedLangevin(group, PosteriorEnergy(problem.action, problem, problem.x), **settings)
-        generator = seeded(3)
+        generator = streams(2, 3)
         start = process.start(group.identity(2, 3, dtype=torch.float64), generator=generator)
         final = sde.solve(process, start, [0.05 * m for m in range(13)], generator=generator).final
         assert_relative(result.elements, final.elements, 1e-9, event=2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.helpers import assert_relative, randn, seeded
+from tests.helpers import assert_relative, noise, randn, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, Action, Affine, Translation
 from trivgeo.inversion import (
@@ -196,9 +196,9 @@ class TestSides:
         action, x = group.action(), randn(1, 4, 2)
         schedule = GeometricSchedule(0.05, 0.05)
         for side in ("restored", "given"):
-            noise = Inverter(action, None, [Noise(schedule, 1, side=side)])  # type: ignore[arg-type]
-            moved = noise(x, initial=g, generator=seeded(1)).elements
-            v = 0.05 * torch.randn(1, 1, 3, generator=seeded(1), dtype=torch.float64)
+            noised = Inverter(action, None, [Noise(schedule, 1, side=side)])  # type: ignore[arg-type]
+            moved = noised(x, initial=g, generator=seeded(1)).elements
+            v = 0.05 * noise(1, 1, 3, seed=1)
             if side == "restored":
                 expected = action(group.exp(-v), action(group.inverse(g), x.unsqueeze(1)))
             else:

@@ -1,5 +1,6 @@
 """Actions on data that are more than points."""
 
+from trivgeo._signatures import check_calls
 from trivgeo.actions.augment import augment
 from trivgeo.actions.cloud import PointCloud
 from trivgeo.actions.field import Field, Grid, resample
@@ -19,3 +20,5 @@ __all__ = [
     "interpolate",
     "resample",
 ]
+
+check_calls(__name__, __all__)

@@ -1,5 +1,6 @@
 """Lie groups whose elements are plain tensors, and their actions on points."""
 
+from trivgeo._signatures import check_calls
 from trivgeo.groups.action import Action, JetAction, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
@@ -74,3 +75,11 @@ __all__ = [
     "sphere_from_rotation",
     "sphere_to_rotation",
 ]
+
+# elements, vectors and points are checked where they are made tensors of one dtype and device
+_OPERATIONS = (
+    *("__call__", "identity", "exp", "log", "compose", "inverse", "retract", "perturb", "Ad", "log_modular", "has_log"),
+    *("project", "left_jacobian", "right_jacobian", "is_valid", "jacobian", "log_abs_det_jacobian", "batch_shape"),
+    *("ad", "bracket", "trace_ad_like", "to_natural", "from_natural", "operator_from_natural", "check_elements"),
+)
+check_calls(__name__, __all__, but=_OPERATIONS)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trivgeo._numerics import in_single, jvp, log_abs_det
 from trivgeo._random import normal
-from trivgeo.checks import check_count, check_dtype, check_tensor, promoted
+from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import _fingerprint
 from trivgeo.groups._geometry import exponential_mean
@@ -392,7 +392,7 @@ class LieGroup(ABC):
 
         Not Haar-uniform: see `random_haar`.
         """
-        _check_batch(batch, dtype)
+        _check_batch(batch, dtype, device)
         v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)
         return self.exp(std * v)
 
@@ -409,7 +409,7 @@ class LieGroup(ABC):
         Raises:
             ConfigurationError: the group is not compact (or not known to be, see `is_compact`), so that it has none.
         """
-        _check_batch(batch, dtype)
+        _check_batch(batch, dtype, device)
         return in_single(
             lambda like: self._random_haar(batch, like, generator), self.identity(dtype=dtype, device=device)
         )
@@ -494,16 +494,17 @@ def _checked_batch(identity: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        _check_batch(batch, dtype)
+        _check_batch(batch, dtype, device)
         return identity(self, *batch, dtype=dtype, device=device)
 
     return checked
 
 
-def _check_batch(batch: Sequence[int], dtype: torch.dtype | None) -> None:
+def _check_batch(batch: Sequence[int], dtype: torch.dtype | None, device: torch.device | str | None) -> None:
     for size in batch:
         check_count("batch", size, 0)
     check_dtype(dtype)
+    check_device(device)
 
 
 def _check_broadcast(*batches: torch.Size) -> None:

@@ -84,8 +84,15 @@ class InhomogeneousGroup(LieGroup):
 
     def join(self, a: Tensor, b: Tensor) -> Tensor:
         """The element ``x -> a x + b``; batches broadcast."""
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-1])
-        return torch.cat([a.expand(*batch, -1, -1), b.expand(*batch, -1).unsqueeze(-1)], -1)
+        try:
+            batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-1])
+            a, b = a.expand(*batch, self.size, self.size), b.expand(*batch, self.size)
+        except RuntimeError as error:
+            raise ShapeError(
+                f"a, b: expected [*batch, {self.size}, {self.size}] and [*batch, {self.size}], got {list(a.shape)} and "
+                f"{list(b.shape)}"
+            ) from error
+        return torch.cat([a, b.unsqueeze(-1)], -1)
 
     def homogeneous(self, g: Tensor) -> Tensor:
         """The matrix ``[[A, b], [0, 1]]``, ``[*batch, n + 1, n + 1]``."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.checks import check_count
+from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import kernel, transform_points
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -45,6 +46,8 @@ class MatrixGroup(LieGroup):
         scale: Scale = None,
         algebra: LieAlgebra | None = None,
     ) -> None:
+        if basis.ndim != 3 or basis.shape[-1] != basis.shape[-2] or 0 in basis.shape:
+            raise ShapeError(f"basis: expected square matrices [n, k, k], got {list(basis.shape)}")
         algebra = LieAlgebra.from_matrices(basis, names) if algebra is None else algebra
         self.size = basis.shape[-1]
         self._kernel = kernel(self.size)

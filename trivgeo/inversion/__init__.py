@@ -1,5 +1,6 @@
 """Inversion of unknown transformations, and test-time equivariance by it."""
 
+from trivgeo._signatures import check_calls
 from trivgeo.inversion.amortized import AmortizedInverter, Denoise
 from trivgeo.inversion.backbones import (
     ImageBackbone,
@@ -128,3 +129,5 @@ __all__ = [
     "check_energy",
     "consistency_loss",
 ]
+
+check_calls(__name__, __all__)

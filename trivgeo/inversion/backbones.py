@@ -386,6 +386,7 @@ def backbone_for(action: Action, x: Any) -> NoiseNetwork:
 
 @backbone_for.register
 def _(action: ImageWarp, x: Tensor) -> NoiseNetwork:
+    action.check_data(x)
     flat = x.movedim(1, 0).flatten(1)
     return ImageBackbone(action.group.dim, x.shape[1:], mean=flat.mean(1).tolist(), std=_spread(flat).tolist())
 
@@ -393,12 +394,14 @@ def _(action: ImageWarp, x: Tensor) -> NoiseNetwork:
 @backbone_for.register(PointAction)
 @backbone_for.register(PointCloud)
 def _(action: PointAction | PointCloud, x: Tensor) -> NoiseNetwork:
+    action.check_data(x)
     flat = x.movedim(-1, 0).flatten(1)
     return PointsBackbone(action.group.dim, x.shape[-1], mean=flat.mean(1).tolist(), std=_spread(flat).tolist())
 
 
 @backbone_for.register
 def _(action: OperatorAction, x: OperatorInput) -> NoiseNetwork:
+    action.check_data(x)
     if (x.query.shape[-1], x.initial.shape[-1]) != (2, 3):
         raise ConfigurationError(
             f"backbone: expected one for problems with {x.query.shape[-1] - 1} x and "

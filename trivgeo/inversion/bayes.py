@@ -11,6 +11,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from botorch.generation.gen import gen_candidates_torch
 from botorch.models import SingleTaskGP
 from botorch.optim.fit import fit_gpytorch_mll_scipy
+from einops import rearrange
 from gpytorch.kernels import RBFKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -117,9 +118,9 @@ def _likelihood(model: SingleTaskGP) -> ExactMarginalLogLikelihood:
 def _starting_points(x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
     """Random points, and points around the incumbents, ``[p, b, 1, d]``."""
     batch, _, dim = x.shape
-    anywhere = uniform((_RANDOM_POINTS, batch, dim), x, generator)
-    incumbent = torch.take_along_dim(x, y.argmax(1)[:, None, None], 1).squeeze(1)
+    anywhere = uniform((batch, _RANDOM_POINTS, dim), x, generator)
+    incumbent = torch.take_along_dim(x, y.argmax(1)[:, None, None], 1)
     reach = _NEAREST * torch.logspace(0, 1, _NEAR_POINTS, _FARTHEST / _NEAREST, dtype=x.dtype, device=x.device)
-    noise = normal((_NEAR_POINTS, batch, dim), x, generator)
-    near = incumbent + reach[:, None, None] * noise
-    return torch.cat([anywhere, near.clamp(0.0, 1.0)]).unsqueeze(2)
+    noise = normal((batch, _NEAR_POINTS, dim), x, generator)
+    near = incumbent + reach[:, None] * noise
+    return rearrange(torch.cat([anywhere, near.clamp(0.0, 1.0)], 1), "b p d -> p b 1 d")

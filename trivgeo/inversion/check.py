@@ -209,7 +209,7 @@ class _Probe:
 def _some(posterior: Posterior, clean: Any, seed: int) -> Any:
     """A few of the data."""
     first: Tensor = pytree.tree_leaves(clean)[0]
-    index = permutation(len(first), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
+    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
     x = pytree.tree_map(lambda leaf: leaf[index], clean)
     posterior.given(x)
     return x

@@ -10,10 +10,10 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import check_action, rows_like
+from trivgeo.inversion.posterior import check_action, rows_like, where_rows
 from trivgeo.inversion.result import InversionResult
 
 __all__ = ["TestTimeEquivariant"]
@@ -23,7 +23,8 @@ class TestTimeEquivariant(nn.Module):
     r"""A pretrained network made equivariant without training: :math:`\tilde f(x) = g \cdot f(g^{-1} \cdot x)`.
 
     g comes from an `Inverter`; since the posterior is equivariant, so is the law of the prediction
-    (Kim et al. 2026, prop. 3.2).
+    (Kim et al. 2026, prop. 3.2). Where no hypothesis can be undone the prediction is NaN, and `InversionResult.found`
+    says so.
 
     Args:
         network: batch of data to batch of outputs.
@@ -69,9 +70,25 @@ class TestTimeEquivariant(nn.Module):
         return self.predict(x, self.inverter(x, generator=generator))
 
     def predict(self, x: Any, result: InversionResult) -> Tensor:
-        """The prediction from hypotheses found before."""
+        """The prediction from hypotheses found before.
+
+        Raises:
+            ShapeError: the result is not of these data.
+            DomainError: none was found for some datum, and the network's outputs cannot be NaN.
+        """
+        batch = self.inverter.action.batch_shape(x)
+        if batch != result.energies.shape[:1]:
+            raise ShapeError(f"x: expected the {len(result.energies)} data that were inverted, got batch {list(batch)}")
+        found = result.found
         if self.ensemble == "best":
-            return self._predict(x, result.best())
+            unit = self.inverter.action.group.identity(dtype=result.elements.dtype, device=found.device)
+            output = self._predict(x, where_rows(found, result.best(), unit))
+            if output.is_floating_point() or output.is_complex():
+                return where_rows(found, output, torch.nan)
+            if not bool(found.all()):
+                missing = int((~found).sum())
+                raise DomainError(f"x: expected a hypothesis for each datum, got none for {missing} of {len(found)}")
+            return output
         hypotheses = result.energies.shape[1]
         repeated = pytree.tree_map(lambda leaf: repeat(leaf, "b ... -> (b k) ...", k=hypotheses), x)
         outputs = self._predict(repeated, rearrange(result.elements, "b k ... -> (b k) ..."))

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from trivgeo.checks import check_type
-from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.errors import CheckpointError
 from trivgeo.groups import Action
 from trivgeo.inversion.backbones import NoiseNetwork
 from trivgeo.inversion.learned import LearnedScore
@@ -52,20 +52,23 @@ def score_of(file: NetworkFile, action: Action, backbone: nn.Module | None = Non
     entry = file.entry("score")
     try:
         known = action.group.matches(entry["group"])
-    except (ConfigurationError, KeyError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{name}: expected the group of a score in the header: {error}") from error
     if not known:
         raise CheckpointError(
             f"{name}: expected a score on {action.group!r}, got one on another group, of dimension "
             f"{entry['group']['dim']}"
         )
-    score = LearnedScore(
-        action.with_scale(entry["scale"]),
-        GeometricSchedule(*entry["schedule"]),
-        network,
-        noise_steps=entry["noise_steps"],
-        lowest_time=entry["lowest_time"],
-        carried=entry["carried"],
-        prepare=network.reduced if isinstance(network, NoiseNetwork) else None,
-    )
+    try:
+        score = LearnedScore(
+            action.with_scale(entry["scale"]),
+            GeometricSchedule(*entry["schedule"]),
+            network,
+            noise_steps=entry["noise_steps"],
+            lowest_time=entry["lowest_time"],
+            carried=entry["carried"],
+            prepare=network.reduced if isinstance(network, NoiseNetwork) else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{name}: expected a score in the header, got {entry}: {error!r}") from error
     return score.eval()

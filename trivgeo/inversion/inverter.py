@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
+from trivgeo._random import streams_for
 from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
@@ -144,7 +145,8 @@ class Inverter(nn.Module):
 
         Args:
             x_tilde: data of the action, with one batch dimension b.
-            generator: see `Stage`.
+            generator: the source of noise; every datum gets a stream of its own from it, so that it is found alone what
+                is found in a batch. Data 0, ..., b - 1 unless it is a `trivgeo.sde.NoiseStreams`.
             initial: the elements that the first stage is given, ``[b, K, *element_shape]``; default the identity.
 
         Raises:
@@ -153,11 +155,12 @@ class Inverter(nn.Module):
         """
         # gradients by torch.func need no graph of what happens outside of them
         with torch.inference_mode(False), torch.no_grad(), self._bar() as on_step:
-            x = pytree.tree_map(lambda leaf: leaf.clone() if leaf.is_inference() else leaf, x_tilde)
+            x = pytree.tree_map(_usable, x_tilde)
             given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
+            noise = streams_for(given.batch, given.like, generator)
             for stage in self.stages:
-                population = stage(given, population, generator)
+                population = stage(given, population, noise)
             end = population.evaluated(given)
         return InversionResult(
             self.action,
@@ -219,6 +222,11 @@ def check_stage(stage: StageLike) -> StageLike:
             f"stages: expected a Stage, or a function (posterior, population, generator) to a population, got {stage!r}"
         )
     return stage
+
+
+def _usable(leaf: Any) -> Any:
+    """A tensor that was made under inference_mode, as one that gradients may be taken by."""
+    return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
 
 
 def _beginning(given: GivenPosterior, initial: Tensor | None) -> Population:

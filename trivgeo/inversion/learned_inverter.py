@@ -21,7 +21,7 @@ from trivgeo.inversion.files import describe, score_of
 from trivgeo.inversion.inverter import Inverter, StageLike, networks_of
 from trivgeo.inversion.law import Law, noise_between, spread_of
 from trivgeo.inversion.learned import LearnedScore
-from trivgeo.inversion.posterior import Posterior, check_batch
+from trivgeo.inversion.posterior import Posterior, check_action, check_batch
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.stages import Noise, Start
 from trivgeo.networks import read_file, write_file
@@ -209,6 +209,7 @@ class LearnedInverter(Inverter):
         Raises:
             CheckpointError: the file is missing or unreadable, holds no learned inverter, or one of another group.
         """
+        check_action(action)
         file = read_file(path)
         entry = file.entry("inverter")
         try:
@@ -216,7 +217,7 @@ class LearnedInverter(Inverter):
             inverter = cls(
                 action, rank_by, steps=entry["steps"], num_hypotheses=entry["num_hypotheses"], stepper=stepper
             )
-        except (KeyError, ConfigurationError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected how to invert in the header, got {entry}: {error}") from error
         return inverter._with_score(score_of(file, action, backbone))
 

@@ -12,7 +12,7 @@ from scipy.spatial import KDTree
 from torch import Tensor, nn
 
 from trivgeo._text import Described
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.energy import CurvedEnergy
@@ -77,7 +77,7 @@ class LeastSquares(nn.Module, CurvedEnergy):
         Raises:
             ShapeError: the function returns no ``[batch, q]`` or ``[batch, q, n]``.
         """
-        r = self.function(x)
+        r = check_tensor("residuals", self.function(x))
         if r.ndim not in (2, 3):
             raise ShapeError(f"residuals: expected [batch, q] or [batch, q, n], got {list(r.shape)}")
         return (r.unsqueeze(-1) if r.ndim == 2 else r) / self.std
@@ -147,6 +147,8 @@ class Trimmed(Described):
 
     def __call__(self, squares: Float[Tensor, "batch q"]) -> Float[Tensor, "batch q"]:
         """The losses."""
+        if squares.shape[-1] == 0:
+            raise ShapeError(f"squares: expected at least one for each datum, got {list(squares.shape)}")
         number = max(1, round(self.keep * squares.shape[-1]))
         bound = squares.detach().kthvalue(number, dim=-1, keepdim=True).values
         return torch.where(squares <= bound, squares, 0.0)
@@ -226,6 +228,8 @@ class NearestPoints(nn.Module):
 
     def nearest(self, x: Float[Tensor, "*batch n"]) -> Int[Tensor, "*batch"]:
         """Which point of the reference is nearest to each point: by a tree on the CPU, by all distances elsewhere."""
+        if x.shape[-1] != self.reference.shape[-1]:
+            raise ShapeError(f"x: expected points [..., {self.reference.shape[-1]}], got {list(x.shape)}")
         x = x.detach().nan_to_num()
         if x.device.type == "cpu":
             return torch.from_numpy(self._tree.query(x.double().numpy())[1]).reshape(x.shape[:-1])

@@ -66,10 +66,12 @@ class PosteriorEnergy(Described):
 
     def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
         """The same, no more than ``bound`` at once."""
+        check_bound(bound)
         self._check(g)
         return in_blocks(self._evaluate, self.action.group, g, self._data, bound)
 
     def _check(self, g: Tensor) -> None:
+        self.action.group.check_elements(g)
         shape = self.action.group.batch_shape(g)
         if len(shape) < 1 or shape[0] != self.batch:
             raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
@@ -254,7 +256,7 @@ class GivenPosterior(Described):
         self.network_evaluations += networks
 
     def normal(self, *shape: int, generator: torch.Generator | None) -> Tensor:
-        """Standard normal numbers like the data."""
+        """Standard normal numbers like the data, ``[b, ...]``."""
         return normal(shape, self.like, generator)
 
     def step(self) -> None:
@@ -308,9 +310,9 @@ def in_blocks(
         bound: ``None`` for all at once.
     """
     shape = group.batch_shape(g)
-    if bound is None or shape.numel() <= bound:
-        return f(g, x)
     chains = shape[1:].numel()
+    if bound is None or shape.numel() <= bound or chains == 0:
+        return f(g, x)
     g = g.reshape(shape[0], chains, *group.element_shape)
     data, together = max(1, bound // chains), min(chains, bound)
     rows = []
@@ -336,8 +338,11 @@ def one_per_datum(name: str, values: Tensor, shape: torch.Size) -> Tensor:
     """``[batch]`` in the shape of the chains.
 
     Raises:
-        ShapeError: it is anything else.
+        ConfigurationError: it is no tensor.
+        ShapeError: it is of another shape.
     """
+    if not isinstance(values, Tensor):
+        raise ConfigurationError(f"{name}: expected a function to a tensor, got {values!r:.200}")
     if values.shape != (shape.numel(),):
         raise ShapeError(f"{name}: expected one number per datum [{shape.numel()}], got {list(values.shape)}")
     return values.reshape(shape)
@@ -398,8 +403,8 @@ def rows_like(mask: Tensor, x: Tensor) -> Tensor:
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
 
 
-def where_rows(mask: Tensor, x: Tensor, other: Tensor) -> Tensor:
-    """``x`` in the rows ``[b, k]`` of ``mask``, else ``other``."""
+def where_rows(mask: Tensor, x: Tensor, other: Tensor | float) -> Tensor:
+    """``x`` in the rows ``[b, ...]`` of ``mask``, else ``other``."""
     return torch.where(rows_like(mask, x), x, other)
 
 

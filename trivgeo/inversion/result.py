@@ -15,7 +15,7 @@ from trivgeo._text import Described
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.modes import Modes, modes_of
-from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like
+from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like, where_rows
 
 __all__ = ["InversionResult", "Population"]
 
@@ -158,13 +158,13 @@ class InversionResult:
         return self._ranked().argmin(-1)
 
     def best(self) -> Tensor:
-        """The elements of lowest energy, ``[b, *element_shape]``; see `found`."""
+        """The elements of lowest energy, ``[b, *element_shape]``; NaN where none was `found`."""
         index = self.best_index()
         rows = torch.arange(index.shape[0], device=index.device)
-        return self.elements[rows, index]
+        return where_rows(self.found, self.elements[rows, index], torch.nan)
 
     def restore(self, x: Any) -> Any:
-        """The given data with the best transformation undone, ``g^-1 . x``.
+        """The given data with the best transformation undone, ``g^-1 . x``; NaN where none was `found`.
 
         Raises:
             ShapeError: the data are not those that were inverted, as many and of that shape.

@@ -1,5 +1,6 @@
 """Solvers for periodic evolution equations, and random initial conditions: fields to train and test on."""
 
+from trivgeo._signatures import check_calls
 from trivgeo.pde.equations import Burgers, Heat, KdV, KuramotoSivashinsky, SpectralEquation, Vorticity
 from trivgeo.pde.random_fields import FourierSeries, GaussianField
 from trivgeo.pde.solver import Modes, solve
@@ -16,3 +17,5 @@ __all__ = [
     "Vorticity",
     "solve",
 ]
+
+check_calls(__name__, __all__)

@@ -55,6 +55,7 @@ class GaussianField:
 
     def sample(self, count: int, generator: torch.Generator) -> FourierSeries:
         """Draw `count` fields, float64."""
+        check_count("count", count, 0)
         deviations = self.deviations()
         return FourierSeries(deviations * normal((count, 2, self.modes), deviations, generator), self.length)
 

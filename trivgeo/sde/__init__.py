@@ -1,5 +1,7 @@
 """Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics."""
 
+from trivgeo._random import NoiseStreams
+from trivgeo._signatures import check_calls
 from trivgeo.sde.adaptive import AdaptiveSolution, DormandPrince5, solve_adaptive
 from trivgeo.sde.denoising import (
     AncestralStep,
@@ -94,6 +96,7 @@ __all__ = [
     "NoisePaths",
     "NoiseReplay",
     "NoiseSample",
+    "NoiseStreams",
     "NormalLaw",
     "PhasePoint",
     "PopulationWeights",
@@ -142,3 +145,5 @@ __all__ = [
     "trivialized_grad_and_value",
     "uniform_grid",
 ]
+
+check_calls(__name__, __all__)

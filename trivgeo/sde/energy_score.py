@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from trivgeo._random import integers, permutation
+from trivgeo._random import common, integers, permutation
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import LieGroup
@@ -123,7 +123,10 @@ class EnergyScore(Score):
             log_modular: log lambda of the noise samples, broadcastable to ``[*batch, N]``.
         """
         group = self.kernel.group
+        group.check_elements(g)
         batch, rank = group.batch_shape(g), len(group.element_shape)
+        if not group.batch_shape(group.check_elements(inverse_w, "inverse_w")):
+            raise ShapeError(f"inverse_w: expected [*batch, N, ...], got {list(inverse_w.shape)}")
         number = inverse_w.shape[inverse_w.ndim - rank - 1]
         lifted = g.unsqueeze(len(batch)).expand(*batch, number, *group.element_shape)
 
@@ -163,7 +166,8 @@ class _RunScore(Score):
 
     def __init__(self, score: EnergyScore, run: Run) -> None:
         self._score = score
-        self._generator = run.generator
+        # what several data share comes from no stream of theirs
+        self._generator = common(run.generator) if score.shared_noise else run.generator
         times = [t for t in run.times if t > 0.0]
         self._paths = self._draw(run, times) if times else None
 
@@ -193,7 +197,7 @@ class _RunScore(Score):
         return draw(
             *batch,
             times=times,
-            generator=run.generator,
+            generator=self._generator if score.pool is None else common(run.generator),
             dtype=run.dtype,
             device=run.device,
             antithetic=score.antithetic,
@@ -209,6 +213,6 @@ class _RunScore(Score):
             first = integers(pool // 2, (*chains, (number + 1) // 2), like, generator)
             return torch.cat([first, first[..., : number // 2] + (pool + 1) // 2], -1)
         if not antithetic:
-            return permutation(math.prod(batch), like, generator).reshape(batch)
-        rows = permutation(math.prod(chains), like, generator)
-        return (rows.unsqueeze(-1) * number + torch.arange(number, device=like.device)).reshape(batch)
+            return permutation(batch, like, generator)
+        rows = permutation(chains, like, generator)
+        return rows.unsqueeze(-1) * number + torch.arange(number, device=like.device)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 
@@ -45,7 +46,7 @@ def trivialized_grad_and_value(
     batch = group.batch_shape(g)
 
     def total(v: Tensor) -> tuple[Tensor, Tensor]:
-        values = f(group.perturb(g, v))
+        values = check_tensor("f", f(group.perturb(g, v)))
         if values.shape != batch:
             raise ShapeError(f"f: expected one number per element {list(batch)}, got {list(values.shape)}")
         return values.sum(), values

@@ -244,20 +244,19 @@ class GroupDiffusion(nn.Module):
             group: the group it is on, with its scale.
 
         Raises:
-            CheckpointError: the file is none of these, or its model is on another group.
+            CheckpointError: the file is none of these, or its model is on another group, or its weights are not finite.
         """
         file = read_file(path)
         header = file.entry(_ENTRY)
         try:
             fits = group.matches(header["group"]) and group.scale.tolist() == header["scale"]
             width, depth = header["shape"]
-            kind, seed, settings = header["kind"], header["seed"], header["settings"]
+            model = cls(group, header["kind"], header["seed"], width=width, depth=depth)
+            model.settings = dict(header["settings"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if not fits:
             raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
-        model = cls(group, kind, seed, width=width, depth=depth)
-        model.settings = settings
         like = group.random(8, std=0.1, generator=torch.Generator().manual_seed(0))
         model.law = fit_terminal_law(group, like)  # of its shape
         return file.fill(model)
@@ -265,7 +264,7 @@ class GroupDiffusion(nn.Module):
     def _adapt(self, data: Tensor) -> None:
         """Levels of noise, the terminal law, the scales of the network."""
         generator = torch.Generator(data.device).manual_seed(self.seed)
-        rows = data[permutation(len(data), data, generator)[:_ROWS]]
+        rows = data[permutation((len(data),), data, generator)[:_ROWS]]
         if len(rows) < _ROWS:
             rows = rows.repeat(_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_ROWS]
         if self.kind == "flow":

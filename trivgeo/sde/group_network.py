@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 
 __all__ = ["GroupNetwork"]
@@ -57,6 +58,9 @@ class GroupNetwork(nn.Module):
 
     def standardise(self, g: Tensor) -> None:
         """Take mean and spread of the entries from elements ``[m, *element_shape]``."""
+        self.group.check_elements(g)
+        if len(self.group.batch_shape(g)) != 1:
+            raise ShapeError(f"g: expected elements [m, ...], got {list(g.shape)}")
         if not self._plain:
             return
         entries = g.flatten(1)[:, self._plain]
@@ -65,6 +69,11 @@ class GroupNetwork(nn.Module):
 
     def forward(self, g: Tensor, level: Float[Tensor, "*batch"], momentum: Tensor | None = None) -> Tensor:
         """See `GroupNetwork`."""
+        self.group.check_elements(g)
+        if level.shape != (batch := self.group.batch_shape(g)):
+            raise ShapeError(f"level: expected one for each of {list(batch)}, got {list(level.shape)}")
+        if self.sees_momentum is (momentum is None):
+            raise ConfigurationError(f"momentum: expected {'some' if self.sees_momentum else 'none'}, got {momentum!r}")
         flat = g.flatten(-len(self.group.element_shape))
         features = []
         if self._periodic:

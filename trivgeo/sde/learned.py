@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from trivgeo._numerics import jvp
 from trivgeo.checks import check_count
-from trivgeo.errors import DomainError
+from trivgeo.errors import DomainError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.denoising import noise_with_target
 from trivgeo.sde.schedule import Schedule, Time, check_time
+from trivgeo.sde.score import check_drift
 
 __all__ = ["ScoreNetwork", "denoising_loss", "implicit_loss"]
 
@@ -44,10 +45,14 @@ def denoising_loss(
     """
     if not isinstance(t, Tensor) and check_time(t) == 0.0:
         raise DomainError("t: expected a time above zero, got 0")
+    group.check_elements(clean, "clean")
+    if isinstance(t, Tensor) and t.shape not in ((), group.batch_shape(clean)):
+        raise ShapeError(f"t: expected one time for each of {list(group.batch_shape(clean))}, got {list(t.shape)}")
     rows = torch.as_tensor(schedule.variance(0.0, t), dtype=clean.dtype, device=clean.device)
     rows = rows.expand(group.batch_shape(clean))
     noise = noise_with_target(group, rows, steps=steps, generator=generator)
-    return (rows * ((score(group.compose(clean, noise.elements), t) - noise.target) ** 2).sum(-1)).mean()
+    g = group.compose(clean, noise.elements)
+    return (rows * ((check_drift(score(g, t), group, g, "score") - noise.target) ** 2).sum(-1)).mean()
 
 
 def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: Tensor, t: float) -> Tensor:
@@ -60,7 +65,7 @@ def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: 
         score: see `denoising_loss`, also for ``group`` and ``t``.
         g: a sample of p_t, ``[*batch, *element_shape]``.
     """
-    s = score(g, t)
+    s = check_drift(score(g, t), group, g, "score")
     zero = torch.zeros_like(s)
     divergence = torch.zeros_like(s[..., 0])
     for i in range(group.dim):
@@ -100,6 +105,7 @@ class ScoreNetwork(nn.Module):
         super().__init__()
         check_count("width", width)
         check_count("depth", depth)
+        check_count("frequencies", frequencies)
         self.group = group
         self.schedule = schedule
         self.data_std = data_std

@@ -14,10 +14,12 @@ from torch import Tensor
 from trivgeo._random import uniform
 from trivgeo._text import Described
 from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups import DirectProduct, LieGroup, Translation
 from trivgeo.sde.adaptive import solve_adaptive
 from trivgeo.sde.process import TrivializedSDE, check_noiseless
 from trivgeo.sde.schedule import ConstantSchedule
+from trivgeo.sde.score import check_drift
 
 __all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDivergence", "flow_likelihood", "with_vectors"]
 
@@ -109,6 +111,8 @@ class HutchinsonDivergence(Divergence):
 
     def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
         """With the signs drawn."""
+        if self.directions is not None and any(not 0 <= i < like.shape[-1] for i in self.directions):
+            raise ConfigurationError(f"directions: expected some of {like.shape[-1]}, got {list(self.directions)}")
         signs = torch.where(uniform((self.probes, *like.shape), like, generator) < 0.5, -1.0, 1.0).to(like.dtype)
         if self.directions is not None:
             chosen = torch.zeros_like(signs)
@@ -118,7 +122,7 @@ class HutchinsonDivergence(Divergence):
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
         """The mean over the probes."""
-        value = field(g)
+        value = check_drift(field(g), group, g, "field")
         zero = torch.zeros_like(value)
         ready = self if self._signs is not None else self.prepare(value, None)
         assert isinstance(ready, HutchinsonDivergence)

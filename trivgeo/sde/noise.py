@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._random import normal, seed
+from trivgeo._random import normal, replayed
 from trivgeo._text import Described
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
@@ -201,8 +201,7 @@ class NoiseReplay(Described):
         antithetic: bool,
     ) -> None:
         self._kernel, self._nodes, self._batch, self._antithetic = kernel, list(nodes), batch, antithetic
-        self._device = like.device
-        self._seed = seed(like, generator)
+        self._generators = replayed(like, generator)
         self._position = 0
         self._w = kernel.group.identity(*batch, dtype=like.dtype, device=like.device)
         self._log_modular = torch.zeros(batch, dtype=like.dtype, device=like.device)
@@ -223,9 +222,8 @@ class NoiseReplay(Described):
         return self._w, self._log_modular
 
     def _step(self, index: int, sign: float) -> None:
-        generator = torch.Generator(self._device).manual_seed(self._seed + index)
         start, end = self._nodes[index], self._nodes[index + 1]
-        v = self._kernel._increment(self._batch, self._w, start, end, generator, self._antithetic)
+        v = self._kernel._increment(self._batch, self._w, start, end, self._generators(index), self._antithetic)
         self._w, self._log_modular = self._kernel._move(self._w, self._log_modular, sign * v)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, DomainError
 
 __all__ = ["ConstantSchedule", "CosineSchedule", "GeometricSchedule", "LinearSchedule", "Schedule"]
@@ -163,6 +163,7 @@ class ConstantSchedule(Schedule):
 def check_time(t: Time) -> Time:
     """Return ``t`` if it lies in [0, 1], else raise `DomainError`; of a tensor, NaN where it does not."""
     if isinstance(t, Tensor):
+        check_tensor("t", t)
         return torch.where((t >= 0.0) & (t <= 1.0), t, math.nan)
     if not 0.0 <= t <= 1.0:
         raise DomainError(f"t: expected a time in [0, 1], got {t}")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import DirectProduct, LieGroup
 
 __all__ = ["HaarLaw", "NormalLaw", "TerminalLaw", "fit_terminal_law"]
@@ -79,6 +79,9 @@ class NormalLaw(TerminalLaw):
         self, group: LieGroup, centre: Tensor, mean: Float[Tensor, " n"], factor: Float[Tensor, "n n"]
     ) -> None:
         super().__init__()
+        group.check_elements(centre, "centre")
+        if mean.shape != (group.dim,):
+            raise ShapeError(f"mean: expected an algebra vector [{group.dim}], got {list(mean.shape)}")
         self._group = group
         for name, value in (("centre", centre), ("mean", mean), ("factor", factor)):
             self.register_buffer(name, value.detach().clone())
@@ -143,7 +146,13 @@ def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0) -> Te
         samples: elements ``[m, *element_shape]``; the normal law has their mean and covariance, in logarithms about
             their `group_mean`.
         widen: factor on its standard deviations.
+
+    Raises:
+        ShapeError: there are fewer than two samples, or they are no elements.
     """
+    group.check_elements(samples, "samples")
+    if len(group.batch_shape(samples)) != 1 or len(samples) < 2:
+        raise ShapeError(f"samples: expected at least two elements [m, ...], got {list(samples.shape)}")
     if group.is_compact:
         return HaarLaw(group).to(samples)
     if isinstance(group, DirectProduct) and group.scale.ndim == 1:

@@ -1,0 +1,85 @@
+"""Weights that are not finite are refused by name wherever weights are read; so are headers that lack an entry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from tasks.checkpoints import load_checkpoint, save_checkpoint
+from tasks.images.pose import PoseNetwork
+from tests.inversion.circle import Perceptron, untrained
+from trivgeo.errors import CheckpointError
+from trivgeo.groups import SO, Torus
+from trivgeo.inversion import LearnedInverter
+from trivgeo.networks import read_file, write_file
+from trivgeo.sde import GroupDiffusion
+from trivgeo.sde.terminal import fit_terminal_law
+
+Load = Callable[[Path], object]
+
+
+def network(path: Path) -> Load:
+    save_checkpoint(PoseNetwork(2, (1, 8, 8, 10), (4,), 8), path, {})
+    return lambda path: load_checkpoint(PoseNetwork, str(path))
+
+
+def backbone(path: Path) -> Load:
+    write_file(Perceptron(4, 2, 8), path, {})
+    return lambda path: read_file(path).fill(Perceptron(4, 2, 8))
+
+
+def inverter(path: Path) -> Load:
+    score = untrained()
+    LearnedInverter(score.action, num_hypotheses=1)._with_score(score).save(path)
+    return lambda path: LearnedInverter.load(path, score.action, backbone=untrained().backbone)
+
+
+def diffusion(path: Path) -> Load:
+    model = GroupDiffusion(Torus(2), width=8, depth=1)
+    model.law, model.settings = fit_terminal_law(Torus(2), Torus(2).random(8)), {"widest": 1.0}
+    model.save(path)
+    return lambda path: GroupDiffusion.load(path, Torus(2))
+
+
+@pytest.mark.parametrize("make", [network, backbone, inverter, diffusion], ids=lambda make: make.__name__)
+def test_files(make: Callable[[Path], Load], tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+    load = make(path)
+    load(path)
+    with safe_open(path, framework="pt") as file:
+        header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    for value in (torch.nan, torch.inf, -torch.inf):
+        for name, whole in tensors.items():
+            if whole.is_floating_point() and whole.numel():
+                broken = whole.clone()
+                broken.view(-1)[-1] = value
+                save_file({**tensors, name: broken}, path, metadata=header)
+                with pytest.raises(CheckpointError, match=f"expected finite weights, got 1 .* in {name}"):
+                    load(path)
+    for key, text in (header or {}).items():
+        entry = json.loads(text) if text.startswith("{") else {}
+        broken_entries = [{k: v for k, v in entry.items() if k != left_out} for left_out in entry]
+        if make is not network or key == "architecture":  # metadata are what somebody wrote
+            for other in [*broken_entries, *({**entry, k: None} for k in entry)]:
+                save_file(tensors, path, metadata={**(header or {}), key: json.dumps(other)})
+                try:
+                    load(path)
+                except CheckpointError as error:
+                    assert str(path) in str(error)  # noqa: PT017
+    save_file(tensors, path)
+    if make is not backbone:
+        with pytest.raises(CheckpointError):
+            load(path)
+
+
+def test_groups_of_other_dimension(tmp_path: Path) -> None:
+    load = diffusion(tmp_path / "some.safetensors")
+    load(tmp_path / "some.safetensors")
+    with pytest.raises(CheckpointError, match="another group"):
+        GroupDiffusion.load(tmp_path / "some.safetensors", SO(3))

@@ -1,0 +1,272 @@
+"""Bad arguments of public callables are explained by their annotations, in one place for all of them.
+
+What an annotation says, `make test-shapes` holds the library to; here callers are held to it.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Literal, TypeVar, Union
+
+import jaxtyping
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo.checks import check_tensor
+from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
+
+__all__ = ["check_calls", "checked"]
+
+Fits = Callable[[Any], bool]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RAW = (TypeError, AttributeError, ValueError, LookupError, RuntimeError, AssertionError)
+_SPECIAL = ("__init__", "__call__")
+
+
+def check_calls(package: str, names: Iterable[str], *, but: Collection[str] = ()) -> None:
+    """Let the public callables of a package explain bad arguments, see `checked`.
+
+    Args:
+        package: its name; it is called where all names are defined.
+        names: of classes, with their methods, and functions.
+        but: methods that are left as they are, since they check by other means, or are called in inner loops.
+    """
+    for name in names:
+        thing = getattr(sys.modules[package], name)
+        if inspect.isfunction(thing):
+            for module in (package, thing.__module__):  # where it is found when a pickle is read
+                setattr(sys.modules[module], name, checked(thing))
+        elif isinstance(thing, type) and not issubclass(thing, Exception):
+            for kind in thing.__mro__:
+                if kind.__module__.startswith("trivgeo"):
+                    _check_class(kind, but)
+
+
+def _check_class(kind: type, but: Collection[str]) -> None:
+    for name, member in list(vars(kind).items()):
+        # a record holds what it is given
+        record = name == "__init__" and dataclasses.is_dataclass(kind) and "__post_init__" not in dir(kind)
+        if name not in but and not record and (name in _SPECIAL or not name.startswith("_")):
+            if isinstance(member, classmethod | staticmethod):
+                setattr(kind, name, type(member)(checked(member.__func__)))
+            elif inspect.isfunction(member):
+                setattr(kind, name, checked(member))
+
+
+def checked(function: F) -> F:
+    """The function, whose arguments are checked by their annotations when it raises an error that is none of ours.
+
+    What works is called at no cost, but for constructors, whose arguments are checked in any case, since what they keep
+    is used later; a typed error of its own comes first. Sizes that share a name, as n in
+    ``Float[Tensor, "n n"]``, must agree, also between arguments. Arrays and lists that were no tensors are made
+    tensors, and the function is called again. An error that no argument explains is raised as it is: it came from a
+    function that was handed over, say.
+    """
+    if inspect.unwrap(function) is not function:
+        return function
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+
+    @functools.cache
+    def rules() -> dict[str, _Rule]:
+        hints = typing.get_type_hints(function, localns=_Names(function.__globals__))
+        unchecked = {p.name for p in parameters if p.kind is p.VAR_KEYWORD} | {"return"}
+        found = {name: _Rule(name, hint) for name, hint in hints.items() if name not in unchecked}
+        return {name: rule for name, rule in found.items() if rule.fits is not None}
+
+    def fitted(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        known, sizes = rules(), dict[str, Any]()
+        values = list(arguments)
+        for place, value in enumerate(values):
+            name = positional[place] if place < len(positional) else rest
+            if name in known:
+                values[place] = known[name](value, sizes)
+        return values, {name: known[name](x, sizes) if name in known else x for name, x in named.items()}
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*arguments, **named)
+        try:
+            result = function(*arguments, **named)
+            if function.__name__ == "__init__":
+                fitted(arguments, named)
+            return result
+        except (TrivgeoError, jaxtyping.TypeCheckError):
+            raise
+        except _RAW as error:
+            try:
+                values, others = fitted(arguments, named)
+            except TrivgeoError as refusal:
+                raise refusal from error
+            if all(a is b for a, b in zip((*arguments, *named.values()), (*values, *others.values()), strict=True)):
+                raise
+        return function(*values, **others)
+
+    return typing.cast(F, call)
+
+
+class _Names(dict[str, Any]):
+    """The names of a module; those that it imports for its annotations alone are those of the library."""
+
+    def __missing__(self, name: str) -> Any:
+        for module in [m for key, m in sys.modules.items() if key.startswith("trivgeo.")]:
+            if name in vars(module):
+                return vars(module)[name]
+        raise KeyError(name)
+
+
+class _Rule:
+    """What an argument must be."""
+
+    def __init__(self, name: str, hint: Any) -> None:
+        self.name = name
+        self.fits = _fits(hint)
+        alternatives = _alternatives(hint)
+        self.tensors = [_TensorRule(h) for h in alternatives if _is_tensor(h)]
+        self.expected = " or ".join(map(_described, alternatives))
+
+    def __call__(self, value: Any, sizes: dict[str, Any]) -> Any:
+        """The argument, if it fits.
+
+        Args:
+            value: the argument.
+            sizes: the sizes of dimensions that are known by name.
+
+        Raises:
+            ConfigurationError: it is of another kind.
+            ShapeError: it is a tensor of another shape.
+        """
+        assert self.fits is not None
+        if self.tensors and isinstance(value, np.ndarray | np.floating | list | tuple) and not self.fits(value):
+            value = check_tensor(self.name, value)
+        if isinstance(value, Tensor) and self.tensors:
+            if not any(rule.has_dtype(value) for rule in self.tensors):
+                raise ConfigurationError(f"{self.name}: expected {self.expected}, got a tensor of {value.dtype}")
+            if not any(rule.has_shape(tuple(value.shape), sizes) for rule in self.tensors):
+                raise ShapeError(f"{self.name}: expected {self.expected}, got {list(value.shape)}{_known(sizes)}")
+        elif not self.fits(value):
+            raise ConfigurationError(f"{self.name}: expected {self.expected}, got {value!r:.200}")
+        return value
+
+
+class _TensorRule:
+    """The dtypes and the shape of an annotation: ``Tensor``, of any shape, or such as ``Float[Tensor, "*batch n"]``."""
+
+    def __init__(self, hint: Any) -> None:
+        if hint is Tensor:
+            hint = Float[Tensor, "..."]
+        dtypes: Any = hint.dtypes
+        self.dtypes = dtypes if isinstance(dtypes, tuple) else None
+        self.sizes = hint.dim_str.split()
+        self.variadic = next((i for i, size in enumerate(self.sizes) if size == "..." or "*" in size), None)
+
+    def has_dtype(self, value: Tensor) -> bool:
+        """Whether its dtype is one of these."""
+        return self.dtypes is None or str(value.dtype).removeprefix("torch.") in self.dtypes
+
+    def has_shape(self, shape: tuple[int, ...], known: dict[str, Any]) -> bool:
+        """Whether a shape is that of the annotation; adds to what is known."""
+        if self.variadic is None:
+            pairs: list[tuple[str, Any]] = list(zip(self.sizes, shape, strict=False))
+            fits = len(shape) == len(self.sizes)
+        else:
+            after = len(self.sizes) - self.variadic - 1
+            middle = shape[self.variadic : len(shape) - after]
+            pairs = [*zip(self.sizes[: self.variadic], shape, strict=False), (self.sizes[self.variadic], middle)]
+            pairs += zip(self.sizes[self.variadic + 1 :], shape[len(shape) - after :], strict=False)
+            fits = len(shape) >= len(self.sizes) - 1
+        if not fits:
+            return False
+        named = {size.lstrip("*"): found for size, found in pairs if size.lstrip("*").isidentifier() and size != "_"}
+        numbers = [(size, found) for size, found in pairs if size.isdigit()]
+        if any(int(size) != found for size, found in numbers) or any(
+            known.get(size, found) != found for size, found in named.items()
+        ):
+            return False
+        repeated = [size for size, _ in pairs if size in named]
+        if len(repeated) != len(set(repeated)) and any(named[size] != found for size, found in pairs if size in named):
+            return False
+        known.update(named)
+        return True
+
+
+def _known(sizes: dict[str, Any]) -> str:
+    return f" where {', '.join(f'{name} = {size}' for name, size in sizes.items())}" if sizes else ""
+
+
+def _fits(hint: Any) -> Fits | None:
+    """Whether a value is what an annotation says; ``None`` if it says nothing that can be seen."""
+    if hint is None or hint is type(None):
+        return lambda value: value is None
+    if _is_tensor(hint):
+        return lambda value: isinstance(value, Tensor)
+    if len(alternatives := _alternatives(hint)) > 1:
+        parts = [_fits(part) for part in alternatives]
+        known = [part for part in parts if part is not None]
+        return (lambda value: any(part(value) for part in known)) if len(known) == len(parts) else None
+    if isinstance(hint, TypeVar):
+        bound = hint.__bound__
+        if isinstance(bound, typing.ForwardRef):
+            bound = _Names()[bound.__forward_arg__]
+        return None if bound is None else _fits(bound)
+    if hint in (Any, object):
+        return None
+    if hint in _NUMBERS:
+        return lambda value: isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return lambda value: isinstance(value, str | int) and value in inner
+    if origin in (collections.abc.Sequence, tuple, list):
+        item = _fits(inner[0]) if inner else None
+        return lambda value: _is_sequence(value) and (item is None or all(map(item, value)))
+    if origin is collections.abc.Callable or hint is collections.abc.Callable:
+        return callable
+    kind = hint if origin is None else origin
+    if not isinstance(kind, type) or typing.is_typeddict(kind):
+        return None
+    return lambda value: isinstance(value, kind)
+
+
+# the checks themselves
+_CHECKS = ("check_count", "check_choice", "check_type")
+
+_NUMBERS: dict[Any, tuple[type, ...]] = {int: (int, np.integer), float: (int, float, np.integer, np.floating)}
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """What an argument may be: the parts of a union, the constraints of a type variable."""
+    if isinstance(hint, TypeVar) and hint.__constraints__:
+        return hint.__constraints__
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _is_tensor(hint: Any) -> bool:
+    return hint is Tensor or (isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray))
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, collections.abc.Sequence) and not isinstance(value, str | bytes)
+
+
+def _described(hint: Any) -> str:
+    """An annotation in words."""
+    if _is_tensor(hint) and hint is not Tensor:
+        return f"{hint.__name__.partition('[')[0].lower()} tensor [{hint.dim_str}]"
+    if hint is None or hint is type(None):
+        return "None"
+    return inspect.formatannotation(hint).replace("collections.abc.", "").replace("trivgeo.", "")
+
+
+check_calls("trivgeo.checks", _CHECKS)
