@@ -1,9 +1,15 @@
-"""``python -m benchmarks [suite ...]``: run the suites, print their tables, write ``benchmarks/results/*.json``."""
+"""Timings of group operations, and what to do with them.
+
+python -m benchmarks                          run the suites, print their tables, write benchmarks/results/*.json
+python -m benchmarks compare OLD.json NEW.json        what became slower or faster; fails if something became slower
+python -m benchmarks picture RESULTS.json FILE.svg  time against batch, one line a library
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks import groups
+from benchmarks.compare import compare, picture
 from benchmarks.timing import environment, steady_allocator
 
 # A suite: (device, seconds it may take) -> rows, and how to print them.
@@ -24,12 +31,30 @@ SUITES: dict[
 
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.description = __doc__
+    if sys.argv[1:2] == ["compare"]:
+        parser.add_argument("command")
+        parser.add_argument("old", type=Path)
+        parser.add_argument("new", type=Path)
+        parser.add_argument("--factor", type=float, default=1.3, help="by which a time must have changed to be told")
+        options = parser.parse_args()
+        text, slower = compare(options.old, options.new, options.factor)
+        print(text)
+        sys.exit(bool(slower))
+    if sys.argv[1:2] == ["picture"]:
+        parser.add_argument("command")
+        parser.add_argument("results", type=Path)
+        parser.add_argument("file", type=Path)
+        options = parser.parse_args()
+        picture(options.results, options.file)
+        return
     parser.add_argument("suites", nargs="*", default=sorted(SUITES), help=f"any of {', '.join(SUITES)} (default: all)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=200.0, help="about how long each suite may take")
+    parser.add_argument("--seconds", type=float, default=900.0, help="about how long each suite may take")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--name", help="of the file, to keep results of several machines (default: suite-device.json)")
     arguments = parser.parse_args()
     unknown = set(arguments.suites) - set(SUITES)
     if unknown:
@@ -49,7 +74,7 @@ def main() -> None:
             "seconds": seconds,
             "rows": rows,
         }
-        path = arguments.out / f"{name}-{device.type}.json"
+        path = arguments.out / (arguments.name or f"{name}-{device.type}.json")
         path.write_text(json.dumps(report, indent=1) + "\n")
         print(table(rows))
         print(f"\n{len(rows)} rows in {seconds:.0f} s, written to {path}")

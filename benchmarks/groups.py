@@ -1,11 +1,12 @@
 """Group operations against torch's dense routines and other libraries.
 
-Every operation at batches 1e2 to 1e6 in float64, forward, and forward with backward to all inputs. Columns: trivgeo;
-the same on dense matrices with ``torch.linalg.matrix_exp``, ``inv`` and ``matmul``; pypose, geomstats, kornia and
-torchlie where they have the group and are installed; last the time to read the inputs and write the output once, at
-the measured copy bandwidth. A size is left out where the size before predicts too long a time. For trivgeo that is one
-row, the gradient of a million logarithms of 3 x 3 matrices, which would also take 32 GB. Libraries take turns, three
-times, and each keeps its lowest median.
+Every operation at batches 1e2 to 1e6 in float64, forward, and forward with backward to all inputs. Columns: trivgeo
+compiled (see `trivgeo.groups.compiled`; the first call, which compiles, is not timed) and eager; the same on dense
+matrices with ``torch.linalg.matrix_exp``, ``inv`` and ``matmul``; pypose, geomstats, kornia and torchlie where they
+have the group and are installed; last the time to read the inputs and write the output once, at the measured copy
+bandwidth. A size is left out where the size before predicts too long a time. For trivgeo that is one row, the gradient
+of a million logarithms of 3 x 3 matrices, which would also take 32 GB. Libraries take turns, three times, and each
+keeps its lowest median (the range holds the highest, too).
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import Budget, copy_bandwidth, floor_seconds, median_seconds, version_of
-from trivgeo.groups import SE, SL, SO, Affine, HeatSymmetry, InhomogeneousGroup, LieGroup, MatrixGroup, Projective
+from trivgeo.groups import (
+    SE,
+    SL,
+    SO,
+    Affine,
+    HeatSymmetry,
+    InhomogeneousGroup,
+    LieGroup,
+    MatrixGroup,
+    Projective,
+    compiled,
+)
 
 __all__ = ["run", "table"]
 
@@ -30,7 +42,8 @@ _LONGEST_OWN = 60.0  # for trivgeo
 _ROUNDS = 3  # of measurements of all libraries, of which each keeps its lowest median
 _OPERATIONS = ("exp", "log", "compose", "inverse", "Ad")
 _GROUPS: tuple[LieGroup, ...] = (SO(3), SE(3), SL(2), Affine(2), Projective(2), HeatSymmetry(0.1))
-_LIBRARIES = ("trivgeo", "torch dense", "pypose", "geomstats", "kornia", "torchlie")
+_OWN = ("trivgeo compiled", "trivgeo")
+_LIBRARIES = (*_OWN, "torch dense", "pypose", "geomstats", "kornia", "torchlie")
 
 # name of an operation -> function of its inputs, and what makes the inputs from algebra vectors
 Function = Callable[..., Any]
@@ -181,7 +194,8 @@ _RIVALS: dict[str, Callable[[LieGroup], Suite]] = {
 
 
 def _libraries(group: LieGroup) -> list[Library]:
-    found = [Library("trivgeo", _trivgeo(group)), Library("torch dense", _dense(group))]
+    own = [Library(name, _trivgeo(g)) for name, g in zip(_OWN, (compiled(group), group), strict=True)]
+    found = [*own, Library("torch dense", _dense(group))]
     for name, build in _RIVALS.items():
         if version_of(name) is None:
             found.append(Library(name, {}, "not installed"))
@@ -243,7 +257,7 @@ def _compare(
         calls: dict[str, tuple[Callable[[], Any], float]] = {}
         for library in libraries:
             name = library.name
-            longest = _LONGEST_OWN if name == "trivgeo" else _LONGEST
+            longest = _LONGEST_OWN if name in _OWN else _LONGEST
             if name not in predicted or predicted[name] > longest or budget.left() < 0:
                 continue
             f, make = library.suite[operation]
@@ -257,7 +271,7 @@ def _compare(
                 call = _forward(f, inputs) if mode == "forward" else _backward(f, inputs)
                 call()
             except Exception as error:  # a rival that fails is a row, not a failure
-                if name == "trivgeo":
+                if name in _OWN:
                     raise
                 note = f"fails: {type(error).__name__}"
                 rows.append({"group": repr(group), "operation": operation, "library": name, "mode": mode, "note": note})
@@ -265,15 +279,16 @@ def _compare(
                 continue
             moved = floor_seconds(bandwidth, *(t for t in (*inputs, output) if isinstance(t, Tensor)))
             calls[name] = call, moved * (1.0 if mode == "forward" else 2.0)  # the gradients move as much again
-        best = dict.fromkeys(calls, float("inf"))
+        medians: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(_ROUNDS):
             for name, (call, _) in calls.items():
-                best[name] = min(best[name], median_seconds(call, device, 0.03))
+                medians[name].append(median_seconds(call, device, 0.03))
         for name, (_, floor) in calls.items():
+            best, *_, worst = sorted(medians[name])
             head = {"group": repr(group), "operation": operation, "library": name, "mode": mode, "batch": batch}
-            rows.append({**head, "seconds": best[name], "floor_seconds": floor})
+            rows.append({**head, "seconds": best, "range": [best, worst], "floor_seconds": floor})
             growth = _BATCHES[min(_BATCHES.index(batch) + 1, len(_BATCHES) - 1)] / batch
-            predicted[name] = 5.0 * _ROUNDS * growth * best[name]  # with the warm-up
+            predicted[name] = 5.0 * _ROUNDS * growth * best  # with the warm-up
     return rows
 
 
@@ -306,7 +321,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             line[row["library"]] = row["seconds"]
             if row["library"] == "trivgeo":
                 line["floor"] = row["floor_seconds"]
-    lines = [f"{'microseconds a call':45s}" + "".join(f"{name:>15s}" for name in (*_LIBRARIES, "floor"))]
+    lines = [f"{'microseconds a call':45s}" + "".join(f"{name:>17s}" for name in (*_LIBRARIES, "floor"))]
     for key, line in cells.items():
         group, operation, mode, batch = key
         text = f"{group:23s}{operation:9s}{'f' if mode == 'forward' else 'f+b':>4s}{batch:9d}"
@@ -314,8 +329,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         for name in _LIBRARIES:
             note = _BRIEF.get(notes.get((group, operation, name), "too long"), "fails")
             mark = f"[{reason}]" if name == "trivgeo" and reason else ""
-            text += f"{f'{mark} {1e6 * line[name]:.0f}':>15s}" if name in line else f"{note:>15s}"
-        lines.append(text + (f"{1e6 * line['floor']:15.1f}" if "floor" in line else f"{'-':>15s}"))
+            text += f"{f'{mark} {1e6 * line[name]:.0f}':>17s}" if name in line else f"{note:>17s}"
+        lines.append(text + (f"{1e6 * line['floor']:17.1f}" if "floor" in line else f"{'-':>17s}"))
     footnotes = [f"[{mark}] {text}" for mark, text in _REASONS.items() if any(f"[{mark}]" in line for line in lines)]
     return "\n".join([*lines, "", *footnotes])
 
@@ -337,8 +352,8 @@ _REASONS = {
 
 def _why_not_first(group: str, operation: str, mode: str, batch: int, line: dict[str, Any]) -> str:
     """The footnote of a row in which another library is faster by more than the noise; empty otherwise."""
-    ours = line.get("trivgeo")
-    rivals = {name: line[name] for name in _LIBRARIES if name in line and name != "trivgeo"}
+    ours = min((line[name] for name in _OWN if name in line), default=None)
+    rivals = {name: line[name] for name in _LIBRARIES if name in line and name not in _OWN}
     if ours is None or not rivals or min(rivals.values()) >= min((1 - _NOISE) * ours, ours - 1e-5):
         return ""
     first = min(rivals, key=lambda name: rivals[name])

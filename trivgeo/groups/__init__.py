@@ -4,6 +4,7 @@ from trivgeo.groups.action import Action, JetAction, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
 from trivgeo.groups.basis import Basis
+from trivgeo.groups.compilation import Compilation, Compiler, compiled
 from trivgeo.groups.generators import FlowSettings, GeneratedAction, GeneratedGroup, from_generators
 from trivgeo.groups.inhomogeneous import SE, Affine, InhomogeneousGroup
 from trivgeo.groups.kdv import KdVSymmetry
@@ -37,6 +38,8 @@ __all__ = [
     "Automorphism",
     "Basis",
     "BurgersSymmetry",
+    "Compilation",
+    "Compiler",
     "DirectProduct",
     "FlowSettings",
     "GLPlus",
@@ -62,6 +65,7 @@ __all__ = [
     "Translation",
     "U",
     "UnitaryGroup",
+    "compiled",
     "from_generators",
     "rotation_from_euler",
     "rotation_from_quaternion",

@@ -6,7 +6,7 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,6 +22,9 @@ from trivgeo.groups._matrices import phi1_ad
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.basis import Basis, Scale
+
+if TYPE_CHECKING:
+    from trivgeo.groups.compilation import Compiler
 
 __all__ = ["LieGroup", "Scale"]
 
@@ -68,6 +71,7 @@ class LieGroup(ABC):
         self._element_shape = tuple(element_shape)
         self._natural_algebra = natural_algebra
         self._fingerprint: dict[str, Any] | None = None
+        self._compiler: Compiler | None = None
         self._set_scale(scale)
 
     # What a group is -----------------------------------------------------------------------------------------
@@ -101,6 +105,12 @@ class LieGroup(ABC):
     def basis(self) -> Basis:
         """The basis itself: its rows, and coordinates in it."""
         return self._basis
+
+    @property
+    @final
+    def compiler(self) -> Compiler | None:
+        """What compiles the operations of a `compiled` group, with its report; none on others."""
+        return self._compiler
 
     @final
     def fingerprint(self) -> dict[str, Any]:
@@ -208,31 +218,38 @@ class LieGroup(ABC):
         """The product ``g h``; batches broadcast."""
         g, h = promoted(g=self.check_elements(g), h=self.check_elements(h, "h"))
         _check_broadcast(self.batch_shape(g), self.batch_shape(h))
-        return self._with_batch(self._compose, g, h)
+        return self._on_elements(self._compose, g, h)
 
     @final
     def inverse(self, g: Tensor) -> Tensor:
         """The inverse element."""
         g = self.check_elements(g)
-        return self._with_batch(self._inverse, g)
+        return self._on_elements(self._inverse, g)
 
     @final
     def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
-        v = self.check_vectors(v)
-        return _with_batch(self._exp, 1, self._basis.to_natural(v))
+        return self._on_vectors(self._scaled_exp, self.check_vectors(v))
+
+    @final
+    def _scaled_exp(self, v: Tensor) -> Tensor:
+        return self._exp(self._basis.to_natural(v))
 
     @final
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
         g = self.check_elements(g)
         # rounded to half precision, elements are off the group by more than a logarithm can bear
-        log = self._log if torch.finfo(g.dtype).bits > 16 else self._log_of_nearest
-        return self._basis.from_natural(self._with_batch(log, g))
+        log = self._scaled_log if torch.finfo(g.dtype).bits > 16 else self._scaled_log_of_nearest
+        return self._on_elements(log, g)
 
     @final
-    def _log_of_nearest(self, g: Tensor) -> Tensor:
-        return self._log(self._project(g))
+    def _scaled_log(self, g: Tensor) -> Tensor:
+        return self._basis.from_natural(self._log(g))
+
+    @final
+    def _scaled_log_of_nearest(self, g: Tensor) -> Tensor:
+        return self._scaled_log(self._project(g))
 
     @final
     def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
@@ -242,14 +259,17 @@ class LieGroup(ABC):
     @final
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
         r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
-        g = self.check_elements(g)
-        return self._basis.operator_from_natural(self._with_batch(self._adjoint, g))
+        return self._on_elements(self._scaled_adjoint, self.check_elements(g))
+
+    @final
+    def _scaled_adjoint(self, g: Tensor) -> Tensor:
+        return self._basis.operator_from_natural(self._adjoint(g))
 
     @final
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
         r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
         g = self.check_elements(g)
-        return self._with_batch(self._log_character, g)
+        return self._on_elements(self._log_character, g)
 
     @final
     def left_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
@@ -258,8 +278,11 @@ class LieGroup(ABC):
         :math:`J_l = \varphi_1(\mathrm{ad}_v) = \sum_k \mathrm{ad}_v^k / (k + 1)!` (Rossmann 2002, section 1.2);
         :math:`|\det J_l|` is the density of right Haar measure in the coordinates v.
         """
-        v = self.check_vectors(v)
-        return self._basis.operator_from_natural(_with_batch(self._left_jacobian, 1, self._basis.to_natural(v)))
+        return self._on_vectors(self._scaled_left_jacobian, self.check_vectors(v))
+
+    @final
+    def _scaled_left_jacobian(self, v: Tensor) -> Tensor:
+        return self._basis.operator_from_natural(self._left_jacobian(self._basis.to_natural(v)))
 
     @final
     def right_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
@@ -277,7 +300,7 @@ class LieGroup(ABC):
         The identity map on groups whose coordinates obey no equations. NaN where no element is near.
         """
         g = self.check_elements(g)
-        return self._with_batch(self._project, g)
+        return self._on_elements(self._project, g)
 
     @final
     def retract(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
@@ -349,9 +372,12 @@ class LieGroup(ABC):
         """
         g, v = promoted(g=self.check_elements(g), v=self.check_vectors(v))
         _check_broadcast(self.batch_shape(g), v.shape[:-1])
-        v = self._basis.to_natural(v)
-        tangent = _with_batch(self._tangent, 1, v)
-        return self._with_batch(self._compose, g, self.identity(dtype=g.dtype, device=g.device) + tangent)
+        return self._evaluate(self._perturbed, (len(self._element_shape), 1), (g, v))
+
+    @final
+    def _perturbed(self, g: Tensor, v: Tensor) -> Tensor:
+        tangent = self._tangent(self._basis.to_natural(v))
+        return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + tangent)
 
     @final
     def random(
@@ -392,6 +418,7 @@ class LieGroup(ABC):
     def with_scale(self: GroupT, scale: Scale) -> GroupT:
         """The same group with another basis, in units of the natural one."""
         other = copy.copy(self)
+        other._compiler = copy.copy(self._compiler)  # an empty one
         other._set_scale(scale)
         return other
 
@@ -403,8 +430,26 @@ class LieGroup(ABC):
         return self._log_modular(g)
 
     @final
-    def _with_batch(self, f: Callable[..., Tensor], *elements: Tensor) -> Tensor:
-        return _with_batch(f, len(self._element_shape), *elements)
+    def _on_elements(self, f: Callable[..., Tensor], *elements: Tensor) -> Tensor:
+        return self._evaluate(f, [len(self._element_shape)] * len(elements), elements)
+
+    @final
+    def _on_vectors(self, f: Callable[..., Tensor], v: Tensor) -> Tensor:
+        return self._evaluate(f, (1,), (v,))
+
+    @final
+    def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
+        """``f`` of arguments with trailing dimensions of these ranks.
+
+        Arguments without a batch become a batch of one. Then no entry is a tensor without dimensions: forward mode of
+        torch 2.13 gives the product of such a float32 tensor with a Python number a float64 derivative.
+        """
+        result = None if self._compiler is None else self._compiler(f, ranks, arguments)
+        if result is not None:
+            return result
+        single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
+        value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
+        return value.squeeze(0) if all(single) else value
 
     @final
     def _set_scale(self, scale: Scale) -> None:
@@ -468,14 +513,3 @@ def _check_broadcast(*batches: torch.Size) -> None:
         raise ShapeError(
             f"expected batches that broadcast, got {' and '.join(str(list(b)) for b in batches)}"
         ) from error
-
-
-def _with_batch(f: Callable[..., Tensor], rank: int, *arguments: Tensor) -> Tensor:
-    """``f`` at arguments without a batch as at a batch of one.
-
-    Then no entry is a tensor without dimensions: forward mode of torch 2.13 gives the product of such a float32
-    tensor with a Python number a float64 derivative.
-    """
-    if any(x.ndim != rank for x in arguments):
-        return in_single(f, *arguments)
-    return in_single(f, *(x.unsqueeze(0) for x in arguments)).squeeze(0)

@@ -53,7 +53,7 @@ class Torus(LieGroup):
     def wrap(self, g: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         r"""The same elements with angles in :math:`(-\pi, \pi]`; differentiable, with the derivative one."""
         g = self.check_elements(g)
-        return self._with_batch(self._project, g)
+        return self._on_elements(self._project, g)
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None

@@ -5,6 +5,6 @@
 SymPy is imported on first use; ``pip install 'trivgeo[symbolic]'``.
 """
 
-from trivgeo.symmetry.api import find_symmetries, verify
+from trivgeo.symmetry.api import find_symmetries, special_values, verify
 
-__all__ = ["find_symmetries", "verify"]
+__all__ = ["find_symmetries", "special_values", "verify"]

@@ -18,6 +18,7 @@ __all__ = ["iterative_log"]
 # within a factor e^16 of each other at first, and for what the square roots before have left later.
 _ROOT_STEPS = (14, 9, 7, 6, 5, 5, 4, 4)
 _UNCONVERGED, _MORE_STEPS = 1e-12, 14
+_SETTLED = 1e-9  # of the largest entry; squared, and derivatives with it, by the step that was taken
 _LOG_RADIUS = 0.25
 _LOG_DEFECT = 1e-6  # of exp(-L / 2) A exp(-L / 2) from the identity
 _GAUSS_POINTS = 7  # the [7/7] Pade approximant of log(I + X) reaches 1e-16 for norms up to 0.26 (Higham 2008)
@@ -44,6 +45,8 @@ def iterative_log(matrix: Tensor, kernel: Kernel) -> Tensor:
     doublings = torch.zeros_like(log_det)
     for index, steps in enumerate(_ROOT_STEPS):
         large = (x.detach() - eye).square().sum((-2, -1)).sqrt() > _LOG_RADIUS
+        if not is_unseen(x) and not bool(large.any()):
+            break
         mask = large[..., None, None]
         x = torch.where(mask, _square_root(torch.where(mask, x, eye), steps, kernel, more=index == 0), x)
         doublings = doublings + large.to(x.dtype)
@@ -80,13 +83,18 @@ def _log_correction(log: Tensor, target: Tensor, kernel: Kernel) -> tuple[Tensor
 def _square_root(a: Tensor, steps: int, kernel: Kernel, more: bool) -> Tensor:
     """The principal square root by the iteration of Denman and Beavers (1976): the most accurate of five tried.
 
-    Each step doubles the distance of eigenvalues from the negative axis. With ``more``, where matrices can be looked
-    at, those that have not converged get more steps.
+    Each step doubles the distance of eigenvalues from the negative axis. Where matrices can be looked at, the last step
+    is the first that changes none of them by more than the next one's round-off, and with ``more`` those that have not
+    converged get more steps.
     """
+    unseen = is_unseen(a)
     x, y = a, identity_like(a).expand(a.shape)
     for _ in range(steps):
+        before, size = x.detach(), _SETTLED * x.detach().abs().amax((-2, -1), keepdim=True)
         x, y = 0.5 * (x + kernel.inverse(y)), 0.5 * (y + kernel.inverse(x))
-    if not more or is_unseen(a):
+        if not unseen and not bool(((x.detach() - before).abs() > size).any()):
+            break
+    if not more or unseen:
         return x
     seen = x.detach()
     missed = (seen @ seen - a.detach()).square().sum((-2, -1)).sqrt()

@@ -1,0 +1,234 @@
+"""Compiled groups: the small dimensions written out, and the switch between compiled and eager operations."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
+
+from tests.groups.cases import CASES, GroupCase
+from tests.helpers import assert_relative, seeded
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import SE, SL, SO, Affine, HeatSymmetry, LieGroup, Projective, compilation, compiled
+from trivgeo.groups._entries import WriteOut, aten
+
+SMALL = 3  # elements of a batch of tests
+
+
+def written_out(f: Callable[..., Tensor], kept: list[torch.fx.Graph] | None = None) -> Callable[..., Tensor]:
+    """``f`` with its graphs, forward and backward, written out but run by Python, without a compiler."""
+
+    def run(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        WriteOut()(module.graph)
+        module.recompile()
+        if kept is not None:
+            kept.append(module.graph)
+        return make_boxed_func(module.forward)
+
+    backend = aot_autograd(fw_compiler=run, bw_compiler=run, decompositions=select_decomp_table())
+    wrapped = torch.compile(f, fullgraph=True, backend=backend, isolate_recompiles=True)
+
+    def call(*x: Tensor) -> Tensor:
+        for one in x:
+            torch._dynamo.mark_dynamic(one, 0)
+        return wrapped(*x)
+
+    return call
+
+
+def many_rules(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Most operators that are written out, on ``[b, 3, 3]``, ``[b, 3, 3]`` and ``[b, 3]``."""
+    constant = torch.arange(12.0, dtype=a.dtype).reshape(3, 4)
+    first, *_ = a.unbind(-2)
+    parts = torch.split(a, [1, 2], -1)
+    scattered = torch.zeros_like(a)
+    scattered[..., 1] = c
+    moved = a.movedim(0, -1).contiguous().movedim(-1, 0)
+    results = [
+        a @ b,
+        (a @ c.unsqueeze(-1)).squeeze(-1),
+        c @ constant,
+        torch.einsum("...i,ijk->...jk", c, constant.reshape(3, 2, 2)),
+        torch.linalg.cross(first, c),
+        torch.linalg.cross(c.unsqueeze(-1), a, dim=-2),
+        a.sum((-2, -1)).unsqueeze(-1),
+        a.mean(-1),
+        a.abs().amax((-2, -1), keepdim=True),
+        a.amin(-1),
+        torch.where((a > 0).all(-1), 1.0, c),
+        torch.where((b > 0).any(-1), c, 0.0),
+        torch.cat([parts[1], parts[0] * 2.0, c.unsqueeze(-1)], -1),
+        torch.stack([a.diagonal(dim1=-2, dim2=-1), c], -1).mT,
+        torch.diag_embed(c),
+        torch.eye(3, dtype=a.dtype) + a.mT,
+        scattered * b[..., 1:, :].flatten(1)[:, :1, None],
+        moved - 1.0,
+        torch.linalg.matrix_exp(a),  # not written out
+        torch.full_like(c, 3.0) / (1.0 + c.square()),
+    ]
+    return torch.cat([r.flatten(1) for r in results], -1)
+
+
+def test_every_rule_is_the_operator() -> None:
+    a, b, c = (torch.randn(SMALL + 1, *s, generator=seeded(k)).double() for k, s in enumerate([(3, 3), (3, 3), (3,)]))
+    graphs: list[torch.fx.Graph] = []
+    assert_relative(written_out(many_rules, graphs)(a, b, c), many_rules(a, b, c), 1e-14)
+    targets = {node.target for node in graphs[0].nodes}
+    assert not targets & {aten.bmm.default, aten.mm.default, aten.linalg_cross.default, aten.amax.default}
+    assert aten.linalg_matrix_exp.default in targets
+
+
+def test_a_whole_operation_is_elementwise() -> None:
+    """All that is left of a product of rigid motions are entries read, products and sums of these, and one result."""
+    graphs: list[torch.fx.Graph] = []
+    g = SE(3).random(SMALL, generator=seeded(0))
+    written_out(SE(3)._compose, graphs)(g, g.clone())
+    called = [node for node in graphs[0].nodes if isinstance(node.meta.get("val"), Tensor) and node.op != "placeholder"]
+    entries = {aten.select.int, aten.mul.Tensor, aten.add.Tensor}
+    assert {node.target for node in called if node.meta["val"].ndim == 1} == entries
+    assert sum(node.target is aten.cat.default for node in called) == 1
+
+
+def everything(group: LieGroup, g: Tensor, h: Tensor, v: Tensor) -> Tensor:
+    """Operations that have closed forms on most groups, in one row for each element."""
+    results = [group.exp(v), group.compose(g, h), group.inverse(g), group.Ad(g), group.log_modular(g)]
+    return torch.cat([r.flatten(1) if r.ndim > 1 else r.unsqueeze(1) for r in results], -1)
+
+
+SPREAD = ("SO(4)", "SE(3)", "Affine(2)", "Projective(2)", "SU(2)", "HeatSymmetry(0.1)", "KdVSymmetry")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in SPREAD], ids=str)
+def test_written_out_operations_are_the_eager_ones(case: GroupCase) -> None:
+    group = case.make(scale=0.7)
+    u, v, w = (torch.randn(SMALL, group.dim, generator=seeded(k), dtype=torch.float64) for k in range(3))
+    g, h = group.exp(case.std * u), group.exp(case.std * v)
+    inputs = [x.requires_grad_() for x in (g.detach(), h.detach(), case.std * w)]
+    weights = torch.randn(SMALL, 1, generator=seeded(3), dtype=torch.float64)
+    values = []
+    for f in (everything, written_out(everything_of(group))):
+        y = f(group, *inputs) if f is everything else f(*inputs)
+        values.append((y.detach(), *torch.autograd.grad((weights * y.cos()).sum(), inputs)))
+    for eager, other in zip(*values, strict=True):
+        assert_relative(other, eager, 1e-12, event=1)
+
+
+def everything_of(group: LieGroup) -> Callable[..., Tensor]:
+    return lambda g, h, v: everything(group, g, h, v)
+
+
+# The switch ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations are traced and written out, but not compiled to machine code."""
+    monkeypatch.setattr(compilation, "_torch_compile", written_out)
+
+
+@pytest.mark.usefixtures("traced")
+class TestSwitch:
+    def test_a_large_batch_is_compiled_once_and_small_ones_never(self) -> None:
+        group = compiled(SL(2), threshold=4)
+        v = torch.randn(6, 3, generator=seeded(0), dtype=torch.float64)
+        group.exp(v[:3])
+        assert group.compiler.report == ()
+        assert_relative(group.exp(v), SL(2).exp(v), 1e-14)
+        assert_relative(group.exp(v[:5].expand(2, 5, 3)), SL(2).exp(v[:5].expand(2, 5, 3)), 1e-14)
+        (line,) = group.compiler.report
+        assert (line.operation, line.dtype, line.derivatives, line.reason) == ("exp", torch.float64, False, "")
+        assert line.seconds > 0
+        assert "exp in torch.float64: compiled" in repr(group.compiler)
+
+    def test_batches_broadcast_and_scales_stay(self) -> None:
+        plain = SL(2, scale=[0.1, 2.0, 3.0])
+        group = compiled(plain, threshold=2)
+        g = plain.random(4, generator=seeded(0), dtype=torch.float64)
+        h = plain.random(3, 1, generator=seeded(1), dtype=torch.float64)
+        assert_relative(group.compose(g, h), plain.compose(g, h), 1e-14)
+        assert_relative(group.log(g), plain.log(g), 1e-14)
+        other = group.with_scale(2.0)
+        assert other.compiler.report == ()
+        assert len(group.compiler.report) == 2
+        assert_relative(other.log(g), plain.with_scale(2.0).log(g), 1e-14)
+
+    def test_views_iterations_transforms_and_half_precision_stay_eager(self) -> None:
+        group, threshold = SO(3), 2
+        rotations = compiled(group, threshold)
+        g = group.random(4, generator=seeded(0))
+        assert rotations.inverse(g).data_ptr() == g.data_ptr()
+        assert rotations.compiler.report[0].reason == "a view of its argument"
+        homographies = compiled(Projective(2), threshold)
+        p = Projective(2).random(4, std=0.1, generator=seeded(0))
+        assert_relative(homographies.log(p), Projective(2).log(p), 1e-6)
+        assert "an iteration of" in homographies.compiler.report[0].reason
+        v = torch.randn(4, 3, generator=seeded(1))
+        torch.func.vmap(rotations.exp)(v)
+        torch.func.jvp(rotations.exp, (v,), (v,))
+        rotations.exp(v.to(torch.bfloat16))
+        assert len(rotations.compiler.report) == 1
+
+    def test_it_is_the_same_group(self) -> None:
+        group = compiled(HeatSymmetry(0.1, scale=0.5))
+        assert group.same_law(HeatSymmetry(0.1))
+        assert (group.nu, float(group.scale[0])) == (0.1, 0.5)
+        assert group.action().group is group
+        again = pickle.loads(pickle.dumps(group))
+        assert again.compiler.threshold == group.compiler.threshold
+        assert again.same_law(group)
+        assert HeatSymmetry(0.1).compiler is None
+
+    def test_bad_input(self) -> None:
+        with pytest.raises(ConfigurationError, match="group: expected"):
+            compiled("SO(3)")  # type: ignore[type-var]
+        with pytest.raises(ConfigurationError, match="threshold"):
+            compiled(SO(3), threshold=1)
+
+
+def refuse(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    raise RuntimeError("no C++ compiler found")
+
+
+def differ(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *x: f(*x) + 1e-3
+
+
+@pytest.mark.parametrize(("broken", "said"), [(refuse, "no C\\+\\+ compiler found"), (differ, "result differed")])
+def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken: Any, said: str) -> None:
+    monkeypatch.setattr(compilation, "_torch_compile", broken)
+    group = compiled(SL(2), threshold=2)
+    v = torch.randn(4, 3, generator=seeded(0))
+    with pytest.warns(RuntimeWarning, match=f"exp in torch.float32: eager, since .*{said}"):
+        first = group.exp(v)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second = group.exp(v)
+    assert torch.equal(first, SL(2).exp(v))
+    assert torch.equal(second, first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [SO(3), SE(3), Affine(2), HeatSymmetry(0.1)], ids=repr)
+def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
+    fast = compiled(group, threshold=10)
+    v, w = 0.4 * torch.randn(2, 50, group.dim, generator=seeded(0), dtype=torch.float64)
+    g, h = group.exp(v), group.exp(w)
+    for name, arguments in (("exp", (v,)), ("log", (g,)), ("compose", (g, h)), ("inverse", (g,)), ("Ad", (g,))):
+        for batch in (50, 11):
+            inputs = [x[:batch].detach().requires_grad_() for x in arguments]
+            results = []
+            for one in (group, fast):
+                y = getattr(one, name)(*inputs)
+                results.append((y.detach(), *torch.autograd.grad(y.cos().sum(), inputs)))
+            for eager, other in zip(*results, strict=True):
+                assert_relative(other, eager, 1e-12, event=1)
+    assert not [line for line in fast.compiler.report if "torch.compile" in line.reason]

@@ -1,0 +1,55 @@
+"""Keeping results of benchmarks: what became slower, and the picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.compare import compare, picture
+
+
+def row(operation: str, seconds: float, spread: float = 1.05, library: str = "trivgeo", batch: int = 100) -> Any:
+    head = {"group": "SO(3)", "operation": operation, "library": library, "mode": "forward", "batch": batch}
+    return {**head, "seconds": seconds, "range": [seconds, spread * seconds], "floor_seconds": 1e-6}
+
+
+def kept(path: Path, rows: list[Any]) -> Path:
+    path.write_text(json.dumps({"rows": rows}))
+    return path
+
+
+def test_a_slower_machine_is_no_slower_library(tmp_path: Path) -> None:
+    old = kept(tmp_path / "old.json", [row("exp", 1.0), row("log", 2.0), row("Ad", 3.0), row("inverse", 1.0)])
+    times = [row("exp", 2.0), row("log", 4.0), row("Ad", 12.0), row("inverse", 0.5)]
+    text, slower = compare(old, kept(tmp_path / "new.json", times), 1.3)
+    assert slower == 1
+    assert text.splitlines()[1:] == [
+        "  2.00  SO(3) Ad, forward, 100: trivgeo",
+        "  0.25  SO(3) inverse, forward, 100: trivgeo",
+    ]
+
+
+@pytest.mark.parametrize("spread", [1.05, 3.0])
+def test_a_change_counts_only_beyond_the_repeats(tmp_path: Path, spread: float) -> None:
+    others = [row(name, 1.0) for name in ("log", "Ad", "inverse")]
+    old = kept(tmp_path / "old.json", [row("exp", 1.0, spread), *others])
+    _, slower = compare(old, kept(tmp_path / "new.json", [row("exp", 2.0, spread), *others]), 1.3)
+    assert slower == (spread < 2.0)
+
+
+def test_rivals_do_not_count(tmp_path: Path) -> None:
+    old = kept(tmp_path / "old.json", [row("exp", 1.0), row("exp", 1.0, library="pypose")])
+    new = kept(tmp_path / "new.json", [row("exp", 1.0), row("exp", 9.0, library="pypose")])
+    assert compare(old, new, 1.3)[1] == 0
+    assert compare(kept(tmp_path / "none.json", []), new, 1.3) == ("no row in common", 0)
+
+
+def test_the_picture_names_every_library(tmp_path: Path) -> None:
+    rows = [row("exp", 1e-4 * k, library=name, batch=10**k) for name in ("trivgeo", "pypose") for k in (2, 4)]
+    target = tmp_path / "images" / "speed.svg"
+    picture(kept(tmp_path / "rows.json", rows), target)
+    text = target.read_text()
+    assert all(f"<!-- {word} -->" in text for word in ("trivgeo", "pypose", "floor", "SO(3) exp"))

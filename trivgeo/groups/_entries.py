@@ -1,0 +1,409 @@
+"""Writes the small dimensions of a compiled graph out, entry by entry, so that a whole operation becomes one loop.
+
+Inductor fuses elementwise functions, but neither products of small matrices nor what is read from and written to the
+entries of an element: each of these passes over the batch. Here a tensor ``[b, k, k]`` of a graph becomes an array of
+k k nodes of shape ``[b]``. Views, slices and concatenations are then bookkeeping at compile time, matrix products and
+sums over the small dimensions are written out, and what remains are elementwise functions on ``[b]``, which fuse.
+Operators that are none of these (a decomposition of larger matrices) get whole tensors and stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.fx import Graph
+
+__all__ = ["WriteOut"]
+
+_LARGEST = 512  # entries of a tensor that is written out
+_LARGEST_PRODUCT = 2048  # multiplications of a product of matrices that is written out
+
+aten: Any = torch.ops.aten
+_map: Any = torch.fx.node.map_arg
+Node: TypeAlias = Any  # of torch.fx, whose arguments have no type of their own
+Entries: TypeAlias = "np.ndarray[Any, np.dtype[np.object_]]"
+
+
+class WriteOut(CustomGraphPass):
+    """The pass: the option ``post_grad_custom_post_pass`` of `torch.compile`, for one dynamic dimension, the batch."""
+
+    def __call__(self, graph: Graph) -> None:
+        """Change the graph in place."""
+        _Writer(graph).run()
+
+    def uuid(self) -> Any:
+        """The text of this file: compiled graphs that are kept on disk count only while it stays the same."""
+        return get_hash_for_files((str(Path(__file__)),))
+
+
+class _Described:
+    """A tensor of one dimension or none, as a part of a key."""
+
+    def __init__(self, value: Any) -> None:
+        self.text = f"{value.ndim} {value.dtype}" if isinstance(value, torch.Tensor) else "number"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class _Writer:
+    """One graph. An array of entries has the shape of its tensor, the batch as one; its nodes are ``[b]`` or ``[]``."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.entries: dict[Node, Entries] = {}
+        self.lists: dict[Node, list[Entries]] = {}  # of operators with several results
+        self.wholes: dict[Node, Node] = {}
+        self.values: dict[tuple[Any, str], torch.Tensor] = {}
+        tensors = [n for n in graph.find_nodes(op="placeholder") if _is_tensor(n)]
+        self.mode: Any = tensors[0].meta["val"].fake_mode if tensors else None
+        self.sized = next(((n, d) for n in tensors if (d := _batch_dim(n)) is not None), None)
+
+    def run(self) -> None:
+        """Write out what can be, node by node."""
+        if self.sized is None:
+            return  # no batch: nothing to gain
+        for node in list(self.graph.nodes):
+            with self.graph.inserting_before(node):
+                if node.op == "call_function":
+                    self.call(node)
+                elif node.op == "output":
+                    self.take_whole(node)
+        self.graph.eliminate_dead_code()
+        self.graph.lint()
+
+    def call(self, node: Node) -> None:
+        """One node, written out or handed whole tensors."""
+        if node.target is operator.getitem and node.args[0] in self.lists:
+            self.entries[node] = self.lists[node.args[0]][node.args[1]]
+            return
+        rule = _RULES.get(node.target)
+        if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            rule = _pointwise
+        known = all(_shape(x) is not None for x in node.all_input_nodes if _is_tensor(x))
+        written = None
+        if rule is not None and known and (isinstance(node.meta["val"], list | tuple) or _shape(node) is not None):
+            written = rule(self, node)
+        if written is None:
+            self.take_whole(node)
+        elif isinstance(written, list):
+            self.lists[node] = written
+        else:
+            self.entries[node] = np.asarray(written, dtype=object).reshape(_shape(node))  # not a bare node for []
+
+    def take_whole(self, node: Node) -> None:
+        """Let a node read whole tensors."""
+        node.args = _map(node.args, self.whole)
+        node.kwargs = _map(node.kwargs, self.whole)
+
+    def new(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """A node, with what it is."""
+        node = self.graph.call_function(target, args, kwargs)
+        args, kwargs = _map((args, kwargs), lambda x: x.meta["val"])
+        with self.mode:
+            node.meta["val"] = target(*args, **kwargs)
+        return node
+
+    def entry(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        """An elementwise function of entries: what it is depends on its arguments' dimensions and dtypes alone."""
+        node = self.graph.call_function(target, args, kwargs)
+        described = _map((args, kwargs), lambda x: _Described(x.meta["val"]))
+        key = (target, repr(described))
+        if key not in self.values:
+            self.graph.erase_node(node)
+            node = self.new(target, *args, **kwargs)
+            self.values[key] = node.meta["val"]
+        node.meta["val"] = self.values[key]
+        return node
+
+    def get(self, node: Node) -> Entries:
+        """The entries of a tensor, selected where it was not written out."""
+        if node not in self.entries:
+            shape, batch = _shape(node), _batch_dim(node)
+            assert shape is not None
+            result = np.empty(shape, dtype=object)
+            for index in np.ndindex(*shape):
+                entry = node
+                for dim in reversed(range(len(shape))):
+                    if dim != batch:
+                        entry = self.new(aten.select.int, entry, dim, index[dim])
+                result[index] = entry
+            self.wholes[node] = node
+            self.entries[node] = result
+        return self.entries[node]
+
+    def whole(self, node: Node) -> Node:
+        """A tensor, put together again where it was written out."""
+        if node not in self.entries:
+            return node
+        if node not in self.wholes:
+            value, batch = node.meta["val"], _batch_dim(node)
+            entries: list[Node] = list(self.entries[node].flat)
+            others = [int(s) for dim, s in enumerate(value.shape) if dim != batch]
+            size = [] if batch is None else [self.batch_size()]
+            entries = [
+                e if e.meta["val"].ndim == len(size) else self.new(aten.expand.default, e, size) for e in entries
+            ]
+            entries = [self.new(aten.unsqueeze.default, e, -1) for e in entries]
+            flat = self.new(aten.cat.default, entries, -1) if len(entries) > 1 else entries[0]
+            result = self.new(aten.view.default, flat, [*size, *others])
+            if batch:
+                order = [*range(1, batch + 1), 0, *range(batch + 1, value.ndim)]
+                result = self.new(aten.permute.default, result, order)
+            if batch or not value.is_contiguous():
+                result = self.new(aten.clone.default, result, memory_format=torch.contiguous_format)
+            self.wholes[node] = result
+        return self.wholes[node]
+
+    def batch_size(self) -> Node:
+        """The number of elements."""
+        assert self.sized is not None
+        node, dim = self.sized
+        return self.new(aten.sym_size.int, node, dim)
+
+
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _batch_dim(node: Node) -> int | None:
+    """The dimension that is the batch; none for constants."""
+    return next((d for d, s in enumerate(node.meta["val"].shape) if not _is_known(s)), None)
+
+
+def _is_known(size: Any) -> bool:
+    return not isinstance(size, torch.SymInt) or bool(size.node.expr.is_number)
+
+
+def _shape(node: Node) -> Any:
+    """The shape, a tuple, with one for the batch; none where the tensor is no batch of few entries."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return None
+    unknown: list[Any] = [s for s in value.shape if not _is_known(s)]
+    if len(unknown) > 1 or not all(s.node.expr.is_Symbol for s in unknown):
+        return None
+    shape = tuple(int(s) if _is_known(s) else 1 for s in value.shape)
+    return shape if 0 < int(np.prod(shape)) <= _LARGEST else None
+
+
+# Rules: what becomes of the entries. None: not written out ------------------------------------------------------
+
+
+def _pick(arrays: dict[Node, Entries], index: tuple[int, ...], node: Node) -> Node:
+    return arrays[node][index] if node in arrays else node
+
+
+def _pointwise(w: _Writer, node: Node) -> Entries | None:
+    shape, dtype = _shape(node), node.meta["val"].dtype
+    arrays = {x: np.broadcast_to(w.get(x), shape) for x in node.all_input_nodes if _is_tensor(x)}
+    result = np.empty(shape, dtype=object)
+    for index in np.ndindex(*shape):
+        args, kwargs = _map((node.args, dict(node.kwargs)), functools.partial(_pick, arrays, index))
+        result[index] = w.entry(node.target, args, kwargs)
+    # constants of no dimension promote dtypes less than others do
+    return result if result.flat[0].meta["val"].dtype == dtype else None
+
+
+def _same(w: _Writer, node: Node) -> Entries:
+    return w.get(node.args[0])
+
+
+def _reshape(w: _Writer, node: Node) -> Entries | None:
+    before, after = w.get(node.args[0]), _shape(node)
+    old, new = _batch_dim(node.args[0]), _batch_dim(node)
+    if old is not None and np.prod(before.shape[:old]) != np.prod(after[:new]):
+        return None  # other rows of the batch
+    return before.reshape(after)
+
+
+def _permute(w: _Writer, node: Node) -> Entries:
+    return w.get(node.args[0]).transpose([int(d) for d in node.args[1]])
+
+
+def _transpose(w: _Writer, node: Node) -> Entries:
+    return w.get(node.args[0]).swapaxes(node.args[1], node.args[2])
+
+
+def _expand(w: _Writer, node: Node) -> Entries:
+    return np.broadcast_to(w.get(node.args[0]), _shape(node))
+
+
+def _arguments(node: Node, *defaults: Any) -> list[Any]:
+    """The arguments by position, those that were left out as they are by default."""
+    return [*node.args, *defaults[len(node.args) :]]
+
+
+def _dim(node: Node, dim: int) -> int:
+    return dim % node.meta["val"].ndim
+
+
+def _select(w: _Writer, node: Node) -> Entries | None:
+    x, dim, index = node.args
+    dim = _dim(x, dim)
+    return None if dim == _batch_dim(x) else w.get(x).take(index, axis=dim)
+
+
+def _slice(w: _Writer, node: Node) -> Entries | None:
+    x, dim, start, end, step = _arguments(node, None, 0, None, None, 1)
+    dim = _dim(x, dim)
+    if dim == _batch_dim(x):
+        return w.get(x) if start in (None, 0) and end == 2**63 - 1 and step == 1 else None
+    return w.get(x)[(slice(None),) * dim + (slice(start, end, step),)]
+
+
+def _cat(w: _Writer, node: Node) -> Entries | None:
+    dim = _dim(node, node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
+    if dim == _batch_dim(node) or len({x.meta["val"].dtype for x in node.args[0]}) > 1:
+        return None
+    return np.concatenate([w.get(x) for x in node.args[0]], dim)
+
+
+def _parts(w: _Writer, node: Node) -> list[Entries] | None:
+    """``split``, ``split_with_sizes``, ``unbind``."""
+    x, dim = node.args[0], node.args[-1] if len(node.args) > (1 if node.target is aten.unbind.int else 2) else 0
+    dim = _dim(x, node.kwargs.get("dim", dim))
+    if dim == _batch_dim(x):
+        return None
+    entries: Any = w.get(x)
+    if node.target is aten.unbind.int:
+        return [entries.take(i, axis=dim) for i in range(entries.shape[dim])]
+    ends = np.cumsum([int(v.shape[dim]) for v in node.meta["val"]])[:-1]
+    return np.split(entries, ends, axis=dim)
+
+
+def _diagonal(w: _Writer, node: Node) -> Entries | None:
+    x, offset, first, second = _arguments(node, None, 0, 0, 1)
+    if _batch_dim(x) in (_dim(x, first), _dim(x, second)):
+        return None
+    return w.get(x).diagonal(offset, first, second)
+
+
+def _scatter(w: _Writer, node: Node) -> Entries | None:
+    """``select_scatter``, ``slice_scatter``."""
+    x, source, dim, *where = node.args
+    dim = _dim(x, dim)
+    if dim == _batch_dim(x):
+        return None
+    at = where[0] if node.target is aten.select_scatter.default else slice(*where)
+    result = np.broadcast_to(w.get(x), _shape(node)).copy()
+    result[(slice(None),) * dim + (at,)] = w.get(source)
+    return result
+
+
+def _full(w: _Writer, node: Node) -> Entries:
+    return np.full(_shape(node), w.new(node.target, [], node.args[1], **node.kwargs), dtype=object)
+
+
+def _fold(target: Any) -> Callable[[_Writer, Node], Entries | None]:
+    """A reduction over small dimensions, by a function of two."""
+
+    def rule(w: _Writer, node: Node) -> Entries | None:
+        x, *rest = node.args
+        value = x.meta["val"]
+        if node.kwargs or value.dtype != node.meta["val"].dtype:
+            return None
+        dims = rest[0] if rest and rest[0] not in ([], None) else list(range(value.ndim))
+        dims = sorted(_dim(x, d) for d in ([dims] if isinstance(dims, int) else dims))
+        if _batch_dim(x) in dims:
+            return None
+        entries = np.moveaxis(w.get(x), dims, range(len(dims)))
+        entries = entries.reshape(-1, *entries.shape[len(dims) :])
+        result = functools.reduce(lambda a, b: _each(w, target, a, b), entries)
+        return np.asarray(result, dtype=object).reshape(_shape(node))
+
+    return rule
+
+
+def _each(w: _Writer, target: Any, *arrays: Entries) -> Entries:
+    """A function of entries."""
+    arrays = tuple(np.broadcast_arrays(*arrays))
+    result = np.empty(arrays[0].shape, dtype=object)
+    for index in np.ndindex(*result.shape):
+        result[index] = w.entry(target, tuple(a[index] for a in arrays), {})
+    return result
+
+
+def _mean(w: _Writer, node: Node) -> Entries | None:
+    total = _fold(aten.add.Tensor)(w, node)
+    if total is None:
+        return None
+    count = w.get(node.args[0]).size // total.size
+    return _each(w, aten.div.Tensor, total, np.asarray(float(count), dtype=object))
+
+
+def _product(w: _Writer, a: Entries, b: Entries) -> Entries | None:
+    """``a @ b`` of arrays of at least two dimensions."""
+    if max(a.size * b.shape[-1], b.size * a.shape[-2]) > _LARGEST_PRODUCT:
+        return None
+    terms = [_each(w, aten.mul.Tensor, a[..., :, k, None], b[..., None, k, :]) for k in range(a.shape[-1])]
+    return functools.reduce(lambda x, y: _each(w, aten.add.Tensor, x, y), terms)
+
+
+def _matmul(w: _Writer, node: Node) -> Entries | None:
+    """``mm``, ``bmm``, ``addmm``, ``baddbmm``."""
+    *rest, a, b = node.args
+    if node.kwargs or _batch_dim(a) == a.meta["val"].ndim - 1:
+        return None
+    product = _product(w, w.get(a), w.get(b))
+    if product is None or not rest:
+        return product
+    return _each(w, aten.add.Tensor, np.broadcast_to(w.get(rest[0]), product.shape), product)
+
+
+def _cross(w: _Writer, node: Node) -> Entries | None:
+    a, b = node.args
+    dim = _dim(a, node.kwargs.get("dim", -1))
+    if dim in (_batch_dim(a), _batch_dim(b)):
+        return None
+    x, y = (np.moveaxis(np.broadcast_to(w.get(v), _shape(node)), dim, 0) for v in (a, b))
+    return np.moveaxis(np.stack([_minor(w, x[i], y[j], x[j], y[i]) for i, j in ((1, 2), (2, 0), (0, 1))]), 0, dim)
+
+
+def _minor(w: _Writer, a: Entries, b: Entries, c: Entries, d: Entries) -> Entries:
+    """a b - c d."""
+    return _each(w, aten.sub.Tensor, _each(w, aten.mul.Tensor, a, b), _each(w, aten.mul.Tensor, c, d))
+
+
+Rule = Callable[[_Writer, Node], "Entries | list[Entries] | None"]
+_RULES: dict[Any, Rule] = {
+    **dict.fromkeys((aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default), _same),
+    **dict.fromkeys(
+        (
+            aten.view.default,
+            aten.reshape.default,
+            aten._unsafe_view.default,
+            aten.unsqueeze.default,
+            aten.squeeze.dim,
+            aten.squeeze.dims,
+            aten.squeeze.default,
+        ),
+        _reshape,
+    ),
+    aten.permute.default: _permute,
+    aten.transpose.int: _transpose,
+    aten.t.default: lambda w, node: w.get(node.args[0]).T,
+    aten.expand.default: _expand,
+    aten.select.int: _select,
+    aten.slice.Tensor: _slice,
+    aten.cat.default: _cat,
+    **dict.fromkeys((aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default), _parts),
+    aten.diagonal.default: _diagonal,
+    **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _scatter),
+    aten.full.default: _full,
+    aten.sum.dim_IntList: _fold(aten.add.Tensor),
+    aten.mean.dim: _mean,
+    aten.amax.default: _fold(aten.maximum.default),
+    aten.amin.default: _fold(aten.minimum.default),
+    **dict.fromkeys((aten.all.dim, aten.all.dims), _fold(aten.logical_and.default)),
+    **dict.fromkeys((aten.any.dim, aten.any.dims), _fold(aten.logical_or.default)),
+    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _matmul),
+    aten.linalg_cross.default: _cross,
+}

@@ -1,0 +1,214 @@
+"""Groups whose operations on large batches are compiled, each to one loop over the batch."""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trivgeo.checks import check_count, check_type
+from trivgeo.groups.base import LieGroup
+
+__all__ = ["Compilation", "Compiler", "compiled"]
+
+GroupT = TypeVar("GroupT", bound=LieGroup)
+Key = tuple[Any, ...]
+
+_THRESHOLD = 1000
+_MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
+_OPTIONS = {
+    "max_fusion_size": 4096,  # all nodes of an operation in one loop
+    "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
+    "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
+}
+
+
+def compiled(group: GroupT, threshold: int = _THRESHOLD) -> GroupT:
+    """The same group, the operations of which `torch.compile` turns into one loop over the batch each.
+
+    A group like any other, with the same elements, scale and fingerprint: samplers, scores and inverters take it. An
+    operation is compiled at its first call on a large batch, once for each dtype, with and without derivatives; code
+    is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
+    threshold; calls inside the transforms of ``torch.func``, in forward mode, and inside another `torch.compile`;
+    half precision; operations that compute nothing (the inverse of a rotation is a view), or are iterations too long to
+    compile (the logarithm of matrices of three or more rows, up to rotations). The first compiled result is compared
+    with the eager one. Where there is no compiler, or its result differs, one warning says so, and the operation stays
+    eager. Derivatives of derivatives are not supported by torch in compiled code, and raise an error.
+
+    Args:
+        group: any group.
+        threshold: the smallest batch that is compiled.
+
+    Raises:
+        ConfigurationError: no group, or a threshold below two.
+
+    Example:
+        >>> group = compiled(SE(3))
+        >>> g = group.exp(torch.zeros(100_000, 6))  # compiled now
+        >>> print(group.compiler)
+    """
+    check_type("group", group, LieGroup)  # type: ignore[type-abstract]
+    other = copy.copy(group)
+    other._compiler = Compiler(threshold)
+    return other
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What became of one operation.
+
+    Attributes:
+        operation: its name.
+        dtype: of the elements.
+        derivatives: whether they are recorded.
+        seconds: what compilation took, zero if there was none.
+        reason: why the operation stays eager, empty if it is compiled.
+    """
+
+    operation: str
+    dtype: torch.dtype
+    derivatives: bool
+    seconds: float = 0.0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """One line."""
+        kind = f"{self.operation} in {self.dtype}{' with derivatives' if self.derivatives else ''}"
+        return f"{kind}: eager, {self.reason}" if self.reason else f"{kind}: compiled in {self.seconds:.1f} s"
+
+
+@final
+class Compiler:
+    """The compiled operations of one group.
+
+    Args:
+        threshold: see `compiled`.
+    """
+
+    def __init__(self, threshold: int = _THRESHOLD) -> None:
+        self.threshold = check_count("threshold", threshold, 2)
+        self._functions: dict[Key, Callable[..., Tensor] | None] = {}
+        self._report: list[Compilation] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Code is compiled again, or found on disk, by the process that loads this."""
+        return Compiler, (self.threshold,)
+
+    @property
+    def report(self) -> tuple[Compilation, ...]:
+        """What was compiled so far, and what was not."""
+        return tuple(self._report)
+
+    def __repr__(self) -> str:
+        """The report."""
+        return "\n".join([f"Compiler(threshold={self.threshold})", *(f"  {line}" for line in self._report)])
+
+    def __call__(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor | None:
+        """``f`` of arguments with trailing dimensions of these ranks, or none: to be computed eagerly."""
+        if not _is_plain(arguments):
+            return None
+        batches = [x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True)]
+        batch = torch.broadcast_shapes(*batches)
+        if batch.numel() < self.threshold:
+            return None
+        flat = [
+            x.expand(*batch, *x.shape[x.ndim - rank :]).reshape(-1, *x.shape[x.ndim - rank :]).contiguous()
+            for x, rank in zip(arguments, ranks, strict=True)
+        ]
+        derivatives = torch.is_grad_enabled() and any(x.requires_grad for x in arguments)
+        first = arguments[0]
+        key = (f.__name__, first.dtype, first.device, derivatives, torch.is_inference_mode_enabled())
+        if key not in self._functions:
+            self._functions[key] = self._compile(f, flat, derivatives)
+        function = self._functions[key]
+        if function is None:
+            return None
+        return function(*_marked(flat)).unflatten(0, batch)
+
+    def _compile(self, f: Callable[..., Tensor], flat: list[Tensor], derivatives: bool) -> Callable[..., Tensor] | None:
+        what = f.__name__.strip("_").removeprefix("scaled_"), flat[0].dtype, derivatives
+        with torch.no_grad():
+            eager = f(*flat)
+        inputs = {x.untyped_storage().data_ptr() for x in flat}
+        if eager.untyped_storage().data_ptr() in inputs:
+            self._report.append(Compilation(*what, reason="a view of its argument"))
+            return None
+        number = _count_operators(f, flat)
+        if number > _MOST_OPERATORS:
+            self._report.append(Compilation(*what, reason=f"an iteration of {number} operators"))
+            return None
+        start = time.perf_counter()
+        try:
+            function = _torch_compile(f)
+            result = function(*_marked(flat)).detach()
+        except Exception as error:  # whatever the compiler or its absence raises: f itself has just been evaluated
+            reason = f"since torch.compile failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        else:
+            seconds = time.perf_counter() - start
+            if _agree(result, eager):
+                self._report.append(Compilation(*what, seconds=seconds))
+                return function
+            reason = "since its compiled result differed"
+        self._report.append(Compilation(*what, reason=reason))
+        warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=5)
+        return None
+
+
+def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    from trivgeo.groups._entries import WriteOut  # brings all of inductor, which takes seconds
+
+    options = {**_OPTIONS, "post_grad_custom_post_pass": WriteOut()}
+    compiler: Any = torch.compile  # torch's own annotation lacks the last argument
+    result: Callable[..., Tensor] = compiler(f, fullgraph=True, options=options, isolate_recompiles=True)
+    return result
+
+
+def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Only the batch may vary from call to call."""
+    views = [x.view(x.shape) for x in flat]  # the mark stays on a tensor
+    for x in views:
+        torch._dynamo.mark_dynamic(x, 0)
+    return views
+
+
+def _is_plain(arguments: Sequence[Tensor]) -> bool:
+    """Whether these are ordinary numbers outside all transforms."""
+    return (
+        not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+        and all(
+            type(x) in (Tensor, torch.nn.Parameter) and x.dtype in (torch.float32, torch.float64) for x in arguments
+        )
+        and len({(x.dtype, x.device) for x in arguments}) == 1
+    )
+
+
+def _agree(a: Tensor, b: Tensor) -> bool:
+    """Equal up to rounding in units of each element's size; NaN at the same places."""
+    size = torch.where(torch.isfinite(b), b, 0.0).abs().flatten(1).amax(1).clamp(min=1.0)
+    near = (a - b).abs() <= torch.finfo(b.dtype).eps ** 0.5 * size.view(-1, *[1] * (b.ndim - 1))
+    return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
+
+
+class _Counter(TorchDispatchMode):
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _count_operators(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int:
+    """Torch operators of ``f`` where values cannot be looked at, as in compiled code."""
+    with torch.no_grad(), _Counter() as counter:
+        torch.func.vmap(lambda *x: f(*(y.unsqueeze(0) for y in x)))(*(x[:2] for x in flat))
+    return counter.number
