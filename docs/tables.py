@@ -16,6 +16,7 @@ from tasks.report import KEPT, Result, find_result, format_table, read_tables
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 SPEED = BENCHMARKS / "groups-cpu.json"
+SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 NONE = "–"
 
@@ -259,6 +260,17 @@ def conditions() -> str:
     return f"{found['device_name']}, {found['threads']} thread, {found['date']}; {versions}."
 
 
+def symmetries() -> str:
+    """Verdicts on the catalogue of equations."""
+    summary = json.loads(SYMMETRIES.read_text())["summary"]
+    verdicts = ("equations", "right", "short", "wrong", "refused", "late")
+    rows = [
+        [tool, *(str(found[verdict]) for verdict in verdicts), f"{found['median_seconds']:.2g} s"]
+        for tool, found in summary.items()
+    ]
+    return markdown(["", *verdicts, "median"], rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "calibrated": calibrated,
@@ -273,6 +285,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "report": report,
     "speed-forward": lambda: speed("forward"),
     "speed-conditions": conditions,
+    "symmetries": symmetries,
 }
 
 

@@ -154,6 +154,8 @@ def test_equations() -> None:
     assert parse_equations(["u(x, t)*diff(u, x, 2)"]) == [u * u.diff(x, 2)]
     assert sp.expand(parse_equations(["diff(u**2*u_x, x) == u_t"])[0] - (u**2 * u.diff(x)).diff(x) + u.diff(t)) == 0
     v = sp.Function("v")(x, t)
+    assert sp.expand(parse_equations(["u_t + diff(u^2, x, 3)"])[0] - u.diff(t) - (u**2).diff(x, 3)) == 0
+    assert parse_equations(["diff(u, t) = diff(u, x, 2)"]) == [u.diff(t) - u.diff(x, 2)]
     assert parse_equations(["u_t = v_x", "v_t = u_x"]) == [u.diff(t) - v.diff(x), v.diff(t) - u.diff(x)]
     price = sp.Function("V")(S, t)
     assert parse_equations(["V_t + S^2*V_SS"]) == [price.diff(t) + S**2 * price.diff(S, 2)]

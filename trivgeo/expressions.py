@@ -126,7 +126,7 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
     trees = [_tree(part, what, True) for parts in sides for part in parts]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
-    functions, variables = _declared(nodes, what) or _derived(named, what)
+    functions, variables = _declared(nodes, what) or _derived(named, *_differentiated(nodes), what)
     own = sp.symbols(variables)
     unknowns = {name: sp.Function(name)(*own) for name in functions}
     table: dict[str, Any] = dict(unknowns)
@@ -160,14 +160,23 @@ def _declared(nodes: Sequence[ast.AST], what: str) -> tuple[list[str], list[str]
     return sorted(calls), variables
 
 
-def _derived(named: set[str], what: str) -> tuple[list[str], list[str]]:
+def _differentiated(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
+    """The functions and variables of calls such as ``diff(u, x, 2)``."""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    calls = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "diff"]
+    functions = {call.args[0].id for call in calls if call.args and isinstance(call.args[0], ast.Name)}
+    return functions, {a.id for call in calls for a in call.args[1:] if isinstance(a, ast.Name)}
+
+
+def _derived(named: set[str], functions: set[str], variables: set[str], what: str) -> tuple[list[str], list[str]]:
     """The unknowns that have derivatives and their variables, t last."""
     found = [(m[1], m[2]) for name in named if (m := _DERIVATIVE.fullmatch(name))]
     primed = [m[1] for name in named if (m := re.fullmatch(rf"([{_LETTER}][{_LETTER}0-9]*)_(\d+)", name))]
-    letters = {letter for _, suffix in found for letter in suffix}
-    if primed and not found:
+    letters = {letter for _, suffix in found for letter in suffix} | variables
+    if primed and not letters:
         letters = {"t" if "x" in primed or ("t" in named and "x" not in named) else "x"}
-    unknowns = sorted({name for name, _ in found} or set(primed))
+    words = {match[0] for name in named if (match := _DERIVATIVE.fullmatch(name))}
+    unknowns = sorted(({name for name, _ in found} or set(primed)) | (functions - words))
     if not unknowns:
         raise ConfigurationError(f"{what}: expected functions such as u(x, t) or derivatives such as u_x, got none")
     return unknowns, sorted(letters, key=lambda letter: (letter == "t", letter))

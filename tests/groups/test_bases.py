@@ -173,7 +173,10 @@ def check_random_basis(name: str, seed: int, condition: float) -> None:
     product, expected = (s.Ad(s.compose(p, q)) for s, p, q in ((group, g, h), (textbook, k, m)))
     assert_relative(back.T @ expected @ matrix.T, product, 1e-10, event=2)
     points = rand(3, len(variables), low=0.2, high=0.8)
-    assert_relative(group.action()(g, points), textbook.action()(k, points), 1e-10)
+    images = textbook.action()(k, points)
+    near = images.abs().amax(-1) < 1e3  # beside the light cone of a pole, rounding errors are as large as images
+    assert float(near.double().mean()) > 0.9
+    assert_relative(group.action()(g, points)[near], images[near], 1e-10)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import sympy as sp
 from sympy.polys.matrices import DomainMatrix
 
 from trivgeo.errors import ConfigurationError
-from trivgeo.symmetry import find_symmetries, verify
+from trivgeo.symmetry import find_symmetries, special_values, verify
 from trivgeo.symmetry.modular import PRIMES, Evaluator, echelon, rational
 from trivgeo.symmetry.result import Symmetries
 
@@ -79,6 +79,25 @@ def test_superposition_of_ordinary_equations_is_finite(equation: str) -> None:
 
 def _along(field: Sequence[sp.Expr], function: sp.Expr, found: Symmetries) -> sp.Expr:
     return sp.Add(*(c * sp.diff(function, z) for c, z in zip(field, found.variables, strict=True)))
+
+
+GAS = "p_t + u*p_x + g*p*u_x = 0; r_t + u*r_x + r*u_x = 0; u_t + u*u_x + p_x/r = 0"
+
+
+@pytest.mark.parametrize(
+    ("equation", "parameter", "values", "sizes"),
+    [
+        ("u_t = diff(u^n*u_x, x)", "n", ("-4/3", -1, 0), {"-4/3": 5, "0": 6}),
+        pytest.param("u_t = u_xx + u/x^2 + a*exp(-x)*u", "a", (0, 1), {"0": 4}, marks=pytest.mark.slow),
+        pytest.param(GAS, "g", (2, 3), {"3": 7}, marks=pytest.mark.slow),
+    ],
+)
+def test_special_values(equation: str, parameter: str, values: Sequence[object], sizes: dict[str, int]) -> None:
+    """Ovsiannikov 1982: diffusion with the power -4/3; an inverse square; a gas of dimension one."""
+    found = special_values(equation.split(";"), parameter, values)
+    assert {str(value): dimension.size for value, dimension in found.items()} == sizes
+    with pytest.raises(ConfigurationError, match="parameter: expected"):
+        special_values(equation.split(";"), "u")
 
 
 def test_symmetries_are_a_sequence() -> None:

@@ -9,9 +9,10 @@ from trivgeo.checks import check_count
 from trivgeo.groups.generators.symbolic import require_sympy
 
 if TYPE_CHECKING:
+    from trivgeo.symmetry.dimension import Dimension
     from trivgeo.symmetry.result import Symmetries
 
-__all__ = ["find_symmetries", "verify"]
+__all__ = ["find_symmetries", "special_values", "verify"]
 
 
 def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
@@ -85,3 +86,30 @@ def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
     from trivgeo.symmetry.finder import residual
 
     return residual(pde, field, time)
+
+
+def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict[Any, Dimension]:
+    """Values of one parameter for which the equations have more symmetries than for generic ones.
+
+    The dimension is computed anew for each value that is tried; so what is returned is true, but values that are not
+    tried are not found. Those for which the equations cannot be solved for leading derivatives are left out.
+
+    Args:
+        pde: see `find_symmetries`.
+        parameter: the parameter, or its name.
+        values: numbers to try; default: fractions such as exponents of textbooks are, integers up to 6, halves up to 3
+            and thirds up to 2.
+
+    Returns:
+        The dimension beside superposition by value, in the order tried; see `trivgeo.symmetry.dimension.Dimension`.
+
+    Raises:
+        ConfigurationError: as for `find_symmetries`, or the equations have no such parameter.
+
+    Example:
+        ``special_values("u_t = diff(u^n*u_x, x)", "n")`` has -4/3, with dimension 5 where others have 4, and 0.
+    """
+    require_sympy()
+    from trivgeo.symmetry.special import larger_dimensions, simple_fractions
+
+    return larger_dimensions(pde, parameter, list(values) or simple_fractions())

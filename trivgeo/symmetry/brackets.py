@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import sympy as sp
 
 from trivgeo.errors import AlgebraError
-from trivgeo.symmetry.linear import Fixed, reconstruct
+from trivgeo.symmetry.linear import Fixed, kernel, reconstruct
 from trivgeo.symmetry.modular import Evaluator, Values, echelon, irrational, usable_primes
 
-__all__ = ["structure_constants"]
+__all__ = ["keeping", "structure_constants"]
 
 Field = Sequence[sp.Expr]
 
@@ -68,6 +68,48 @@ def structure_constants(
         i, j = pairs[p]
         constants[i][j][k], constants[j][i][k] = value, -value
     return constants
+
+
+def keeping(
+    fields: Sequence[Field],
+    variables: Sequence[sp.Symbol],
+    parameters: Sequence[sp.Symbol],
+    surface: Mapping[sp.Symbol, sp.Expr],
+) -> list[tuple[sp.Expr, ...]]:
+    """A basis of the combinations that are tangent to a surface ``{z: e(others)}``, as coefficients of the fields.
+
+    Raises:
+        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+    """
+
+    def across(field: Field, z: sp.Symbol, value: sp.Expr) -> sp.Expr:
+        rates = dict(zip(variables, field, strict=True))
+        return sp.expand((rates[z] - sum(rates[w] * sp.diff(value, w) for w in variables)).subs(surface))
+
+    entries = [[across(field, z, value) for field in fields] for z, value in surface.items()]
+    flat = [entry for row in entries for entry in row]
+    primes = usable_primes(flat)
+    symbols = (*parameters, *irrational(flat))
+    count = 2 * len(fields) + _POINTS
+
+    def solved(prime: int, fixed: Fixed) -> Values:
+        e = Evaluator((), 0, count, prime, prime % 1000, fixed, parameters)
+        rows = [np.stack([e(entry)[:, 0] for entry in row], axis=1) for row in entries]
+        return kernel(*echelon(np.concatenate([block[e.valid] for block in rows]), prime), prime)
+
+    random = np.random.default_rng(3)
+    generic = solved(primes[0], {s: int(random.integers(2, primes[0] - 1)) for s in symbols})
+    used = generic != 0
+
+    def values(prime: int, fixed: Sequence[Fixed]) -> list[list[int] | None]:
+        found = [solved(prime, at) for at in fixed]
+        return [[int(v) for v in f[used]] if f.shape == used.shape and not f[~used].any() else None for f in found]
+
+    numbers = reconstruct(values, symbols, primes) if used.any() else []
+    if numbers is None:
+        raise AlgebraError(f"expected coefficients rational in {tuple(parameters)}, of low degree; got others")
+    taken = iter(numbers)
+    return [tuple(next(taken) if entry else sp.S.Zero for entry in row) for row in used]
 
 
 def _bracket(x: Field, y: Field, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:

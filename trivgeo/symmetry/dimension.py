@@ -273,10 +273,11 @@ def _triangular(rows: Values, series: Series) -> Values:
         one = series.constant(1)
         inverse = series.compose(pivot[None], one, coefficients)
         rows[done] = series.times(rows[done], np.broadcast_to(inverse, rows[done].shape))
+        used = np.flatnonzero(rows[done].any(axis=1))
         for other in range(len(rows)):
             if other != done and rows[other, column].any():
-                factor = np.broadcast_to(rows[other, column], rows[done].shape)
-                rows[other] = (rows[other] - series.times(rows[done], factor)) % p
+                factor = np.broadcast_to(rows[other, column], (len(used), rows.shape[2]))
+                rows[other, used] = (rows[other, used] - series.times(rows[done, used], factor)) % p
         done += 1
         if done == len(rows):
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy as sp
@@ -14,7 +14,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
 from trivgeo.symmetry.numeric import vanishes
 
-__all__ = ["EvolutionSystem"]
+__all__ = ["EvolutionSystem", "residuals_of"]
 
 Index = tuple[int, ...]
 
@@ -36,7 +36,7 @@ class EvolutionSystem:
     """
 
     def __init__(self, pde: Any, time: Any = None) -> None:
-        residuals = _residuals(pde)
+        residuals = residuals_of(pde)
         functions = sorted({f for e in residuals for f in e.atoms(AppliedUndef)}, key=lambda f: str(f))
         if not functions:
             raise ConfigurationError("pde: expected functions such as u(x, t), got none")
@@ -114,6 +114,18 @@ class EvolutionSystem:
                 f"{', '.join(strange) or expression}"
             )
         return expression
+
+    def holds(self, solution: Mapping[sp.Symbol, sp.Expr]) -> bool:
+        """Whether functions of the independent variables, one for each unknown, solve the equations."""
+        for (a, index), right in zip(self.leaders, self.right, strict=True):
+            values = {}
+            for symbol, b, inner in (*self.jets_in(right), (self.jet(a, index), a, index)):
+                counts = [(v, k) for v, k in zip(self.variables, inner, strict=True) if k]
+                function = solution[self.unknowns[b]]
+                values[symbol] = sp.diff(function, *counts) if counts else function
+            if not vanishes((self.jet(a, index) - right).xreplace(values)):
+                return False
+        return True
 
     # Names ---------------------------------------------------------------------------------------------------
 
@@ -296,7 +308,7 @@ class EvolutionSystem:
         return sp.expand(result)
 
 
-def _residuals(pde: Any) -> list[sp.Expr]:
+def residuals_of(pde: Any) -> list[sp.Expr]:
     """Exact expressions that are to vanish."""
     entries = list(pde) if isinstance(pde, list | tuple | sp.Tuple) else [pde]
     texts = [entry for entry in entries if isinstance(entry, str)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import sympy as sp
@@ -10,26 +11,26 @@ import sympy as sp
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.determining import LinearForm, characteristics, symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
-from trivgeo.symmetry.equation import EvolutionSystem
-from trivgeo.symmetry.growth import Found, check, grow, left_side
+from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
+from trivgeo.symmetry.growth import COLUMNS, Found, check, grow, left_side
 from trivgeo.symmetry.linear import Space
 from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
 
-__all__ = ["residual", "search"]
+__all__ = ["is_linear", "residual", "search"]
 
 Coefficients = tuple[sp.Expr, ...]
 
 
 def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) -> Symmetries:
     """See `trivgeo.symmetry.find_symmetries`."""
-    system = EvolutionSystem(pde, time)
-    conditions = symmetry_condition(system)
+    system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
     extra = _checked(system, functions)
-    jets = Jets(system, conditions, _is_linear(system))
+    jets = Jets(system, conditions, is_linear(system))
     # what is easily found tells where the bound of the dimension is sharp
-    first = Space(system, conditions, jets, (sp.S.One, *extra), degree or 3, jets.linear)
-    dimension = jets.dimension(first.count)
+    spaces = (Space(system, conditions, jets, (sp.S.One, *extra), d, jets.linear) for d in (degree or 3, 2, 1))
+    first = next((space for space in spaces if len(space.columns) <= COLUMNS), None)
+    dimension = jets.dimension(first.count if first else 0)
     sizes: dict[int, int] = {}
     if degree is None and not extra and system.characteristic_field() is None:
         found = grow(system, conditions, jets, dimension)
@@ -57,7 +58,14 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     )
 
 
-def _is_linear(system: EvolutionSystem) -> bool:
+@lru_cache(maxsize=8)
+def _conditions(residuals: tuple[sp.Expr, ...], time: Any) -> tuple[EvolutionSystem, list[LinearForm]]:
+    """What is asked again and again of the same equations."""
+    system = EvolutionSystem(residuals, time)
+    return system, symmetry_condition(system)
+
+
+def is_linear(system: EvolutionSystem) -> bool:
     """Whether solutions of a homogeneous equation can be added; those of an ordinary one are finitely many."""
     slopes = [sp.diff(f, s) for f in system.right for s, _, _ in system.jets_in(f)]
     return len(system.variables) > 1 and not any(system.jets_in(slope) for slope in slopes)
@@ -139,7 +147,7 @@ def _checked(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
 
 def residual(pde: Any, field: Any, time: Any) -> Any:
     """See `trivgeo.symmetry.verify`."""
-    system = EvolutionSystem(pde, time)
+    system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
     variables = (*system.variables, *system.unknowns)
     entries = field.components if isinstance(field, Symmetry) else field
     if isinstance(entries, str) or not isinstance(entries, Iterable):
@@ -149,7 +157,7 @@ def residual(pde: Any, field: Any, time: Any) -> Any:
         raise ConfigurationError(
             f"field: expected {len(variables)} coefficients for {variables}, got {len(components)}"
         )
-    left = [left_side(system, condition, components) for condition in symmetry_condition(system)]
+    left = [left_side(system, condition, components) for condition in conditions]
     if all(map(vanishes, left)):
         return sp.S.Zero
     results = [sp.simplify(sp.expand(value)) for value in left]

@@ -17,11 +17,13 @@ from trivgeo.symmetry.linear import Space, reconstruct
 from trivgeo.symmetry.modular import Evaluator, irrational
 from trivgeo.symmetry.numeric import vanishes
 
-__all__ = ["Found", "grow"]
+__all__ = ["COLUMNS", "Found", "grow"]
 
 Coefficients = tuple[sp.Expr, ...]
 
-_COLUMNS = 900  # unknown numbers in one search
+COLUMNS = 900
+"""Unknown numbers in one search."""
+
 _FUNCTIONS = 60
 
 
@@ -48,7 +50,7 @@ def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, 
     spaces: list[tuple[int, Space, int, tuple[sp.Expr, ...]]] = []
     for functions, degree in _spaces(system, conditions, jets, dimension):
         space = Space(system, conditions, jets, functions, degree, linear)
-        if len(space.columns) > _COLUMNS:
+        if len(space.columns) > COLUMNS:
             continue
         if not spaces or space.count > spaces[-1][0]:
             spaces.append((space.count, space, degree, tuple(functions[1:])))

@@ -16,7 +16,7 @@ from trivgeo.symmetry.dimension import Jets
 from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
 from trivgeo.symmetry.modular import Evaluator, Values, echelon, irrational, rational, usable_primes
 
-__all__ = ["Space", "reconstruct"]
+__all__ = ["Space", "kernel", "reconstruct"]
 
 Fixed = dict[sp.Expr, int]
 
@@ -190,7 +190,7 @@ class Space:
             samples = max(samples // 4, 12)
         else:
             return np.zeros((0, len(columns)), dtype=np.int64)
-        return _kernel(rows, pivots, prime)
+        return kernel(rows, pivots, prime)
 
     @cached_property
     def _basis(self) -> Values:
@@ -215,9 +215,9 @@ class Space:
         def values(prime: int, fixed: Sequence[Fixed]) -> list[list[int] | None]:
             result: list[list[int] | None] = []
             for rows in self._rows(columns, 2 * len(columns) + 24, prime, prime % 1000, fixed):
-                kernel = _kernel(*echelon(rows, prime), prime)
-                fits = kernel.shape == expected.shape and not ((kernel != 0) & ~expected).any()
-                result.append([int(v) for v in kernel[expected]] if fits else None)
+                solutions = kernel(*echelon(rows, prime), prime)
+                fits = solutions.shape == expected.shape and not ((solutions != 0) & ~expected).any()
+                result.append([int(v) for v in solutions[expected]] if fits else None)
             return result
 
         if not count:
@@ -271,7 +271,7 @@ class Space:
         return tuple(sp.expand(component, power_exp=False) for component in components)
 
 
-def _kernel(rows: Values, pivots: Sequence[int], prime: int) -> Values:
+def kernel(rows: Values, pivots: Sequence[int], prime: int) -> Values:
     """A reduced basis of what a matrix in reduced form sends to zero."""
     width = rows.shape[1]
     free = [j for j in range(width) if j not in set(pivots)]
@@ -320,10 +320,12 @@ def reconstruct(
                 for j, powers in enumerate(monomials):
                     for s, k in zip(parameters, powers, strict=True):
                         table[i, j] = table[i, j] * pow(fixed_at[s], k, prime) % prime
+            fractions: dict[tuple[int, ...], list[int] | None] = {}  # many numbers are the same
             result = []
-            for entry in range(len(known[0][1])):
-                numbers = np.array([value[entry] for _, value in known[:needed]], dtype=np.int64)
-                fraction = _fraction(table, numbers, prime)
+            for numbers in zip(*(value for _, value in known[:needed]), strict=True):
+                if numbers not in fractions:
+                    fractions[numbers] = _fraction(table, np.array(numbers, dtype=np.int64), prime)
+                fraction = fractions[numbers]
                 if fraction is None:
                     return None
                 result += fraction

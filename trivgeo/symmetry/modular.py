@@ -8,7 +8,6 @@ then linear systems of numbers, whatever functions they hold, and their ranks ar
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -40,12 +39,15 @@ def _products(count: int, order: int) -> tuple[list[Index], dict[Index, int], Va
     """The monomials up to a degree, their places, and which pairs have which product."""
     monomials: list[Index] = list(multi_indices(count, order)) if count else [()]
     place = {m: i for i, m in enumerate(monomials)}
-    pairs = []
-    for (i, a), (j, b) in itertools.product(enumerate(monomials), repeat=2):
-        if sum(a) + sum(b) <= order:
-            pairs.append((place[tuple(x + y for x, y in zip(a, b, strict=True))], i, j))
-    table = np.array(sorted(pairs), dtype=np.int64)
-    return monomials, place, table[:, 1], table[:, 2], np.searchsorted(table[:, 0], np.arange(len(monomials)))
+    digits = (order + 1) ** np.arange(count)
+    keys = np.array(monomials, dtype=np.int64).reshape(len(monomials), count) @ digits
+    sizes = np.array([sum(m) for m in monomials])
+    left, right = np.nonzero(sizes[:, None] + sizes <= order)
+    by_key = np.argsort(keys)
+    product = by_key[np.searchsorted(keys, keys[left] + keys[right], sorter=by_key)]
+    by_product = np.argsort(product, kind="stable")
+    starts = np.searchsorted(product[by_product], np.arange(len(monomials)))
+    return monomials, place, left[by_product], right[by_product], starts
 
 
 class Series:
@@ -327,7 +329,36 @@ def _powers(numbers: Values, exponent: int, prime: int) -> Values:
 
 def echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:
     """The reduced row echelon form of a matrix, without zero rows, and its pivots."""
-    matrix = matrix.copy() % prime
+    if matrix.shape[1] <= 2 * _PANEL:
+        reduced, columns, _ = _eliminated(matrix, prime)
+        return reduced[: len(columns)], columns
+    matrix = matrix % prime
+    pivots: list[int] = []
+    for start in range(0, matrix.shape[1], _PANEL):
+        done = len(pivots)
+        # a few columns on their own say which rows; all else is products of matrices
+        _, columns, rows = _eliminated(matrix[done:, start : start + _PANEL], prime)
+        if not columns:
+            continue
+        end = done + len(columns)
+        matrix[done:] = matrix[done:][rows]
+        places = [start + c for c in columns]
+        unit = np.eye(len(columns), dtype=np.int64)
+        both, _, _ = _eliminated(np.concatenate([matrix[done:end, places], unit], axis=1), prime)
+        matrix[done:end, start:] = _product(both[:, len(columns) :], matrix[done:end, start:], prime)
+        rest = np.r_[:done, end : len(matrix)]
+        change = _product(matrix[np.ix_(rest, places)], matrix[done:end, start:], prime)
+        matrix[rest, start:] = (matrix[rest, start:] - change) % prime
+        pivots += places
+    return matrix[: len(pivots)], pivots
+
+
+_PANEL = 64  # columns: that many products of 47 bits are summed exactly in 53
+
+
+def _eliminated(matrix: Values, prime: int) -> tuple[Values, list[int], list[int]]:
+    """The reduced form one pivot at a time: all rows, the pivots, the order in which the rows were taken."""
+    matrix, order = matrix % prime, np.arange(len(matrix))
     pivots: list[int] = []
     for column in range(matrix.shape[1]):
         row = len(pivots)
@@ -336,9 +367,9 @@ def echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:
         candidates = np.flatnonzero(matrix[row:, column])
         if not len(candidates):
             continue
-        chosen = row + candidates[0]
-        if chosen != row:
-            matrix[[row, chosen]] = matrix[[chosen, row]]
+        chosen = [row, row + candidates[0]]
+        if candidates[0]:
+            matrix[chosen], order[chosen] = matrix[chosen[::-1]], order[chosen[::-1]]
         matrix[row] = matrix[row] * pow(int(matrix[row, column]), -1, prime) % prime
         others = np.flatnonzero(matrix[:, column])
         others = others[others != row]
@@ -346,7 +377,14 @@ def echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:
         block = np.ix_(others, touched)
         matrix[block] = (matrix[block] - matrix[others, column, None] * matrix[row, touched]) % prime
         pivots.append(column)
-    return matrix[: len(pivots)], pivots
+    return matrix, pivots, order.tolist()
+
+
+def _product(a: Values, b: Values, prime: int) -> Values:
+    """The product of matrices modulo a prime, in floating point that is exact; at most `_PANEL` columns."""
+    right = b.astype(np.float64)
+    high, low = ((half.astype(np.float64) @ right).astype(np.int64) for half in (a >> 16, a & 0xFFFF))
+    return ((high % prime << 16) + low) % prime
 
 
 def rational(value: int, modulus: int) -> sp.Rational | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
@@ -13,8 +15,10 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
 from trivgeo.groups.structure import Split, find_split
-from trivgeo.symmetry.brackets import structure_constants
+from trivgeo.symmetry.brackets import keeping, structure_constants
 from trivgeo.symmetry.determining import collect
+from trivgeo.symmetry.formulas import flow, invariants, moved_solution
+from trivgeo.symmetry.names import named
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.determining import LinearForm
@@ -55,11 +59,40 @@ class Symmetry:
         first = ("-" if parts[0][0] == "-" else "") + parts[0][1]
         return first + "".join(f" {sign} {body}" for sign, body in parts[1:])
 
+    def flow(self, parameter: Any = "s") -> tuple[sp.Expr, ...]:
+        """The one-parameter group as formulas: where each variable is after a time, ``0`` for where it was.
+
+        Raises:
+            AlgebraError: no closed form was found.
+        """
+        return flow(self.components, self.variables, _real(parameter))
+
+    def invariants(self) -> tuple[sp.Expr, ...]:
+        """Independent functions that the one-parameter group leaves as they are, one less than variables.
+
+        Raises:
+            AlgebraError: no closed form was found, or the field is zero.
+        """
+        return invariants(self.components, self.variables)
+
     def __str__(self) -> str:
         return f"{self.name} = {self.text}"
 
     def __iter__(self) -> Any:
         return iter(self.components)
+
+    def latex(self) -> str:
+        """The field as a formula of LaTeX, without dollar signs."""
+        terms = [
+            f"{'' if c == 1 else '-' if c == -1 else _bracketed(c)}\\partial_{{{sp.latex(z)}}}"
+            for c, z in zip(map(sp.factor_terms, self.components), self.variables, strict=True)
+            if c != 0
+        ]
+        name = re.sub(r"^([A-Za-z]+)(\d+)$", r"\1_{\2}", self.name)
+        return f"{name} = {' + '.join(terms) or '0'}".replace("+ -", "- ")
+
+    def _repr_latex_(self) -> str:
+        return f"${self.latex()}$"
 
 
 @dataclass(frozen=True)
@@ -155,12 +188,40 @@ class SymmetryAlgebra:
         """The Levi factor, torus and nilradical, as rows of coefficients of the generators."""
         return find_split(self.numeric(**parameters))
 
+    def bracket(self, i: int, j: int) -> sp.Expr:
+        """The bracket of two generators as a combination of their names."""
+        row = self.structure_constants[i][j]
+        return sum((c * sp.Symbol(name) for c, name in zip(row, self.names, strict=True)), sp.S.Zero)
+
+    def name(self, **parameters: Any) -> str:
+        """The Levi decomposition by name, such as ``sl(2, R) ⋉ h(3)``; ``h(n)`` is the Heisenberg algebra.
+
+        Args:
+            **parameters: a value for each parameter on which the constants depend.
+
+        Raises:
+            ConfigurationError: a parameter has no value.
+        """
+        return named(self.numeric(**parameters))
+
+    def _repr_html_(self) -> str:
+        """The table of brackets, and the Levi decomposition by name where no parameter decides it."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.names))
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th>"
+            + "".join(f"<td>{html.escape(str(self.bracket(i, j)))}</td>" for j in range(self.dim))
+            + "</tr>"
+            for i, name in enumerate(self.names)
+        )
+        symbols = {s for block in self.structure_constants for row in block for c in row for s in c.free_symbols}
+        title = "" if symbols else f"<p>{html.escape(self.name())}</p>"
+        return f"{title}<table><tr>{head}</tr>{rows}</table>"
+
     def __repr__(self) -> str:
         lines = []
         for i in range(self.dim):
             for j in range(i + 1, self.dim):
-                row = self.structure_constants[i][j]
-                total = sum((c * sp.Symbol(name) for c, name in zip(row, self.names, strict=True)), sp.S.Zero)
+                total = self.bracket(i, j)
                 if total != 0:
                     lines.append(f"[{self.names[i]}, {self.names[j]}] = {total}")
         return "\n".join(lines) or f"abelian, dimension {self.dim}"
@@ -345,6 +406,62 @@ class Symmetries(Sequence[Symmetry]):
         fields = {g.name: g.components for g in self.generators}
         return from_generators(fields, variables=self.variables, parameters=parameters, **options)
 
+    def new_solution(self, generator: Symmetry, solution: Any, parameter: Any = "s") -> tuple[sp.Expr, ...]:
+        """The exact solution that a symmetry makes of another, checked by its residual; one formula for each unknown.
+
+        Args:
+            generator: a symmetry.
+            solution: a solution as an expression of the independent variables (or text), or a sequence of them, one
+                for each unknown.
+            parameter: the name of the time for which the solution moves.
+
+        Raises:
+            ConfigurationError: what was given is no solution.
+            AlgebraError: no closed form was found.
+        """
+        entries = [solution] if isinstance(solution, str | sp.Expr | int | float) else list(solution)
+        unknowns = self._system.unknowns
+        if len(entries) != len(unknowns):
+            raise ConfigurationError(f"solution: expected one expression for each of {unknowns}, got {len(entries)}")
+        given = {u: self._system.plain(e, "solution") for u, e in zip(unknowns, entries, strict=True)}
+        return moved_solution(self._system, generator.components, given, _real(parameter))
+
+    def keeping(self, surface: Mapping[Any, Any]) -> tuple[Symmetry, ...]:
+        """The symmetries that keep a boundary or an initial curve: a basis of the subalgebra that is tangent to it.
+
+        Args:
+            surface: variables and what they are there, such as ``{"t": 0}``, or ``{"t": 0, "u": "exp(-x^2)"}``.
+
+        Raises:
+            ConfigurationError: a name is no variable, or a value depends on one that is given.
+            AlgebraError: a coefficient is not rational in the parameters, of low degree.
+        """
+        names = {z.name: z for z in self.variables}
+        given = {names.get(str(z), z): self._system.plain(value, "surface") for z, value in surface.items()}
+        if not given or not set(given) <= set(self.variables) or any(e.has(*given) for e in given.values()):
+            raise ConfigurationError(f"surface: expected values of some of {self.variables}, got {dict(surface)}")
+        fields = [g.components for g in self.generators]
+        kept = keeping(fields, self.variables, self.parameters, given) if fields else []
+        result = []
+        for i, weights in enumerate(kept):
+            sums = [sum(w * c for w, c in zip(weights, column, strict=True)) for column in zip(*fields, strict=True)]
+            result.append(Symmetry(f"K{i + 1}", tuple(map(sp.expand, sums)), self.variables))
+        return tuple(result)
+
+    def _repr_latex_(self) -> str:
+        lines = " \\\\ ".join(g.latex().replace(" = ", " &= ", 1) for g in self.generators)
+        return f"$\\begin{{aligned}} {lines} \\end{{aligned}}$" if lines else "$0$"
+
+    def _repr_html_(self) -> str:
+        """Generators, the statement, and, where they close, the commutators and the Levi decomposition by name."""
+        items = "".join(f"<li>{html.escape(str(g))}</li>" for g in self.generators)
+        lines = repr(self).splitlines()[len(self.generators) :]
+        text = f"<ul>{items}</ul>" + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+        try:
+            return text + (self.algebra._repr_html_() if len(self) > 1 else "")
+        except AlgebraError:
+            return text  # part of an infinite algebra has no table
+
     def __repr__(self) -> str:
         lines = [str(g) for g in self.generators]
         if self.infinite_ideal is not None:
@@ -352,6 +469,16 @@ class Symmetries(Sequence[Symmetry]):
         if self.trivial is not None:
             lines.append(f"trivial: {self.trivial}")
         return "\n".join([*lines, self.statement])
+
+
+def _real(parameter: Any) -> sp.Symbol:
+    """A symbol of one-parameter groups."""
+    return sp.Symbol(str(parameter), real=True)
+
+
+def _bracketed(expression: sp.Expr) -> str:
+    text = sp.latex(expression)
+    return f"\\left({text}\\right)" if expression.is_Add else str(text)
 
 
 def _number(name: str, value: Any) -> sp.Expr:

@@ -1,0 +1,176 @@
+"""What fields do, as formulas: their flows, invariants, and the solutions they make of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import sympy as sp
+
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.symmetry.numeric import vanishes
+
+if TYPE_CHECKING:
+    from trivgeo.symmetry.equation import EvolutionSystem
+
+__all__ = ["flow", "invariants", "moved_solution"]
+
+Expressions = tuple[sp.Expr, ...]
+
+
+def flow(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol], s: sp.Symbol) -> Expressions:
+    """Where each variable is after the time s: the solution of dz/ds = X(z) with z(0) = z, checked.
+
+    Variables are taken in an order in which each depends on those before; what depends on itself is integrated if it is
+    linear, or separable with a power, and several that depend on each other if they are linear with constant matrix.
+
+    Raises:
+        AlgebraError: no closed form was found.
+    """
+    found: dict[sp.Symbol, sp.Expr] = {}
+    left = list(zip(variables, components, strict=True))
+    while left:
+        block = _first_block(left, set(found))
+        inside = [(z, c) for z, c in left if z in block]
+        left = [(z, c) for z, c in left if z not in block]
+        current = [c.xreplace(found) for _, c in inside]
+        own = [z for z, _ in inside]
+        moved = _one(current[0], own[0], s) if len(own) == 1 else _linear(current, own, s)
+        if moved is None:
+            raise AlgebraError(f"expected a field with a flow in closed form, got d/ds {own} = {current}")
+        found |= dict(zip(own, moved, strict=True))
+    result = tuple(found[z] for z in variables)
+    here = dict(zip(variables, result, strict=True))
+    for z, value, component in zip(variables, result, components, strict=True):
+        if not vanishes(sp.diff(value, s) - component.xreplace(here)) or not vanishes(value.subs(s, 0) - z):
+            raise AlgebraError(f"expected a field with a flow in closed form, got {tuple(components)} of {variables}")
+    return result
+
+
+def _first_block(left: Sequence[tuple[sp.Symbol, sp.Expr]], known: set[sp.Symbol]) -> set[sp.Symbol]:
+    """The smallest set of variables whose components depend on them and known ones alone."""
+    names = {z for z, _ in left}
+    needs = {z: (c.free_symbols & names) | {z} for z, c in left}
+    blocks = []
+    for z in needs:
+        block = {z}
+        while (grown := set().union(*(needs[w] for w in block))) != block:
+            block = grown
+        blocks.append(block)
+    return min(blocks, key=len)
+
+
+def _one(rate: sp.Expr, z: sp.Symbol, s: sp.Symbol) -> Expressions | None:
+    """The solution of dz/ds = rate(z, s)."""
+    slope = sp.simplify(sp.diff(rate, z))
+    if not slope.has(z):
+        offset = sp.simplify(rate - slope * z)
+        # up to a constant: logarithms are those of ratios to the start
+        grown = sp.integrate(slope, s).replace(sp.log, lambda a: sp.log(sp.simplify(a / a.subs(s, 0))))
+        factor = sp.simplify(sp.exp(grown - grown.subs(s, 0)))
+        total = sp.integrate(sp.simplify(offset / factor), s)
+        value = factor * (z + total - total.subs(s, 0))
+        return None if value.has(sp.Integral, sp.Piecewise) else (sp.simplify(value),)
+    if rate.has(s):
+        return None
+    # c (z - a)^k, in particular squares
+    power = sp.simplify(rate / slope)
+    k = sp.simplify(1 / sp.diff(power, z))
+    if k.has(z) or k == 1:
+        return None
+    base = sp.expand(k * power)  # z - a
+    factor = sp.simplify(rate / base**k)
+    if factor.has(z):
+        return None
+    # (z - a)^(1 - k) grows steadily
+    start = sp.simplify(z - base)
+    return (sp.simplify(start + base * (1 + (1 - k) * factor * s * base ** (k - 1)) ** (1 / (1 - k))),)
+
+
+def _linear(rates: Sequence[sp.Expr], own: Sequence[sp.Symbol], s: sp.Symbol) -> Expressions | None:
+    """The solution of dz/ds = A z + b(s)."""
+    matrix = sp.Matrix(rates).jacobian(list(own))
+    if matrix.has(s, *own):
+        return None
+    offset = (sp.Matrix(rates) - matrix * sp.Matrix(own)).applyfunc(sp.simplify)
+    grown = (matrix * s).exp().applyfunc(lambda e: sp.simplify(e.rewrite(sp.cos) if e.has(sp.I) else e))
+    r = sp.Dummy("r")
+    inside = (grown.subs(s, s - r) * offset.subs(s, r)).applyfunc(sp.expand)
+    total = inside.applyfunc(lambda e: sp.integrate(e, (r, 0, s)))
+    result = (grown * sp.Matrix(own) + total).applyfunc(sp.simplify)
+    return None if result.has(sp.Integral, sp.Piecewise) else tuple(result)
+
+
+def invariants(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) -> Expressions:
+    """Independent functions that the flow leaves as they are, one less than variables, checked.
+
+    Every point is moved until one variable has a given value, 0 or 1: where the others are then does not depend on
+    where on the orbit the point was (moving frames; Fels and Olver 1999).
+
+    Raises:
+        AlgebraError: no closed form was found, or the field is zero.
+    """
+    s = sp.Dummy("s", real=True)
+    moved = flow(components, variables, s)
+    for place in sorted(range(len(variables)), key=lambda i: (components[i] == 0, sp.count_ops(moved[i]))):
+        if components[place] == 0:
+            break
+        for value in (0, 1):
+            result = _sliced(moved, place, value, s)
+            rates = [sum(c * sp.diff(i, z) for c, z in zip(components, variables, strict=True)) for i in result]
+            if len(result) == len(variables) - 1 and all(map(vanishes, rates)):
+                return result
+    raise AlgebraError(f"expected a field with invariants in closed form, got {tuple(components)} of {variables}")
+
+
+def _sliced(moved: Expressions, place: int, value: int, s: sp.Symbol) -> Expressions:
+    """Where the others are when one variable has a value; nothing if that has no formula."""
+    # scaling factors are powers of one positive number
+    q = sp.Dummy("q", positive=True)
+    equation = sp.powsimp(moved[place] - value).subs(s, sp.log(q)) if moved[place].has(sp.exp) else moved[place] - value
+    unknown = q if equation.has(q) else s
+    try:
+        times = sp.solve(sp.simplify(equation), unknown)
+    except NotImplementedError:
+        return ()
+    for time in times:
+        at = sp.log(time) if unknown is q else time
+        result = tuple(_plain(e.subs(s, at)) for i, e in enumerate(moved) if i != place)
+        if not any(e.has(sp.nan, sp.zoo, sp.oo) for e in result):
+            return result
+    return ()
+
+
+def _plain(expression: sp.Expr) -> sp.Expr:
+    """Without hyperbolic functions of logarithms, and without roots in denominators."""
+    hyperbolic = sp.sinh, sp.cosh, sp.tanh
+    value = expression.rewrite(sp.exp) if expression.has(*hyperbolic) else expression
+    value = sp.powdenest(sp.simplify(value), force=True)
+    return sp.factor(sp.radsimp(value)) if value.has(sp.Pow) and value.is_algebraic_expr() else value
+
+
+def moved_solution(
+    system: EvolutionSystem, components: Sequence[sp.Expr], solution: Mapping[sp.Symbol, sp.Expr], s: sp.Symbol
+) -> Expressions:
+    """The solution that a field makes of a solution in the time s, checked by its residual.
+
+    Raises:
+        ConfigurationError: what was given is no solution.
+        AlgebraError: no closed form was found.
+    """
+    if not system.holds(solution):
+        raise ConfigurationError(f"solution: expected a solution of the equations, got {dict(solution)}")
+    variables = (*system.variables, *system.unknowns)
+    back = dict(zip(variables, (e.subs(s, -s) for e in flow(components, variables, s)), strict=True))
+    # the point came from the graph of the old solution
+    before = {z: back[z] for z in system.variables}
+    equations = [back[u] - f.xreplace(before) for u, f in solution.items()]
+    try:
+        found = sp.solve(equations, list(solution), dict=True)
+    except NotImplementedError:
+        found = []
+    for candidate in found:
+        values = {u: sp.simplify(candidate[u]) for u in solution if u in candidate}
+        if len(values) == len(solution) and system.holds(values):
+            return tuple(values[u] for u in system.unknowns)
+    raise AlgebraError(f"expected a new solution in closed form, got the equations {equations} = 0")
