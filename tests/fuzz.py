@@ -28,7 +28,16 @@ from trivgeo.sde import GeometricSchedule, NoiseKernel, TrivializedSDE
 
 PACKAGES = ("groups", "actions", "pde", "sde", "inversion", "symmetry", "geoopt", "checks", "expressions")
 # what trains, or takes seconds whatever it is given
-SLOW = ("fit", "distil", "for_data", "check_energy", "find_symmetries", "symmetry_dimension", "solve_adaptive")
+SLOW = (
+    "fit",
+    "distil",
+    "for_data",
+    "check_energy",
+    "find_symmetries",
+    "special_values",
+    "symmetry_dimension",
+    "solve_adaptive",
+)
 
 RARE = ("groups.BurgersSymmetry", "groups.HeatSymmetry", "inversion.calibrated_scale")  # a second each
 

@@ -29,7 +29,7 @@ __all__ = ["check_calls", "checked"]
 Fits = Callable[[Any], bool]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_RAW = (TypeError, AttributeError, ValueError, LookupError, RuntimeError, AssertionError)
+_RAW = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RuntimeError, AssertionError)
 _SPECIAL = ("__init__", "__call__")
 
 
@@ -230,12 +230,17 @@ def _fits(hint: Any) -> Fits | None:
         return lambda value: isinstance(value, str | int) and value in inner
     if origin in (collections.abc.Sequence, tuple, list):
         item = _fits(inner[0]) if inner else None
-        return lambda value: _is_sequence(value) and (item is None or all(map(item, value)))
+        length = len(inner) if origin is tuple and Ellipsis not in inner else None
+        return lambda value: (
+            _is_sequence(value) and length in (None, len(value)) and (item is None or all(map(item, value)))
+        )
     if origin is collections.abc.Callable or hint is collections.abc.Callable:
         return callable
     kind = hint if origin is None else origin
     if not isinstance(kind, type) or typing.is_typeddict(kind):
         return None
+    if kind is collections.abc.Iterable:
+        return lambda value: isinstance(value, kind) and not isinstance(value, Tensor)
     return lambda value: isinstance(value, kind)
 
 

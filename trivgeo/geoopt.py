@@ -120,6 +120,8 @@ class GroupManifold(geoopt.Manifold):
         :math:`\mathrm{Ad}_g^{-T} \omega`, so that it is :math:`\dot g = g\, \mathrm{Ad}_g^T v`; integrated by the
         commutator-free method of order four of Celledoni, Marthinsen and Owren (2003).
         """
+        if v.shape[-1:] != (self.group.dim,):
+            raise ShapeError(f"v: expected algebra vectors [*batch, {self.group.dim}], got {list(v.shape)}")
         group, h = self.group, 1.0 / self.geodesic_steps
 
         def slope(g: Tensor) -> Tensor:
