@@ -1,8 +1,14 @@
 """Everything public, called with arguments that are wrong: typed errors or none."""
 
+from collections.abc import Sequence
+
 import pytest
+import torch
+from torch import Tensor
 
 from tests.fuzz import Finding, attack, targets
+from trivgeo._signatures import checked
+from trivgeo.errors import ConfigurationError
 
 
 def listed(findings: list[Finding]) -> str:
@@ -13,6 +19,24 @@ def test_a_sample() -> None:
     calls, findings = attack(300, seed=1)
     assert calls >= 300
     assert not findings, listed(findings)
+
+
+class Pairs:
+    """Keeps pairs of different things."""
+
+    @checked
+    def __init__(self, pairs: Sequence[tuple[Tensor, slice]], bounds: tuple[float, float] = (0.0, 1.0)) -> None:
+        self.pairs, self.bounds = pairs, bounds
+
+
+def test_parts_of_tuples() -> None:
+    """Each has its own type; their number counts; a list is as good."""
+    assert len(Pairs([(torch.zeros(2), slice(2)), (torch.ones(1), slice(1))], [1, 2.0]).pairs) == 2  # type: ignore[arg-type]
+    for wrong in [(torch.zeros(2), torch.zeros(2))], [(torch.zeros(2),)], [(slice(2), torch.zeros(2))]:
+        with pytest.raises(ConfigurationError, match="pairs"):
+            Pairs(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="bounds"):
+        Pairs([], (0.0, 1.0, 2.0))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

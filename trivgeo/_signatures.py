@@ -228,6 +228,13 @@ def _fits(hint: Any) -> Fits | None:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return lambda value: isinstance(value, str | int) and value in inner
+    if origin is tuple and Ellipsis not in inner:
+        each = [_fits(part) for part in inner]
+        return lambda value: (
+            _is_sequence(value)
+            and len(value) == len(each)
+            and all(fits is None or fits(item) for fits, item in zip(each, value, strict=True))
+        )
     if origin in (collections.abc.Sequence, tuple, list):
         item = _fits(inner[0]) if inner else None
         length = len(inner) if origin is tuple and Ellipsis not in inner else None

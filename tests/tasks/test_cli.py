@@ -51,6 +51,7 @@ def test_tracebacks_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 NUMBERS = [
     ("fit", "burgers/amortized_fit", "model.init_args.learning_rate"),
+    ("fit", "digits/learned_fit", "data.init_args.batch_size"),
     ("fit", "heat/deeponet", "model.init_args.width"),
     ("fit", "kdv/deeponet", "data.init_args.equation.init_args.steps"),
     ("fit", "mnist/regulariser_affine", "model.init_args.penalty"),
