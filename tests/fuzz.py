@@ -33,6 +33,7 @@ SLOW = (
     "distil",
     "for_data",
     "check_energy",
+    "compiled",
     "find_symmetries",
     "special_values",
     "symmetry_dimension",
