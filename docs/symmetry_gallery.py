@@ -41,7 +41,7 @@ algebra; parameters are one. Times are seconds of one processor, and vary.
 
 ## Beside delierium
 
-[delierium](https://pypi.org/project/delierium/) is the nearest open tool. Of ordinary equations, systems of them and
+delierium is the nearest open tool. Of ordinary equations, systems of them and
 single partial equations, every fourth of the catalogue, with a limit of 20 seconds of the processor each. "Short" is
 the right dimension without all generators. It does not set superposition apart: for linear partial equations
 "infinite" counts as right there.

@@ -64,6 +64,13 @@ SO10 = {
     "kinetic Langevin, published 100,000 steps": "so10/langevin",
     "kinetic Langevin, 2,000 longer steps": "so10/langevin_short",
 }
+RNA = {
+    "diffusion": "diffusion",
+    "momentum diffusion": "momentum",
+    "flow matching": "flow",
+    "mixture of 200 wrapped normal laws": "mixture",
+    "kernel density, widths from neighbours": "kernel",
+}
 FIELDS = {"fields_kdv_small": "", "fields_kdv_neuraloperator": ", `neuralop.models.FNO`"}
 
 
@@ -234,6 +241,25 @@ def devices() -> str:
     return markdown(["processes", "CPU seconds of the busiest", "error with inversion", "problems"], lines)
 
 
+def generative() -> str:
+    """Models of the torsion angles of RNA."""
+
+    def cell(found: Result, metric: str, digits: int) -> str:
+        return f"{found.summary[metric]['mean']:.{digits}f} ± {found.summary[metric]['std']:.{digits}f}"
+
+    rows = []
+    for label, name in RNA.items():
+        found = kept(f"generative/rna_{name}")
+        if found is not None:
+            distance = cell(found, "energy distance of samples", 4)
+            seconds = (f"{found.summary[f'seconds of {what}']['mean']:.0f}" for what in ("training", "sampling"))
+            rows.append([label, cell(found, "test NLL", 2), distance, *seconds])
+    level = kept("generative/rna_diffusion")
+    assert level is not None
+    rows.append(["training set", NONE, cell(level, "energy distance of training set", 4), NONE, NONE])
+    return markdown(["model", "test NLL, nats", "energy distance", "seconds to train", "seconds to sample"], rows)
+
+
 def report() -> str:
     """The tables of the publication with ours beside them, as `trivgeo report` prints them."""
     return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables())
@@ -278,6 +304,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "digits": digits,
     "graded": graded,
     "fields": fields,
+    "generative": generative,
     "so10": so10,
     "equivariance": equivariance,
     "loops": loops,

@@ -121,6 +121,8 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     if not document.get("complete", True):
         raise ConfigurationError(f"{path}: expected all batches, {document['missing_batches']} are missing")
     rows = document.pop("rows")
+    # where files lay on this machine says nothing elsewhere
+    document["files"] = {_place(Path(name)): sha256 for name, sha256 in document["files"].items()}
     document["cases"] = len(rows)
     document["seconds_a_case"] = _mean(rows, "seconds")
     document["evaluations_a_case"] = _evaluations(rows)
@@ -128,6 +130,11 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(document, indent=1) + "\n")
     return kept
+
+
+def _place(path: Path) -> str:
+    """The path in the repository; the name of a file that is elsewhere."""
+    return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else path.name
 
 
 def read_result(path: Path) -> Result:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import sympy as sp
+import torch
 from sympy.polys.matrices import DomainMatrix
 
+from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry import find_symmetries, special_values, verify
 from trivgeo.symmetry.modular import PRIMES, Evaluator, echelon, rational
@@ -201,3 +203,16 @@ class TestModular:
             value = sp.diff(function, (x, index[0]), (U, index[1])) / sp.factorial(index[0]) / sp.factorial(index[1])
             expected = evaluate(value)[:, 0]
             assert (series[:, k] == expected)[evaluate.valid].all()
+
+
+@pytest.mark.parametrize("pde", ["u_t = u_xx + 1", "u_t = u_xx + u_x + 1", "u_t = u_xx + u + x"])
+def test_inhomogeneous_linear_equations_close(pde: str) -> None:
+    """They are the heat equation about a solution; every field is a symmetry, and the group acts on solutions."""
+    found = find_symmetries(pde)
+    assert found.algebra.name() == "sl(2, R) ⋉ h(3)"
+    assert all(verify(pde, field) == 0 for field in found)
+    group = found.group()
+    g, h = (group.random(3, std=0.05, dtype=torch.float64, generator=seeded(k)) for k in (0, 1))
+    x = 0.3 * torch.randn(3, 4, 3, dtype=torch.float64, generator=seeded(2))
+    act = group.action()
+    torch.testing.assert_close(act(group.compose(g, h), x), act(g, act(h, x)), rtol=1e-7, atol=1e-7)

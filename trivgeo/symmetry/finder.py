@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +38,8 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     else:
         found, sizes = _within(system, conditions, jets, extra, degree or 2, dimension)
     trivial = _trivial(system, jets, found) if dimension.is_infinite else []
+    if jets.linear:
+        found = _about_a_solution(system, found)
     # what moves no solution is no generator
     for components in (*found.generators, *found.superposition):
         check(system, conditions, components)
@@ -69,6 +72,71 @@ def is_linear(system: EvolutionSystem) -> bool:
     """Whether solutions of a homogeneous equation can be added; those of an ordinary one are finitely many."""
     slopes = [sp.diff(f, s) for f in system.right for s, _, _ in system.jets_in(f)]
     return len(system.variables) > 1 and not any(system.jets_in(slope) for slope in slopes)
+
+
+def _about_a_solution(system: EvolutionSystem, found: Found) -> Found:
+    r"""Generators that commute with :math:`E = (u - p) \partial_u`, p a solution of a linear equation.
+
+    Symmetries are linear in u - p up to superposition, :math:`X - [X, E]` is what is linear of X, and such fields
+    close; those of an inhomogeneous equation that are chosen otherwise close up to superposition only. E is among
+    the generators; of all its p a simple one is taken.
+    """
+    base, unknowns = len(system.variables), system.unknowns
+    for field in found.generators:
+        slopes = sp.Matrix(field[base:]).jacobian(unknowns)
+        c = slopes[0, 0]
+        if not any(field[:base]) and c.is_number and c != 0 and slopes == c * sp.eye(len(unknowns)):
+            solution = [sp.expand(u - f / c) for u, f in zip(unknowns, field[base:], strict=True)]
+            break
+    else:
+        return found
+    scaling = [u - p for u, p in zip(unknowns, _simplest(solution, found.superposition, base), strict=True)]
+
+    def linear_part(field: Coefficients) -> Coefficients:
+        moved = [_along(field, e, (*system.variables, *unknowns)) for e in scaling]
+        turned = [sum(e * sp.diff(f, u) for e, u in zip(scaling, unknowns, strict=True)) for f in field[base:]]
+        fibre = (sp.expand(f - a + b) for f, a, b in zip(field[base:], moved, turned, strict=True))
+        return _without_factor((*field[:base], *fibre))
+
+    return replace(found, generators=[linear_part(field) for field in found.generators])
+
+
+def _without_factor(field: Coefficients) -> Coefficients:
+    """With numbers that are integers without a common factor, if they are rational."""
+    numbers = [t.as_coeff_Mul()[0] for f in field for t in sp.Add.make_args(f) if t != 0]
+    if not all(number.is_Rational for number in numbers):
+        return field
+    common = sp.gcd_list(numbers)
+    return tuple(sp.expand(f / common) for f in field)
+
+
+def _along(field: Coefficients, function: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
+    """The derivative of a function along a field."""
+    return sum(c * sp.diff(function, z) for c, z in zip(field, variables, strict=True))
+
+
+def _simplest(solution: Sequence[sp.Expr], superposition: Sequence[Coefficients], base: int) -> list[sp.Expr]:
+    """A solution less solutions of the homogeneous equation, so that its longest terms go."""
+    rows = [field[base:] for field in superposition]
+    parts = [[sp.Add.make_args(sp.expand(f)) for f in row] for row in (solution, *rows)]
+    terms = {(i, t.as_independent(*t.free_symbols)[1]) for row in parts for i, f in enumerate(row) for t in f if t != 0}
+    order = sorted(terms, key=lambda term: (-sp.total_degree(term[1]) if term[1].is_polynomial() else 0, str(term)))
+    place = {term: k for k, term in enumerate(order)}
+    matrix = sp.zeros(len(parts), len(order))
+    for j, row in enumerate(parts):
+        for i, f in enumerate(row):
+            for term in f:
+                if term != 0:
+                    number, function = term.as_independent(*term.free_symbols)
+                    matrix[j, place[i, function]] += number
+    reduced, pivots = matrix[1:, :].rref()
+    left = matrix[0, :]
+    for k, pivot in enumerate(pivots):
+        left = left - left[pivot] * reduced[k, :]
+    result = [sp.S.Zero] * len(solution)
+    for (i, function), k in place.items():
+        result[i] += left[k] * function
+    return result
 
 
 def _within(
