@@ -122,7 +122,7 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
         raise ConfigurationError(f"{path}: expected all batches, {document['missing_batches']} are missing")
     rows = document.pop("rows")
     # where files lay on this machine says nothing elsewhere
-    document["files"] = {_place(Path(name)): sha256 for name, sha256 in document["files"].items()}
+    document["files"] = {_place(Path(name)): sha256 for name, sha256 in document.get("files", {}).items()}
     document["cases"] = len(rows)
     document["seconds_a_case"] = _mean(rows, "seconds")
     document["evaluations_a_case"] = _evaluations(rows)
