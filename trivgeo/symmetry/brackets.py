@@ -12,7 +12,7 @@ from trivgeo.errors import AlgebraError
 from trivgeo.symmetry.linear import Fixed, kernel, reconstruct
 from trivgeo.symmetry.modular import Evaluator, Values, echelon, irrational, usable_primes
 
-__all__ = ["keeping", "structure_constants"]
+__all__ = ["bracket", "keeping", "structure_constants"]
 
 Field = Sequence[sp.Expr]
 
@@ -33,7 +33,7 @@ def structure_constants(
     """
     n = len(fields)
     pairs = list(itertools.combinations(range(n), 2))
-    every = [*fields, *(_bracket(fields[i], fields[j], variables) for i, j in pairs)]
+    every = [*fields, *(bracket(fields[i], fields[j], variables) for i, j in pairs)]
     entries = [entry for field in every for entry in field]
     primes = usable_primes(entries)
     symbols = (*parameters, *irrational(entries))
@@ -112,7 +112,8 @@ def keeping(
     return [tuple(next(taken) if entry else sp.S.Zero for entry in row) for row in used]
 
 
-def _bracket(x: Field, y: Field, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
+def bracket(x: Field, y: Field, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
+    """The commutator of two fields."""
     return [
         sp.Add(*(x[b] * sp.diff(y[a], z) - y[b] * sp.diff(x[a], z) for b, z in enumerate(variables)))
         for a in range(len(variables))

@@ -10,6 +10,7 @@ from typing import Any
 import sympy as sp
 
 from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.brackets import bracket
 from trivgeo.symmetry.determining import LinearForm, characteristics, symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
@@ -82,21 +83,19 @@ def _about_a_solution(system: EvolutionSystem, found: Found) -> Found:
     the generators; of all its p a simple one is taken.
     """
     base, unknowns = len(system.variables), system.unknowns
+    variables = (*system.variables, *unknowns)
     for field in found.generators:
         slopes = sp.Matrix(field[base:]).jacobian(unknowns)
         c = slopes[0, 0]
         if not any(field[:base]) and c.is_number and c != 0 and slopes == c * sp.eye(len(unknowns)):
-            solution = [sp.expand(u - f / c) for u, f in zip(unknowns, field[base:], strict=True)]
+            scaling = _simplest(tuple(f / c for f in field), found.superposition, variables)
             break
     else:
         return found
-    scaling = [u - p for u, p in zip(unknowns, _simplest(solution, found.superposition, base), strict=True)]
 
     def linear_part(field: Coefficients) -> Coefficients:
-        moved = [_along(field, e, (*system.variables, *unknowns)) for e in scaling]
-        turned = [sum(e * sp.diff(f, u) for e, u in zip(scaling, unknowns, strict=True)) for f in field[base:]]
-        fibre = (sp.expand(f - a + b) for f, a, b in zip(field[base:], moved, turned, strict=True))
-        return _without_factor((*field[:base], *fibre))
+        shift = bracket(field, scaling, variables)
+        return _without_factor(tuple(sp.expand(f - a) for f, a in zip(field, shift, strict=True)))
 
     return replace(found, generators=[linear_part(field) for field in found.generators])
 
@@ -110,33 +109,48 @@ def _without_factor(field: Coefficients) -> Coefficients:
     return tuple(sp.expand(f / common) for f in field)
 
 
-def _along(field: Coefficients, function: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
-    """The derivative of a function along a field."""
-    return sum(c * sp.diff(function, z) for c, z in zip(field, variables, strict=True))
+def _simplest(
+    field: Coefficients, superposition: Sequence[Coefficients], variables: Sequence[sp.Symbol]
+) -> Coefficients:
+    """A field less members of the superposition ideal, so that its longest terms go."""
+    terms, matrix = _term_matrix([field, *superposition], variables)
 
+    def order(k: int) -> tuple[int, str]:
+        function = terms[k][1]
+        return (-sp.total_degree(function) if function.is_polynomial() else 0, str(terms[k]))
 
-def _simplest(solution: Sequence[sp.Expr], superposition: Sequence[Coefficients], base: int) -> list[sp.Expr]:
-    """A solution less solutions of the homogeneous equation, so that its longest terms go."""
-    rows = [field[base:] for field in superposition]
-    parts = [[sp.Add.make_args(sp.expand(f)) for f in row] for row in (solution, *rows)]
-    terms = {(i, t.as_independent(*t.free_symbols)[1]) for row in parts for i, f in enumerate(row) for t in f if t != 0}
-    order = sorted(terms, key=lambda term: (-sp.total_degree(term[1]) if term[1].is_polynomial() else 0, str(term)))
-    place = {term: k for k, term in enumerate(order)}
-    matrix = sp.zeros(len(parts), len(order))
-    for j, row in enumerate(parts):
-        for i, f in enumerate(row):
-            for term in f:
-                if term != 0:
-                    number, function = term.as_independent(*term.free_symbols)
-                    matrix[j, place[i, function]] += number
+    places = sorted(range(len(terms)), key=order)
+    matrix = matrix.extract(list(range(matrix.rows)), places)
     reduced, pivots = matrix[1:, :].rref()
     left = matrix[0, :]
     for k, pivot in enumerate(pivots):
         left = left - left[pivot] * reduced[k, :]
-    result = [sp.S.Zero] * len(solution)
-    for (i, function), k in place.items():
-        result[i] += left[k] * function
-    return result
+    result = [sp.S.Zero] * len(field)
+    for number, place in zip(left, places, strict=True):
+        component, function = terms[place]
+        result[component] += number * function
+    return tuple(result)
+
+
+def _term_matrix(
+    fields: Sequence[Coefficients], variables: Sequence[sp.Symbol]
+) -> tuple[list[tuple[int, sp.Expr]], sp.Matrix]:
+    """The terms of fields, by component and function, and their numbers: a row for each field."""
+    terms: dict[tuple[int, sp.Expr], int] = {}
+    rows = []
+    for field in fields:
+        row: dict[int, sp.Expr] = {}
+        for i, component in enumerate(field):
+            for term in sp.Add.make_args(sp.expand(component)):
+                number, function = term.as_independent(*variables, as_Add=False)
+                place = terms.setdefault((i, function), len(terms))
+                row[place] = row.get(place, sp.S.Zero) + number
+        rows.append(row)
+    matrix = sp.zeros(len(fields), len(terms))
+    for j, row in enumerate(rows):
+        for i, value in row.items():
+            matrix[j, i] = value
+    return list(terms), matrix
 
 
 def _within(
@@ -171,21 +185,8 @@ def _trivial(system: EvolutionSystem, jets: Jets, found: Found) -> list[Coeffici
 def _beside(found: Found, trivial: Sequence[Coefficients], variables: Sequence[sp.Symbol]) -> list[Coefficients]:
     """Generators up to trivial fields."""
     fields = [*trivial, *found.superposition, *sorted(found.generators, key=_complexity)]
-    terms: dict[tuple[int, sp.Expr], int] = {}
-    columns = []
-    for field in fields:
-        column: dict[int, sp.Expr] = {}
-        for i, component in enumerate(field):
-            for term in sp.Add.make_args(sp.expand(component)):
-                number, function = term.as_independent(*variables, as_Add=False)
-                place = terms.setdefault((i, function), len(terms))
-                column[place] = column.get(place, sp.S.Zero) + number
-        columns.append(column)
-    matrix = sp.zeros(len(terms), len(fields))
-    for j, column in enumerate(columns):
-        for i, value in column.items():
-            matrix[i, j] = value
-    _, pivots = sp.polys.matrices.DomainMatrix.from_Matrix(matrix).to_field().rref()
+    _, matrix = _term_matrix(fields, variables)
+    _, pivots = sp.polys.matrices.DomainMatrix.from_Matrix(matrix.T).to_field().rref()
     first = len(trivial) + len(found.superposition)
     kept = {fields[j] for j in pivots if j >= first}
     return [field for field in found.generators if field in kept]
