@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from tasks.fields.table import COLUMNS as FIELD_COLUMNS
 from tasks.report import KEPT, Result, find_result, format_table, read_tables
 
 ROOT = Path(__file__).parents[1]
@@ -185,23 +186,14 @@ def graded() -> str:
 
 def fields() -> str:
     """Neural operators on grids: errors on moved fields."""
-    columns = {
-        ("never", "network"): "alone",
-        ("once", "network"): "trained on fields moved once",
-        ("always", "network"): "augmented",
-        ("always", "learned"): "augmented, learned inversion",
-        ("never", "tied"): "TIED",
-        ("never", "learned"): "learned inversion",
-        ("never", "true transformation"): "true transformation",
-    }
     rows: dict[str, dict[tuple[str, str], str]] = {}
     for name, suffix in FIELDS.items():
         for entry in json.loads((BENCHMARKS / f"{name}.json").read_text()):
             row = rows.setdefault(f"{entry['fields']}{suffix}, {entry['steps']:,} steps", {})
             for method, error in entry["error on moved fields"].items():
                 row[entry["moved in training"], method] = f"{error:.3g}"
-    lines = [[label, *(row.get(key, NONE) for key in columns)] for label, row in rows.items()]
-    return markdown(["training fields", *columns.values()], lines)
+    lines = [[label, *(row.get(key, NONE) for key in FIELD_COLUMNS)] for label, row in rows.items()]
+    return markdown(["training fields", *FIELD_COLUMNS.values()], lines)
 
 
 def so10() -> str:

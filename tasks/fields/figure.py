@@ -8,19 +8,9 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from tasks.fields.table import PROBLEMS, RESULTS, kept
+from tasks.fields.table import COLUMNS, PROBLEMS, RESULTS, kept
 
 FIGURES = Path(__file__).parents[2] / "docs" / "images"
-
-COLUMNS = {
-    ("never", "network"): "alone",
-    ("once", "network"): "trained on moved fields",
-    ("always", "network"): "augmented",
-    ("never", "tied"): "TIED",
-    ("never", "learned"): "learned inversion",
-    ("always", "learned"): "augmented, learned inversion",
-    ("never", "true transformation"): "true transformation",
-}
 
 
 def draw(source: Path, target: Path) -> None:

@@ -43,6 +43,16 @@ PROBLEMS: dict[str, Callable[[], FieldProblem]] = {
 }
 MOVES = ("never", "once", "always")
 SIZES = (64, 128, 256, 512, 1024)
+COLUMNS = {
+    ("never", "network"): "alone",
+    ("once", "network"): "trained on fields moved once",
+    ("always", "network"): "augmented",
+    ("always", "learned"): "augmented, learned inversion",
+    ("never", "tied"): "TIED",
+    ("never", "learned"): "learned inversion",
+    ("never", "true transformation"): "true transformation",
+}
+"""What was moved in training, and the column of errors; how tables and pictures call it."""
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
