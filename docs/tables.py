@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from tasks.fields.table import COLUMNS as FIELD_COLUMNS
 from tasks.report import KEPT, Result, find_result, format_table, read_tables
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +71,22 @@ RNA = {
     "mixture of 200 wrapped normal laws": "mixture",
     "kernel density, widths from neighbours": "kernel",
 }
-FIELDS = {"fields_kdv_small": "", "fields_kdv_neuraloperator": ", `neuralop.models.FNO`"}
+FIELD_PROBLEMS = {
+    "kdv": "Korteweg-de Vries",
+    "kuramoto_sivashinsky": "Kuramoto-Sivashinsky",
+    "burgers": "Burgers",
+    "vorticity": "vorticity in the plane",
+}
+# columns of a table of fields, and the metrics of `tasks.fields.comparison.FieldComparison`
+FIELD_COLUMNS = {
+    "alone": "network alone",
+    "trained on fields moved once": "trained on fields moved once",
+    "augmented": "augmented",
+    "augmented, learned inversion": "augmented, learned inversion",
+    "TIED": "inverter",
+    "learned inversion": "learned inversion",
+    "true transformation": "true transformation",
+}
 
 
 @cache
@@ -184,16 +198,19 @@ def graded() -> str:
     return markdown(["set", "network alone", "with TIED", *metrics[2:]], rows)
 
 
-def fields() -> str:
-    """Neural operators on grids: errors on moved fields."""
-    rows: dict[str, dict[tuple[str, str], str]] = {}
-    for name, suffix in FIELDS.items():
-        for entry in json.loads((BENCHMARKS / f"{name}.json").read_text()):
-            row = rows.setdefault(f"{entry['fields']}{suffix}, {entry['steps']:,} steps", {})
-            for method, error in entry["error on moved fields"].items():
-                row[entry["moved in training"], method] = f"{error:.3g}"
-    lines = [[label, *(row.get(key, NONE) for key in FIELD_COLUMNS)] for label, row in rows.items()]
-    return markdown(["training fields", *FIELD_COLUMNS.values()], lines)
+def fields(problem: str) -> str:
+    """A neural operator of one equation: errors on moved fields, by number of training fields."""
+    rows = []
+    for run in field_runs(problem):
+        cells = [figure(f"fields/{run}", metric) for metric in FIELD_COLUMNS.values()]
+        rows.append([run.rpartition("_")[2], *cells])
+    return markdown(["training fields", *FIELD_COLUMNS], rows)
+
+
+def field_runs(problem: str) -> list[str]:
+    """What is kept of an equation, by number of training fields."""
+    files = (KEPT / "fields").glob(f"{problem}_*.json")
+    return sorted((file.stem for file in files), key=lambda name: int(name.rpartition("_")[2]))
 
 
 def so10() -> str:
@@ -295,7 +312,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "evaluations": evaluations,
     "digits": digits,
     "graded": graded,
-    "fields": fields,
+    **{f"fields-{name}": partial(fields, name) for name in FIELD_PROBLEMS},
     "generative": generative,
     "so10": so10,
     "equivariance": equivariance,
