@@ -27,7 +27,8 @@ class FieldComparison(ShardedTest):
 
     The network of clean fields is tested alone, with an inverter, with learned inversion, and with the true
     transformation; the augmented one alone and with learned inversion. Errors are relative, in L2, of the solution
-    after the horizon: what an `EquivariantOperator` predicts is for the time to which g takes that.
+    after the horizon: what an `EquivariantOperator` predicts is for the time to which g takes that. A field for which
+    an inverter finds no element is predicted without inversion, and counted as lost.
 
     Args:
         problem: the equation, its symmetries and its fields.
@@ -84,7 +85,10 @@ class FieldComparison(ShardedTest):
         seconds = {}
         for name, inverter in inverters.items():
             before = time.process_time()
-            g = inverter(moved.initial, generator=generator_of(batch.seed, 1)).best()
+            result = inverter(moved.initial, generator=generator_of(batch.seed, 1))
+            g, found = result.best(), result.found.reshape(-1, *[1] * (moved.elements.ndim - 1))
+            g = torch.where(found, g, self.problem.action.group.identity(len(g), dtype=g.dtype))
+            metrics[f"lost by {name}"] = (~result.found).double()
             seconds[name] = (time.process_time() - before) / batch.size
             metrics[name] = self._inverted(operators["never"], moved, g)
         metrics["augmented, learned inversion"] = self._inverted(operators["always"], moved, g)

@@ -1,7 +1,7 @@
 """Equations with their groups, the law of their initial fields, and test sets moved by random symmetries."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
