@@ -207,6 +207,17 @@ def fields(problem: str) -> str:
     return markdown(["training fields", *FIELD_COLUMNS], rows)
 
 
+def field_costs() -> str:
+    """Milliseconds in which a field is inverted, with 128 training fields."""
+    rows = []
+    for problem, name in FIELD_PROBLEMS.items():
+        cells = [
+            figure(f"fields/{problem}_128", f"milliseconds of {what}") for what in ("inverter", "learned inversion")
+        ]
+        rows.append([name, *cells])
+    return markdown(["", "TIED", "learned inversion"], rows)
+
+
 def field_runs(problem: str) -> list[str]:
     """What is kept of an equation, by number of training fields."""
     files = (KEPT / "fields").glob(f"{problem}_*.json")
@@ -313,6 +324,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "digits": digits,
     "graded": graded,
     **{f"fields-{name}": partial(fields, name) for name in FIELD_PROBLEMS},
+    "fields-costs": field_costs,
     "generative": generative,
     "so10": so10,
     "equivariance": equivariance,

@@ -58,7 +58,7 @@ class SpectralConvolution(nn.Module):
 
     Args:
         width: channels.
-        modes: lowest modes kept along each axis.
+        modes: see `LibraryFNO`.
     """
 
     def __init__(self, width: int, modes: Sequence[int]) -> None:

@@ -103,7 +103,7 @@ class FieldComponents(DataEnergy):
     Args:
         samples: initial conditions of the training set, on one grid, with one batch dimension.
         weight: w, positive.
-        floor: :math:`\epsilon` relative to the root mean square of the samples, positive.
+        floor: see `GaussianInitialEnergy`.
 
     Raises:
         ShapeError: fewer than two samples.
