@@ -208,7 +208,7 @@ def fields(problem: str) -> str:
 
 
 def field_costs() -> str:
-    """Milliseconds in which a field is inverted, with 128 training fields."""
+    """Milliseconds in which a field is inverted, with 64 training fields."""
     rows = []
     for problem, name in FIELD_PROBLEMS.items():
         cells = [
