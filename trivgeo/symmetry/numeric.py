@@ -7,6 +7,8 @@ import random
 import mpmath
 import sympy as sp
 
+from trivgeo.symmetry.solutions import with_symbols
+
 __all__ = ["vanishes"]
 
 _DIGITS = 80
@@ -22,6 +24,7 @@ def vanishes(expression: sp.Expr) -> bool:
     """
     if expression == 0:
         return True
+    expression = with_symbols(expression)
     symbols = sorted(expression.free_symbols, key=str)
     terms = sp.Add.make_args(expression)
     values = sp.lambdify(symbols, list(terms), "mpmath", cse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
 from trivgeo.groups.structure import Split, find_split
 from trivgeo.symmetry.brackets import keeping, structure_constants
-from trivgeo.symmetry.determining import collect
+from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import flow, invariants, moved_solution
 from trivgeo.symmetry.names import named
+from trivgeo.symmetry.solutions import Solution
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.determining import LinearForm
@@ -303,6 +305,39 @@ class Symmetries(Sequence[Symmetry]):
         return self._system.parameters
 
     @property
+    def solutions(self) -> dict[sp.Expr, str]:
+        """Functions in the generators that are known by a linear equation alone, and by which."""
+        atoms = {f for g in self.generators for c in g.components for f in c.atoms(Solution)}
+        return {f: f.equation for f in sorted(atoms, key=str) if "'" not in type(f).__name__}
+
+    def with_solutions(self, functions: Mapping[str, Any]) -> tuple[Symmetry, ...]:
+        """The generators with functions in place of those that are known by an equation alone.
+
+        Args:
+            functions: expressions of the variable by the names in `solutions`, such as
+                ``{"y1": besselj(0, x), "y2": pi / 2 * bessely(0, x)}``.
+
+        Raises:
+            ConfigurationError: a name is none of them.
+            AlgebraError: the fields are then no symmetries, as a function is no such solution.
+        """
+        classes = {type(f).__name__: f for f in self.solutions}
+        if not set(functions) <= set(classes):
+            raise ConfigurationError(f"functions: expected some of {sorted(classes)}, got {sorted(functions)}")
+        values: dict[sp.Expr, sp.Expr] = {}
+        for name, value in functions.items():
+            derivative, put = classes[name], self._system.plain(value, name)
+            while isinstance(derivative, Solution):
+                values[derivative], derivative = put, derivative.diff(self.variables[0])
+                put = sp.diff(put, self.variables[0])
+        result = []
+        for g in self.generators:
+            components = tuple(c.xreplace(values) for c in g.components)
+            check(self._system, self._conditions, components)
+            result.append(Symmetry(g.name, components, g.variables))
+        return tuple(result)
+
+    @property
     def is_complete(self) -> bool:
         """Whether these are all symmetries, up to the infinite ideal: as many as the dimension."""
         return self.dimension.size == len(self)
@@ -338,6 +373,7 @@ class Symmetries(Sequence[Symmetry]):
             more = f"has {self.dimensions[d + 1]}" if self.grows else "has no more"
             searched += f"; degree {d + 1} {more}" + (f": use degree={d + 1}" if self.grows and n != k else "")
         generic = ", for generic parameters" if self.parameters else ""
+        generic += "".join(f", for an arbitrary function {f}" for f in self._system.arbitrary)
         beside = " beside superposition" if self.infinite_ideal is not None else ""
         if self.is_first_order:
             return f"{searched}; infinite-dimensional, as the equation is quasilinear of first order"
@@ -468,6 +504,8 @@ class Symmetries(Sequence[Symmetry]):
             lines.append(f"infinite ideal: {self.infinite_ideal}")
         if self.trivial is not None:
             lines.append(f"trivial: {self.trivial}")
+        for equation, names in itertools.groupby(self.solutions, key=lambda f: self.solutions[f]):
+            lines.append(f"{', '.join(type(f).__name__ for f in names)}: {equation}")
         return "\n".join([*lines, self.statement])
 
 
