@@ -20,6 +20,7 @@ from trivgeo.symmetry.brackets import keeping, structure_constants
 from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import flow, invariants, moved_solution
 from trivgeo.symmetry.names import named
+from trivgeo.symmetry.reduction import Reduction, reduced
 from trivgeo.symmetry.solutions import Solution
 
 if TYPE_CHECKING:
@@ -76,6 +77,14 @@ class Symmetry:
             AlgebraError: no closed form was found, or the field is zero.
         """
         return invariants(self.components, self.variables)
+
+    def __add__(self, other: Symmetry) -> Symmetry:
+        sums = (a + b for a, b in zip(self.components, other.components, strict=True))
+        return Symmetry(f"{self.name} + {other.name}", tuple(map(sp.expand, sums)), self.variables)
+
+    def __rmul__(self, number: Any) -> Symmetry:
+        factor = exact(number, "number")
+        return Symmetry(f"{factor}*{self.name}", tuple(sp.expand(factor * c) for c in self.components), self.variables)
 
     def __str__(self) -> str:
         return f"{self.name} = {self.text}"
@@ -461,6 +470,26 @@ class Symmetries(Sequence[Symmetry]):
             raise ConfigurationError(f"solution: expected one expression for each of {unknowns}, got {len(entries)}")
         given = {u: self._system.plain(e, "solution") for u, e in zip(unknowns, entries, strict=True)}
         return moved_solution(self._system, generator.components, given, _real(parameter))
+
+    def reduced(self, *generators: Symmetry) -> Reduction:
+        """The equations in fewer variables for solutions that one-parameter groups leave as they are.
+
+        Args:
+            *generators: symmetries that close under the bracket, such as ``found[0]`` or ``c * found[0] + found[2]``;
+                each takes one variable away.
+
+        Raises:
+            AlgebraError: the generators do not move the variables independently, or do not close.
+        """
+        if not generators:
+            raise ConfigurationError("generators: expected at least one, got none")
+        fields = [g.components for g in generators]
+        symbols = {s for f in fields for c in f for s in c.free_symbols} - set(self.variables)
+        if len(fields) > 1:
+            structure_constants(fields, self.variables, sorted(symbols, key=str), [g.name for g in generators])
+        for components in fields:
+            check(self._system, self._conditions, components)
+        return reduced(self._system, fields)
 
     def keeping(self, surface: Mapping[Any, Any]) -> tuple[Symmetry, ...]:
         """The symmetries that keep a boundary or an initial curve: a basis of the subalgebra that is tangent to it.
