@@ -20,6 +20,7 @@ from trivgeo.symmetry.brackets import keeping, structure_constants
 from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import flow, invariants, moved_solution
 from trivgeo.symmetry.names import named
+from trivgeo.symmetry.optimal import OptimalSystem, optimal_system
 from trivgeo.symmetry.reduction import Reduction, reduced
 from trivgeo.symmetry.solutions import Solution
 
@@ -214,6 +215,24 @@ class SymmetryAlgebra:
             ConfigurationError: a parameter has no value.
         """
         return named(self.numeric(**parameters))
+
+    def optimal_system(self, **parameters: Any) -> OptimalSystem:
+        """An optimal system of one-dimensional subalgebras: lines, of which every line is an image of exactly one.
+
+        Images are those under inner automorphisms, Ad(g) for all g of the connected group. The algebra is solvable with
+        rational weights, or has the Levi factor sl(2, R), and dimension at most 6.
+
+        Args:
+            **parameters: see `name`.
+
+        Raises:
+            AlgebraError: the algebra is of another kind.
+            ConfigurationError: see `name`.
+        """
+        values = {s: _number(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
+        constants = [[[sp.sympify(x).subs(values) for x in row] for row in b] for b in self.structure_constants]
+        self.numeric(**parameters)  # each parameter has a value
+        return optimal_system(constants, self.names)
 
     def _repr_html_(self) -> str:
         """The table of brackets, and the Levi decomposition by name where no parameter decides it."""
