@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.dimension import Dimension
     from trivgeo.symmetry.equation import EvolutionSystem
 
-__all__ = ["Knowledge", "SuperpositionIdeal", "Symmetries", "Symmetry", "SymmetryAlgebra", "TrivialSymmetries"]
+__all__ = [
+    "Knowledge",
+    "OptimalSystem",
+    "Reduction",
+    "SuperpositionIdeal",
+    "Symmetries",
+    "Symmetry",
+    "SymmetryAlgebra",
+    "TrivialSymmetries",
+]
 
 
 @dataclass(frozen=True)
