@@ -116,6 +116,7 @@ ORDINARY = [
     Textbook("quadratic in the slope, forced", "y'' + y'^2 = x", 8, "[L]: linear in exp(y)"),
     Textbook("unknown in place of the variable", "y'' = x*y'^3", 8, "[L]: x and y change places"),
     Textbook("great circles", "y'' = 2*cos(y)/sin(y)*y'^2 + sin(y)*cos(y)", 8, "[L]: linear in cot(y)"),
+    Textbook("Airy's functions, plane", "x'' = t*x; y'' = t*y", 15, "[L]: sl(4)"),
     Textbook("geodesics of the sphere", GEODESICS, 5, "Feroze, Mahomed, Qadir 2006"),
     Textbook("third order, no constants", "y''' = x*y", 4, "Mahomed and Leach 1990: order + 1"),
     Textbook("products of Airy's functions", "y''' = 4*x*y' + 2*y", 7, "Mahomed and Leach 1990: iterative"),

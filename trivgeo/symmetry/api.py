@@ -31,6 +31,10 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
     the dimension is met. Coefficients are exact and rational in the parameters; the result holds for generic
     parameters, and special values may have more symmetries.
 
+    Linear ordinary equations have their symmetries in terms of solutions, which are functions without a formula where
+    none was found: see `Symmetries.solutions`. Equations that are homogeneous about a particular solution, or linear in
+    another unknown or with variable and unknown exchanged, have those of the simpler equation.
+
     What adds a solution of a linear partial equation is kept apart as `Symmetries.infinite_ideal`; for ordinary
     equations it is finite and belongs to the algebra.
 

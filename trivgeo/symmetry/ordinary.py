@@ -32,15 +32,26 @@ def from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size:
         \frac{y_i y_j}{W} \partial_x + \frac{(y_i y_j)'}{2 W} v \partial_v, \quad
         \frac{y_i v}{W} \partial_x + \frac{y_i'}{W} v^2 \partial_v,
 
-    where :math:`\partial_x` in the coordinates x and v is :math:`\partial_x + p' \partial_y` in x and y. One of higher
-    order n has at most n + 4, and then its solutions are products of those of one of second order (Mahomed and Leach
-    1990).
+    where :math:`\partial_x` in the coordinates x and v is :math:`\partial_x + p' \partial_y` in x and y; for m unknowns
+    that all solve it there are as many as in sl(m + 2). One of higher order n has at most n + 4, and then its solutions
+    are products of those of one of second order (Mahomed and Leach 1990).
     """
-    (x,) = system.variables
+    (x,), m = system.variables, len(system.unknowns)
     n = system.leaders[0][1][0]
-    if len(system.unknowns) == 1 and size == (8 if n == 2 else n + 4) and n > 1:
+    if _is_isotropic(system) and size == ((m + 2) ** 2 - 1 if n == 2 else n + 4 if m == 1 < n else None):
         return _largest(system, found)
     return [*(field for field in found if not _is_solution(system, field)), *_superposition(system, x)]
+
+
+def _is_isotropic(system: EvolutionSystem) -> bool:
+    """Whether all unknowns solve the same equation, up to what is free of them."""
+    first = {k: c for (_, k), c in _slopes(system, 0)[0].items()}
+    every = ({(a, k): c for k, c in first.items()} for a in range(len(system.unknowns)))
+    return all(_slopes(system, a)[0] == slopes for a, slopes in enumerate(every)) and len(set(_orders(system))) == 1
+
+
+def _orders(system: EvolutionSystem) -> list[int]:
+    return [index[0] for _, index in system.leaders]
 
 
 def _is_solution(system: EvolutionSystem, field: Coefficients) -> bool:
@@ -72,7 +83,7 @@ def _solution(system: EvolutionSystem, number: int = 1, offset: bool = False) ->
         ]
 
     names = _free(system, [f"p_{u}" if offset else f"{u}{number}" for u in system.unknowns])
-    orders = [index[0] for _, index in system.leaders]
+    orders = _orders(system)
     equations = "; ".join(
         f"{u}{chr(39) * k} = {sp.Add(*(c * _prime(system, *key) for key, c in slopes.items()), rest if offset else 0)}"
         for u, k, (slopes, rest) in zip(system.unknowns, orders, parts, strict=True)
@@ -86,15 +97,13 @@ def _prime(system: EvolutionSystem, a: int, k: int) -> sp.Symbol:
 
 def _superposition(system: EvolutionSystem, x: sp.Symbol) -> list[Coefficients]:
     """Fields that add each of a fundamental system of solutions."""
-    count = sum(index[0] for _, index in system.leaders)
-    return [(sp.S.Zero, *(row[0] for row in _solution(system, i + 1))) for i in range(count)]
+    return [(sp.S.Zero, *(row[0] for row in _solution(system, i + 1))) for i in range(sum(_orders(system)))]
 
 
 def _largest(system: EvolutionSystem, found: Sequence[Coefficients]) -> list[Coefficients]:
     """The symmetries of an equation of second order, or of an iterated one."""
     (x,), n = system.variables, system.leaders[0][1][0]
-    slopes, rest = _slopes(system, 0)
-    (y,) = system.unknowns
+    slopes, _ = _slopes(system, 0)
     first = slopes.get((0, n - 1), sp.S.Zero)
     wronskian = _exponential(system, "W", first) if n == 2 else sp.S.One
     factor = sp.S.One if n == 2 else _exponential(system, "E", first / n)
@@ -106,23 +115,30 @@ def _largest(system: EvolutionSystem, found: Sequence[Coefficients]) -> list[Coe
         second = slopes.get((0, n - 2), sp.S.Zero)
         second += sp.Rational(n - 1, 2 * n) * first**2 - sp.Rational(n - 1, 2) * sp.diff(first, x)
         linear, zeroth = sp.S.Zero, sp.simplify(second / math.comb(n + 1, 3))
-    basis = _known_basis(system, found, wronskian) if n == 2 else None
+    basis = _known_basis(system, found, wronskian) if n == 2 and len(system.unknowns) == 1 else None
     (one, slope), (two, other) = basis or _abstract_basis(system, linear, zeroth, wronskian)
-    particular = [sp.S.Zero, sp.S.Zero] if rest == 0 else _solution(system, offset=True)[0]
-    v = y - particular[0]
+    offsets = [_slopes(system, a)[1] for a in range(len(system.unknowns))]
+    particular = _solution(system, offset=True) if any(offsets) else [[sp.S.Zero, sp.S.Zero] for _ in offsets]
+    v = [y - p[0] for y, p in zip(system.unknowns, particular, strict=True)]
 
-    def field(along: sp.Expr, up: sp.Expr) -> Coefficients:
-        return (sp.factor_terms(along), sp.factor_terms(up + along * particular[1]))
+    def field(along: sp.Expr, up: Sequence[sp.Expr]) -> Coefficients:
+        moved = (e + along * p[1] for e, p in zip(up, particular, strict=True))
+        return (sp.factor_terms(along), *map(sp.factor_terms, moved))
 
-    stretch = sp.diff(factor, x) / factor
-    result = [field(sp.S.Zero, factor * one ** (n - 1 - k) * two**k) for k in range(n)]
-    result.append(field(sp.S.Zero, v))
+    def upward(a: int, value: sp.Expr) -> list[sp.Expr]:
+        return [value if b == a else sp.S.Zero for b in range(len(v))]
+
+    every, stretch = range(len(v)), sp.diff(factor, x) / factor
+    result = [field(sp.S.Zero, upward(a, factor * one ** (n - 1 - k) * two**k)) for a in every for k in range(n)]
+    result += [field(sp.S.Zero, upward(a, v[b])) for a in every for b in every]
     for product in (one**2, one * two, two**2):
         along = product / wronskian
         growth = sp.Rational(n - 1, 2) * sp.diff(product, x) / wronskian + stretch * along
-        result.append(field(along, growth * v))
+        result.append(field(along, [growth * w for w in v]))
     if n == 2:
-        result += [field(v * f / wronskian, v**2 * df / wronskian) for f, df in ((one, slope), (two, other))]
+        for a in every:
+            for f, df in ((one, slope), (two, other)):
+                result.append(field(v[a] * f / wronskian, [v[a] * w * df / wronskian for w in v]))
     return result
 
 
