@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import Affine, PointAction, exported
+from trivgeo.groups import SE, Affine, PointAction, exported
 from trivgeo.symmetry import find_symmetries
 
 ALONE = """
@@ -45,6 +45,16 @@ def _alone(actions: list[PointAction], folder: Path) -> list[tuple[Tensor, Tenso
     return list(zip(moved, expected, strict=True))
 
 
+def test_the_same_points() -> None:
+    """In this process, with other numbers of elements and points than were traced."""
+    action = SE(2).action()
+    v = 0.2 * torch.randn(7, 3, dtype=torch.float64, generator=seeded(0))
+    points = torch.rand(7, 5, 2, dtype=torch.float64, generator=seeded(1))
+    expected = action(action.group.exp(v), points)
+    torch.testing.assert_close(exported(action).module()(v, points), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
 def test_without_the_package(tmp_path: Path) -> None:
     for moved, expected in _alone([Affine(2).action()], tmp_path):
         assert expected.isfinite().any()
@@ -68,4 +78,4 @@ def test_what_cannot_be_traced() -> None:
             return x if float(g.sum()) > 0 else -x
 
     with pytest.raises(ConfigurationError, match=r"torch\.export can trace"):
-        exported(Undecided(Affine(2), (2,)))
+        exported(Undecided(SE(2), (2,)))

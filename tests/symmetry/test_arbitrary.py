@@ -17,14 +17,17 @@ f = sp.Function("f")
 DIFFUSION, REACTION = "u_t = diff(f(u)*u_x, x)", "u_t = u_xx + f(u)"
 
 
+SHIFTS = [("1", "0", "0"), ("0", "1", "0")]
+
+
 @pytest.mark.parametrize(
     ("equation", "fields"),
     [
-        (DIFFUSION, [("1", "0", "0"), ("0", "1", "0"), ("x", "2*t", "0")]),
-        (REACTION, [("1", "0", "0"), ("0", "1", "0")]),
-        ("u_tt = u_xx + f(u)", [("1", "0", "0"), ("0", "1", "0"), ("t", "x", "0")]),
-        ("u_t = diff(f(u_x), x)", [("1", "0", "0"), ("0", "1", "0"), ("0", "0", "1"), ("x", "2*t", "u")]),
+        (DIFFUSION, [*SHIFTS, ("x", "2*t", "0")]),
         ("u_t = u_xx + f(x)*u", [("0", "1", "0"), ("0", "0", "u")]),
+        pytest.param(REACTION, SHIFTS, marks=pytest.mark.slow),
+        pytest.param("u_tt = u_xx + f(u)", [*SHIFTS, ("t", "x", "0")], marks=pytest.mark.slow),
+        pytest.param("u_t = diff(f(u_x), x)", [*SHIFTS, ("0", "0", "1"), ("x", "2*t", "u")], marks=pytest.mark.slow),
     ],
 )
 def test_kernels(equation: str, fields: list[tuple[str, ...]]) -> None:
@@ -39,6 +42,7 @@ def test_kernels(equation: str, fields: list[tuple[str, ...]]) -> None:
         assert all(verify(put, field) == 0 for field in found)
 
 
+@pytest.mark.slow
 def test_sympy_says_the_same() -> None:
     as_text = find_symmetries(DIFFUSION)
     for entry in (u.diff(t) - (f(u) * u.diff(x)).diff(x), sp.Eq(u.diff(t), sp.Derivative(f(u) * u.diff(x), x))):
@@ -89,6 +93,7 @@ def test_no_such_function() -> None:
             special_functions(REACTION, name)
 
 
+@pytest.mark.slow
 def test_two_functions() -> None:
     """One stays arbitrary while another takes a form."""
     found: Any = special_functions("u_t = diff(f(u)*u_x, x) + g(u)", "g", ["0"])

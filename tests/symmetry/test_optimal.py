@@ -53,7 +53,10 @@ def _algebra(size: int, brackets: Brackets) -> SymmetryAlgebra:
     return SymmetryAlgebra(constants, [f"X{i + 1}" for i in range(size)], ())
 
 
-@pytest.mark.parametrize("name", SMALL)
+FAST = {"A3.6 e(2)", "A3.8 sl(2)", "two aff(1)"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in SMALL])
 def test_every_line_is_in_one_orbit(name: str) -> None:
     """As many as in the literature; what Ad moves keeps its place and parameters; each representative has its own."""
     size, brackets, count = SMALL[name]
@@ -91,6 +94,7 @@ def test_kdv() -> None:
     assert set(texts) == {scaling, f"{galilei} + {time}", f"-{galilei} + {time}", galilei, time, x}
 
 
+@pytest.mark.slow
 def test_heat() -> None:
     """Olver 1993, example 3.13, where x to -x joins c and c', and half a turn a and -a."""
     found = find_symmetries("u_t = u_xx").algebra.optimal_system()

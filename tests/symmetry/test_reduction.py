@@ -58,6 +58,7 @@ def test_waves(kdv: Symmetries) -> None:
     assert abs(float((soliton - expected).subs({x: 0.3, t: 0.4, c: 1.7}))) < 1e-12
 
 
+@pytest.mark.slow
 def test_against_numbers(kdv: Symmetries) -> None:
     """A numerical solution of the similarity equation of KdV, spread by the formula, solves KdV by differences."""
     similar = kdv.reduced(_named(kdv, "x*∂_x + 3*t*∂_t - 2*u*∂_u"))
@@ -94,6 +95,7 @@ def test_against_numbers(kdv: Symmetries) -> None:
     assert np.abs(slope).min() > 1e-3
 
 
+@pytest.mark.slow
 def test_two_generators() -> None:
     """Heat in the plane without an angle, and with its mass kept: an equation in the distance."""
     heat = find_symmetries("u_t = u_xx + u_yy")
