@@ -20,9 +20,12 @@ from trivgeo.groups.generators.chart import Chart
 from trivgeo.groups.generators.fields import VectorFields
 from trivgeo.groups.generators.flow import extrapolated_flow
 from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.generators.tower import Multiplier, ProjectiveBase, Tower
 
 __all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
+
+_CORRECTED = 1e-3  # the largest correction of what was integrated, relative to one plus its size
 
 Flow = Callable[[Tensor, Tensor], Tensor]
 
@@ -63,6 +66,7 @@ class Motion:
         settings: for coordinates that are integrated.
         prefixes: numbers of leading coordinates that points may have, apart from all.
         fill: values for the coordinates left out, ``[m]``.
+        isotropy: what corrects integrated coordinates, if any.
     """
 
     fields: VectorFields
@@ -73,6 +77,7 @@ class Motion:
     settings: FlowSettings
     prefixes: tuple[int, ...]
     fill: Tensor
+    isotropy: Isotropy | None
 
     @property
     def charted_fill(self) -> Tensor:
@@ -186,6 +191,7 @@ class FlowAction(GeneratedAction):
         self._multipliers = [(each, Constant(each.constants)) for each in tower.multipliers]
         self._flow = motion.flow
         self._settings = motion.settings
+        self._isotropy = motion.isotropy
 
     @property
     def base_is_projective(self) -> bool:
@@ -287,10 +293,17 @@ class FlowAction(GeneratedAction):
                 return self._fields.combination(v, y)
 
             y, inside, missed = extrapolated_flow(field, x, self._settings.steps, tolerance)
-            alive, error = alive & inside, error + missed
+            alive = alive & inside
             end = torch.stack([(end if c in solved else y)[..., c] for c in range(x.shape[-1])], -1)
+            if self._isotropy is not None and given in self._isotropy.counts:
+                end = torch.where(alive.unsqueeze(-1), end, x.detach())
+                end, moved, missed = self._isotropy.correct(v, x, end, given)
+                size = 1.0 + end.detach().abs().amax(-1)
+                alive = alive & (moved <= _CORRECTED * size)
+                missed = missed / size
+            error = error + missed
         # a point that has left must not make the gradients of others NaN in the next flow
-        return torch.where(alive.unsqueeze(-1), end, x.detach()), alive, error
+        return torch.where(alive.unsqueeze(-1), end, x.detach()), alive & (error <= tolerance), error
 
 
 @final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from trivgeo.groups.generators.basis import evaluation_basis, simple_basis
 from trivgeo.groups.generators.chart import straighten
 from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.generators.reductive import check_homomorphism
 from trivgeo.groups.generators.symbolic import (
     compile_expressions,
@@ -118,7 +119,8 @@ def from_generators(
     moved, symbolic, source = _source(given, symbolic, points, sampler, split)
     unmix = torch.linalg.inv(source.mixing)
     algebra = _in_basis(source.algebra, source.mixing, labels)
-    motion = _motion(moved, symbolic, points, None if flow is None else _OfSource(flow, Constant(unmix)), settings)
+    mixed_flow = None if flow is None else _OfSource(flow, Constant(unmix))
+    motion = _motion(moved, symbolic, source.algebra, points, mixed_flow, settings)
     faithful = None if motion.whole is None else motion.whole.matrices
     if representation is not None:
         matrices = representation.detach().to(device="cpu", dtype=torch.float64)
@@ -221,7 +223,12 @@ class _Symbolic:
 
 
 def _motion(
-    fields: VectorFields, symbolic: _Symbolic | None, points: Tensor, flow: Flow | None, settings: FlowSettings
+    fields: VectorFields,
+    symbolic: _Symbolic | None,
+    algebra: LieAlgebra,
+    points: Tensor,
+    flow: Flow | None,
+    settings: FlowSettings,
 ) -> Motion:
     """How points move: by the user's flow, in the fields' own coordinates, or in a chart in which more is solved."""
     prefixes, fill = _closed_prefixes(fields, points), points[0]
@@ -229,18 +236,22 @@ def _motion(
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
     if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
         tower = Tower(fields, [], [], settings.nodes)
-    plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill)
-    if symbolic is None or flow is not None or len(tower.solved()) == fields.dim:
+    plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill, None)
+    if flow is not None or len(tower.solved()) == fields.dim:
         return plain
-    chart = straighten(symbolic.vectors, symbolic.symbols, points)
+    counts = (*prefixes, fields.dim)
+    corrected = replace(plain, isotropy=Isotropy(fields, algebra, points, counts))
+    chart = None if symbolic is None else straighten(symbolic.vectors, symbolic.symbols, points)
     if chart is None:
-        return plain
+        return corrected
     moved = _compiled(_Symbolic(chart.vectors, chart.symbols), fields.coordinates, fields.names)
-    tower = find_tower(moved, chart.forward(points), settings.nodes)
+    charted = chart.forward(points)
+    tower = find_tower(moved, charted, settings.nodes)
     if len(tower.solved()) <= len(plain.tower.solved()):
-        return plain
+        return corrected
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
-    return Motion(moved, tower, chart, whole, None, settings, prefixes, fill)
+    isotropy = None if whole is not None else Isotropy(moved, algebra, charted, counts)
+    return Motion(moved, tower, chart, whole, None, settings, prefixes, fill, isotropy)
 
 
 def _labelled(fields: Sequence[Any] | Mapping[str, Any]) -> tuple[list[Any], tuple[str, ...]]:
