@@ -25,7 +25,9 @@ from trivgeo.groups.generators.tower import Multiplier, ProjectiveBase, Tower
 
 __all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
 
-_CORRECTED = 1e-3  # the largest correction of what was integrated, relative to one plus its size
+_STEP_SHARE = 0.01  # of the tolerance, what one step of an integrator may miss
+_ROUGH = 1e-4  # the same where the end is corrected
+_CORRECTED = 1e-2  # the largest correction, relative to one plus the size
 
 Flow = Callable[[Tensor, Tensor], Tensor]
 
@@ -35,17 +37,18 @@ class FlowSettings:
     """How closely flows without a closed form are followed.
 
     Attributes:
-        steps: extrapolated steps, of order 12, for each factor of an element.
+        steps: trials of extrapolated steps, of order 12 and controlled length, for each factor of an element.
         nodes: Gauss-Legendre nodes for each factor of an element.
-        tolerance: largest error estimate of one step, relative to 1 + |x|, of a point that counts as valid.
+        tolerance: largest error estimate of a factor, relative to 1 + |x|, of a point that counts as valid (in single
+            precision at least a hundred rounding errors).
 
     Raises:
         ConfigurationError: fewer than one step or node, or a tolerance that is not between 0 and 1.
     """
 
-    steps: int = 5
+    steps: int = 10
     nodes: int = 32
-    tolerance: float = 1e-5
+    tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
@@ -292,18 +295,21 @@ class FlowAction(GeneratedAction):
             def field(y: Tensor) -> Tensor:
                 return self._fields.combination(v, y)
 
-            y, inside, missed = extrapolated_flow(field, x, self._settings.steps, tolerance)
+            corrected = self._isotropy is not None and given in self._isotropy.counts
+            accuracy = max(_ROUGH, tolerance) if corrected else _STEP_SHARE * tolerance
+            y, inside, missed = extrapolated_flow(field, x, self._settings.steps, accuracy)
             alive = alive & inside
             end = torch.stack([(end if c in solved else y)[..., c] for c in range(x.shape[-1])], -1)
-            if self._isotropy is not None and given in self._isotropy.counts:
+            if corrected and self._isotropy is not None:
                 end = torch.where(alive.unsqueeze(-1), end, x.detach())
                 end, moved, missed = self._isotropy.correct(v, x, end, given)
                 size = 1.0 + end.detach().abs().amax(-1)
                 alive = alive & (moved <= _CORRECTED * size)
                 missed = missed / size
             error = error + missed
+            alive = alive & (error <= tolerance)
         # a point that has left must not make the gradients of others NaN in the next flow
-        return torch.where(alive.unsqueeze(-1), end, x.detach()), alive & (error <= tolerance), error
+        return torch.where(alive.unsqueeze(-1), end, x.detach()), alive, error
 
 
 @final

@@ -19,7 +19,7 @@ from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
 
 __all__ = ["Isotropy"]
 
-_STEPS = 3
+_STEPS = 4
 _DEGENERATE = 1e-5  # singular values, relative to the largest, of what has to be of full rank
 _SHARE = 0.9  # of the sample points
 
@@ -62,7 +62,7 @@ class Isotropy:
             count: how many leading coordinates are wanted; the others stay as they are.
 
         Returns:
-            The image, how far it was from y, and the length of the last step, ``[*batch, p]``.
+            The image, how far it was from y, and an error estimate from the last two steps, ``[*batch, p]``.
         """
         rest = y[..., count:]
         back = dense_exp(-self._algebra.ad(v)).transpose(-1, -2)
@@ -75,14 +75,17 @@ class Isotropy:
             return values(z).flatten(-2)
 
         start = z = y[..., :count]
-        step = torch.zeros_like(z)
+        lengths = []
         for _ in range(_STEPS):
             missed = _beside(values(z), target).flatten(-2)
             slopes = jvp_columns(flat, z).unflatten(-2, (len(self._fields), count)).flatten(-2)
             slopes = _beside(slopes, target).unflatten(-1, (count, count)).flatten(-3, -2)
             step = -_least_squares(slopes, missed)
             z = z + step
-        return torch.cat([z, rest], -1), (z - start).detach().abs().amax(-1), step.detach().abs().amax(-1)
+            lengths.append(step.detach().abs().amax(-1))
+        ratio = lengths[-1] / torch.where(lengths[-2] > 0, lengths[-2], 1.0)
+        error = lengths[-1] * ratio.clamp(max=1.0)  # steps that shrink
+        return torch.cat([z, rest], -1), (z - start).detach().abs().amax(-1), error
 
 
 def _frame(columns: Tensor) -> tuple[Tensor, Tensor]:
