@@ -21,6 +21,7 @@ from trivgeo.groups.generators.fields import VectorFields
 from trivgeo.groups.generators.flow import extrapolated_flow
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.isotropy import Isotropy
+from trivgeo.groups.generators.sheets import Sheets
 from trivgeo.groups.generators.tower import Multiplier, ProjectiveBase, Tower
 
 __all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
@@ -70,6 +71,7 @@ class Motion:
         prefixes: numbers of leading coordinates that points may have, apart from all.
         fill: values for the coordinates left out, ``[m]``.
         isotropy: what corrects integrated coordinates, if any.
+        sheets: how far points may move, if the action is local for other reasons than poles.
     """
 
     fields: VectorFields
@@ -81,6 +83,12 @@ class Motion:
     prefixes: tuple[int, ...]
     fill: Tensor
     isotropy: Isotropy | None
+    sheets: Sheets | None = None
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether no coordinate is integrated."""
+        return len(self.tower.solved()) == self.fields.dim
 
     @property
     def charted_fill(self) -> Tensor:
@@ -195,6 +203,7 @@ class FlowAction(GeneratedAction):
         self._flow = motion.flow
         self._settings = motion.settings
         self._isotropy = motion.isotropy
+        self._sheets = motion.sheets
 
     @property
     def base_is_projective(self) -> bool:
@@ -245,17 +254,20 @@ class FlowAction(GeneratedAction):
         if len(closed) >= given:
             y = torch.stack([closed[c] for c in range(given)], -1)
             return y, torch.zeros_like(y[..., 0])
-        vectors, _ = self._generated.factors(g)
+        # among several names of one place, the one that the element's own one-parameter group leads to
+        vectors = self._generated.factors(g)[0] if self._sheets is None else [self._generated.vector(g)]
         batch = torch.broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
         valid = torch.isfinite(x).all(-1)
-        x = torch.where(valid.unsqueeze(-1), x, 0.0)
+        start = x = torch.where(valid.unsqueeze(-1), x, 0.0)
         error = x.new_zeros(batch)
         for v in vectors:
             known = torch.isfinite(v).all(-1, keepdim=True)
             x, alive, missed = self.follow(torch.where(known, v, 0.0), x, given)
             valid = valid & alive & known.squeeze(-1)
             error = error + missed
+        if self._sheets is not None:
+            valid = valid & self._sheets.holds(start[..., :given].detach(), x[..., :given].detach())
         y = torch.where(valid.unsqueeze(-1), x[..., :given], math.nan)
         if closed:
             y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(given)], -1)

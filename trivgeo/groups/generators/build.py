@@ -15,7 +15,7 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.exact import RationalAlgebra
-from trivgeo.groups.generators.action import Flow, FlowSettings, Motion
+from trivgeo.groups.generators.action import Flow, FlowAction, FlowSettings, Motion
 from trivgeo.groups.generators.assemble import Source, assemble
 from trivgeo.groups.generators.basis import evaluation_basis, simple_basis
 from trivgeo.groups.generators.chart import straighten
@@ -23,6 +23,7 @@ from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.generators.reductive import check_homomorphism
+from trivgeo.groups.generators.sheets import find_sheets, is_single_valued
 from trivgeo.groups.generators.symbolic import (
     compile_expressions,
     require_sympy,
@@ -133,17 +134,24 @@ def from_generators(
             raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
         faithful = torch.einsum("ij,jab->iab", unmix, matrices)
     plain = assemble(algebra, source, faithful, motion)
-    charted = points[:_LOOPED] if motion.chart is None else motion.chart.forward(points[:_LOOPED])
-    winding = find_winding(plain, source, motion, charted)
-    if winding.loop is None:
-        return plain.with_scale(scale)
-    if representation is not None or not winding.covered:
+    charted = points if motion.chart is None else motion.chart.forward(points)
+    winding = find_winding(plain, source, motion, charted[:_LOOPED])
+    sheets = None if motion.flow is not None or motion.is_solved else find_sheets(motion.fields, charted)
+    covered = winding.covered and (representation is None or winding.loop is None)
+    if covered:
+        covers = winding.ideals if winding.loop is not None else ()
+        group = assemble(algebra, source, None if covers else faithful, motion, covers=covers) if covers else plain
+        if sheets is None or is_single_valued(group, FlowAction(group, motion), charted):
+            return group.with_scale(scale)
+    if sheets is None:
+        assert winding.loop is not None
         raise AlgebraError(
             "expected an action of the group of matrices, got one of a cover: "
             f"exp({describe(winding.loop @ unmix, labels)}) is the unit matrix, but its flow moves points. Only "
-            "universal covers of SL(2, R) are supported, without a representation"
+            "universal covers of SL(2, R) are supported, without a representation, and coordinates in which such "
+            "points are a fixed step apart"
         )
-    return assemble(algebra, source, None, motion, scale, covers=winding.ideals)
+    return assemble(algebra, source, faithful, replace(motion, sheets=sheets), scale)
 
 
 def _source(

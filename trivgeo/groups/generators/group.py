@@ -138,6 +138,10 @@ class GeneratedGroup(LieGroup):
         torus, ideal = (outer[:1], outer[1:]) if reductive.torus_dim else ([], outer)
         return [sum(torus, p @ rows), *([] if rotation is None else [rotation @ rows]), *ideal], matrix
 
+    def vector(self, g: Tensor) -> Tensor:
+        """The logarithm ``[*batch, dim]``, unscaled, in terms of the fields that move points."""
+        return self.core._log(g) @ self._generators.like(g)
+
     def outer_factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
         """As `factors`, without the semisimple part, of which the matrix is returned alone."""
         matrix, sigma, n = self.parts(g)
