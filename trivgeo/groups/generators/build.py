@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.generators.reductive import check_homomorphism
-from trivgeo.groups.generators.sheets import find_sheets, is_single_valued
+from trivgeo.groups.generators.sheets import find_sheets, find_sheets_of_isotropy, is_single_valued
 from trivgeo.groups.generators.symbolic import (
     compile_expressions,
     require_sympy,
@@ -136,22 +137,35 @@ def from_generators(
     plain = assemble(algebra, source, faithful, motion)
     charted = points if motion.chart is None else motion.chart.forward(points)
     winding = find_winding(plain, source, motion, charted[:_LOOPED])
-    sheets = None if motion.flow is not None or motion.is_solved else find_sheets(motion.fields, charted)
     covered = winding.covered and (representation is None or winding.loop is None)
+    local = motion.flow is None and not motion.is_solved
+    sheets = find_sheets(motion.fields, charted) if local else None
     if covered:
         covers = winding.ideals if winding.loop is not None else ()
-        group = assemble(algebra, source, None if covers else faithful, motion, covers=covers) if covers else plain
+        group = assemble(algebra, source, None, motion, covers=covers) if covers else plain
         if sheets is None or is_single_valued(group, FlowAction(group, motion), charted):
             return group.with_scale(scale)
-    if sheets is None:
-        assert winding.loop is not None
+    if local:
+        searches = [lambda: sheets]
+        if motion.isotropy is not None:
+            searches.append(partial(find_sheets_of_isotropy, motion.fields, motion.isotropy, charted))
+        for search in searches:
+            found = search()
+            moved_little = replace(motion, sheets=found)
+            group = assemble(algebra, source, faithful, moved_little)
+            if found is not None and is_single_valued(group, FlowAction(group, moved_little), charted):
+                return group.with_scale(scale)
+    if winding.loop is None:
         raise AlgebraError(
-            "expected an action of the group of matrices, got one of a cover: "
-            f"exp({describe(winding.loop @ unmix, labels)}) is the unit matrix, but its flow moves points. Only "
-            "universal covers of SL(2, R) are supported, without a representation, and coordinates in which such "
-            "points are a fixed step apart"
+            "expected a local action of a group, got one with (g h).x other than g.(h.x): points have several names, "
+            "which are no fixed step apart in any coordinate. Pass fields in other coordinates"
         )
-    return assemble(algebra, source, faithful, replace(motion, sheets=sheets), scale)
+    raise AlgebraError(
+        "expected an action of the group of matrices, got one of a cover: "
+        f"exp({describe(winding.loop @ unmix, labels)}) is the unit matrix, but its flow moves points. Only "
+        "universal covers of SL(2, R) are supported, without a representation, and coordinates in which such "
+        "points are a fixed step apart"
+    )
 
 
 def _source(

@@ -88,6 +88,12 @@ class Isotropy:
         return torch.cat([z, rest], -1), (z - start).detach().abs().amax(-1), error
 
 
+    def misses(self, x: Tensor, y: Tensor) -> Tensor:
+        """How far fields are from vanishing at y that vanish at x, relative to all fields there, ``[*batch, p]``."""
+        values = self._fields(y)
+        return _beside(values, _frame(self._fields(x))).flatten(-2).norm(dim=-1) / values.flatten(-2).norm(dim=-1)
+
+
 def _frame(columns: Tensor) -> tuple[Tensor, Tensor]:
     """Columns ``[*batch, n, m]`` of unit length, and the inverse of their Gram matrix."""
     length = columns.detach().norm(dim=-2, keepdim=True)

@@ -22,11 +22,12 @@ from trivgeo._numerics import Constant
 from trivgeo._random import normal, uniform
 from trivgeo.groups.base import LieGroup
 from trivgeo.groups.generators.fields import VectorFields
+from trivgeo.groups.generators.isotropy import Isotropy
 
 if TYPE_CHECKING:
     from trivgeo.groups.generators.action import FlowAction
 
-__all__ = ["Sheets", "find_sheets", "is_single_valued"]
+__all__ = ["Sheets", "find_sheets", "find_sheets_of_isotropy", "is_single_valued"]
 
 _LONGEST, _GRID = 20.0, 1000  # of the steps that are searched
 _REFINED = 60  # golden sections
@@ -37,6 +38,7 @@ _WALL = 30.0  # growth of fields along a path that has met a wall
 _CLOSE = 1e-4
 _PAIRS, _SIZES = 40, (0.3, 0.6, 1.2)  # of elements whose law is tried, and what they measure
 _OTHER = 1e-2
+_STARTS, _ROUNDS, _FAR, _FACTOR = 300, 4, 8.0, 4.0  # of searches for other names, and how far from the first
 _MOST_FLIPS = 4  # with more coordinates, at most one changes its sign
 
 
@@ -47,15 +49,20 @@ class Sheets:
     Attributes:
         reach: in each coordinate, ``[m]``; infinite where it does not matter.
         signed: one for each coordinate that has to keep its sign, else zero, ``[m]``.
+        scaled: one for each coordinate whose logarithm is meant, else zero, ``[m]``.
     """
 
     reach: Constant
     signed: Constant
+    scaled: Constant
 
     def holds(self, x: Tensor, y: Tensor) -> Tensor:
         """Whether points ``[*batch, p, m]``, or their leading coordinates, moved no farther."""
         m = x.shape[-1]
-        near = (y - x).abs() < self.reach.like(x)[:m]
+        scaled = self.scaled.like(x)[:m] > 0
+        ratio = torch.where(scaled & (x != 0), y / torch.where(x == 0, 1.0, x), 1.0)
+        moved = torch.where(scaled, torch.where(ratio > 0, ratio, math.inf).log(), y - x)
+        near = moved.abs() < self.reach.like(x)[:m]
         kept = (x * y >= 0) | (self.signed.like(x)[:m] == 0)
         return (near & kept).all(-1)
 
@@ -89,7 +96,43 @@ def find_sheets(fields: VectorFields, points: Tensor) -> Sheets | None:
                     break
     if bool(torch.isinf(reach).all()) and not bool(signed.any()):
         return None
-    return Sheets(Constant(reach), Constant(signed))
+    return Sheets(Constant(reach), Constant(signed), Constant(torch.zeros(m, dtype=torch.float64)))
+
+
+def find_sheets_of_isotropy(fields: VectorFields, isotropy: Isotropy, points: Tensor) -> Sheets | None:
+    """A coordinate in which all names of a place are at least a constant step, or factor, apart.
+
+    Names are points at which the same fields vanish, found by Newton's method from many starts.
+
+    Args:
+        fields: the fields.
+        isotropy: which fields vanish.
+        points: sample points, ``[p, m]``.
+    """
+    m = fields.dim
+    points, generator = points[:_POINTS], torch.Generator().manual_seed(0)
+    if m not in isotropy.counts:
+        return None
+    rest = torch.zeros(len(fields), dtype=torch.float64).expand(2 * _STARTS, 1, -1)
+    turns = 2.0 * uniform((2, _STARTS, *points.shape), points, generator) - 1.0
+    names = torch.cat([points + _FAR * turns[0], points * (_FACTOR * turns[1]).exp()])
+    for _ in range(_ROUNDS):
+        names, _, error = isotropy.correct(rest, points, names, m)
+    found = (error < _CLOSE * (1.0 + names.abs().amax(-1))) & (isotropy.misses(points, names) < _SAME)
+    other = found & torch.isfinite(names).all(-1) & ((names - points).abs().amax(-1) > _CLOSE)
+    for k, p in other.nonzero().tolist():
+        other[k, p] = _connected(fields, points[p : p + 1], names[k, p : p + 1])
+    if not bool(other.any(0).all()):
+        return None
+    reach, scaled = torch.full((m,), math.inf, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
+    moves = torch.stack([(names - points).abs(), (names / points).abs().log().abs()])
+    shortest = torch.where(other[..., None], moves, math.inf).amin(1)  # [2, p, m]
+    constant = (shortest.amax(1) - shortest.amin(1)) <= _SAME * shortest.amax(1)
+    constant = constant & (shortest.amin(1) > _CLOSE)
+    for way, c in constant.nonzero().tolist():
+        reach[c], scaled[c] = shortest[way, 0, c] / 3.0, float(way)
+        return Sheets(Constant(reach), Constant(torch.zeros(m, dtype=torch.float64)), Constant(scaled))
+    return None
 
 
 def _patterns(m: int) -> list[Tensor]:
