@@ -20,7 +20,7 @@ from trivgeo.groups.generators.action import Flow, FlowAction, FlowSettings, Mot
 from trivgeo.groups.generators.assemble import Source, assemble
 from trivgeo.groups.generators.basis import evaluation_basis, simple_basis
 from trivgeo.groups.generators.chart import straighten
-from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
+from trivgeo.groups.generators.fields import Formulas, VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.generators.reductive import check_homomorphism
@@ -315,12 +315,15 @@ def _compiled(symbolic: _Symbolic, coordinates: Sequence[str], labels: Sequence[
     sums = [
         sp.Add(*(c * vector[a] for c, vector in zip(coefficients, vectors, strict=True))) for a in range(len(symbols))
     ]
-    return VectorFields(
-        [_OfPoint(compile_expressions(vector, symbols)) for vector in vectors],
-        coordinates,
-        labels,
-        [compile_expressions([entry], [*coefficients, *symbols]) for entry in sums],
+    components = [entry for vector in vectors for entry in vector]
+    formulas = Formulas(
+        values=compile_expressions(components, symbols),
+        slopes=compile_expressions([sp.diff(entry, s) for entry in components for s in symbols], symbols),
+        sums=compile_expressions(sums, [*coefficients, *symbols]),
+        each=[compile_expressions([entry], [*coefficients, *symbols]) for entry in sums],
     )
+    functions = [_OfPoint(compile_expressions(vector, symbols)) for vector in vectors]
+    return VectorFields(functions, coordinates, labels, formulas)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp, jvp_columns
+from trivgeo._numerics import dense_exp
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
@@ -68,17 +68,12 @@ class Isotropy:
         back = dense_exp(-self._algebra.ad(v)).transpose(-1, -2)
         target = _frame(back @ self._fields(x)[..., :count])
 
-        def values(z: Tensor) -> Tensor:
-            return self._fields(torch.cat([z, rest], -1))[..., :count]
-
-        def flat(z: Tensor) -> Tensor:
-            return values(z).flatten(-2)
-
         start = z = y[..., :count]
         lengths = []
         for _ in range(_STEPS):
-            missed = _beside(values(z), target).flatten(-2)
-            slopes = jvp_columns(flat, z).unflatten(-2, (len(self._fields), count)).flatten(-2)
+            whole = torch.cat([z, rest], -1)
+            missed = _beside(self._fields(whole)[..., :count], target).flatten(-2)
+            slopes = self._fields.slopes(whole)[..., :count, :count].flatten(-2)
             slopes = _beside(slopes, target).unflatten(-1, (count, count)).flatten(-3, -2)
             step = -_least_squares(slopes, missed)
             z = z + step

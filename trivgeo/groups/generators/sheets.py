@@ -120,8 +120,12 @@ def find_sheets_of_isotropy(fields: VectorFields, isotropy: Isotropy, points: Te
         names, _, error = isotropy.correct(rest, points, names, m)
     found = (error < _CLOSE * (1.0 + names.abs().amax(-1))) & (isotropy.misses(points, names) < _SAME)
     other = found & torch.isfinite(names).all(-1) & ((names - points).abs().amax(-1) > _CLOSE)
+    known: dict[tuple[int, ...], bool] = {}
     for k, p in other.nonzero().tolist():
-        other[k, p] = _connected(fields, points[p : p + 1], names[k, p : p + 1])
+        key = (p, *(names[k, p] / _CLOSE**0.5).round().int().tolist())
+        if key not in known:
+            known[key] = _connected(fields, points[p : p + 1], names[k, p : p + 1])
+        other[k, p] = known[key]
     if not bool(other.any(0).all()):
         return None
     reach, scaled = torch.full((m,), math.inf, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
