@@ -803,14 +803,6 @@ class TestWinding:
         assert_relative(group.log(around), torch.tensor([2 * np.pi, 0.0, 0.0]).double(), 1e-12)
         assert not group.has_log(group.compose(around, group.exp(torch.tensor([0.0, 0.5, 0.0]).double())))
 
-    def test_other_groups_are_refused(self) -> None:
-        """Rotations of a sphere in longitude and colatitude: a full turn adds 2 pi to the longitude."""
-        p, q = sp.symbols("p q")
-        cot = sp.cos(q) / sp.sin(q)
-        turns = {"X": (-sp.cos(p) * cot, -sp.sin(p)), "Y": (-sp.sin(p) * cot, sp.cos(p)), "Z": (1, 0)}
-        with pytest.raises(AlgebraError, match=r"exp\(.*Z\) is the unit matrix"):
-            from_generators(turns, variables=(p, q), sampler=lambda n: rand(n, 2, low=0.9, high=1.4))
-
     def test_where_turns_do_nothing(self) -> None:
         for name in ("heat", "burgers", "schroedinger", "se3"):
             assert not BY_NAME[name].group.reductive.covers

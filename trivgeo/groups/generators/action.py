@@ -47,7 +47,7 @@ class FlowSettings:
         ConfigurationError: fewer than one step or node, or a tolerance that is not between 0 and 1.
     """
 
-    steps: int = 10
+    steps: int = 8
     nodes: int = 32
     tolerance: float = 1e-10
 

@@ -29,6 +29,7 @@ from trivgeo.groups.generators.symbolic import (
     compile_expressions,
     require_sympy,
     substitute,
+    unknown_functions,
 )
 from trivgeo.groups.generators.tower import Tower, find_tower
 from trivgeo.groups.generators.trust import check_derivatives, check_flow
@@ -316,9 +317,11 @@ def _compiled(symbolic: _Symbolic, coordinates: Sequence[str], labels: Sequence[
         sp.Add(*(c * vector[a] for c, vector in zip(coefficients, vectors, strict=True))) for a in range(len(symbols))
     ]
     components = [entry for vector in vectors for entry in vector]
+    slopes = [sp.diff(entry, s) for entry in components for s in symbols]
+    writable = not unknown_functions(slopes) and not any(slope.has(sp.Derivative) for slope in slopes)
     formulas = Formulas(
         values=compile_expressions(components, symbols),
-        slopes=compile_expressions([sp.diff(entry, s) for entry in components for s in symbols], symbols),
+        slopes=compile_expressions(slopes, symbols) if writable else None,
         sums=compile_expressions(sums, [*coefficients, *symbols]),
         each=[compile_expressions([entry], [*coefficients, *symbols]) for entry in sums],
     )

@@ -26,13 +26,13 @@ class Formulas:
 
     Attributes:
         values: of x_1, ..., x_m, the components field by field, n m numbers.
-        slopes: of x_1, ..., x_m, their derivatives, the coordinate fastest, n m m numbers.
+        slopes: of x_1, ..., x_m, their derivatives, the coordinate fastest, n m m numbers; ``None`` if torch lacks them.
         sums: of v_1, ..., v_n, x_1, ..., x_m, the components of the sum of the v_i X_i, m numbers.
         each: the same, component by component.
     """
 
     values: Callable[..., Tensor]
-    slopes: Callable[..., Tensor]
+    slopes: Callable[..., Tensor] | None
     sums: Callable[..., Tensor]
     each: Sequence[Callable[..., Tensor]]
 
@@ -92,7 +92,7 @@ class VectorFields:
     def slopes(self, x: Tensor) -> Tensor:
         """Their derivatives at points ``[*batch, m]``: ``[*batch, n, m, m]``, derivatives last."""
         shape = (len(self), self.dim)
-        if self._formulas is None or self._weights is not None:
+        if self._formulas is None or self._formulas.slopes is None or self._weights is not None:
             return jvp_columns(lambda y: self(y).flatten(-2), x).unflatten(-2, shape)
         return self._formulas.slopes(*x.unbind(-1)).unflatten(-1, (*shape, self.dim))
 

@@ -64,6 +64,8 @@ class Isotropy:
         Returns:
             The image, how far it was from y, and an error estimate from the last two steps, ``[*batch, p]``.
         """
+        single = y.dtype
+        v, x, y = v.double(), x.double(), y.double()  # rounding would be enlarged by the condition of the slopes
         rest = y[..., count:]
         back = dense_exp(-self._algebra.ad(v)).transpose(-1, -2)
         target = _frame(back @ self._fields(x)[..., :count])
@@ -80,7 +82,8 @@ class Isotropy:
             lengths.append(step.detach().abs().amax(-1))
         ratio = lengths[-1] / torch.where(lengths[-2] > 0, lengths[-2], 1.0)
         error = lengths[-1] * ratio.clamp(max=1.0)  # steps that shrink
-        return torch.cat([z, rest], -1), (z - start).detach().abs().amax(-1), error
+        moved = (z - start).detach().abs().amax(-1)
+        return torch.cat([z, rest], -1).to(single), moved.to(single), error.to(single)
 
 
     def misses(self, x: Tensor, y: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class ReductiveGroup(LieGroup):
         if r and int(torch.linalg.matrix_rank(flat)) < r:
             raise ConfigurationError(f"expected a faithful representation, got rank below {r}")
         super().__init__(LieAlgebra(c, tolerance=1e-7), (size * size + covers + torus,))
-        self.covers, self._principal = covers, principal
+        self.covers, self._principal = covers, principal and r > 0
         self.semisimple_dim = r
         self.torus_dim = torus
         self.size = size
@@ -126,8 +126,9 @@ class ReductiveGroup(LieGroup):
         element = self._join(self.exp_matrix(y), sigma, angles)
         if not self._principal:
             return element
-        turns = torch.linalg.eigvals(self.matrix_of(y.detach())).imag.amax(-1, keepdim=True)
-        return torch.where(turns < math.pi, element, math.nan)
+        # eigenvalues refuse numbers that are not finite
+        turns = torch.linalg.eigvals(self.matrix_of(y.detach()).nan_to_num(0.0, 0.0, 0.0)).imag
+        return torch.where(turns.amax(-1, keepdim=True) < math.pi, element, math.nan)
 
     def _tangent(self, v: Tensor) -> Tensor:
         matrix = self.matrix_of(v[..., : self.semisimple_dim])
