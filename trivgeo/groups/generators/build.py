@@ -149,7 +149,8 @@ def from_generators(
     if local:
         searches = [lambda: sheets]
         if motion.isotropy is not None:
-            searches.append(partial(find_sheets_of_isotropy, motion.fields, motion.isotropy, charted))
+            search = partial(find_sheets_of_isotropy, motion.fields, motion.isotropy, charted)
+            searches += [search, partial(search, connected=False)]
         for search in searches:
             found = search()
             moved_little = replace(motion, sheets=found)

@@ -99,8 +99,10 @@ def find_sheets(fields: VectorFields, points: Tensor) -> Sheets | None:
     return Sheets(Constant(reach), Constant(signed), Constant(torch.zeros(m, dtype=torch.float64)))
 
 
-def find_sheets_of_isotropy(fields: VectorFields, isotropy: Isotropy, points: Tensor) -> Sheets | None:
-    """A coordinate in which all names of a place are at least a constant step, or factor, apart.
+def find_sheets_of_isotropy(
+    fields: VectorFields, isotropy: Isotropy, points: Tensor, connected: bool = True
+) -> Sheets | None:
+    """A coordinate, or several, in which all names of a place are at least a constant step, or factor, apart.
 
     Names are points at which the same fields vanish, found by Newton's method from many starts.
 
@@ -108,6 +110,7 @@ def find_sheets_of_isotropy(fields: VectorFields, isotropy: Isotropy, points: Te
         fields: the fields.
         isotropy: which fields vanish.
         points: sample points, ``[p, m]``.
+        connected: whether to leave out names to which no path without poles leads.
     """
     m = fields.dim
     points, generator = points[:_POINTS], torch.Generator().manual_seed(0)
@@ -121,22 +124,28 @@ def find_sheets_of_isotropy(fields: VectorFields, isotropy: Isotropy, points: Te
     found = (error < _CLOSE * (1.0 + names.abs().amax(-1))) & (isotropy.misses(points, names) < _SAME)
     other = found & torch.isfinite(names).all(-1) & ((names - points).abs().amax(-1) > _CLOSE)
     known: dict[tuple[int, ...], bool] = {}
-    for k, p in other.nonzero().tolist():
+    for k, p in other.nonzero().tolist() if connected else []:
         key = (p, *(names[k, p] / _CLOSE**0.5).round().int().tolist())
         if key not in known:
             known[key] = _connected(fields, points[p : p + 1], names[k, p : p + 1])
         other[k, p] = known[key]
     if not bool(other.any(0).all()):
         return None
+    moves = torch.stack([(names - points).abs(), (names / points).abs().log().abs()])  # [2, k, p, m]
+    far = other[..., None] & (moves > _CLOSE)
+    shortest = torch.where(far, moves, math.inf).amin(1)
+    constant = (shortest.amax(1) - shortest.amin(1)) <= _SAME * shortest.amax(1)  # false where all are infinite
+    told = (far & constant[:, None, None]).flatten(1, 2)  # by which coordinate a name is told from the first
+    everyone = told[:, other.flatten()].all(1)
     reach, scaled = torch.full((m,), math.inf, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
-    moves = torch.stack([(names - points).abs(), (names / points).abs().log().abs()])
-    shortest = torch.where(other[..., None], moves, math.inf).amin(1)  # [2, p, m]
-    constant = (shortest.amax(1) - shortest.amin(1)) <= _SAME * shortest.amax(1)
-    constant = constant & (shortest.amin(1) > _CLOSE)
-    for way, c in constant.nonzero().tolist():
+    if bool(everyone.any()):
+        way, c = everyone.nonzero()[0].tolist()
         reach[c], scaled[c] = shortest[way, 0, c] / 3.0, float(way)
-        return Sheets(Constant(reach), Constant(torch.zeros(m, dtype=torch.float64)), Constant(scaled))
-    return None
+    elif bool(told[0, other.flatten()].any(-1).all()):
+        reach = torch.where(constant[0], shortest[0, 0] / 3.0, math.inf)
+    else:
+        return None
+    return Sheets(Constant(reach), Constant(torch.zeros(m, dtype=torch.float64)), Constant(scaled))
 
 
 def _patterns(m: int) -> list[Tensor]:
