@@ -125,7 +125,8 @@ class GeneratedAction(JetAction):
         """How each coordinate of a flow is found, by name.
 
         ``"closed form"``: exact. ``"quadrature"``: from one integral along closed forms, exact to rounding but near
-        the edge of the domain. ``"integrated"``: in a fixed number of steps. ``"given"``: by the user.
+        the edge of the domain. ``"integrated"``: by steps of controlled length, whose end is corrected where the fields
+        that vanish at a point determine it. ``"given"``: by the user.
         """
 
     @abstractmethod
@@ -184,8 +185,8 @@ class FlowAction(GeneratedAction):
     r"""The action by flows, factor by factor: closed forms and quadratures as far as they go, numerical flows beyond.
 
     Points are ``[*batch, p, m]``, or the leading coordinates of points if the fields on these depend on them alone
-    (such as (x, t) of jets (x, t, u)). A point is NaN where a flow runs off to infinity, or where its error estimate
-    says that it cannot be trusted.
+    (such as (x, t) of jets (x, t, u)). A point is NaN where a flow runs off to infinity, where its error estimate says
+    that it cannot be trusted, or where it moves so far that its image could have another name (see `from_generators`).
 
     Args:
         group: see `GeneratedAction`.

@@ -80,11 +80,19 @@ def from_generators(
       the wave equation.
     - By one quadrature: coordinates u whose fields are affine in them, :math:`A(x) u + b(x)` with commuting A, over
       coordinates x that are solved already: the fibre of every linear equation, Burgers, Schroedinger.
-    - Integrated in a fixed number of steps: what is left.
+    - Integrated: what is left. Where the fields that vanish at a point tell it from those nearby, Newton's method then
+      finds the digits, so that such images are as exact as closed forms.
 
     The latter two go factor by factor through the element, and points that cannot be trusted are NaN. For SymPy
     expressions, coordinates that would have to be integrated are first straightened where that is possible: S log S of
     Black-Scholes moves log S affinely.
+
+    Some actions are local because places have several names: a triangle of translations around the origin adds a full
+    turn to the angle of polar coordinates, and so do symmetries of u'' + u = 0 to t. No group acts so; then an element
+    moves points along its own one-parameter group, the image is NaN for points that move by a third of the step
+    between two names or farther, and `exp` is NaN for vectors that turn by half a turn or more (those of s with an
+    eigenvalue beyond :math:`i \pi`), which a matrix cannot tell from others. Wherever both sides have a value,
+    :math:`\exp(v).x` is the flow and :math:`(g h).x = g.(h.x)`.
 
     Args:
         fields: one vector field a generator, as a sequence, or by name. Each is a torch function from a point ``[m]``
@@ -106,8 +114,8 @@ def from_generators(
 
     Raises:
         AlgebraError: the fields are dependent, do not close under the bracket (the message names the bracket), have
-            derivatives that are not theirs (a field that detaches), move points along loops of a group whose cover is
-            not supported, or no split was found.
+            derivatives that are not theirs (a field that detaches), no split was found, or points have several names
+            that are no fixed step or factor apart in any coordinate (unless full turns of SL(2, R) tell them).
         ConfigurationError: an argument does not fit, the flow is not that of the fields, or SymPy is missing.
         ShapeError: a field returns the wrong shape.
     """

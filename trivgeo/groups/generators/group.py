@@ -51,7 +51,8 @@ class GeneratedGroup(LieGroup):
 
     The logarithm is NaN where the principal logarithm of the matrix does not exist (an eigenvalue is zero or negative)
     or is not in the algebra (a representation by Ad may wind further than the group), and where the derivation of the
-    torus and semisimple part has an eigenvalue :math:`2 \pi i k \ne 0` on the ideal.
+    torus and semisimple part has an eigenvalue :math:`2 \pi i k \ne 0` on the ideal. For actions that are local because
+    places have several names (see `from_generators`), `exp` has values for principal logarithms only.
 
     Groups from SymPy expressions, or from functions of modules, can be pickled.
 
