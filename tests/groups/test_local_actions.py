@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -142,7 +143,7 @@ def test_around_the_origin() -> None:
     corners = 0.4 * torch.stack([angles.cos(), angles.sin()], -1)
     at = torch.tensor([[0.4, 0.0]], dtype=torch.float64)
     path = [at]
-    for before, after in zip(corners[:-1], corners[1:], strict=True):
+    for before, after in itertools.pairwise(corners):
         g = group.exp(torch.cat([after - before, torch.zeros(1, dtype=torch.float64)]))
         at = action(g, at)
         path.append(at)
@@ -190,6 +191,7 @@ def test_accuracy() -> None:
     assert float(known.double().mean()) > 0.8
 
 
+@pytest.mark.slow
 def test_refusal() -> None:
     """The longitude p as sinh(p): full turns are no fixed step there, nor a fixed factor."""
     sphere = [[sp.sympify(f).subs({r: x, p: y}) for f in row] for row in SPHERE]
@@ -228,13 +230,11 @@ def test_random_bases(name: str) -> None:
     n, variables = len(fields), tuple(found.variables)
     for seed in range(10):
         mixing = random_basis(n, seed)
-        mixed = [tuple(sum(sp.Float(a, 17) * f[c] for a, f in zip(row, fields, strict=True)) for c in range(len(variables)))
-                 for row in mixing]  # fmt: skip
+        decimals = sp.Matrix([[sp.Float(entry, 17) for entry in row] for row in mixing])
+        mixed = (decimals * sp.Matrix(fields)).tolist()
         group = from_generators(mixed, variables=variables)
         unmix = torch.tensor(np.linalg.inv(mixing))
-        c = torch.einsum(
-            "ai,bj,ijk,kc->abc", unmix, unmix, group.algebra.structure_constants, torch.tensor(mixing)
-        )
+        c = torch.einsum("ai,bj,ijk,kc->abc", unmix, unmix, group.algebra.structure_constants, torch.tensor(mixing))
         length = 0.3 / (c.abs().amax((1, 2)) / 2.0).clamp(min=1.0)
         plain = length * randn(3, 4, n, seed=seed)
         g, h, k = (group.exp(each @ unmix) for each in plain)

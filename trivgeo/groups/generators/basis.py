@@ -87,7 +87,7 @@ def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fr
     ``None`` if no number looks rounded, or the result is not rational.
     """
     n = len(table)
-    if max(x.denominator for row in table for x in row) <= _ROUNDED or len(table[0]) < n:
+    if len(table[0]) < n or max(x.denominator for row in table for x in row) <= _ROUNDED:
         return None
     a = torch.tensor([[float(x) for x in row] for row in table], dtype=torch.float64)
     _, triangle, order = scipy.linalg.qr(a.numpy(), mode="economic", pivoting=True)

@@ -24,7 +24,7 @@ from trivgeo.groups.generators.fields import Formulas, VectorFields, fit_bracket
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.generators.reductive import check_homomorphism
-from trivgeo.groups.generators.sheets import find_sheets, find_sheets_of_isotropy, is_single_valued
+from trivgeo.groups.generators.sheets import Sheets, find_sheets, find_sheets_of_isotropy, is_single_valued
 from trivgeo.groups.generators.symbolic import (
     compile_expressions,
     require_sympy,
@@ -143,38 +143,51 @@ def from_generators(
         if int(torch.linalg.matrix_rank(matrices.flatten(1))) < algebra.dim:
             raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
         faithful = torch.einsum("ij,jab->iab", unmix, matrices)
-    plain = assemble(algebra, source, faithful, motion)
     charted = points if motion.chart is None else motion.chart.forward(points)
-    winding = find_winding(plain, source, motion, charted[:_LOOPED])
-    covered = winding.covered and (representation is None or winding.loop is None)
-    local = motion.flow is None and not motion.is_solved
-    sheets = find_sheets(motion.fields, charted) if local else None
-    if covered:
-        covers = winding.ideals if winding.loop is not None else ()
-        group = assemble(algebra, source, None, motion, covers=covers) if covers else plain
-        if sheets is None or is_single_valued(group, FlowAction(group, motion), charted):
-            return group.with_scale(scale)
-    if local:
-        searches = [lambda: sheets]
-        if motion.isotropy is not None:
-            search = partial(find_sheets_of_isotropy, motion.fields, motion.isotropy, charted)
-            searches += [search, partial(search, connected=False)]
-        for search in searches:
-            found = search()
-            moved_little = replace(motion, sheets=found)
-            group = assemble(algebra, source, faithful, moved_little)
-            if found is not None and is_single_valued(group, FlowAction(group, moved_little), charted):
-                return group.with_scale(scale)
+    return _acting(algebra, source, faithful, motion, charted, representation is None).with_scale(scale)
+
+
+def _acting(
+    algebra: LieAlgebra, source: Source, faithful: Tensor | None, motion: Motion, points: Tensor, coverable: bool
+) -> GeneratedGroup:
+    """The group that acts by a motion: of matrices, of a cover, or locally.
+
+    Args:
+        algebra: see `assemble`.
+        source: see `assemble`.
+        faithful: see `assemble`.
+        motion: see `assemble`.
+        points: sample points, in the coordinates of `Motion.fields`.
+        coverable: whether the group may be a cover.
+    """
+    plain = assemble(algebra, source, faithful, motion)
+    winding = find_winding(plain, source, motion, points[:_LOOPED])
+    integrated = motion.flow is None and not motion.is_solved
+    if winding.loop is None or (winding.covered and coverable):
+        group = plain if winding.loop is None else assemble(algebra, source, None, motion, covers=winding.ideals)
+        if not integrated or is_single_valued(group, FlowAction(group, motion), points):
+            return group
+    searches: list[Callable[[], Sheets | None]] = []
+    if integrated:
+        searches.append(partial(find_sheets, motion.fields, points))
+    if motion.isotropy is not None:
+        names = partial(find_sheets_of_isotropy, motion.fields, motion.isotropy, points)
+        searches += [names, partial(names, connected=False)]
+    for search in searches:
+        sheets = search()
+        if sheets is None:
+            continue
+        near = replace(motion, sheets=sheets)
+        group = assemble(algebra, source, faithful, near)
+        if is_single_valued(group, FlowAction(group, near), points):
+            return group
+    told = "coordinates in which names of one place are a fixed step apart"
     if winding.loop is None:
-        raise AlgebraError(
-            "expected a local action of a group, got one with (g h).x other than g.(h.x): points have several names, "
-            "which are no fixed step apart in any coordinate. Pass fields in other coordinates"
-        )
+        raise AlgebraError(f"expected an action with (g h).x = g.(h.x), or {told}")
+    loop = describe(winding.loop @ torch.linalg.inv(source.mixing), algebra.names)
     raise AlgebraError(
-        "expected an action of the group of matrices, got one of a cover: "
-        f"exp({describe(winding.loop @ unmix, labels)}) is the unit matrix, but its flow moves points. Only "
-        "universal covers of SL(2, R) are supported, without a representation, and coordinates in which such "
-        "points are a fixed step apart"
+        f"expected an action of the group of matrices, got one of a cover: exp({loop}) is the unit matrix, but its "
+        f"flow moves points. Only universal covers of SL(2, R) are supported, without a representation, and {told}"
     )
 
 

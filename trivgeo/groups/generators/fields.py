@@ -26,7 +26,8 @@ class Formulas:
 
     Attributes:
         values: of x_1, ..., x_m, the components field by field, n m numbers.
-        slopes: of x_1, ..., x_m, their derivatives, the coordinate fastest, n m m numbers; ``None`` if torch lacks them.
+        slopes: of x_1, ..., x_m, their derivatives, the coordinate fastest, n m m numbers; ``None`` if torch
+            lacks them.
         sums: of v_1, ..., v_n, x_1, ..., x_m, the components of the sum of the v_i X_i, m numbers.
         each: the same, component by component.
     """

@@ -85,7 +85,6 @@ class Isotropy:
         moved = (z - start).detach().abs().amax(-1)
         return torch.cat([z, rest], -1).to(single), moved.to(single), error.to(single)
 
-
     def misses(self, x: Tensor, y: Tensor) -> Tensor:
         """How far fields are from vanishing at y that vanish at x, relative to all fields there, ``[*batch, p]``."""
         values = self._fields(y)
