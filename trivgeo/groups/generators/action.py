@@ -16,6 +16,7 @@ from trivgeo._numerics import Constant
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.groups._matrices import kernel, transform_points
 from trivgeo.groups.action import JetAction
+from trivgeo.groups.generators.carried import Carried
 from trivgeo.groups.generators.chart import Chart
 from trivgeo.groups.generators.fields import VectorFields
 from trivgeo.groups.generators.flow import extrapolated_flow
@@ -71,6 +72,7 @@ class Motion:
         prefixes: numbers of leading coordinates that points may have, apart from all.
         fill: values for the coordinates left out, ``[m]``.
         isotropy: what corrects integrated coordinates, if any.
+        carried: coordinates over those with closed forms that need no integral, if any.
         sheets: how far points may move, if the action is local for other reasons than poles.
     """
 
@@ -83,12 +85,13 @@ class Motion:
     prefixes: tuple[int, ...]
     fill: Tensor
     isotropy: Isotropy | None
+    carried: Carried | None = None
     sheets: Sheets | None = None
 
     @property
     def is_solved(self) -> bool:
         """Whether no coordinate is integrated."""
-        return len(self.tower.solved()) == self.fields.dim
+        return self.carried is not None or len(self.tower.solved()) == self.fields.dim
 
     @property
     def charted_fill(self) -> Tensor:
@@ -133,7 +136,7 @@ class GeneratedAction(JetAction):
     def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
         """The estimated error of each image point, relative to one plus its size, NaN where there is no image.
 
-        It adds up the errors that the flows of the factors of g make. Zero (up to rounding) for closed forms. Points
+        It adds up the errors that the flows of the factors of g make. Rounding, or zero, for closed forms. Points
         where the error of a quadrature or of one step exceeds ``tolerance`` have no image.
         """
 
@@ -204,6 +207,7 @@ class FlowAction(GeneratedAction):
         self._flow = motion.flow
         self._settings = motion.settings
         self._isotropy = motion.isotropy
+        self._carried = motion.carried
         self._sheets = motion.sheets
 
     @property
@@ -217,6 +221,8 @@ class FlowAction(GeneratedAction):
     def flows(self) -> Mapping[str, str]:
         """Those of the tower; the rest is integrated, or given."""
         kinds = self._tower.kinds()
+        if self._carried is not None:
+            kinds = ["closed form"] * len(kinds)
         if self._flow is not None:
             kinds = [kind if kind == "closed form" else "given" for kind in kinds]
         return dict(zip(self._names, kinds, strict=True))
@@ -252,6 +258,12 @@ class FlowAction(GeneratedAction):
         if self._flow is None:
             closed |= {each.coordinate: self._multiplied(each, k, g, x) for each, k in self._multipliers}
             closed = {c: image for c, image in closed.items() if c < given}
+        if len(closed) < given and self._carried is not None:
+            above, error = self._carry(self._carried, closed, g, x)
+            y = torch.stack([(closed | above)[c] for c in range(given)], -1)
+            # a point has an image in all coordinates, or none
+            known = torch.isfinite(y).all(-1)
+            return torch.where(known.unsqueeze(-1), y, math.nan), error
         if len(closed) >= given:
             y = torch.stack([closed[c] for c in range(given)], -1)
             return y, torch.zeros_like(y[..., 0])
@@ -274,6 +286,32 @@ class FlowAction(GeneratedAction):
             y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(given)], -1)
             y = torch.where(valid.unsqueeze(-1), y, math.nan)
         return y, error
+
+    def _tolerance(self, x: Tensor) -> float:
+        return max(self._settings.tolerance, 100.0 * torch.finfo(x.dtype).eps)
+
+    def _carry(
+        self, carried: Carried, closed: Mapping[int, Tensor], g: Tensor, x: Tensor
+    ) -> tuple[dict[int, Tensor], Tensor]:
+        """The images of carried coordinates, NaN where a denominator is not positive, and their rounding error."""
+        group = self._generated
+        origin, shifts = carried.origin.like(x), carried.shifts.like(x)
+        here, there = x[..., carried.below], torch.stack([closed[c] for c in carried.below], -1)
+        inside = torch.isfinite(x).all(-1) & torch.isfinite(there).all(-1)
+        for (index, matrices), local in zip(self._bases, self._local, strict=True):
+            if local:
+                inside = inside & (matrices.denominator(g, x[..., index]) > 0)
+        some = inside.unsqueeze(-1)
+        here, there = torch.where(some, here, origin), torch.where(some, there, origin)
+        back, forth = group.exp_of((origin - there) @ shifts), group.exp_of((here - origin) @ shifts)
+        stays = group._compose(group._compose(back, g), forth)
+        # where g is not used, what it does must not spoil the gradients of others
+        stays = torch.where(some, stays, group.identity(dtype=x.dtype, device=x.device))
+        image = carried.move(group.vector(stays), torch.where(some, x[..., carried.above], 0.0))
+        image = torch.where(some, image, math.nan)
+        sizes = (1.0 + each.detach().abs().amax(-1) for each in (back, g, forth))
+        error = torch.finfo(x.dtype).eps * math.prod(sizes, start=torch.ones_like(x[..., 0]).detach())
+        return {c: image[..., position] for position, c in enumerate(carried.above)}, error
 
     def _multiplied(self, multiplier: Multiplier, constants: Constant, g: Tensor, x: Tensor) -> Tensor:
         """The image of such a coordinate; NaN where a denominator is not positive, and where it overflows."""
@@ -298,7 +336,7 @@ class FlowAction(GeneratedAction):
             y = self._flow(v, x)
             alive = torch.isfinite(y).all(-1)
             return torch.where(alive.unsqueeze(-1), y, 0.0), alive, torch.zeros_like(x[..., 0])
-        tolerance = max(self._settings.tolerance, 100.0 * torch.finfo(x.dtype).eps)
+        tolerance = self._tolerance(x)
         solved = set(self._tower.solved())
         trace = self._tower.flow(v.squeeze(-2), x, given)
         alive = trace.alive & (trace.error <= tolerance)

@@ -19,6 +19,7 @@ from trivgeo.groups.exact import RationalAlgebra
 from trivgeo.groups.generators.action import Flow, FlowAction, FlowSettings, Motion
 from trivgeo.groups.generators.assemble import Source, assemble
 from trivgeo.groups.generators.basis import evaluation_basis, simple_basis
+from trivgeo.groups.generators.carried import find_carried
 from trivgeo.groups.generators.chart import straighten
 from trivgeo.groups.generators.fields import Formulas, VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
@@ -77,9 +78,9 @@ def from_generators(
     - In closed form: all coordinates if all fields are linear, affine, projective (:math:`a + B x + (c \cdot x) x`) or
       conformal for some quadratic form; else those coordinates that move so by themselves, such as (x, t) of heat, and
       those that are multiplied by (or to whose logarithm is added) a power of the denominators of these, such as u of
-      the wave equation.
-    - By one quadrature: coordinates u whose fields are affine in them, :math:`A(x) u + b(x)` with commuting A, over
-      coordinates x that are solved already: the fibre of every linear equation, Burgers, Schroedinger.
+      the wave equation, and those that move affinely over these, :math:`A(x) u + b(x)`, if the derivatives by x are
+      fields of the group: the fibre of most linear equations, Burgers, Schroedinger, Maxwell.
+    - By one quadrature: coordinates u whose fields are affine in them with commuting A, over others that are solved.
     - Integrated: what is left. Where the fields that vanish at a point tell it from those nearby, Newton's method then
       finds the digits, so that such images are as exact as closed forms.
 
@@ -282,8 +283,11 @@ def _motion(
     if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
         tower = Tower(fields, [], [], settings.nodes)
     plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill, None)
-    if flow is not None or len(tower.solved()) == fields.dim:
+    if flow is not None or whole is not None:
         return plain
+    carried = find_carried(fields, points, tower.closed())
+    if carried is not None or len(tower.solved()) == fields.dim:
+        return replace(plain, carried=carried)
     counts = (*prefixes, fields.dim)
     corrected = replace(plain, isotropy=Isotropy(fields, algebra, points, counts))
     chart = None if symbolic is None else straighten(symbolic.vectors, symbolic.symbols, points)
@@ -295,8 +299,10 @@ def _motion(
     if len(tower.solved()) <= len(plain.tower.solved()):
         return corrected
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
-    isotropy = None if whole is not None else Isotropy(moved, algebra, charted, counts)
-    return Motion(moved, tower, chart, whole, None, settings, prefixes, fill, isotropy)
+    if whole is not None:
+        return Motion(moved, tower, chart, whole, None, settings, prefixes, fill, None)
+    isotropy, carried = Isotropy(moved, algebra, charted, counts), find_carried(moved, charted, tower.closed())
+    return Motion(moved, tower, chart, None, None, settings, prefixes, fill, isotropy, carried)
 
 
 def _labelled(fields: Sequence[Any] | Mapping[str, Any]) -> tuple[list[Any], tuple[str, ...]]:

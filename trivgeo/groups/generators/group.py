@@ -86,6 +86,7 @@ class GeneratedGroup(LieGroup):
         unmix = torch.linalg.inv(frame.mixing)
         self._generators = Constant(frame.rows)
         self._lifts = Constant(frame.torus)
+        self._embedding = Constant(frame.embedding)
         self._from_core = Constant(frame.rows @ unmix)
         self._to_core = Constant(frame.mixing @ frame.embedding)
         self._motion = motion
@@ -138,6 +139,10 @@ class GeneratedGroup(LieGroup):
         # the torus commutes with the semisimple part, so that one vector holds it and the positive factor
         torus, ideal = (outer[:1], outer[1:]) if reductive.torus_dim else ([], outer)
         return [sum(torus, p @ rows), *([] if rotation is None else [rotation @ rows]), *ideal], matrix
+
+    def exp_of(self, v: Tensor) -> Tensor:
+        """The exponential of `vector`."""
+        return self.core._exp(v @ self._embedding.like(v))
 
     def vector(self, g: Tensor) -> Tensor:
         """The logarithm ``[*batch, dim]``, unscaled, in terms of the fields that move points."""
