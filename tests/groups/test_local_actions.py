@@ -191,6 +191,23 @@ def test_accuracy() -> None:
     assert float(known.double().mean()) > 0.8
 
 
+def test_tangent_vectors() -> None:
+    """Projective maps of the plane move tangent vectors by their derivative: matrices that do not commute."""
+    old, tangent = sp.Matrix([x, y]), sp.Matrix([p, q])
+    fields = TRANSLATIONS + PLANE + PROJECTIVE
+    lifted = [(*f, *(sp.Matrix(f).jacobian(old) * tangent)) for f in fields]
+    group, plain = (from_generators(each, variables=v) for each, v in ((lifted, (x, y, p, q)), (fields, (x, y))))
+    assert set(group.action().flows.values()) == {"closed form"}
+    g, h = (plain.exp(0.15 * randn(20, 8, seed=seed)) for seed in (1, 2))
+    product = group.compose(group.exp(plain.log(g)), group.exp(plain.log(h)))
+    assert_relative(group.log(product), plain.log(plain.compose(g, h)), 1e-11)
+    start = rand(5, 4, seed=3)
+    image = group.action()(group.exp(plain.log(g)), start)
+    slopes = plain.action().jacobian(g, start[:, :2])
+    assert_relative(image[..., :2], plain.action()(g, start[:, :2]), 1e-12)
+    assert_relative(image[..., 2:], (slopes @ start[:, 2:, None]).squeeze(-1), 1e-11)
+
+
 @pytest.mark.slow
 def test_refusal() -> None:
     """The longitude p as sinh(p): full turns are no fixed step there, nor a fixed factor."""

@@ -258,7 +258,7 @@ class FlowAction(GeneratedAction):
         if self._flow is None:
             closed |= {each.coordinate: self._multiplied(each, k, g, x) for each, k in self._multipliers}
             closed = {c: image for c, image in closed.items() if c < given}
-        if len(closed) < given and self._carried is not None:
+        if len(closed) < given and self._carried is not None and max(self._carried.below) < given:
             above, error = self._carry(self._carried, closed, g, x)
             y = torch.stack([(closed | above)[c] for c in range(given)], -1)
             # a point has an image in all coordinates, or none

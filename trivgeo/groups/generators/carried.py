@@ -1,9 +1,9 @@
 r"""Coordinates over others that have a closed form, moved without integrals: where the others do not move.
 
 Let the coordinates x move in closed form by themselves, with fields :math:`\partial_x` among those of the group, which
-leave the other coordinates u alone. Then :math:`\tau(x) = \exp((x - o) \cdot \partial_x)` carries (o, u) to (x, u), and
-:math:`k = \tau(g.x)^{-1} g\, \tau(x)` leaves o where it is. What g does to u at x, k does to u at o; and that is the flow
-of :math:`w = \log k` at a place that stays, whose field :math:`A_w(o) u + b_w(o)` has constant coefficients.
+leave the other coordinates u alone. Then :math:`\tau(x) = \exp((x - o) \cdot \partial_x)` carries (o, u) to (x, u),
+and :math:`k = \tau(g.x)^{-1} g\, \tau(x)` leaves o where it is. What g does to u at x, k does to u at o; and that is
+the flow of :math:`w = \log k` at a place that stays, whose field :math:`A_w(o) u + b_w(o)` has constant coefficients.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.groups._matrices import kernel, matvec
-from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
+from trivgeo.groups.generators.fields import VectorFields
 
 __all__ = ["Carried", "find_carried"]
 
@@ -66,7 +66,7 @@ def find_carried(fields: VectorFields, points: Tensor, below: tuple[int, ...]) -
     above = tuple(c for c in range(m) if c not in below)
     if not below or not above or len(above) > _LARGEST:
         return None
-    values, slopes = values_and_jacobians(fields, points)
+    values = fields(points)
     table = values.permute(1, 0, 2).flatten(1)  # [n, p m]
     units = torch.eye(m, dtype=torch.float64)[list(below)].repeat(1, len(points))
     shifts = torch.linalg.lstsq(table.T, units.T, driver="gelsd").solution.T
