@@ -39,7 +39,7 @@ class Learned(ElementModel):
 
     Args:
         kind: see `GroupDiffusion`, also for `width` and `depth`.
-        steps: see `GroupDiffusion.fit`, also for `minutes`.
+        steps: see `GroupDiffusion.fit`, also for `minutes` and `batch_size`.
         tolerance: see `GroupDiffusion.log_prob`.
     """
 
@@ -51,14 +51,16 @@ class Learned(ElementModel):
         width: int = 256,
         depth: int = 3,
         tolerance: float = 1e-3,
+        batch_size: int = 512,
     ) -> None:
+        self.batch_size = check_count("batch_size", batch_size)
         self.kind, self.steps, self.minutes = kind, check_count("steps", steps), check_positive("minutes", minutes)
         self.width, self.depth, self.tolerance = width, depth, check_positive("tolerance", tolerance)
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
         """See `GroupDiffusion.fit`."""
         self.model = GroupDiffusion(group, self.kind, seed, width=self.width, depth=self.depth)
-        self.model.fit(train, steps=self.steps, minutes=self.minutes)
+        self.model.fit(train, steps=self.steps, minutes=self.minutes, batch_size=self.batch_size)
 
     def log_prob(self, g: Tensor) -> Tensor:
         """By the flow, in blocks."""

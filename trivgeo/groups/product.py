@@ -144,7 +144,9 @@ class DirectProduct(LieGroup):
         return _block_diagonal(self._each(lambda group, x: _spread(group._adjoint(x)), self._split(g)))
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
-        parts = self._each(lambda group, x, z: group._coadjoint(x, z).flatten(-2), self._split(g), self._split_vector(y))
+        parts = self._each(
+            lambda group, x, z: group._coadjoint(x, z).flatten(-2), self._split(g), self._split_vector(y)
+        )
         return torch.cat(parts, -1)
 
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
