@@ -54,7 +54,7 @@ class TestNoise:
         assert_relative(sample.target, -sample.elements / variance.unsqueeze(-1), 1e-12)
 
     @pytest.mark.parametrize("group", [SU(3), SO(4)], ids=repr)
-    def test_order_two(self, group: LieGroup) -> None:
+    def test_order_two(self, group: SO | SU) -> None:
         r"""Brownian motion on matrices has :math:`E\,w = \exp(\tfrac12 \sigma^2 \sum e_i^2)`, a multiple of I here."""
         variance = torch.full((20_000,), 0.5, dtype=torch.float64)
         rate = 16.0 / 3.0 if isinstance(group, SU) else 3.0

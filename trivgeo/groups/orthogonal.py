@@ -98,9 +98,9 @@ class SO(MatrixGroup):
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         if is_differentiated(v) or is_differentiated(gradient):
             return super()._exp_with_score(v, gradient, weight)
-        matrices = (self._tangent(x).to(torch.complex128) for x in (v, gradient))
-        element, score = (x.real for x in exp_with_score(*matrices, weight, is_real=True))
-        return element.to(v.dtype), self._coordinates(score).to(v.dtype)
+        a, y = (self._tangent(x).to(torch.complex128) for x in (v, gradient))
+        element, score = exp_with_score(a, y, weight, is_real=True)
+        return element.real.to(v.dtype), self._coordinates(score.real).to(v.dtype)
 
     @property
     def is_compact(self) -> bool:

@@ -168,9 +168,8 @@ class UnitaryGroup(LieGroup):
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         if is_differentiated(v) or is_differentiated(gradient):
             return super()._exp_with_score(v, gradient, weight)
-        matrices = (torch.complex(*self._tangent(x).double().unbind(-1)) for x in (v, gradient))
-        parts = (torch.view_as_real(x) for x in exp_with_score(*matrices, weight, is_real=False))
-        element, score = parts
+        a, y = (torch.complex(*self._tangent(x).double().unbind(-1)) for x in (v, gradient))
+        element, score = map(torch.view_as_real, exp_with_score(a, y, weight, is_real=False))
         return element.to(v.dtype), self._coordinates(score).to(v.dtype)
 
     def _project(self, g: Tensor) -> Tensor:
