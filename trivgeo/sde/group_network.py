@@ -27,9 +27,9 @@ class GroupNetwork(nn.Module):
     is a function on the group; another one, standardised, as itself and as sines and cosines. Then come residual blocks
     of two layers with layer normalisation and SiLU, to which the level is added. At first the output is zero.
 
-    Where the group is not abelian, the trivialized gradient of a linear function of the entries, whose coefficients Y are
-    an output too, is added: :math:`\nabla_{\mathfrak g} \langle Y, g \rangle`. What points from g to another element
-    is of that kind, to first order, with a Y that does not depend on g; by the layers it would be a product of both.
+    Where the group is not abelian, the trivialized gradient :math:`\nabla_{\mathfrak g} \langle Y, g \rangle` of a
+    linear function of the entries is added, whose coefficients Y are an output too: what points from g to another
+    element is of that kind, to first order, with a Y that does not depend on g.
 
     Args:
         group: see `TrivializedSDE`.
