@@ -172,11 +172,16 @@ def draw(path: Path) -> None:
             x, y, z = r[..., column].unbind(-1)
             axis.plot(torch.atan2(y, x), z.clamp(-1.0, 1.0).asin(), ".", ms=2, alpha=0.5, label=f"{letter} axis")
         axis.set(title=name, xticklabels=[], yticklabels=[])
-        axis.legend(loc="lower right", fontsize=7, markerscale=3)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, fontsize=8, markerscale=3)
     axis = figure.add_subplot(2, 4, 7)
     axis.plot(truth, learned, ".", ms=3, alpha=0.5)
     axis.axline((0.0, 0.0), slope=1.0, color="0.6", lw=1)
     axis.set(title="log-density of rotations", xlabel="true", ylabel="learned")
+    axis = figure.add_subplot(2, 4, 8, projection="mollweide")
+    for label, x in {"data": points[:500], "flow": sampled}.items():
+        axis.plot(torch.atan2(x[:, 1], x[:, 0]), x[:, 2].clamp(-1.0, 1.0).asin(), ".", ms=2, alpha=0.5, label=label)
+    axis.set(title="points of a sphere", xticklabels=[], yticklabels=[])
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, fontsize=8, markerscale=3)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
