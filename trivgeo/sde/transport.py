@@ -35,7 +35,7 @@ __all__ = ["DiffusionTransport", "FlowTransport", "Lesson", "MomentumTransport",
 Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Elements, levels ``[*batch]`` in [0, 1] and momenta (or none) to ``[*batch, dim]``."""
 
-_FEWEST, _MOST = 3, 32  # exponentials of one noise sample, where it is simulated
+_FEWEST, _MOST = 3, 32  # factors of one noise sample, where it is simulated
 _GRADES = 8  # of levels, each with its number of these
 
 
@@ -114,7 +114,8 @@ class DiffusionTransport(Transport):
     r"""Noise of growing variance, and its score: the network is to tell the noise in units of its size, from g_t.
 
     The score is minus that over :math:`\sigma`; the loss :math:`\sigma^2 |s - T|^2`, at times that are uniform, is with
-    a geometric schedule that of the likelihood (Song et al. 2021b).
+    a geometric schedule that of the likelihood (Song et al. 2021b). Noise whose `heat_kernel` is not known is simulated
+    to weak order 2, see `noise_with_target`.
 
     Attributes:
         group: see `TrivializedSDE`, also for ``schedule``.
@@ -130,9 +131,10 @@ class DiffusionTransport(Transport):
         """At stratified times."""
         t = self.first + (1.0 - self.first) * stratified(len(clean), clean, generator)
         variance = self.schedule.variance(0.0, t)
+        simulated = heat_kernel(self.group) is None
 
         def parts(level: float) -> int:
-            return self._parts(self.first + (1.0 - self.first) * level)
+            return self._parts(self.first + (1.0 - self.first) * level) if simulated else 1
 
         noise = [
             noise_with_target(self.group, variance[rows], steps=steps, order=2, generator=generator)
@@ -148,8 +150,7 @@ class DiffusionTransport(Transport):
         return self.group.compose(clean, noise.elements)
 
     def _parts(self, t: float) -> int:
-        # one call where they do not matter
-        return 1 if heat_kernel(self.group) else noise_parts(self.group, self.schedule.variance(0.0, t), _FEWEST)
+        return noise_parts(self.group, self.schedule.variance(0.0, t), _FEWEST)
 
     def score(self, network: Network) -> Callable[[Tensor, float], Tensor]:
         """The score of p_t as a function of element and time, for any process of this library."""
