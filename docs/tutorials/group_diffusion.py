@@ -136,11 +136,18 @@ print(f"motions: {list(moving.sample(3, generator=generator, tolerance=1e-2).sha
 # project samples. The density of the lifted law is that of the points, for the uniform law of mass one on the sphere.
 
 # %%
-points = torch.nn.functional.normalize(torch.tensor([1.0, 1.0, 0.0]) + 0.3 * torch.randn(2000, 3, generator=generator))
+bearings = torch.nn.functional.normalize(
+    torch.tensor([1.0, 1.0, 0.0]) + 0.3 * torch.randn(2000, 3, generator=generator)
+)
 lifted = GroupDiffusion(SO(3), "flow", width=64, depth=2)
-lifted.fit(sphere_to_rotation(points, generator), steps=options.steps, batch_size=256, progress=False)
+lifted.fit(sphere_to_rotation(bearings, generator), steps=options.steps, batch_size=256, progress=False)
 sampled = sphere_from_rotation(lifted.sample(500, generator=generator, tolerance=1e-2))
-print("mean point: " + ", ".join(f"{x:.2f}" for x in sampled.mean(0)) + f", of the data {points.mean(0).tolist()}")
+print(
+    "mean point: "
+    + ", ".join(f"{x:.2f}" for x in sampled.mean(0))
+    + f", of the data "
+    + ", ".join(f"{x:.2f}" for x in bearings.mean(0))
+)
 
 # %% [markdown]
 # ## 7. Keep it
@@ -178,7 +185,7 @@ def draw(path: Path) -> None:
     axis.axline((0.0, 0.0), slope=1.0, color="0.6", lw=1)
     axis.set(title="log-density of rotations", xlabel="true", ylabel="learned")
     axis = figure.add_subplot(2, 4, 8, projection="mollweide")
-    for label, x in {"data": points[:500], "flow": sampled}.items():
+    for label, x in {"data": bearings[:500], "flow": sampled}.items():
         axis.plot(torch.atan2(x[:, 1], x[:, 0]), x[:, 2].clamp(-1.0, 1.0).asin(), ".", ms=2, alpha=0.5, label=label)
     axis.set(title="points of a sphere", xticklabels=[], yticklabels=[])
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, fontsize=8, markerscale=3)
