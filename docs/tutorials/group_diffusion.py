@@ -136,18 +136,12 @@ print(f"motions: {list(moving.sample(3, generator=generator, tolerance=1e-2).sha
 # project samples. The density of the lifted law is that of the points, for the uniform law of mass one on the sphere.
 
 # %%
-bearings = torch.nn.functional.normalize(
-    torch.tensor([1.0, 1.0, 0.0]) + 0.3 * torch.randn(2000, 3, generator=generator)
-)
+directions = torch.tensor([1.0, 1.0, 0.0]) + 0.3 * torch.randn(2000, 3, generator=generator)
+bearings = torch.nn.functional.normalize(directions)
 lifted = GroupDiffusion(SO(3), "flow", width=64, depth=2)
 lifted.fit(sphere_to_rotation(bearings, generator), steps=options.steps, batch_size=256, progress=False)
 sampled = sphere_from_rotation(lifted.sample(500, generator=generator, tolerance=1e-2))
-print(
-    "mean point: "
-    + ", ".join(f"{x:.2f}" for x in sampled.mean(0))
-    + f", of the data "
-    + ", ".join(f"{x:.2f}" for x in bearings.mean(0))
-)
+print("mean point:", *(f"{x:.2f}" for x in sampled.mean(0)), "truly", *(f"{x:.2f}" for x in bearings.mean(0)))
 
 # %% [markdown]
 # ## 7. Keep it
