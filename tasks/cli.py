@@ -1,5 +1,6 @@
 """Command line of the tasks: LightningCLI whose model and data are chosen by class path in a config file."""
 
+import inspect
 import logging
 import os
 import sys
@@ -12,7 +13,9 @@ from typing import Any, NoReturn, get_type_hints
 
 import yaml
 from jsonargparse import Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from torch import nn
 
@@ -26,6 +29,8 @@ DEBUG = "JSONARGPARSE_DEBUG"
 
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
+
+_SAID_BY_DATA = ("equation", "inputs")
 
 TRAINER_DEFAULTS = {
     "accelerator": "auto",
@@ -59,12 +64,30 @@ class TasksCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """What the data say the model need not be told: the equation, the format of the images."""
-        for name in ("equation", "inputs"):
+        for name in _SAID_BY_DATA:
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
-        """See `check_callables`."""
+        """See `check_callables`; a model that takes something from the data needs some."""
         check_callables(self.config)
+        config = self.config[self.subcommand]
+        if config.get("data") is None and config.get("model") is not None:
+            taken = inspect.signature(resolve_name(config.model.class_path)).parameters.keys() & set(_SAID_BY_DATA)
+            if taken:
+                raise ConfigurationError(f"data: expected some, of which the model takes {', '.join(taken)}, got none")
+
+    def _set_seed(self) -> None:
+        try:
+            super()._set_seed()
+        except ValueError as error:
+            raise ConfigurationError(f"seed_everything: {error}") from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """As its parent; what Lightning refuses is an error of ours."""
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            raise ConfigurationError(f"trainer: {error}") from error
 
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case."""

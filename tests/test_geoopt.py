@@ -15,7 +15,7 @@ from torch import Tensor
 geoopt = pytest.importorskip("geoopt")
 
 from tests.helpers import assert_relative, randn, random_elements, random_vectors  # noqa: E402
-from trivgeo.errors import ConfigurationError  # noqa: E402
+from trivgeo.errors import ConfigurationError, ShapeError  # noqa: E402
 from trivgeo.geoopt import GroupManifold, RiemannianAdam  # noqa: E402
 from trivgeo.groups import (  # noqa: E402
     SE,
@@ -126,6 +126,14 @@ class TestManifold:
         for f in (manifold.dist, manifold.logmap):
             with pytest.raises(ConfigurationError, match="bi-invariant"):
                 f(x, x)
+
+    @pytest.mark.parametrize("shape", [(2, 3, 1), (2, 1), (3, 3), (2, 4), (3,)])
+    def test_vectors_never_broadcast(self, shape: tuple[int, ...]) -> None:
+        """Tangent vectors of two elements of SE(2) are ``[2, 2, 3]``."""
+        manifold, x = GroupManifold(SE(2)), SE(2).identity(2)
+        for f in (manifold.retr, manifold.expmap):
+            with pytest.raises(ShapeError, match="expected"):
+                f(x, torch.zeros(shape))
 
 
 class TestGeodesics:

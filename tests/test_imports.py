@@ -22,7 +22,7 @@ ALLOWED = {
     "_deprecation": set(),
     "_text": set(),
     "checks": {"errors"},
-    "_signatures": {"checks", "errors"},
+    "_signatures": {"_numerics", "checks", "errors"},
     "expressions": {"errors", "_signatures"},
     "groups": BASE,
     "symmetry": BASE | {"groups"},

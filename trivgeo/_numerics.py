@@ -7,10 +7,11 @@ multiplies a NaN gradient by zero, which is NaN).
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,10 +24,14 @@ __all__ = [
     "jvp_columns",
     "log_abs_det",
     "log_ratio",
+    "on_cpu",
     "phi1",
     "polynomial",
     "stumpff",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _SERIES_RADIUS = 1.0
 _SERIES_TERMS = 10  # the first term left out is below 1 / 22! = 1e-21
@@ -201,6 +206,19 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
         tangent[..., i] = 1.0
         columns.append(jvp(f, (x, *others), (tangent, *zeros)))
     return torch.stack(columns, -1)
+
+
+def on_cpu(f: Callable[P, R]) -> Callable[P, R]:
+    """The function, with the CPU as the default device: constants are made there, whatever torch is set to."""
+
+    @functools.wraps(f)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        if torch.get_default_device().type == "cpu":
+            return f(*arguments, **named)
+        with torch.device("cpu"):
+            return f(*arguments, **named)
+
+    return call
 
 
 class Constant:

@@ -19,8 +19,9 @@ import jaxtyping
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from trivgeo._numerics import on_cpu
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
 
@@ -59,8 +60,9 @@ def _check_class(kind: type, but: Collection[str]) -> None:
         if name not in but and not record and (name in _SPECIAL or not name.startswith("_")):
             if isinstance(member, classmethod | staticmethod):
                 setattr(kind, name, type(member)(checked(member.__func__)))
-            elif inspect.isfunction(member):
-                setattr(kind, name, checked(member))
+            elif inspect.isfunction(member) and (found := checked(member)) is not member:
+                # networks alone follow the default device
+                setattr(kind, name, on_cpu(found) if name == "__init__" and not issubclass(kind, nn.Module) else found)
 
 
 def checked(function: F) -> F:

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.groups.cases import CASES, GroupCase, marked
+from tests.groups.textbook import x
 from tests.helpers import assert_relative, random_vectors
 from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
-from trivgeo.groups import SE, SL, SO, SU, GLPlus, HeatSymmetry, LieGroup
+from trivgeo.groups import SE, SL, SO, SU, GLPlus, HeatSymmetry, LieGroup, Projective, from_generators
 
 
 def hostile(draw: random.Random, good: torch.Tensor) -> Iterator[Any]:
@@ -126,6 +127,28 @@ class TestOneClearMeaning:
     def test_several_devices(self) -> None:
         with pytest.raises(ConfigurationError, match="one device, got g on cpu, h on meta"):
             SO(3).compose(SO(3).identity(), SO(3).identity(device="meta"))
+
+
+def pair() -> LieGroup:
+    """Affine maps of the line, generated."""
+    return from_generators([["1"], [x]], variables=[x])
+
+
+@pytest.mark.parametrize("make", [lambda: SO(3), lambda: HeatSymmetry(0.1), lambda: SU(2), lambda: Projective(2), pair])
+def test_another_default_device(make: Callable[[], LieGroup]) -> None:
+    """Constants are made on the CPU, answers come on the device of the arguments, whatever the default is."""
+    expected = make()
+    v = random_vectors(expected, 4, std=0.4)
+    with torch.device("meta"):
+        group = make()
+        g = group.exp(v)
+        assert group.random(2).device.type == "meta"
+        found = [g, group.log(g), group.compose(g, g), group.Ad(g), group.left_jacobian(v), group.distance(g, g)]
+        assert group.matches(expected.fingerprint())
+    g = expected.exp(v)
+    wanted = [g, expected.log(g), expected.compose(g, g), expected.Ad(g), expected.left_jacobian(v)]
+    for a, b in zip(found, [*wanted, expected.distance(g, g)], strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("scale", [torch.zeros(3, 3), "a", [1.0, None, 1.0], torch.full((3, 3), torch.nan), [[1.0]]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -154,6 +155,21 @@ def test_a_datum_alone_and_in_any_batch(method: str) -> None:
     many, few = (inverter(x[:count], generator=seeded(2)) for count in (7, 2))
     torch.testing.assert_close(many.elements[:2], few.elements, rtol=1e-7, atol=1e-7)
     assert not torch.equal(many.elements, whole.elements[:7]) or method == "ITS"
+
+
+def test_threads_share_an_inverter() -> None:
+    """Inverters keep nothing of a call: several threads may use one, each with a generator of its own."""
+    action, energy, x = shapes()
+    inverter = SMALL["search"](action, energy)
+
+    def work(index: Tensor) -> Tensor:
+        return inverter(x[index], generator=NoiseStreams(index, 7)).elements
+
+    parts = torch.arange(12).split(3)
+    with ThreadPoolExecutor(len(parts)) as pool:
+        found = list(pool.map(work, parts))
+    for part, elements in zip(parts, found, strict=True):
+        assert torch.equal(elements, work(part))
 
 
 def test_streams_of_other_data() -> None:

@@ -28,6 +28,12 @@ INVERTER = "--model.init_args.inverter.init_args"
             "ConfigurationError: steps: expected an integer",
         ),
         (["test", HEAT, "--model.init_args.checkpoint=no.safetensors"], "CheckpointError: no.safetensors: expected a"),
+        (["test", HEAT, "--seed_everything=-1"], "ConfigurationError: seed_everything: -1 is not in bounds"),
+        (["test", HEAT, "--seed_everything=null"], "Expected a <class 'int'>"),
+        (["test", HEAT, "--trainer.devices=null"], "ConfigurationError: trainer: `devices`"),
+        (["test", HEAT, "--data=null"], "ConfigurationError: data: expected some, of which the model takes equation"),
+        (["test", HEAT, "--model=null"], "the following arguments are required: test.model"),
+        (["test", HEAT, "--model.init_args.inverter=null"], "the following arguments are required: inverter"),
         (["sweep", "--config=nothing.yaml"], "ConfigurationError: nothing.yaml: expected the description of a table"),
     ],
 )

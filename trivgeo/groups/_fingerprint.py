@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from trivgeo._numerics import on_cpu
 from trivgeo.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _RELATIVE, _FLOOR = 1e-6, 1e-9  # of an entry, and of the largest entry of its e
 _PARTS = ("dim", "element_shape", "exp", "products")
 
 
+@on_cpu
 def of(group: LieGroup) -> dict[str, Any]:
     """The fingerprint of a group; see `LieGroup.fingerprint`."""
     dim, shape = group.dim, group.element_shape
@@ -39,6 +41,7 @@ def of(group: LieGroup) -> dict[str, Any]:
     }
 
 
+@on_cpu
 def equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two fingerprints are the same up to rounding; NaN is like NaN at the same place only."""
     missing = [part for part in _PARTS if part not in b]

@@ -148,7 +148,10 @@ class Compiler:
         start = time.perf_counter()
         try:
             function = _torch_compile(f)
-            result = function(*_marked(flat)).detach()
+            with warnings.catch_warnings():
+                # torch 2.13 looks at the gradients of all arguments while it traces
+                warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+                result = function(*_marked(flat)).detach()
         except Exception as error:  # whatever the compiler or its absence raises: f itself has just been evaluated
             reason = f"since torch.compile failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
         else:

@@ -99,14 +99,15 @@ def _surrogate(x: Tensor, y: Tensor, length_scale: float, fit: bool) -> SingleTa
 
 def _gaussian_process(x: Tensor, y: Tensor, length_scale: Tensor) -> SingleTaskGP:
     values = y.unsqueeze(-1)
-    model = SingleTaskGP(
-        x,
-        values,
-        torch.full_like(values, _NOISE),
-        covar_module=RBFKernel(batch_shape=x.shape[:-2]),
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    )
+    with x.device:
+        model = SingleTaskGP(
+            x,
+            values,
+            torch.full_like(values, _NOISE),
+            covar_module=RBFKernel(batch_shape=x.shape[:-2]),
+            mean_module=ZeroMean(),
+            outcome_transform=None,
+        )
     model.covar_module.lengthscale = length_scale
     return model.train()
 

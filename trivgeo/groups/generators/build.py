@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant
+from trivgeo._numerics import Constant, on_cpu
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
@@ -40,6 +40,7 @@ _CHECKED = 8  # points at which functions are held against differences
 Vectors = Sequence[int | str | Sequence[float]]
 
 
+@on_cpu
 def from_generators(
     fields: Sequence[Any] | Mapping[str, Any],
     *,
