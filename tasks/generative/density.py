@@ -72,7 +72,7 @@ class DensityTest(ShardedTest):
             y = self._features(elements)
             metrics[f"energy distance of {name}"] = energy_distance(y, x)
             metrics[f"MMD of {name}"] = mean_embedding_distance(y, x, width)
-        metrics["defect"] = float((source.group.project(samples) - samples).abs().max()) if number else 0.0
+        metrics["defect"] = float((source.group.project(samples.double()) - samples).abs().max()) if number else 0.0
         self.log("energy_distance", metrics["energy distance of samples"], batch_size=1)
         writer = writer_of(self.trainer)
         if writer is not None:
