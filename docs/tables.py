@@ -211,13 +211,13 @@ def fields(problem: str) -> str:
 
 
 def field_costs() -> str:
-    """Milliseconds in which a field is inverted, with 64 training fields."""
+    """Milliseconds in which a field is inverted, with 128 training fields."""
     rows = []
     for problem, name in FIELD_PROBLEMS.items():
-        cells = [
+        found = (
             figure(f"fields/{problem}_128", f"milliseconds of {what}") for what in ("inverter", "learned inversion")
-        ]
-        rows.append([name, *cells])
+        )
+        rows.append([name, *found])
     return markdown(["", "TIED", "learned inversion"], rows)
 
 
