@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from tasks.fields.table import COLUMNS as FIELD_COLUMNS
 from tasks.report import KEPT, Result, find_result, format_table, read_tables
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +74,22 @@ MODELS = {
     "one normal law in logarithms": "normal",
 }
 LAWS = ("rna", "checkerboard", "rotations", "so4", "so8", "su4", "su8", "ising8")
-FIELDS = {"fields_kdv_small": "", "fields_kdv_neuraloperator": ", `neuralop.models.FNO`"}
+FIELD_PROBLEMS = {
+    "kdv": "Korteweg-de Vries",
+    "kuramoto_sivashinsky": "Kuramoto-Sivashinsky",
+    "burgers": "Burgers",
+    "vorticity": "vorticity in the plane",
+}
+# columns of a table of fields, and the metrics of `tasks.fields.comparison.FieldComparison`
+FIELD_COLUMNS = {
+    "alone": "network alone",
+    "trained on fields moved once": "trained on fields moved once",
+    "augmented": "augmented",
+    "augmented, learned inversion": "augmented, learned inversion",
+    "TIED": "inverter",
+    "learned inversion": "learned inversion",
+    "true transformation": "true transformation",
+}
 
 
 @cache
@@ -187,16 +201,30 @@ def graded() -> str:
     return markdown(["set", "network alone", "with TIED", *metrics[2:]], rows)
 
 
-def fields() -> str:
-    """Neural operators on grids: errors on moved fields."""
-    rows: dict[str, dict[tuple[str, str], str]] = {}
-    for name, suffix in FIELDS.items():
-        for entry in json.loads((BENCHMARKS / f"{name}.json").read_text()):
-            row = rows.setdefault(f"{entry['fields']}{suffix}, {entry['steps']:,} steps", {})
-            for method, error in entry["error on moved fields"].items():
-                row[entry["moved in training"], method] = f"{error:.3g}"
-    lines = [[label, *(row.get(key, NONE) for key in FIELD_COLUMNS)] for label, row in rows.items()]
-    return markdown(["training fields", *FIELD_COLUMNS.values()], lines)
+def fields(problem: str) -> str:
+    """A neural operator of one equation: errors on moved fields, by number of training fields."""
+    rows = []
+    for run in field_runs(problem):
+        cells = [figure(f"fields/{run}", metric) for metric in FIELD_COLUMNS.values()]
+        rows.append([run.rpartition("_")[2], *cells])
+    return markdown(["training fields", *FIELD_COLUMNS], rows)
+
+
+def field_costs() -> str:
+    """Milliseconds in which a field is inverted, with 64 training fields."""
+    rows = []
+    for problem, name in FIELD_PROBLEMS.items():
+        cells = [
+            figure(f"fields/{problem}_128", f"milliseconds of {what}") for what in ("inverter", "learned inversion")
+        ]
+        rows.append([name, *cells])
+    return markdown(["", "TIED", "learned inversion"], rows)
+
+
+def field_runs(problem: str) -> list[str]:
+    """What is kept of an equation, by number of training fields."""
+    files = (KEPT / "fields").glob(f"{problem}_*.json")
+    return sorted((file.stem for file in files), key=lambda name: int(name.rpartition("_")[2]))
 
 
 def so10() -> str:
@@ -306,8 +334,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "evaluations": evaluations,
     "digits": digits,
     "graded": graded,
-    "fields": fields,
     **{f"generative-{data}": partial(generative, data) for data in LAWS},
+    **{f"fields-{name}": partial(fields, name) for name in FIELD_PROBLEMS},
+    "fields-costs": field_costs,
     "so10": so10,
     "equivariance": equivariance,
     "loops": loops,

@@ -164,7 +164,7 @@ def dense_exp(matrix: Tensor) -> Tensor:
     For one matrix torch 2.13 takes a polynomial with a wrong coefficient at some norms: off by 1e-10 in float64 near
     0.04, by 1e-5 in float32 near 0.5 (pytorch#196592). For several it does not.
     """
-    if matrix.shape[:-2].numel() == 1:
+    if math.prod(matrix.shape[:-2]) == 1:  # numel of a shape is no symbol when traced
         return torch.linalg.matrix_exp(torch.stack([matrix, matrix]))[0]
     return torch.linalg.matrix_exp(matrix)
 

@@ -107,7 +107,8 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
 
     The unknowns are those that are called, as in ``u(x, t)``, or else those with derivatives: ``u_xx`` is the second
     derivative of u in x. Variables of more than one letter have to be named by such a call. ``u''`` is the derivative
-    in the only variable: ``t`` if the text holds that name and not ``x``, else ``x``.
+    in the only variable: ``t`` if the text holds that name and not ``x``, else ``x``. Beside unknowns with derivatives
+    a letter that is called with one argument, as in ``f(u)``, is an arbitrary function.
 
     Args:
         texts: each an equation ``"u_t = u_xx"``, or an expression that is to vanish.
@@ -126,7 +127,8 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
     trees = [_tree(part, what, True) for parts in sides for part in parts]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
-    functions, variables = _declared(nodes, what) or _derived(named, *_differentiated(nodes), what)
+    free = _arbitrary(nodes, named)
+    functions, variables = _declared(nodes, free, what) or _derived(named, *_differentiated(nodes), what)
     own = sp.symbols(variables)
     unknowns = {name: sp.Function(name)(*own) for name in functions}
     table: dict[str, Any] = dict(unknowns)
@@ -140,18 +142,36 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
             table[name] = unknowns[primes[1]].diff(own[0], int(primes[2]))
         elif _DERIVATIVE.fullmatch(name):
             raise ConfigurationError(f"{what}: expected derivatives of {functions} in {variables}, got {name[:40]}")
-    readers = (tuple(_Reader(part, what, functions, table, True).expression() for part in parts) for parts in sides)
+    called = [*functions, *free]
+    readers = (tuple(_Reader(part, what, called, table, True).expression() for part in parts) for parts in sides)
     return [parts[0] - (parts[1] if len(parts) > 1 else 0) for parts in readers]
 
 
-def _declared(nodes: Sequence[ast.AST], what: str) -> tuple[list[str], list[str]] | None:
+def _calls(nodes: Sequence[ast.AST]) -> list[tuple[str, list[ast.expr]]]:
+    """The unknown functions that are called, with their arguments."""
+    calls = [(n.func.id, n.args) for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    return [(name, arguments) for name, arguments in calls if name not in {*FUNCTIONS, "diff"}]
+
+
+def _arbitrary(nodes: Sequence[ast.AST], named: set[str]) -> set[str]:
+    """Letters that are called with one argument and have no derivatives, where others have: no misspelt functions."""
+    moved = _differentiated(nodes)[0]
+    moved |= {m[1] for name in named if (m := _DERIVATIVE.fullmatch(name) or re.fullmatch(r"(.*?)_(\d+)", name))}
+    return {
+        name
+        for name, arguments in _calls(nodes)
+        if moved and name not in moved and len(arguments) == 1 and re.fullmatch(rf"[{_LETTER}]\d*", name)
+    }
+
+
+def _declared(nodes: Sequence[ast.AST], free: set[str], what: str) -> tuple[list[str], list[str]] | None:
     """The unknowns that are called and their variables."""
     calls = {}
-    for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in {*FUNCTIONS, "diff"}:
-            if not node.args or not all(isinstance(a, ast.Name) for a in node.args):
-                raise ConfigurationError(f"{what}: expected a function of {sorted(FUNCTIONS)}, got {node.func.id}")
-            calls[node.func.id] = [a.id for a in node.args if isinstance(a, ast.Name)]
+    for name, arguments in _calls(nodes):
+        if name not in free:
+            if not arguments or not all(isinstance(a, ast.Name) for a in arguments):
+                raise ConfigurationError(f"{what}: expected a function of {sorted(FUNCTIONS)}, got {name}")
+            calls[name] = [a.id for a in arguments if isinstance(a, ast.Name)]
     if not calls:
         return None
     variables = next(iter(calls.values()))
@@ -165,6 +185,10 @@ def _differentiated(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
     calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     calls = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "diff"]
     functions = {call.args[0].id for call in calls if call.args and isinstance(call.args[0], ast.Name)}
+    for call in calls:
+        inner = call.args[0] if call.args else call
+        if isinstance(inner, ast.Call) and {ast.dump(a) for a in inner.args} & {ast.dump(a) for a in call.args[1:]}:
+            functions |= {name for name, _ in _calls([inner])}
     return functions, {a.id for call in calls for a in call.args[1:] if isinstance(a, ast.Name)}
 
 

@@ -42,6 +42,7 @@ CMP = "Clarkson, Mansfield, Priestley 1997"
 DKLW = "David, Kamran, Levi, Winternitz 1985"
 
 RANKS = "ranks modulo a prime"
+GEODESICS = "a'' = sin(a)*cos(a)*b'^2; b'' = -2*cos(a)/sin(a)*a'*b'"
 SHALLOW = "h_t + u*h_x + v*h_y + h*(u_x + v_y) = 0; u_t + u*u_x + v*u_y + h_x = 0; v_t + u*v_x + v*v_y + h_y = 0"
 GAS_LINE = "r_t + u*r_x + r*u_x = 0; u_t + u*u_x + p_x/r = 0; p_t + u*p_x + {}*p*u_x = 0"
 GAS_PLANE = (
@@ -63,7 +64,7 @@ ORDINARY = [
     Textbook("repeller", "y'' = 4*y", 8, "[L]"),
     Textbook("damped oscillator", "y'' + 2*y' + 5*y = 0", 8, "[L]"),
     Textbook("forced oscillator", "y'' + y = x^2", 8, "[L]"),
-    Textbook("Bessel", "y'' + y'/x + y = 0", 8, "[L]; in Bessel functions", found=1),
+    Textbook("Bessel", "y'' + y'/x + y = 0", 8, "[L]; in Bessel functions"),
     Textbook("Euler", "x^2*y'' + x*y' + y/4 = 0", 8, "[L]", found=8),
     Textbook("third order", "y''' = 0", 7, "[I] ch. 3"),
     Textbook("fourth order", "y'''' = 0", 8, "[I] ch. 3: order + 4"),
@@ -96,7 +97,7 @@ ORDINARY = [
     Textbook("quadratic in the slope", "y'' = y'^2", 8, "[L]: linear in exp(-y)"),
     Textbook("product", "y*y'' + y'^2 = 0", 8, "[L]: linear in y^2"),
     Textbook("forced, quadratic", "y'' = x^2", 8, "[L]"),
-    Textbook("Legendre", "(1 - x^2)*y'' - 2*x*y' + 2*y = 0", 8, "[L]; in logarithms", found=4),
+    Textbook("Legendre", "(1 - x^2)*y'' - 2*x*y' + 2*y = 0", 8, "[L]; in logarithms"),
     Textbook("Lane-Emden", "y'' + 2*y'/x + y^n = 0", 1, "[BK]"),
     Textbook("Lane-Emden, 5", "y'' + 2*y'/x + y^5 = 0", 1, "[O] ch. 4: the variational one"),
     Textbook("Painleve III", "y'' = y'^2/y - y'/x + (a*y^2 + b)/x + c*y^3 + d/y", 0, "Ince 1927"),
@@ -110,6 +111,15 @@ ORDINARY = [
         "[St]",
     ),
     Textbook("Henon-Heiles", "x'' = -x - 2*x*y; y'' = -y - x^2 + y^2", 1, "time alone; " + RANKS),
+    Textbook("Airy's functions", "y'' = x*y", 8, "[L]"),
+    Textbook("Bessel, any order", "x^2*y'' + x*y' + (x^2 - n^2)*y = 0", 8, "[L]"),
+    Textbook("quadratic in the slope, forced", "y'' + y'^2 = x", 8, "[L]: linear in exp(y)"),
+    Textbook("unknown in place of the variable", "y'' = x*y'^3", 8, "[L]: x and y change places"),
+    Textbook("great circles", "y'' = 2*cos(y)/sin(y)*y'^2 + sin(y)*cos(y)", 8, "[L]: linear in cot(y)"),
+    Textbook("Airy's functions, plane", "x'' = t*x; y'' = t*y", 15, "[L]: sl(4)"),
+    Textbook("geodesics of the sphere", GEODESICS, 5, "Feroze, Mahomed, Qadir 2006"),
+    Textbook("third order, no constants", "y''' = x*y", 4, "Mahomed and Leach 1990: order + 1"),
+    Textbook("products of Airy's functions", "y''' = 4*x*y' + 2*y", 7, "Mahomed and Leach 1990: iterative"),
     Textbook("Toda, two particles", "x'' = exp(y - x); y'' = -exp(y - x)", 5, RANKS),
 ]
 
@@ -250,7 +260,7 @@ PARTIAL = [
     Textbook("string, inverse square of the slope", "u_tt = u_xx/u_x^2", 6, RANKS),
     Textbook("biharmonic", "u_xxxx + 2*u_xxyy + u_yyyy = 0", 7, RANKS),
     Textbook("transonic", "u_x*u_xx + u_yy = 0", 6, RANKS),
-    Textbook("heat, forced by a wave", "u_t = u_xx + sin(x)", 6, "[O]: a particular solution", found=2),
+    Textbook("heat, forced by a wave", "u_t = u_xx + sin(x)", 6, "[O]: a particular solution"),
     Textbook("wave, forced", "u_tt = u_xx + u_yy + x", 11, "[O]: a particular solution"),
     Textbook("Poisson", "u_xx + u_yy + u_zz = 1", 11, "[O]: a particular solution"),
     Textbook("sine-Gordon, time", "u_tt - u_xx = sin(u)", 3, "[I]"),

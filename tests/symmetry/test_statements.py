@@ -41,7 +41,8 @@ class TestNeverInfiniteInError:
             ("y'' = tan(y)", 1, 1),
             ("u_t = sin(x)*u_xx", 2, 2),
             ("x^2*y'' + x*y' = 2*y", 8, 8),
-            ("y'' = x*y", 8, 1),
+            ("y'' = x*y", 8, 8),
+            ("y'' = x*y^2", 1, 1),
         ],
     )
     def test_size(self, equation: str, size: int, found: int) -> None:

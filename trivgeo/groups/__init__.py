@@ -26,6 +26,7 @@ from trivgeo.groups.rotations import (
 from trivgeo.groups.semidirect import Automorphism, LinearAutomorphism, PlaneAutomorphism, SemidirectProduct
 from trivgeo.groups.similarity import Similarity
 from trivgeo.groups.special_linear import SL
+from trivgeo.groups.standalone import exported
 from trivgeo.groups.torus import Torus
 from trivgeo.groups.unitary import SU, U, UnitaryGroup
 
@@ -67,6 +68,7 @@ __all__ = [
     "U",
     "UnitaryGroup",
     "compiled",
+    "exported",
     "from_generators",
     "rotation_from_euler",
     "rotation_from_quaternion",

@@ -6,8 +6,8 @@ SymPy is imported on first use; ``pip install 'trivgeo[symbolic]'``.
 """
 
 from trivgeo._signatures import check_calls
-from trivgeo.symmetry.api import find_symmetries, special_values, verify
+from trivgeo.symmetry.api import find_symmetries, special_functions, special_values, verify
 
-__all__ = ["find_symmetries", "special_values", "verify"]
+__all__ = ["find_symmetries", "special_functions", "special_values", "verify"]
 
 check_calls(__name__, __all__)

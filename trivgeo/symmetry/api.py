@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.dimension import Dimension
     from trivgeo.symmetry.result import Symmetries
 
-__all__ = ["find_symmetries", "special_values", "verify"]
+__all__ = ["find_symmetries", "special_functions", "special_values", "verify"]
 
 
 def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
@@ -31,6 +31,10 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
     the dimension is met. Coefficients are exact and rational in the parameters; the result holds for generic
     parameters, and special values may have more symmetries.
 
+    Linear ordinary equations have their symmetries in terms of solutions, which are functions without a formula where
+    none was found: see `Symmetries.solutions`. Equations that are homogeneous about a particular solution, or linear in
+    another unknown or with variable and unknown exchanged, have those of the simpler equation.
+
     What adds a solution of a linear partial equation is kept apart as `Symmetries.infinite_ideal`; for ordinary
     equations it is finite and belongs to the algebra.
 
@@ -40,7 +44,8 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
     Args:
         pde: an equation ``Eq(left, right)``, an expression that is to vanish, or a list of them, in functions such as
             ``u(x, t)`` of the same independent variables; or the same as text, ``"u_t + u*u_x = 0.1*u_xx"``, see
-            `trivgeo.expressions.parse_equations`. Other symbols are parameters. Numbers are made exact first, see
+            `trivgeo.expressions.parse_equations`. Other symbols are parameters, and other functions of one argument,
+            such as ``f(u)``, arbitrary: the result then holds whatever they are. Numbers are made exact first, see
             `trivgeo.expressions.exact`; text is never executed.
         degree: search polynomials of at most this total degree in all variables, and no others than the ansatz has.
         ansatz: functions of the variables, such as ``[exp(t), exp(-t)]``: coefficients may then be sums of a polynomial
@@ -113,3 +118,34 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
     from trivgeo.symmetry.special import larger_dimensions, simple_fractions
 
     return larger_dimensions(pde, parameter, list(values) or simple_fractions())
+
+
+def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -> dict[Any, Symmetries]:
+    """Forms of one arbitrary function for which the equations have more symmetries than for any other.
+
+    The kernel, what symmetries there are whatever the function is, is `find_symmetries` of the equations themselves.
+    Then each candidate is put in, and the dimension computed anew: what is returned is true, but no classification is
+    complete by it. Candidates of equations that are the same up to a change of scale or a shift, such as
+    :math:`2 e^{3 u}` and :math:`e^u`, are not set apart, and are not tried.
+
+    Args:
+        pde: see `find_symmetries`; functions of an unknown, or of one variable, that are called but have no
+            derivatives are arbitrary, such as f in ``"u_t = diff(f(u)*u_x, x)"``.
+        function: the name of the function.
+        candidates: expressions of its argument, such as ``["exp(u)", "u^n"]``; default: 1, exp z, log z, z log z, z^n
+            with a parameter n, and z to the fractions that `special_values` tries, where there are more than for z^n.
+
+    Returns:
+        All symmetries by function, in the order tried.
+
+    Raises:
+        ConfigurationError: as for `find_symmetries`, or there is no such function.
+
+    Example:
+        ``special_functions("u_t = diff(f(u)*u_x, x)", "f")`` has 1 (linear), exp(u), u^n, and u^(-4/3) (Ovsiannikov
+        1959).
+    """
+    require_sympy()
+    from trivgeo.symmetry.special import larger_algebras
+
+    return larger_algebras(pde, function, candidates)

@@ -7,10 +7,11 @@ from typing import Any
 
 import sympy as sp
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.equation import EvolutionSystem, Index
+from trivgeo.symmetry.numeric import vanishes
 
-__all__ = ["LinearForm", "characteristics", "collect", "symmetry_condition"]
+__all__ = ["LinearForm", "characteristics", "check", "collect", "left_side", "symmetry_condition"]
 
 # (coefficient c of the field, multi-index K of a derivative of it in all variables) -> expression
 LinearForm = dict[tuple[int, Index], sp.Expr]
@@ -102,6 +103,25 @@ def collect(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[L
             normal = _normalized(form)
             found.setdefault(tuple(sorted(normal.items(), key=lambda item: item[0])), normal)
     return sorted(found.values(), key=lambda form: (len(form), sorted(form)))
+
+
+def left_side(system: EvolutionSystem, condition: LinearForm, components: Sequence[sp.Expr]) -> sp.Expr:
+    """A linear form in the coefficients of a field, at a given field."""
+    variables = (*system.variables, *system.unknowns)
+    total = []
+    for (c, k), value in condition.items():
+        counts = [(variable, count) for variable, count in zip(variables, k, strict=True) if count]
+        total.append(value * (sp.diff(components[c], *counts) if counts else components[c]))
+    return sp.Add(*total)
+
+
+def check(system: EvolutionSystem, conditions: Sequence[LinearForm], components: Sequence[sp.Expr]) -> None:
+    """Raise `AlgebraError` if a field is no symmetry."""
+    if not all(vanishes(left_side(system, condition, components)) for condition in conditions):
+        raise AlgebraError(
+            f"{components} of {(*system.variables, *system.unknowns)} came out of the determining equations but is no "
+            "symmetry"
+        )
 
 
 def _normalized(form: LinearForm) -> LinearForm:

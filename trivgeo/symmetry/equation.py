@@ -13,6 +13,7 @@ from sympy.core.function import AppliedUndef
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
 from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.solutions import Arbitrary, arbitrary
 
 __all__ = ["EvolutionSystem", "residuals_of"]
 
@@ -47,6 +48,7 @@ class EvolutionSystem:
             raise ConfigurationError(f"pde: expected functions of the same symbols, got {functions}")
         self.functions = tuple(functions)
         self.unknowns: tuple[sp.Symbol, ...] = tuple(sp.Symbol(f.func.__name__) for f in functions)
+        self.arbitrary = tuple(sorted({type(f).__name__.rstrip("'") for e in residuals for f in e.atoms(Arbitrary)}))
         symbols = {s for e in residuals for s in e.free_symbols}
         self.parameters = tuple(sorted(symbols - set(self.variables), key=str))
         self._check_names()
@@ -60,7 +62,7 @@ class EvolutionSystem:
         self.right: tuple[sp.Expr, ...] = ()
         self.orders: tuple[int, ...] = ()
         self._eliminated: dict[tuple[int, Index], sp.Expr] = {}
-        self._solve([self._to_jets(e) for e in residuals], time)
+        self._solve([self.in_jets(e) for e in residuals], time)
 
     # Jets ----------------------------------------------------------------------------------------------------
 
@@ -86,7 +88,8 @@ class EvolutionSystem:
         """Whether a symbol is a derivative of order one or more."""
         return symbol in self._jets and any(self._jets[symbol][1])
 
-    def _to_jets(self, expression: sp.Expr) -> sp.Expr:
+    def in_jets(self, expression: sp.Expr) -> sp.Expr:
+        """An expression with a symbol for each function and derivative."""
         replacements = {}
         for derivative in expression.atoms(sp.Derivative):
             index = [0] * len(self.variables)
@@ -115,23 +118,33 @@ class EvolutionSystem:
             )
         return expression
 
-    def holds(self, solution: Mapping[sp.Symbol, sp.Expr]) -> bool:
-        """Whether functions of the independent variables, one for each unknown, solve the equations."""
+    @property
+    def is_linear(self) -> bool:
+        """Whether the right sides are linear in the unknowns and their derivatives."""
+        slopes = [sp.diff(right, s) for right in self.right for s, _, _ in self.jets_in(right)]
+        return not any(self.jets_in(slope) for slope in slopes)
+
+    def residuals_at(self, solution: Mapping[sp.Symbol, sp.Expr]) -> list[sp.Expr]:
+        """What is left of the equations at functions of the independent variables, one for each unknown."""
+        left = []
         for (a, index), right in zip(self.leaders, self.right, strict=True):
             values = {}
             for symbol, b, inner in (*self.jets_in(right), (self.jet(a, index), a, index)):
                 counts = [(v, k) for v, k in zip(self.variables, inner, strict=True) if k]
                 function = solution[self.unknowns[b]]
                 values[symbol] = sp.diff(function, *counts) if counts else function
-            if not vanishes((self.jet(a, index) - right).xreplace(values)):
-                return False
-        return True
+            left.append((self.jet(a, index) - right).xreplace(values))
+        return left
+
+    def holds(self, solution: Mapping[sp.Symbol, sp.Expr]) -> bool:
+        """Whether functions of the independent variables, one for each unknown, solve the equations."""
+        return all(map(vanishes, self.residuals_at(solution)))
 
     # Names ---------------------------------------------------------------------------------------------------
 
     def _check_names(self) -> None:
         """Each symbol, and each derivative that could be named, has a name of its own."""
-        names = [s.name for s in (*self.variables, *self.unknowns, *self.parameters)]
+        names = [*self.arbitrary, *(s.name for s in (*self.variables, *self.unknowns, *self.parameters))]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise ConfigurationError(f"pde: expected functions and symbols of different names, got two {sorted(twice)}")
@@ -143,7 +156,7 @@ class EvolutionSystem:
             raise ConfigurationError(f"pde: expected names that are not those of derivatives, got {derivatives}")
         for order in range(2, 5):
             for word in itertools.combinations_with_replacement([v.name for v in self.variables], order):
-                if "".join(word) in names[: len(self.variables)]:
+                if "".join(word) in {v.name for v in self.variables}:
                     raise ConfigurationError(
                         f"pde: expected variables whose names do not make up each other's, got {self.variables}: "
                         f"u_{''.join(word)} could mean two derivatives"
@@ -318,7 +331,19 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
     residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else e for e in equations]
     if any(residual.has(sp.I) for residual in residuals):
         raise ConfigurationError("pde: expected real equations: write real and imaginary parts as two unknowns")
-    return [exact(residual.doit(), "pde") for residual in residuals]
+    return [exact(residual.doit(), "pde") for residual in _with_arbitrary(residuals)]
+
+
+def _with_arbitrary(residuals: Sequence[sp.Expr]) -> list[sp.Expr]:
+    """Functions of one argument are arbitrary, if it is an unknown or they have no derivatives and others have some."""
+    calls = {f for e in residuals for f in e.atoms(AppliedUndef) if len(f.args) == 1}
+    moved = {d.expr.func for e in residuals for d in e.atoms(sp.Derivative) if isinstance(d.expr, AppliedUndef)}
+    chosen = {f.func for f in calls if f.args[0].has(AppliedUndef) or (moved and f.func not in moved)}
+
+    def put(f: AppliedUndef) -> sp.Expr:
+        return arbitrary(f.func.__name__)(*f.args)
+
+    return [e.replace(lambda f: isinstance(f, AppliedUndef) and f.func in chosen, put) for e in residuals]
 
 
 def _covers(index: Index, leader: Index) -> bool:

@@ -11,12 +11,14 @@ import sympy as sp
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.brackets import bracket
-from trivgeo.symmetry.determining import LinearForm, characteristics, symmetry_condition
+from trivgeo.symmetry.determining import LinearForm, characteristics, check, left_side, symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
-from trivgeo.symmetry.growth import COLUMNS, Found, check, grow, left_side
+from trivgeo.symmetry.equivalent import simpler, term_matrix
+from trivgeo.symmetry.growth import COLUMNS, Found, grow
 from trivgeo.symmetry.linear import Space
 from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.ordinary import from_solutions, is_linear_ordinary
 from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
 
 __all__ = ["is_linear", "residual", "search"]
@@ -35,7 +37,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     dimension = jets.dimension(first.count if first else 0)
     sizes: dict[int, int] = {}
     if degree is None and not extra and system.characteristic_field() is None:
-        found = grow(system, conditions, jets, dimension)
+        found = _all(system, conditions, jets, dimension)
     else:
         found, sizes = _within(system, conditions, jets, extra, degree or 2, dimension)
     trivial = _trivial(system, jets, found) if dimension.is_infinite else []
@@ -62,6 +64,21 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     )
 
 
+def _all(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
+    """The symmetries of the equations, or of simpler ones in other variables, in terms of solutions if need be."""
+    other = simpler(system)
+    if other is not None and dimension.size is not None:
+        of_other = symmetry_condition(other.system)
+        there = _all(other.system, of_other, Jets(other.system, of_other, jets.linear), dimension)
+        if len(there.generators) == dimension.size:
+            fields = [[other.pulled_back(field) for field in part] for part in (there.generators, there.superposition)]
+            return replace(there, generators=fields[0], superposition=fields[1])
+    found = grow(system, conditions, jets, dimension)
+    if dimension.size not in (None, len(found.generators)) and is_linear_ordinary(system):
+        found = replace(found, generators=from_solutions(system, found.generators, dimension.size))
+    return found
+
+
 @lru_cache(maxsize=8)
 def _conditions(residuals: tuple[sp.Expr, ...], time: Any) -> tuple[EvolutionSystem, list[LinearForm]]:
     """What is asked again and again of the same equations."""
@@ -71,8 +88,7 @@ def _conditions(residuals: tuple[sp.Expr, ...], time: Any) -> tuple[EvolutionSys
 
 def is_linear(system: EvolutionSystem) -> bool:
     """Whether solutions of a homogeneous equation can be added; those of an ordinary one are finitely many."""
-    slopes = [sp.diff(f, s) for f in system.right for s, _, _ in system.jets_in(f)]
-    return len(system.variables) > 1 and not any(system.jets_in(slope) for slope in slopes)
+    return len(system.variables) > 1 and system.is_linear
 
 
 def _about_a_solution(system: EvolutionSystem, found: Found) -> Found:
@@ -113,7 +129,7 @@ def _simplest(
     field: Coefficients, superposition: Sequence[Coefficients], variables: Sequence[sp.Symbol]
 ) -> Coefficients:
     """A field less members of the superposition ideal, so that its longest terms go."""
-    terms, matrix = _term_matrix([field, *superposition], variables)
+    terms, matrix = term_matrix([field, *superposition], variables)
 
     def order(k: int) -> tuple[int, str]:
         function = terms[k][1]
@@ -130,27 +146,6 @@ def _simplest(
         component, function = terms[place]
         result[component] += number * function
     return tuple(result)
-
-
-def _term_matrix(
-    fields: Sequence[Coefficients], variables: Sequence[sp.Symbol]
-) -> tuple[list[tuple[int, sp.Expr]], sp.Matrix]:
-    """The terms of fields, by component and function, and their numbers: a row for each field."""
-    terms: dict[tuple[int, sp.Expr], int] = {}
-    rows = []
-    for field in fields:
-        row: dict[int, sp.Expr] = {}
-        for i, component in enumerate(field):
-            for term in sp.Add.make_args(sp.expand(component)):
-                number, function = term.as_independent(*variables, as_Add=False)
-                place = terms.setdefault((i, function), len(terms))
-                row[place] = row.get(place, sp.S.Zero) + number
-        rows.append(row)
-    matrix = sp.zeros(len(fields), len(terms))
-    for j, row in enumerate(rows):
-        for i, value in row.items():
-            matrix[j, i] = value
-    return list(terms), matrix
 
 
 def _within(
@@ -185,7 +180,7 @@ def _trivial(system: EvolutionSystem, jets: Jets, found: Found) -> list[Coeffici
 def _beside(found: Found, trivial: Sequence[Coefficients], variables: Sequence[sp.Symbol]) -> list[Coefficients]:
     """Generators up to trivial fields."""
     fields = [*trivial, *found.superposition, *sorted(found.generators, key=_complexity)]
-    _, matrix = _term_matrix(fields, variables)
+    _, matrix = term_matrix(fields, variables)
     _, pivots = sp.polys.matrices.DomainMatrix.from_Matrix(matrix.T).to_field().rref()
     first = len(trivial) + len(found.superposition)
     kept = {fields[j] for j in pivots if j >= first}

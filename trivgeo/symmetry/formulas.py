@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
@@ -13,7 +13,7 @@ from trivgeo.symmetry.numeric import vanishes
 if TYPE_CHECKING:
     from trivgeo.symmetry.equation import EvolutionSystem
 
-__all__ = ["flow", "invariants", "moved_solution"]
+__all__ = ["flow", "invariants", "moved_solution", "sliced"]
 
 Expressions = tuple[sp.Expr, ...]
 
@@ -88,16 +88,19 @@ def _one(rate: sp.Expr, z: sp.Symbol, s: sp.Symbol) -> Expressions | None:
 
 
 def _linear(rates: Sequence[sp.Expr], own: Sequence[sp.Symbol], s: sp.Symbol) -> Expressions | None:
-    """The solution of dz/ds = A z + b(s)."""
+    """The solution of dz/ds = A(s) z + b(s), if A commutes with its integral."""
     matrix = sp.Matrix(rates).jacobian(list(own))
-    if matrix.has(s, *own):
+    total = matrix.applyfunc(lambda e: sp.integrate(e, (s, 0, s)))
+    if matrix.has(*own) or not all(map(vanishes, matrix * total - total * matrix)):
         return None
     offset = (sp.Matrix(rates) - matrix * sp.Matrix(own)).applyfunc(sp.simplify)
-    grown = (matrix * s).exp().applyfunc(lambda e: sp.simplify(e.rewrite(sp.cos) if e.has(sp.I) else e))
-    r = sp.Dummy("r")
-    inside = (grown.subs(s, s - r) * offset.subs(s, r)).applyfunc(sp.expand)
-    total = inside.applyfunc(lambda e: sp.integrate(e, (r, 0, s)))
-    result = (grown * sp.Matrix(own) + total).applyfunc(sp.simplify)
+    grown = total.exp().applyfunc(lambda e: sp.simplify(e.rewrite(sp.cos) if e.has(sp.I) else e))
+    if any(offset):
+        r = sp.Dummy("r")
+        since = (total - total.subs(s, r)).exp() if matrix.has(s) else grown.subs(s, s - r)
+        inside = (since * offset.subs(s, r)).applyfunc(sp.expand)
+        offset = inside.applyfunc(lambda e: sp.integrate(e, (r, 0, s)))
+    result = (grown * sp.Matrix(own) + offset).applyfunc(sp.simplify)
     return None if result.has(sp.Integral, sp.Piecewise) else tuple(result)
 
 
@@ -116,15 +119,18 @@ def invariants(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) ->
         if components[place] == 0:
             break
         for value in (0, 1):
-            result = _sliced(moved, place, value, s)
+            result = sliced(moved, place, value, s)
             rates = [sum(c * sp.diff(i, z) for c, z in zip(components, variables, strict=True)) for i in result]
             if len(result) == len(variables) - 1 and all(map(vanishes, rates)):
                 return result
     raise AlgebraError(f"expected a field with invariants in closed form, got {tuple(components)} of {variables}")
 
 
-def _sliced(moved: Expressions, place: int, value: int, s: sp.Symbol) -> Expressions:
-    """Where the others are when one variable has a value; nothing if that has no formula."""
+def sliced(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> Expressions:
+    """Where the others are when one variable has a value; nothing if that has no formula.
+
+    Of several branches the one that moves nothing where the variable has that value.
+    """
     # scaling factors are powers of one positive number
     q = sp.Dummy("q", positive=True)
     equation = sp.powsimp(moved[place] - value).subs(s, sp.log(q)) if moved[place].has(sp.exp) else moved[place] - value
@@ -133,12 +139,19 @@ def _sliced(moved: Expressions, place: int, value: int, s: sp.Symbol) -> Express
         times = sp.solve(sp.simplify(equation), unknown)
     except NotImplementedError:
         return ()
+    found = []
     for time in times:
         at = sp.log(time) if unknown is q else time
         result = tuple(_plain(e.subs(s, at)) for i, e in enumerate(moved) if i != place)
         if not any(e.has(sp.nan, sp.zoo, sp.oo) for e in result):
+            found.append(result)
+    start = [e.subs(s, 0) for e in moved]
+    others = [e for i, e in enumerate(start) if i != place]
+    for result in found:
+        rest = (e.subs(start[place], value) - z for e, z in zip(result, others, strict=True))
+        if all(not e.has(sp.nan, sp.zoo) and vanishes(e) for e in rest):
             return result
-    return ()
+    return found[0] if found else ()
 
 
 def _plain(expression: sp.Expr) -> sp.Expr:

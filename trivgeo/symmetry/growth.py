@@ -9,13 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import sympy as sp
 
-from trivgeo.errors import AlgebraError
 from trivgeo.symmetry.determining import LinearForm
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem
 from trivgeo.symmetry.linear import Space, reconstruct
 from trivgeo.symmetry.modular import Evaluator, irrational
-from trivgeo.symmetry.numeric import vanishes
 
 __all__ = ["COLUMNS", "Found", "grow"]
 
@@ -25,6 +23,7 @@ COLUMNS = 900
 """Unknown numbers in one search."""
 
 _FUNCTIONS = 60
+_OWN = 10
 
 
 @dataclass(frozen=True)
@@ -61,25 +60,6 @@ def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, 
         if solution is not None:
             return Found(solution[0], solution[1], degree, functions)
     return Found([], [], 1, ())
-
-
-def left_side(system: EvolutionSystem, condition: LinearForm, components: Sequence[sp.Expr]) -> sp.Expr:
-    """A linear form in the coefficients of a field, at a given field."""
-    variables = (*system.variables, *system.unknowns)
-    total = []
-    for (c, k), value in condition.items():
-        counts = [(variable, count) for variable, count in zip(variables, k, strict=True) if count]
-        total.append(value * (sp.diff(components[c], *counts) if counts else components[c]))
-    return sp.Add(*total)
-
-
-def check(system: EvolutionSystem, conditions: Sequence[LinearForm], components: Sequence[sp.Expr]) -> None:
-    """Raise `AlgebraError` if a field is no symmetry."""
-    if not all(vanishes(left_side(system, condition, components)) for condition in conditions):
-        raise AlgebraError(
-            f"{components} of {(*system.variables, *system.unknowns)} came out of the determining equations but is no "
-            "symmetry"
-        )
 
 
 def _spaces(
@@ -124,7 +104,9 @@ def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.E
                 found[atom] = None
                 if not isinstance(atom, sp.log):
                     found[1 / atom] = None
-    return list(found)[:8]
+                if isinstance(atom, sp.sin | sp.cos):
+                    found |= dict.fromkeys((sp.tan(atom.args[0]), 1 / sp.tan(atom.args[0])))
+    return list(found)[:_OWN]
 
 
 def _spectral(

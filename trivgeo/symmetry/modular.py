@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.equation import Index, multi_indices
+from trivgeo.symmetry.solutions import Arbitrary, Solution, arbitrary
 
 __all__ = ["PRIMES", "Evaluator", "Series", "echelon", "irrational", "rational", "usable_primes"]
 
@@ -30,6 +31,8 @@ PRIMES = (
 )  # fmt: skip
 
 Values = NDArray[np.int64]
+
+_INTEGRALS = (sp.erf, sp.erfi, sp.Ei, sp.Si, sp.Ci, sp.li)  # of elementary functions, which are none
 
 _ENOUGH = 2  # primes: a number that is found with one must fit another
 
@@ -172,6 +175,12 @@ class Evaluator:
             return self._logarithm(e.args[0])
         if isinstance(e, sp.sin | sp.cos):
             return self._circle(e.args[0])[int(isinstance(e, sp.cos))]
+        if isinstance(e, Arbitrary):
+            return self._arbitrary(e)
+        if isinstance(e, _INTEGRALS) and not s.order:
+            return s.constant(self._draw(e))
+        if isinstance(e, Solution) and not s.order:
+            return s.constant(self._draw(e)) if e.relation is None else self(e.free())
         other = e.rewrite(sp.exp) if isinstance(e, sp.sinh | sp.cosh | sp.tanh | sp.coth) else e.rewrite(sp.sin, sp.cos)
         if isinstance(e, sp.tan):
             other = sp.sin(e.args[0]) / sp.cos(e.args[0])
@@ -186,6 +195,18 @@ class Evaluator:
         return self(other)
 
     # Functions -----------------------------------------------------------------------------------------------
+
+    def _arbitrary(self, e: Arbitrary) -> Values:
+        """Derivatives of an arbitrary function at a point are numbers that nothing binds."""
+        name = type(e).__name__
+        coefficients = []
+        for k in range(self.series.order + 1):
+            key = arbitrary(name.rstrip("'"), name.count("'") + k)(e.args[0])
+            if key not in self._kernels:
+                self._kernels[key] = self._draw(key)
+            coefficients.append(self._kernels[key] * pow(math.factorial(k), -1, self.prime) % self.prime)
+        one = self.series.constant(np.ones(self.samples, dtype=np.int64))
+        return self.series.compose(self(e.args[0]), one, coefficients)
 
     def _root(self, numbers: Values, exponent: sp.Rational) -> Values:
         """Powers of squares; points at which the number is none are marked."""

@@ -7,11 +7,17 @@ import random
 import mpmath
 import sympy as sp
 
+from trivgeo.symmetry.solutions import with_symbols
+
 __all__ = ["vanishes"]
 
 _DIGITS = 80
 _POINTS = 3
 _TRIES = 30
+_SLOPES = {  # functions of SymPy that mpmath has as an option of others
+    "airyaiprime": lambda z: mpmath.airyai(z, derivative=1),
+    "airybiprime": lambda z: mpmath.airybi(z, derivative=1),
+}
 
 
 def vanishes(expression: sp.Expr) -> bool:
@@ -22,9 +28,10 @@ def vanishes(expression: sp.Expr) -> bool:
     """
     if expression == 0:
         return True
+    expression = with_symbols(expression)
     symbols = sorted(expression.free_symbols, key=str)
     terms = sp.Add.make_args(expression)
-    values = sp.lambdify(symbols, list(terms), "mpmath", cse=True)
+    values = sp.lambdify(symbols, list(terms), [_SLOPES, "mpmath"], cse=True)
     numbers = random.Random(0)
     passed = 0
     for _ in range(_TRIES):

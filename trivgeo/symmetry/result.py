@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +17,28 @@ from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
 from trivgeo.groups.structure import Split, find_split
 from trivgeo.symmetry.brackets import keeping, structure_constants
-from trivgeo.symmetry.determining import collect
+from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import flow, invariants, moved_solution
 from trivgeo.symmetry.names import named
+from trivgeo.symmetry.optimal import OptimalSystem, optimal_system
+from trivgeo.symmetry.reduction import Reduction, reduced
+from trivgeo.symmetry.solutions import Solution
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.determining import LinearForm
     from trivgeo.symmetry.dimension import Dimension
     from trivgeo.symmetry.equation import EvolutionSystem
 
-__all__ = ["Knowledge", "SuperpositionIdeal", "Symmetries", "Symmetry", "SymmetryAlgebra", "TrivialSymmetries"]
+__all__ = [
+    "Knowledge",
+    "OptimalSystem",
+    "Reduction",
+    "SuperpositionIdeal",
+    "Symmetries",
+    "Symmetry",
+    "SymmetryAlgebra",
+    "TrivialSymmetries",
+]
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,14 @@ class Symmetry:
             AlgebraError: no closed form was found, or the field is zero.
         """
         return invariants(self.components, self.variables)
+
+    def __add__(self, other: Symmetry) -> Symmetry:
+        sums = (a + b for a, b in zip(self.components, other.components, strict=True))
+        return Symmetry(f"{self.name} + {other.name}", tuple(map(sp.expand, sums)), self.variables)
+
+    def __rmul__(self, number: Any) -> Symmetry:
+        factor = exact(number, "number")
+        return Symmetry(f"{factor}*{self.name}", tuple(sp.expand(factor * c) for c in self.components), self.variables)
 
     def __str__(self) -> str:
         return f"{self.name} = {self.text}"
@@ -204,6 +225,24 @@ class SymmetryAlgebra:
         """
         return named(self.numeric(**parameters))
 
+    def optimal_system(self, **parameters: Any) -> OptimalSystem:
+        """An optimal system of one-dimensional subalgebras: lines, of which every line is an image of exactly one.
+
+        Images are those under inner automorphisms, Ad(g) for all g of the connected group. The algebra is solvable with
+        rational weights, or has the Levi factor sl(2, R), and dimension at most 6.
+
+        Args:
+            **parameters: see `name`.
+
+        Raises:
+            AlgebraError: the algebra is of another kind.
+            ConfigurationError: see `name`.
+        """
+        values = {s: _number(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
+        constants = [[[sp.sympify(x).subs(values) for x in row] for row in b] for b in self.structure_constants]
+        self.numeric(**parameters)  # each parameter has a value
+        return optimal_system(constants, self.names)
+
     def _repr_html_(self) -> str:
         """The table of brackets, and the Levi decomposition by name where no parameter decides it."""
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.names))
@@ -303,6 +342,39 @@ class Symmetries(Sequence[Symmetry]):
         return self._system.parameters
 
     @property
+    def solutions(self) -> dict[sp.Expr, str]:
+        """Functions in the generators that are known by a linear equation alone, and by which."""
+        atoms = {f for g in self.generators for c in g.components for f in c.atoms(Solution)}
+        return {f: f.equation for f in sorted(atoms, key=str) if "'" not in type(f).__name__}
+
+    def with_solutions(self, functions: Mapping[str, Any]) -> tuple[Symmetry, ...]:
+        """The generators with functions in place of those that are known by an equation alone.
+
+        Args:
+            functions: expressions of the variable by the names in `solutions`, such as
+                ``{"y1": besselj(0, x), "y2": pi / 2 * bessely(0, x)}``.
+
+        Raises:
+            ConfigurationError: a name is none of them.
+            AlgebraError: the fields are then no symmetries, as a function is no such solution.
+        """
+        classes = {type(f).__name__: f for f in self.solutions}
+        if not set(functions) <= set(classes):
+            raise ConfigurationError(f"functions: expected some of {sorted(classes)}, got {sorted(functions)}")
+        values: dict[sp.Expr, sp.Expr] = {}
+        for name, value in functions.items():
+            derivative, put = classes[name], self._system.plain(value, name)
+            while isinstance(derivative, Solution):
+                values[derivative], derivative = put, derivative.diff(self.variables[0])
+                put = sp.diff(put, self.variables[0])
+        result = []
+        for g in self.generators:
+            components = tuple(c.xreplace(values) for c in g.components)
+            check(self._system, self._conditions, components)
+            result.append(Symmetry(g.name, components, g.variables))
+        return tuple(result)
+
+    @property
     def is_complete(self) -> bool:
         """Whether these are all symmetries, up to the infinite ideal: as many as the dimension."""
         return self.dimension.size == len(self)
@@ -338,6 +410,7 @@ class Symmetries(Sequence[Symmetry]):
             more = f"has {self.dimensions[d + 1]}" if self.grows else "has no more"
             searched += f"; degree {d + 1} {more}" + (f": use degree={d + 1}" if self.grows and n != k else "")
         generic = ", for generic parameters" if self.parameters else ""
+        generic += "".join(f", for an arbitrary function {f}" for f in self._system.arbitrary)
         beside = " beside superposition" if self.infinite_ideal is not None else ""
         if self.is_first_order:
             return f"{searched}; infinite-dimensional, as the equation is quasilinear of first order"
@@ -426,6 +499,26 @@ class Symmetries(Sequence[Symmetry]):
         given = {u: self._system.plain(e, "solution") for u, e in zip(unknowns, entries, strict=True)}
         return moved_solution(self._system, generator.components, given, _real(parameter))
 
+    def reduced(self, *generators: Symmetry) -> Reduction:
+        """The equations in fewer variables for solutions that one-parameter groups leave as they are.
+
+        Args:
+            *generators: symmetries that close under the bracket, such as ``found[0]`` or ``c * found[0] + found[2]``;
+                each takes one variable away.
+
+        Raises:
+            AlgebraError: the generators do not move the variables independently, or do not close.
+        """
+        if not generators:
+            raise ConfigurationError("generators: expected at least one, got none")
+        fields = [g.components for g in generators]
+        symbols = {s for f in fields for c in f for s in c.free_symbols} - set(self.variables)
+        if len(fields) > 1:
+            structure_constants(fields, self.variables, sorted(symbols, key=str), [g.name for g in generators])
+        for components in fields:
+            check(self._system, self._conditions, components)
+        return reduced(self._system, fields)
+
     def keeping(self, surface: Mapping[Any, Any]) -> tuple[Symmetry, ...]:
         """The symmetries that keep a boundary or an initial curve: a basis of the subalgebra that is tangent to it.
 
@@ -468,6 +561,8 @@ class Symmetries(Sequence[Symmetry]):
             lines.append(f"infinite ideal: {self.infinite_ideal}")
         if self.trivial is not None:
             lines.append(f"trivial: {self.trivial}")
+        for equation, names in itertools.groupby(self.solutions, key=lambda f: self.solutions[f]):
+            lines.append(f"{', '.join(type(f).__name__ for f in names)}: {equation}")
         return "\n".join([*lines, self.statement])
 
 

@@ -1,4 +1,4 @@
-"""Values of a parameter for which an equation has more symmetries."""
+"""Values of a parameter, or forms of a function, for which an equation has more symmetries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,61 @@ from trivgeo.expressions import exact
 from trivgeo.symmetry.determining import symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
-from trivgeo.symmetry.finder import is_linear
+from trivgeo.symmetry.finder import is_linear, search
+from trivgeo.symmetry.result import Symmetries
+from trivgeo.symmetry.solutions import Arbitrary
 
-__all__ = ["larger_dimensions", "simple_fractions"]
+__all__ = ["larger_algebras", "larger_dimensions", "simple_fractions"]
 
 
 def simple_fractions() -> list[sp.Rational]:
     """Numbers that exponents and coefficients of textbooks are: halves up to 3, thirds up to 2, integers up to 6."""
     found = {sp.Rational(p, q) for q, top in ((1, 6), (2, 6), (3, 6)) for p in range(-top, top + 1)}
     return sorted(found)
+
+
+def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[sp.Expr, Symmetries]:
+    """See `trivgeo.symmetry.special_functions`."""
+    residuals = residuals_of(pde)
+    system = EvolutionSystem(residuals)
+    calls = {f for e in residuals for f in e.atoms(Arbitrary) if type(f).__name__.rstrip("'") == function}
+    arguments = {system.in_jets(f.args[0]) for f in calls}
+    if len(arguments) != 1:
+        raise ConfigurationError(f"function: expected one of {system.arbitrary} with one argument, got {function}")
+    (z,) = arguments
+    n = sp.Symbol(next(name for name in ("n", "k", "m", "q") if name not in map(str, system.parameters)))
+    if candidates:
+        entries = (exact(entry, "candidates") for entry in candidates)
+        forms = [[entry.xreplace({sp.Symbol(str(z)): z})] for entry in entries]
+    else:
+        powers = [z**value for value in simple_fractions() if value != 0]
+        forms = [[sp.S.One], [sp.exp(z)], [sp.log(z)], [z * sp.log(z)], [z**n, *powers]]
+    generic = _dimension(residuals)
+    result: dict[sp.Expr, Symmetries] = {}
+    for family in forms:
+        least = generic
+        for value in family:  # members that have no more than the family are not listed
+            put = [_put(e, function, z, value, system) for e in residuals]
+            try:
+                dimension = _dimension(put, least.size or 0)
+            except ConfigurationError:
+                continue  # the equations are no longer of their kind there
+            if _rank(dimension) > _rank(least):
+                result[value] = search(put, None, None, ())
+                least = dimension if value is family[0] else least
+    return result
+
+
+def _put(expression: sp.Expr, function: str, z: sp.Symbol, value: sp.Expr, system: EvolutionSystem) -> sp.Expr:
+    """With a function in place of an arbitrary one."""
+    own = dict(zip(system.unknowns, system.functions, strict=True))
+    puts = {}
+    for call in expression.atoms(Arbitrary):
+        name = type(call).__name__
+        if name.rstrip("'") == function:
+            derivative = sp.diff(value, (z, name.count("'")))
+            puts[call] = derivative.xreplace({z: call.args[0]}).xreplace(own)
+    return sp.expand(expression.xreplace(puts))
 
 
 def larger_dimensions(pde: Any, parameter: Any, values: Sequence[Any]) -> dict[sp.Expr, Dimension]:
@@ -34,7 +80,8 @@ def larger_dimensions(pde: Any, parameter: Any, values: Sequence[Any]) -> dict[s
     result = {}
     for value in map(exact, values):
         try:
-            dimension = _dimension([sp.expand(e.subs(symbol, value).doit()) for e in residuals])
+            put = [sp.expand(e.subs(symbol, value).doit()) for e in residuals]
+            dimension = _dimension(put, generic.size or 0)
         except ConfigurationError:
             continue  # the equations are no longer of their kind there
         if _rank(dimension) > _rank(generic):
@@ -42,9 +89,10 @@ def larger_dimensions(pde: Any, parameter: Any, values: Sequence[Any]) -> dict[s
     return result
 
 
-def _dimension(residuals: Sequence[sp.Expr]) -> Dimension:
+def _dimension(residuals: Sequence[sp.Expr], known: int = 0) -> Dimension:
+    """The dimension; a member of a family has at least as many symmetries as the family, which are ``known``."""
     system = EvolutionSystem(residuals)
-    return Jets(system, symmetry_condition(system), is_linear(system)).dimension()
+    return Jets(system, symmetry_condition(system), is_linear(system)).dimension(known)
 
 
 def _rank(dimension: Dimension) -> tuple[int, ...]:

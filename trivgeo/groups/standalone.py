@@ -1,0 +1,66 @@
+"""Groups as programs that run without this package."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trivgeo._signatures import check_calls
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups.action import PointAction
+
+__all__ = ["exported"]
+
+_EXAMPLE = 3  # elements and points: any number but one, which is traced apart
+
+
+class _Moved(torch.nn.Module):
+    """Points moved by exponentials."""
+
+    def __init__(self, action: PointAction) -> None:
+        super().__init__()
+        self._action = action
+
+    def forward(self, v: Tensor, points: Tensor) -> Tensor:
+        """The points ``exp(v).x``."""
+        return self._action(self._action.group.exp(v), points)
+
+
+def exported(action: PointAction, dtype: torch.dtype = torch.float64) -> torch.export.ExportedProgram:
+    """A program that moves points by exp(v), and needs nothing but torch where it is loaded.
+
+    It takes algebra coordinates v ``[batch, dim]`` and points ``[batch, p, n]`` on the CPU, any batch and any p, and
+    returns points that are NaN where the action is not defined. Other elements are products of exponentials: apply one
+    after the other.
+
+    Args:
+        action: of a group, such as ``find_symmetries("u_t = u_xx").group().action()``; if its points may have several
+            numbers of coordinates, the program takes the first.
+        dtype: of v and the points.
+
+    Raises:
+        ConfigurationError: the action cannot be traced, as it decides by the values of its arguments what to do, such
+            as how many steps of an integration to take.
+
+    Example:
+        ``torch.export.save(exported(action), "group.pt2")``, and elsewhere
+        ``moved = torch.export.load("group.pt2").module()(v, points)``.
+    """
+    v = torch.zeros(_EXAMPLE, action.group.dim, dtype=dtype)
+    points = torch.full((_EXAMPLE, _EXAMPLE, action.point_dims[0]), 0.5, dtype=dtype)
+    batch, count = torch.export.Dim("batch"), torch.export.Dim("points")
+    shapes = ({0: batch}, {0: batch, 1: count})
+    try:
+        with torch.no_grad():
+            program = torch.export.export(_Moved(action), (v, points), dynamic_shapes=shapes, strict=False)
+    except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(f"action: expected one that torch.export can trace, got {action}: {reason}") from error
+    for name, constant in program.constants.items():
+        if isinstance(constant, Tensor):
+            # what is transposed is not written well
+            program.constants[name] = constant.clone(memory_format=torch.contiguous_format)
+    return program
+
+
+check_calls(__name__, __all__)

@@ -1,0 +1,174 @@
+"""Simpler equations that a change of variables makes of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sympy as sp
+
+from trivgeo.symmetry.equation import EvolutionSystem, multi_indices
+from trivgeo.symmetry.numeric import vanishes
+
+__all__ = ["Equivalent", "simpler", "term_matrix"]
+
+_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
+_DEGREE = 4
+_COLUMNS = 150
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """Another equation, whose solutions are those of the given one in other variables.
+
+    Attributes:
+        system: the other equation.
+        new: each of its variables and unknowns as an expression of those of the given equation.
+        old: those of the given equation.
+    """
+
+    system: EvolutionSystem
+    new: tuple[sp.Expr, ...]
+    old: tuple[sp.Symbol, ...]
+
+    def pulled_back(self, field: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
+        """A field in the variables of the other equation, in those of the given one."""
+        here = dict(zip((*self.system.variables, *self.system.unknowns), self.new, strict=True))
+        moved = sp.Matrix([component.xreplace(here) for component in field])
+        slopes = sp.Matrix(self.new).jacobian(self.old)
+        return tuple(sp.expand(sp.simplify(component)) for component in slopes.LUsolve(moved))
+
+
+def simpler(system: EvolutionSystem) -> Equivalent | None:
+    """The homogeneous equation of a linear one, or a linear ordinary one of a nonlinear one; ``None`` if not found."""
+    return _homogeneous(system) or _linearized(system, False) or _linearized(system, True)
+
+
+# Particular solutions ----------------------------------------------------------------------------------------
+
+
+def _homogeneous(system: EvolutionSystem) -> Equivalent | None:
+    r"""About a particular solution p of linear equations: :math:`u - p` solves the homogeneous ones."""
+    none = {symbol: sp.S.Zero for right in system.right for symbol, _, _ in system.jets_in(right)}
+    offsets = [right.xreplace(none) for right in system.right]
+    if not system.is_linear or not any(offsets):
+        return None
+    particular = _particular(system, offsets)
+    if particular is None:
+        return None
+    old = (*system.variables, *system.unknowns)
+    new = (*system.variables, *(u - p for u, p in zip(system.unknowns, particular, strict=True)))
+    right = [sp.expand(r - o) for r, o in zip(system.right, offsets, strict=True)]
+    return Equivalent(_system(system, right), new, old)
+
+
+def _system(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSystem:
+    """The same with other right sides."""
+    values = {}
+    for expression, leader in zip(right, system.leaders, strict=True):
+        for symbol, a, index in (*system.jets_in(expression), (system.jet(*leader), *leader)):
+            counts = [(v, k) for v, k in zip(system.variables, index, strict=True) if k]
+            values[symbol] = sp.Derivative(system.functions[a], *counts) if counts else system.functions[a]
+    leading = [system.jet(*leader) for leader in system.leaders]
+    residuals = [(z - r).xreplace(values) for z, r in zip(leading, right, strict=True)]
+    return EvolutionSystem(residuals, system.variables[system.time])
+
+
+def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr]) -> list[sp.Expr] | None:
+    """A solution among polynomials times what the inhomogeneity and its derivatives are made of."""
+    variables = system.variables
+    seeds = list(dict.fromkeys(function for offset in offsets for function in _functions(offset, variables)))
+    for seed in seeds:  # which grows
+        more = (function for v in variables for function in _functions(sp.diff(seed, v), variables))
+        seeds += [function for function in more if function not in seeds][: _SEEDS - len(seeds)]
+    for degree in range(_DEGREE + 1):
+        monomials = [
+            sp.Mul(*(v**k for v, k in zip(variables, powers, strict=True)))
+            for powers in multi_indices(len(variables), degree)
+        ]
+        functions = list(dict.fromkeys(sp.expand(m * seed) for m in monomials for seed in seeds))
+        columns = [(a, f) for f in functions for a in range(len(system.unknowns))]
+        if len(columns) > _COLUMNS:
+            return None
+        zero = [sp.S.Zero] * len(system.unknowns)
+        images = []
+        for a, f in columns:
+            trial = {u: f if b == a else sp.S.Zero for b, u in enumerate(system.unknowns)}
+            left = system.residuals_at(trial)
+            images.append([sp.expand(e + o) for e, o in zip(left, offsets, strict=True)])
+        _, matrix = term_matrix([*images, list(offsets)], variables)
+        symbols = [sp.Dummy() for _ in columns]
+        try:
+            solutions = sp.linsolve((matrix[:-1, :].T, matrix[-1, :].T), symbols)
+        except (ValueError, NotImplementedError):
+            return None
+        for solution in solutions:
+            numbers = [c.xreplace(dict.fromkeys(symbols, sp.S.Zero)) for c in solution]
+            for (a, f), number in zip(columns, numbers, strict=True):
+                zero[a] += number * f
+            return zero
+    return None
+
+
+def _functions(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
+    """What the terms of an expression are multiples of."""
+    terms = sp.Add.make_args(sp.expand(expression))
+    return [term.as_independent(*variables, as_Add=False)[1] for term in terms if term != 0]
+
+
+def term_matrix(
+    fields: Sequence[Sequence[sp.Expr]], variables: Sequence[sp.Symbol]
+) -> tuple[list[tuple[int, sp.Expr]], sp.Matrix]:
+    """The terms of fields, by component and function, and their numbers: a row for each field."""
+    terms: dict[tuple[int, sp.Expr], int] = {}
+    rows = []
+    for field in fields:
+        row: dict[int, sp.Expr] = {}
+        for i, component in enumerate(field):
+            for term in sp.Add.make_args(sp.expand(component)):
+                number, function = term.as_independent(*variables, as_Add=False)
+                place = terms.setdefault((i, function), len(terms))
+                row[place] = row.get(place, sp.S.Zero) + number
+        rows.append(row)
+    matrix = sp.zeros(len(fields), len(terms))
+    for j, row in enumerate(rows):
+        for i, value in row.items():
+            matrix[j, i] = value
+    return list(terms), matrix
+
+
+# Linear ordinary equations of second order -------------------------------------------------------------------
+
+
+def _linearized(system: EvolutionSystem, swapped: bool) -> Equivalent | None:
+    r"""A linear equation for :math:`w = G(x, y)`, or with x and y exchanged, of one of second order.
+
+    In :math:`y'' + f(x, y) y'^2 + \dots = 0` it has to be :math:`G_{yy} = f G_y` (Lie 1883), up to what keeps an
+    equation linear; then :math:`w'' = A w' + B w + C` says what A, B and C are, if they depend on x alone.
+    """
+    if system.is_linear or len(system.variables) > 1 or system.leaders != ((0, (2,)),):
+        return None
+    (x,), (y,) = system.variables, system.unknowns
+    slope = system.jet(0, (1,))
+    (right,) = system.right
+    if swapped:
+        right = sp.expand(-(slope**3) * right.xreplace({slope: 1 / slope}))
+        x, y = y, x
+    square = sp.simplify(sp.diff(right, slope, 2) / 2)
+    if square.has(slope) or (square == 0 and not swapped):
+        return None
+    new = sp.integrate(sp.simplify(sp.exp(-sp.integrate(square, y))), y)
+    first = sp.simplify(sp.diff(right, slope).subs(slope, 0))
+    rest = sp.simplify(right.subs(slope, 0))
+    along = sp.diff(new, y)
+    if new.has(sp.Integral) or along == 0:
+        return None
+    a = sp.simplify(2 * sp.diff(new, x, y) / along + first)
+    value = sp.diff(new, x, 2) - a * sp.diff(new, x) + rest * along
+    b = sp.simplify(sp.diff(value, y) / along)
+    c = sp.simplify(value - b * new)
+    if not all(vanishes(sp.diff(number, y)) for number in (a, b, c)):
+        return None
+    function = sp.Function(str(y))(x)
+    linear = function.diff(x, 2) - a * function.diff(x) - b * function - c
+    return Equivalent(EvolutionSystem(linear), (x, new), (*system.variables, *system.unknowns))

@@ -1,0 +1,202 @@
+"""Solutions that are invariant under symmetries, and the equations in fewer variables that they solve."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy as sp
+
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.symmetry.equation import EvolutionSystem, Index
+from trivgeo.symmetry.formulas import flow, sliced
+from trivgeo.symmetry.numeric import vanishes
+
+__all__ = ["Reduction", "reduced"]
+
+Field = tuple[sp.Expr, ...]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The equations for solutions that one-parameter groups leave as they are.
+
+    Such a solution is known everywhere if it is known where some variables have given values, and there its
+    derivatives in these follow from the others: what is left of the equations holds on that slice, and by symmetry
+    everywhere (Olver 1993, section 3.1).
+
+    Attributes:
+        equations: expressions that are to vanish, in functions of the variables that are left, with the names of the
+            unknowns: those on the slice.
+        at: the slice, as the values of the other variables.
+        fields: the generators.
+        system: the equations before.
+    """
+
+    equations: tuple[sp.Expr, ...]
+    at: dict[sp.Symbol, sp.Expr]
+    fields: tuple[Field, ...]
+    system: EvolutionSystem
+
+    @property
+    def variables(self) -> tuple[sp.Symbol, ...]:
+        """The independent variables that are left."""
+        return tuple(v for v in self.system.variables if v not in self.at)
+
+    def form(self) -> tuple[sp.Expr, ...]:
+        """Invariant solutions of one generator as formulas with arbitrary functions, one for each unknown.
+
+        Example:
+            ``u(x/sqrt(t))/sqrt(t)``, where u is the solution at t = 1.
+
+        Raises:
+            AlgebraError: there is more than one generator, or no closed form was found.
+        """
+        return self._spread([sp.Function(str(u)) for u in self.system.unknowns])
+
+    def solution(self, reduced: Any) -> tuple[sp.Expr, ...]:
+        """The solution that has given values on the slice, checked; one formula for each unknown.
+
+        Args:
+            reduced: a solution of `equations` as an expression of `variables` (or text), or a sequence of them, one
+                for each unknown.
+
+        Raises:
+            ConfigurationError: what was given is no solution.
+            AlgebraError: there is more than one generator, or no closed form was found.
+        """
+        entries = [reduced] if isinstance(reduced, str | sp.Expr | int | float) else list(reduced)
+        unknowns = self.system.unknowns
+        if len(entries) != len(unknowns):
+            raise ConfigurationError(f"reduced: expected one expression for each of {unknowns}, got {len(entries)}")
+        given = [self.system.plain(entry, "reduced") for entry in entries]
+        calls = [sp.Lambda(self.variables, value) for value in given]
+        for equation in self.equations:
+            left = equation
+            for function, call in zip(self.system.functions, calls, strict=True):
+                left = left.replace(function.func, call)
+            if not vanishes(left.doit()):
+                raise ConfigurationError(f"reduced: expected a solution of {self.equations}, got {given}")
+        result = self._spread(calls)
+        if not self.system.holds(dict(zip(unknowns, result, strict=True))):
+            raise AlgebraError(f"expected an invariant solution in closed form, got {result}")
+        return result
+
+    def _spread(self, functions: Sequence[Any]) -> tuple[sp.Expr, ...]:
+        """From the slice to all points."""
+        if len(self.fields) > 1:
+            raise AlgebraError(f"expected one generator to move a solution with, got {len(self.fields)}")
+        names = (*self.system.variables, *self.system.unknowns)
+        ((variable, value),) = self.at.items()
+        place, s = names.index(variable), sp.Dummy("s", real=True)
+        others = sliced(flow(self.fields[0], names, s), place, value, s)
+        count = len(self.variables)
+        if others:
+            equations = [o - f(*others[:count]) for o, f in zip(others[count:], functions, strict=True)]
+            try:
+                found = sp.solve(equations, list(self.system.unknowns), dict=True)
+            except NotImplementedError:
+                found = []
+            if found and all(u in found[0] for u in self.system.unknowns):
+                return tuple(sp.simplify(found[0][u]) for u in self.system.unknowns)
+        raise AlgebraError(f"expected invariants in closed form, got the field {self.fields[0]} of {names}")
+
+    def __repr__(self) -> str:
+        where = ", ".join(f"{v} = {value}" for v, value in self.at.items())
+        return "\n".join([*(f"{equation} = 0" for equation in self.equations), f"where {where}"])
+
+
+def reduced(system: EvolutionSystem, fields: Sequence[Field]) -> Reduction:
+    """The equations for solutions that are invariant under fields, on a slice where variables are 0 or 1.
+
+    Raises:
+        AlgebraError: the fields do not move the variables independently, or there is no such slice.
+    """
+    names = (*system.variables, *system.unknowns)
+    count = len(system.variables)
+    positions = sorted(range(count), key=lambda i: (i != system.time, i))
+    for chosen in itertools.combinations(positions, len(fields)):
+        across = sp.Matrix([[field[i] for i in chosen] for field in fields])
+        if vanishes(across.det()):
+            continue
+        for values in itertools.product((sp.S.Zero, sp.S.One), repeat=len(chosen)):
+            at = dict(zip((system.variables[i] for i in chosen), values, strict=True))
+            there = across.subs(at).det()
+            if there.has(sp.nan, sp.zoo, sp.oo) or vanishes(there):
+                continue
+            left = [equation.subs(at) for equation in _Slice(system, fields, chosen, across).residuals()]
+            if any(equation.has(sp.nan, sp.zoo, sp.oo) for equation in left):
+                continue
+            equations = dict.fromkeys(_essential(system, e) for e in left if not vanishes(e))
+            return Reduction(tuple(_with_functions(system, e, at) for e in equations), at, tuple(fields), system)
+    raise AlgebraError(f"expected fields that move {system.variables} independently, got {list(fields)} of {names}")
+
+
+class _Slice:
+    """Derivatives of invariant functions across a slice, by those along it."""
+
+    def __init__(self, system: EvolutionSystem, fields: Sequence[Field], across: Sequence[int], matrix: Any) -> None:
+        self._system, self._across = system, across
+        self._along = [i for i in range(len(system.variables)) if i not in across]
+        count = len(system.variables)
+        rates = []
+        for a in range(len(system.unknowns)):
+            # the characteristic vanishes
+            right = [f[count + a] - sum(f[i] * self._jet(a, self._unit(i)) for i in self._along) for f in fields]
+            rates.append(matrix.LUsolve(sp.Matrix(right)))
+        self._rates = rates
+        self._known: dict[tuple[int, Index], sp.Expr] = {}
+
+    def _unit(self, position: int) -> Index:
+        return tuple(int(i == position) for i in range(len(self._system.variables)))
+
+    def _jet(self, a: int, index: Index) -> sp.Symbol:
+        return self._system.jet(a, index)
+
+    def value(self, a: int, index: Index) -> sp.Expr:
+        """A derivative of an unknown in those along the slice."""
+        key = (a, index)
+        if key not in self._known:
+            direction = next((i for i in (*self._along, *self._across) if index[i]), None)
+            crossing = [i for i in self._across if index[i]]
+            if direction is None or not crossing:
+                return self._jet(a, index)
+            lower = tuple(k - (i == direction) for i, k in enumerate(index))
+            if sum(index) == 1:
+                self._known[key] = sp.simplify(self._rates[a][self._across.index(direction)])
+            else:
+                self._known[key] = self._total(self.value(a, lower), direction)
+        return self._known[key]
+
+    def _total(self, expression: sp.Expr, direction: int) -> sp.Expr:
+        result = sp.diff(expression, self._system.variables[direction])
+        for symbol, a, index in self._system.jets_in(expression):
+            higher = tuple(k + (i == direction) for i, k in enumerate(index))
+            result += sp.diff(expression, symbol) * self.value(a, higher)
+        return result
+
+    def residuals(self) -> list[sp.Expr]:
+        """The equations in derivatives along the slice."""
+        system = self._system
+        equations = [system.jet(*leader) - right for leader, right in zip(system.leaders, system.right, strict=True)]
+        return [e.xreplace({s: self.value(a, k) for s, a, k in system.jets_in(e)}) for e in equations]
+
+
+def _essential(system: EvolutionSystem, equation: sp.Expr) -> sp.Expr:
+    """Without denominators and factors that hold no unknown."""
+    numerator = sp.factor_terms(sp.numer(sp.together(sp.expand(equation))))
+    factors = [f for f in sp.Mul.make_args(numerator) if system.jets_in(f)]
+    result = sp.expand(sp.Mul(*factors))
+    return -result if result.could_extract_minus_sign() else result
+
+
+def _with_functions(system: EvolutionSystem, equation: sp.Expr, at: Mapping[sp.Symbol, sp.Expr]) -> sp.Expr:
+    variables = [v for v in system.variables if v not in at]
+    values = {}
+    for symbol, a, index in system.jets_in(equation):
+        function = system.functions[a].func(*variables) if variables else symbol
+        counts = [(v, k) for v, k in zip(system.variables, index, strict=True) if k]
+        values[symbol] = sp.Derivative(function, *counts) if counts else function
+    return equation.xreplace(values)

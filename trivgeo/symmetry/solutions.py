@@ -1,0 +1,98 @@
+"""Functions without a formula: known by a linear equation alone, such as Bessel's, or arbitrary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import sympy as sp
+
+__all__ = ["Arbitrary", "Solution", "arbitrary", "fundamental", "with_symbols"]
+
+
+class _Primed(sp.Function):
+    """A function of one variable whose derivatives are written with primes."""
+
+    nargs = 1
+
+    def _latex(self, printer: Any, exp: str | None = None) -> str:
+        name = type(self).__name__
+        stem = sp.latex(sp.Symbol(name.rstrip("'"))) + "'" * name.count("'")
+        power = "" if exp is None else f"^{{{exp}}}"
+        return f"{{{stem}}}{power}\\left({printer.doprint(self.args[0])}\\right)"
+
+
+class Arbitrary(_Primed):
+    """Any function of one variable, or one of its derivatives; each is a class of its own, see `arbitrary`."""
+
+    def fdiff(self, argindex: int = 1) -> sp.Expr:
+        """The derivative."""
+        name = type(self).__name__
+        return arbitrary(name.rstrip("'"), name.count("'") + 1)(self.args[0])
+
+
+@lru_cache(maxsize=256)
+def arbitrary(name: str, derivative: int = 0) -> type[Arbitrary]:
+    """The class of an arbitrary function, or of a derivative of it."""
+    return type(name + "'" * derivative, (Arbitrary,), {})
+
+
+class Solution(_Primed):
+    """A solution of a linear ordinary equation, or one of its derivatives; each is a class of its own.
+
+    Derivatives are reduced by the equation, so identities that hold for all solutions need nothing else. Values are not
+    known: put functions in with ``expression.replace(y1, lambda x: besselj(0, x))``.
+
+    Attributes:
+        rate: the derivative, an expression of the variable.
+        variable: the symbol in it.
+        relation: what the function is in terms of others, such as by the Wronskian, ``None`` if it is free.
+        equation: what it is, in words.
+    """
+
+    rate: ClassVar[sp.Expr]
+    variable: ClassVar[sp.Symbol]
+    relation: ClassVar[sp.Expr | None] = None
+    equation: ClassVar[str] = ""
+
+    def fdiff(self, argindex: int = 1) -> sp.Expr:
+        """The derivative, without those of the order of the equation."""
+        return self.rate.xreplace({self.variable: self.args[0]})
+
+    def free(self) -> sp.Expr:
+        """Itself, or what its relation says."""
+        return self if self.relation is None else self.relation.xreplace({self.variable: self.args[0]})
+
+
+def fundamental(
+    names: Sequence[str],
+    variable: sp.Symbol,
+    orders: Sequence[int],
+    rates: Callable[[list[list[sp.Expr]]], Sequence[sp.Expr]],
+    equation: str,
+) -> list[list[sp.Expr]]:
+    """A solution of a linear system with its derivatives, ``[unknown][derivative]``.
+
+    Args:
+        names: of the functions, one for each unknown.
+        variable: what they depend on.
+        orders: of the equations.
+        rates: the highest derivatives, from the others.
+        equation: what they are, in words.
+    """
+    classes: list[list[type[Solution]]] = [
+        [type(name + "'" * k, (Solution,), {"variable": variable, "equation": equation}) for k in range(order)]
+        for name, order in zip(names, orders, strict=True)
+    ]
+    values = [[cls(variable) for cls in row] for row in classes]
+    for row, functions, highest in zip(classes, values, rates(values), strict=True):
+        for cls, rate in zip(row, (*functions[1:], highest), strict=True):
+            cls.rate = rate
+    return values
+
+
+def with_symbols(expression: sp.Expr) -> sp.Expr:
+    """With a symbol for each function without a formula: all may have any values, but for relations."""
+    expression = expression.xreplace({f: f.free() for f in expression.atoms(Solution)})
+    return expression.xreplace({f: sp.Dummy() for f in expression.atoms(_Primed)})
