@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from docs.tables import FIELD_COLUMNS, FIELD_PROBLEMS, field_runs, kept
 from trivgeo.groups import SO, Affine, HeatSymmetry
 from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, reverse_diffusion
@@ -137,6 +138,29 @@ def schedule() -> None:
     save(figure, "schedule")
 
 
+def fields() -> None:
+    """Errors of neural operators on moved fields against the number of training fields."""
+    figure = Figure(figsize=(9, 5.2), layout="constrained")
+    panels = figure.subplots(2, 2, sharey=True).flat
+    for axis, (problem, title) in zip(panels, FIELD_PROBLEMS.items(), strict=True):
+        runs = {int(run.rpartition("_")[2]): kept(f"fields/{run}") for run in field_runs(problem)}
+        results = {number: result for number, result in runs.items() if result is not None}
+        for label, metric in FIELD_COLUMNS.items():
+            errors = [result.summary[metric]["mean"] for result in results.values()]
+            # lines that lie on each other are told apart by their marks
+            mark = {"TIED": {"ms": 9, "fillstyle": "none"}, "true transformation": {"ls": "--", "color": "k", "ms": 0}}
+            axis.loglog(list(results), errors, **{"marker": "o", "ms": 4, "label": label} | mark.get(label, {}))
+        axis.set_xticks(list(results), [str(number) for number in results])
+        axis.minorticks_off()
+        axis.set(title=title)
+    for axis in figure.axes[2:]:
+        axis.set_xlabel("training fields")
+    for axis in figure.axes[::2]:
+        axis.set_ylabel("error on moved fields")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
+    save(figure, "fields")
+
+
 if __name__ == "__main__":
-    for draw in (groups, modular_drift, posterior, scale, schedule):
+    for draw in (groups, modular_drift, posterior, scale, schedule, fields):
         draw()

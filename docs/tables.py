@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from tasks.fields.table import COLUMNS as FIELD_COLUMNS
 from tasks.report import KEPT, Result, find_result, format_table, read_tables
 
 ROOT = Path(__file__).parents[1]
@@ -65,14 +64,32 @@ SO10 = {
     "kinetic Langevin, published 100,000 steps": "so10/langevin",
     "kinetic Langevin, 2,000 longer steps": "so10/langevin_short",
 }
-RNA = {
+# of laws on groups
+MODELS = {
     "diffusion": "diffusion",
     "momentum diffusion": "momentum",
     "flow matching": "flow",
     "mixture of 200 wrapped normal laws": "mixture",
     "kernel density, widths from neighbours": "kernel",
+    "one normal law in logarithms": "normal",
 }
-FIELDS = {"fields_kdv_small": "", "fields_kdv_neuraloperator": ", `neuralop.models.FNO`"}
+LAWS = ("rna", "checkerboard", "rotations", "so4", "so8", "su4", "su8", "ising8")
+FIELD_PROBLEMS = {
+    "kdv": "Korteweg-de Vries",
+    "kuramoto_sivashinsky": "Kuramoto-Sivashinsky",
+    "burgers": "Burgers",
+    "vorticity": "vorticity in the plane",
+}
+# columns of a table of fields, and the metrics of `tasks.fields.comparison.FieldComparison`
+FIELD_COLUMNS = {
+    "alone": "network alone",
+    "trained on fields moved once": "trained on fields moved once",
+    "augmented": "augmented",
+    "augmented, learned inversion": "augmented, learned inversion",
+    "TIED": "inverter",
+    "learned inversion": "learned inversion",
+    "true transformation": "true transformation",
+}
 
 
 @cache
@@ -184,16 +201,30 @@ def graded() -> str:
     return markdown(["set", "network alone", "with TIED", *metrics[2:]], rows)
 
 
-def fields() -> str:
-    """Neural operators on grids: errors on moved fields."""
-    rows: dict[str, dict[tuple[str, str], str]] = {}
-    for name, suffix in FIELDS.items():
-        for entry in json.loads((BENCHMARKS / f"{name}.json").read_text()):
-            row = rows.setdefault(f"{entry['fields']}{suffix}, {entry['steps']:,} steps", {})
-            for method, error in entry["error on moved fields"].items():
-                row[entry["moved in training"], method] = f"{error:.3g}"
-    lines = [[label, *(row.get(key, NONE) for key in FIELD_COLUMNS)] for label, row in rows.items()]
-    return markdown(["training fields", *FIELD_COLUMNS.values()], lines)
+def fields(problem: str) -> str:
+    """A neural operator of one equation: errors on moved fields, by number of training fields."""
+    rows = []
+    for run in field_runs(problem):
+        cells = [figure(f"fields/{run}", metric) for metric in FIELD_COLUMNS.values()]
+        rows.append([run.rpartition("_")[2], *cells])
+    return markdown(["training fields", *FIELD_COLUMNS], rows)
+
+
+def field_costs() -> str:
+    """Milliseconds in which a field is inverted, with 64 training fields."""
+    rows = []
+    for problem, name in FIELD_PROBLEMS.items():
+        cells = [
+            figure(f"fields/{problem}_128", f"milliseconds of {what}") for what in ("inverter", "learned inversion")
+        ]
+        rows.append([name, *cells])
+    return markdown(["", "TIED", "learned inversion"], rows)
+
+
+def field_runs(problem: str) -> list[str]:
+    """What is kept of an equation, by number of training fields."""
+    files = (KEPT / "fields").glob(f"{problem}_*.json")
+    return sorted((file.stem for file in files), key=lambda name: int(name.rpartition("_")[2]))
 
 
 def so10() -> str:
@@ -233,23 +264,31 @@ def devices() -> str:
     return markdown(["processes", "CPU seconds of the busiest", "error with inversion", "problems"], lines)
 
 
-def generative() -> str:
-    """Models of the torsion angles of RNA."""
+def generative(data: str) -> str:
+    """Models of elements of a group, fitted on the same splits."""
+    found = {label: result for label, name in MODELS.items() if (result := kept(f"generative/{data}_{name}"))}
 
-    def cell(found: Result, metric: str, digits: int) -> str:
-        return f"{found.summary[metric]['mean']:.{digits}f} ± {found.summary[metric]['std']:.{digits}f}"
+    def cell(result: Result, metric: str, digits: int) -> str:
+        if metric not in result.summary:
+            return NONE
+        mean, std = (result.summary[metric][name] for name in ("mean", "std"))
+        return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std and digits else "")
 
-    rows = []
-    for label, name in RNA.items():
-        found = kept(f"generative/rna_{name}")
-        if found is not None:
-            distance = cell(found, "energy distance of samples", 4)
-            seconds = (f"{found.summary[f'seconds of {what}']['mean']:.0f}" for what in ("training", "sampling"))
-            rows.append([label, cell(found, "test NLL", 2), distance, *seconds])
-    level = kept("generative/rna_diffusion")
-    assert level is not None
-    rows.append(["training set", NONE, cell(level, "energy distance of training set", 4), NONE, NONE])
-    return markdown(["model", "test NLL, nats", "energy distance", "seconds to train", "seconds to sample"], rows)
+    columns = {
+        "test NLL, nats": ("test NLL", 2),
+        "energy distance": ("energy distance of samples", 4),
+        "the same, 100 evaluations": ("energy distance of samples by random steps", 4),
+        "MMD": ("MMD of samples", 3),
+        "seconds to train": ("seconds of training", 0),
+        "to sample": ("seconds of sampling", 0),
+    }
+    columns = {name: x for name, x in columns.items() if any(x[0] in result.summary for result in found.values())}
+    rows = [[label, *(cell(result, *x) for x in columns.values())] for label, result in found.items()]
+    level = next(iter(found.values()))
+    known = {"test NLL": "test NLL of the true law", "energy distance of samples": "energy distance of training set"}
+    known["MMD of samples"] = "MMD of training set"
+    rows.append(["training set, true law", *(cell(level, known.get(metric, ""), n) for metric, n in columns.values())])
+    return markdown(["model", *columns], rows)
 
 
 def report() -> str:
@@ -295,8 +334,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "evaluations": evaluations,
     "digits": digits,
     "graded": graded,
-    "fields": fields,
-    "generative": generative,
+    **{f"generative-{data}": partial(generative, data) for data in LAWS},
+    **{f"fields-{name}": partial(fields, name) for name in FIELD_PROBLEMS},
+    "fields-costs": field_costs,
     "so10": so10,
     "equivariance": equivariance,
     "loops": loops,

@@ -5,6 +5,7 @@ import re
 _LONG = (
     # other inputs of the same test stay
     "groups/test_generators.py::test_catalogue[BurgersSymmetry()]",
+    "groups/test_generators.py::test_catalogue[HeatSymmetry(nu=0.1)]",  # Projective(2), Affine(2)
     "groups/test_generators.py::test_catalogue[KdVSymmetry()]",
     "groups/test_actions.py::TestGenerators::test_exponential_is_the_flow[heat from generators]",
     "groups/test_autodiff.py::test_under_vmap[heat from generators-logarithms]",

@@ -125,7 +125,7 @@ class GroupManifold(geoopt.Manifold):
         group, h = self.group, 1.0 / self.geodesic_steps
 
         def slope(g: Tensor) -> Tensor:
-            return (group.Ad(g).mT @ v.unsqueeze(-1)).squeeze(-1)
+            return group.coadjoint(g, v)
 
         g = group.identity(*v.shape[:-1], dtype=v.dtype, device=v.device)
         for _ in range(self.geodesic_steps):

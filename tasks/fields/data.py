@@ -1,28 +1,27 @@
 """Training fields, with or without augmentation by symmetries."""
 
+from functools import cached_property
 from typing import Literal
 
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
-from tasks.fields.problems import FieldProblem
-from trivgeo.actions import Field, Grid, augment
+from tasks.fields.problems import FieldProblem, Pairs
+from trivgeo.actions import Field, augment
 from trivgeo.checks import check_choice, check_count
 
 Moves = Literal["never", "once", "always"]
-
-_LATER = 8  # stored times in one horizon
 
 
 class FieldData(LightningDataModule):
     """Pairs of an initial field and the solution a horizon later, of `fields` simulated solutions.
 
-    Un-augmented, a pair is from the first time to the horizon: of the training law, or moved `once` by a symmetry of
-    its own, as if simulated so. With augmentation, solutions are known for twice that time; a later start is drawn (a
-    time translation that stays on the simulated solution), then `trivgeo.actions.augment` moves the pair by a random
-    element: every batch is new.
+    Un-augmented, a solution is of the training law, or moved `once` by a symmetry of its own, as if it had been
+    simulated so. With augmentation, `trivgeo.actions.augment` moves it by a random element each time: every batch is
+    new.
 
     Args:
         problem: the equation and its group.
@@ -45,15 +44,19 @@ class FieldData(LightningDataModule):
         self.batch_size = check_count("batch_size", batch_size)
         self.seed = seed
         self._generator = torch.Generator().manual_seed(seed)
-        self._block: Field | None = None
 
-    @property
+    @cached_property
     def block(self) -> Field:
-        """The simulated solutions."""
-        if self._block is None:
-            times = [self.problem.horizon * k / _LATER for k in range(2 * _LATER + 1)]
-            self._block = self.problem.solutions(self.fields, self.seed, times)
-        return self._block
+        """The simulated solutions, at the start and after the horizon."""
+        return self.problem.solutions(self.fields, self.seed, [0.0, self.problem.horizon])
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """All pairs, un-augmented."""
+        elements = self.problem.action.group.identity(self.fields, dtype=torch.float64)
+        if self.moved == "once":
+            elements = self.problem.draw(self.fields, torch.Generator().manual_seed(self.seed))
+        return self.problem.pairs(self.block, elements)
 
     def train_dataloader(self) -> DataLoader:
         """Batches of values, parameters and targets, in single precision."""
@@ -68,20 +71,10 @@ class FieldData(LightningDataModule):
 
     def collate(self, indices: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """A batch of the solutions of these numbers."""
-        rows, count = torch.tensor(indices), len(indices)
-        first = torch.zeros(count, dtype=torch.long)
         if self.moved == "always":
-            first = torch.randint(_LATER + 1, (count,), generator=self._generator)
-        both = torch.stack([first, first + _LATER], -1)
-        pick = rows.unsqueeze(-1), both
-        block = self.block
-        values = block.values.movedim(2, 1)[pick].movedim(1, 2)
-        pair = Field(values, Grid(*(leaf[pick] for leaf in block.grid)))
-        identity = self.problem.action.group.identity(count, dtype=values.dtype)
-        if self.moved == "always":
-            pair = augment(pair, self.problem.action, self.problem.draw, generator=self._generator)
-        elif self.moved == "once":
-            own = self.problem.draw(self.fields, torch.Generator().manual_seed(self.seed))[rows]
-            pair = self.problem.action(own, pair)
-        start, target, _, _ = self.problem.pairs(pair, identity)
-        return start.values[:, :, 0].float(), self.problem.parameters(start).float(), target.float()
+            block = augment(self.block.take(indices), self.problem.action, self.problem.draw, generator=self._generator)
+            pairs = self.problem.pairs(block, self.problem.action.group.identity(len(indices), dtype=torch.float64))
+        else:
+            pairs = pytree.tree_map(lambda leaf: leaf[indices], self.pairs)
+        values = pairs.initial.values.select(2, 0)
+        return values.float(), self.problem.parameters(pairs.initial).float(), pairs.target.float()

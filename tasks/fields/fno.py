@@ -1,9 +1,56 @@
-"""A small Fourier neural operator, for runs without the package neuraloperator."""
+"""Fourier neural operators: that of the package neuraloperator, and a small one for runs without it."""
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
+
+from trivgeo.errors import ConfigurationError
+
+
+class LibraryFNO(nn.Module):
+    """`neuralop.models.FNO`, without the positions as further channels: periodic fields have none.
+
+    Args:
+        modes: lowest modes kept along each axis.
+        in_channels: of the input.
+        out_channels: of the output.
+        width: channels inside.
+        layers: number of layers.
+
+    Raises:
+        ConfigurationError: the package is missing.
+    """
+
+    def __init__(
+        self,
+        modes: Sequence[int],
+        in_channels: int = 2,
+        out_channels: int = 1,
+        width: int = 32,
+        layers: int = 4,
+    ) -> None:
+        super().__init__()
+        try:
+            fno = import_module("neuralop.models").FNO
+        except ImportError as error:
+            raise ConfigurationError(
+                "network: expected the package neuraloperator, pip install 'trivgeo[operators]'; or give "
+                "tasks.fields.fno.SmallFNO"
+            ) from error
+        self.network = fno(
+            n_modes=tuple(2 * m for m in modes),
+            in_channels=in_channels,
+            out_channels=out_channels,
+            hidden_channels=width,
+            n_layers=layers,
+            positional_embedding=None,
+        )
+
+    def forward(self, u: Tensor) -> Tensor:
+        """``[b, in_channels, *n]`` to ``[b, out_channels, *n]``."""
+        return self.network(u)
 
 
 class SpectralConvolution(nn.Module):
@@ -11,7 +58,7 @@ class SpectralConvolution(nn.Module):
 
     Args:
         width: channels.
-        modes: lowest modes kept along each axis.
+        modes: see `LibraryFNO`.
     """
 
     def __init__(self, width: int, modes: Sequence[int]) -> None:
@@ -42,18 +89,14 @@ class SmallFNO(nn.Module):
     """The Fourier neural operator of Li et al. (2021): lift, spectral and pointwise layers, project.
 
     Args:
-        in_channels: of the input.
-        out_channels: of the output.
-        modes: see `SpectralConvolution`.
-        width: channels inside.
-        layers: number of layers.
+        modes: see `LibraryFNO`, also for the others.
     """
 
     def __init__(
         self,
-        in_channels: int = 1,
+        modes: Sequence[int],
+        in_channels: int = 2,
         out_channels: int = 1,
-        modes: Sequence[int] = (16,),
         width: int = 32,
         layers: int = 4,
     ) -> None:

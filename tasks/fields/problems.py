@@ -1,15 +1,23 @@
 """Equations with their groups, the law of their initial fields, and test sets moved by random symmetries."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from trivgeo.actions import Field, FieldAction, Grid
 from trivgeo.checks import check_count, check_positive
-from trivgeo.groups import KdVSymmetry, LieGroup, from_generators
-from trivgeo.pde import Burgers, GaussianField, KdV, KuramotoSivashinsky, SpectralEquation, solve
+from trivgeo.groups import KdVSymmetry, from_generators
+from trivgeo.inversion import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
+from trivgeo.pde import Burgers, GaussianField, KdV, KuramotoSivashinsky, SpectralEquation, Vorticity, solve
+
+
+class InitialLaw(Protocol):
+    """A law of initial fields, such as `GaussianField`."""
+
+    def sample(self, count: int, generator: torch.Generator, /) -> Callable[..., Tensor]:
+        """Fields, as a function of the coordinates of p points, `[p]` each, to values `[count, p]`."""
 
 
 class Pairs(NamedTuple):
@@ -19,24 +27,24 @@ class Pairs(NamedTuple):
         initial: fields at one time.
         target: values of the solution on the same lattice a horizon later, `[b, c, *n]`.
         elements: what moved them, `[b, *element_shape]`.
-        canonical: the fields before that.
     """
 
     initial: Field
     target: Tensor
     elements: Tensor
-    canonical: Field
 
 
 class FieldProblem:
-    """The solution of a periodic equation after a time, from Gaussian random fields, and the symmetries of it.
+    """The solution of a periodic equation after a time, from random fields, and the symmetries of it.
 
     Args:
         equation: for the solver.
-        group: its symmetries, scaled so that unit steps are as large as the transformations of the test set.
-        law: of initial fields, on the circle of its length.
+        action: of its symmetries, scaled so that unit steps are as large as the transformations of the test set.
+        law: of initial fields.
+        box: the range of each x.
         horizon: the time after which the solution is wanted.
-        points: of the grid.
+        points: of the grid, along each axis.
+        energy: of initial fields, from those of the training set.
         max_step: of the solver.
 
     Raises:
@@ -46,31 +54,32 @@ class FieldProblem:
     def __init__(
         self,
         equation: SpectralEquation,
-        group: LieGroup,
-        law: GaussianField,
+        action: FieldAction,
+        law: InitialLaw,
+        box: Sequence[tuple[float, float]],
         horizon: float,
-        points: int = 32,
+        points: int,
+        energy: Callable[[Field], DataEnergy],
         max_step: float = 0.02,
     ) -> None:
-        self.equation, self.law = equation, law
+        self.equation, self.action, self.law, self.energy = equation, action, law, energy
+        self.box = list(box)
         self.horizon = check_positive("horizon", horizon)
         self.points = check_count("points", points, 8)
-        self.max_step = max_step
-        self.action = FieldAction(group)
-
-    @property
-    def grid(self) -> Grid:
-        """Of the training set, at its first time."""
-        values = torch.zeros(1, self.points, dtype=torch.float64)
-        return Field.on_box(values, [(0.0, self.law.length)]).grid
+        self.max_step = check_positive("max_step", max_step)
 
     def solutions(self, count: int, seed: int, times: Sequence[float]) -> Field:
         """Solutions from random fields, on a finer grid by two of which every second point is kept."""
-        fine = 2 * self.points
-        x = self.law.length * torch.arange(fine, dtype=torch.float64) / fine
-        u = self.law.sample(count, torch.Generator().manual_seed(seed))(x).unsqueeze(-2)
-        block = solve(self.equation, Field.on_box(u, [(0.0, self.law.length)]), times, self.max_step)
-        return Field(block.values[..., ::2], Grid(block.grid.origin, 2 * block.grid.steps))
+        fine = [2 * self.points] * len(self.box)
+        axes = [
+            low + (high - low) * torch.arange(n, dtype=torch.float64) / n
+            for (low, high), n in zip(self.box, fine, strict=True)
+        ]
+        places = [x.flatten() for x in torch.meshgrid(*axes, indexing="ij")]
+        u = self.law.sample(count, torch.Generator().manual_seed(seed))(*places).reshape(count, 1, *fine)
+        block = solve(self.equation, Field.on_box(u, self.box), times, self.max_step)
+        every_second: tuple[Any, ...] = (..., *[slice(None, None, 2)] * len(fine))
+        return Field(block.values[every_second], Grid(block.grid.origin, 2 * block.grid.steps))
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Random transformations, the same for augmentation and for tests."""
@@ -81,7 +90,7 @@ class FieldProblem:
         moved = self.action(elements, block)
         start = moved.slice(0)
         end = self.action.resample(moved, start.grid.at(moved.grid.times[:, -1:]))
-        return Pairs(start, end.values[:, :, 0], elements, block.slice(0))
+        return Pairs(start, end.values.select(2, 0), elements)
 
     def test(self, count: int, seed: int, move: bool) -> Pairs:
         """A test set, of the training law or moved."""
@@ -92,36 +101,69 @@ class FieldProblem:
 
     def parameters(self, initial: Field) -> Tensor:
         """What a network must know of a grid besides the values: the logarithm of its scale, `[b, 1]`."""
-        return (initial.grid.steps[:, 0, 0] / self.grid.steps[0, 0].to(initial.values)).log()
+        high = torch.tensor([high - low for low, high in self.box], dtype=torch.float64)
+        cell = initial.grid.steps[:, 0].det().abs() * self.points ** len(self.box) / high.prod()
+        return cell.log().unsqueeze(-1) / len(self.box)
 
 
 def kdv(points: int = 32) -> FieldProblem:
     """Korteweg-de Vries on a circle of length 16 for 4 units of time; scaling, later starts, boosts, translations."""
-    group = KdVSymmetry(scale=[0.2, 1.0, 0.5, 2.0])
-    return FieldProblem(KdV(), group, GaussianField(0.2, 0.5, 6.0, 8, 16.0), 4.0, points)
+    action = FieldAction(KdVSymmetry(scale=[0.2, 1.0, 0.5, 2.0]))
+    law = GaussianField(0.2, 0.5, 6.0, 8, 16.0)
+    return FieldProblem(KdV(), action, law, [(0.0, 16.0)], 4.0, points, spectrum)
 
 
 def kuramoto_sivashinsky(points: int = 32) -> FieldProblem:
     """Kuramoto-Sivashinsky on a circle of length 22 for 4 units of time; it has no scaling."""
+    fields = {"T": _later, "C": _boost, "X": _translation}
+    action = FieldAction(from_generators(fields, variables=3, scale=[1.0, 0.5, 2.0]))
     law = GaussianField(0.4, 0.5, 6.0, 8, 22.0)
-    return FieldProblem(KuramotoSivashinsky(), galilean_group([1.0, 0.5, 2.0]), law, 4.0, points)
+    return FieldProblem(KuramotoSivashinsky(), action, law, [(0.0, 22.0)], 4.0, points, spectrum)
 
 
-def burgers(points: int = 32) -> FieldProblem:
+def burgers(points: int = 64) -> FieldProblem:
     """Burgers' equation of viscosity 0.1 on a circle of length 8 for 4 units of time; the part that keeps circles."""
-    law = GaussianField(0.3, 0.8, 6.0, 8, 8.0)
-    return FieldProblem(Burgers(0.1), burgers_group([0.2, 1.0, 0.5, 2.0]), law, 4.0, points)
-
-
-def galilean_group(scale: list[float] | None = None) -> LieGroup:
-    """Later starts, boosts and translations: T = d/dt, C = t d/dx + d/du, X = d/dx."""
-    return from_generators({"T": _later, "C": _boost, "X": _translation}, variables=3, scale=scale)
-
-
-def burgers_group(scale: list[float] | None = None) -> LieGroup:
-    """The symmetries of Burgers' equation that keep periodic fields periodic, with S = x d/dx + 2 t d/dt - u d/du."""
     fields = {"S": _diffusive_scaling, "T": _later, "C": _boost, "X": _translation}
-    return from_generators(fields, variables=3, scale=scale)
+    action = FieldAction(from_generators(fields, variables=3, scale=[0.2, 1.0, 0.5, 2.0]))
+    law = GaussianField(3.0, 0.8, 6.0, 8, 8.0)
+    return FieldProblem(Burgers(0.1), action, law, [(0.0, 8.0)], 4.0, points, spectrum)
+
+
+def vorticity(points: int = 32) -> FieldProblem:
+    """Eddies in the plane for 1.5 units of time; rotations and translations, on a box that holds the eddies.
+
+    The box is periodic for the solver, and so large that the eddies hardly feel it: solutions turn with their initial
+    fields up to half a percent.
+    """
+    group = from_generators({"R": _turn, "X": _along, "Y": _across}, variables=4, scale=[0.7, 0.3, 0.3])
+    action = FieldAction(group, (True, True), regrid=True)
+    return FieldProblem(Vorticity(0.05), action, Eddies(), [(-6.0, 6.0)] * 2, 1.5, points, FieldComponents, 0.05)
+
+
+def spectrum(initial: Field) -> FieldSpectrum:
+    """The grid and the spectrum of initial fields."""
+    return FieldSpectrum(FieldBox(initial.grid), initial.values, weight=0.1)
+
+
+class Eddies:
+    """The vorticity -Laplace psi of streams psi that are sums of a few oval bells, longer along x than along y."""
+
+    count, amplitude = 3, 1.0
+    axes, spread = (1.0, 0.7), (0.5, 0.3)
+
+    def sample(self, count: int, generator: torch.Generator, /) -> Callable[[Tensor, Tensor], Tensor]:
+        """Amplitudes and centres are normal."""
+        spread = torch.tensor(self.spread, dtype=torch.float64)
+        centres = spread * torch.randn(count, self.count, 2, generator=generator, dtype=torch.float64)
+        amplitudes = torch.randn(count, self.count, 1, generator=generator, dtype=torch.float64)
+
+        def vorticity(x: Tensor, y: Tensor) -> Tensor:
+            z = (torch.stack([x, y]) - centres.unsqueeze(-1)) / torch.tensor(self.axes, dtype=x.dtype).unsqueeze(-1)
+            stream = self.amplitude * amplitudes * torch.exp(-0.5 * z.square().sum(2))
+            second = (z.square() - 1.0) / torch.tensor(self.axes, dtype=x.dtype).square().unsqueeze(-1)
+            return -(stream * second.sum(2)).sum(1)
+
+        return vorticity
 
 
 def _diffusive_scaling(p: Tensor) -> Tensor:
@@ -139,3 +181,16 @@ def _boost(p: Tensor) -> Tensor:
 
 def _translation(p: Tensor) -> Tensor:
     return 0.0 * p + torch.tensor([1.0, 0.0, 0.0], dtype=p.dtype)
+
+
+def _turn(p: Tensor) -> Tensor:
+    zero = torch.zeros_like(p[..., 0])
+    return torch.stack([-p[..., 1], p[..., 0], zero, zero], -1)
+
+
+def _along(p: Tensor) -> Tensor:
+    return 0.0 * p + torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=p.dtype)
+
+
+def _across(p: Tensor) -> Tensor:
+    return 0.0 * p + torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=p.dtype)

@@ -65,7 +65,7 @@ class OperatorTraining(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
 
 
-def train(network: WithParameters, data: FieldData, steps: int) -> WithParameters:
+def train(network: WithParameters, data: FieldData, steps: int, learning_rate: float = 3e-3) -> WithParameters:
     """Train on a CPU or GPU for a number of steps."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     trainer = Trainer(
@@ -79,5 +79,5 @@ def train(network: WithParameters, data: FieldData, steps: int) -> WithParameter
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers")
         warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
-        trainer.fit(OperatorTraining(network, steps), data)
+        trainer.fit(OperatorTraining(network, steps, learning_rate), data)
     return network.cpu().eval()

@@ -26,7 +26,8 @@ class DensityTest(ShardedTest):
     Args:
         source: of the elements.
         model: what is fitted.
-        likelihoods: test elements whose density is evaluated, at most; `null` for all.
+        likelihoods: test elements whose density is evaluated, at most; `null` for all, 0 where the law has no density.
+        evaluations: of the network, of samples by random steps whose energy distance is noted too.
         figure: see `tasks.images.inversion.ImageInversion`.
     """
 
@@ -35,11 +36,13 @@ class DensityTest(ShardedTest):
         source: ElementSource,
         model: ElementModel,
         likelihoods: int | None = None,
+        evaluations: int = 100,
         figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
         self.source, self.model = source, model
-        self.likelihoods = None if likelihoods is None else check_count("likelihoods", likelihoods)
+        self.likelihoods = None if likelihoods is None else check_count("likelihoods", likelihoods, 0)
+        self.evaluations = check_count("evaluations", evaluations)
         self.figure = figure
 
     def test_step(self, batch: Request, index: int) -> None:
@@ -56,32 +59,40 @@ class DensityTest(ShardedTest):
         number = min(len(test), _PAIRED)
         samples = model.sample(number, generator)
         sampled = time.perf_counter()
-        shown = test if self.likelihoods is None else test[: self.likelihoods]
-        log_prob = model.log_prob(shown)
-        metrics = {
-            "test NLL": -float(log_prob.double().mean()),
-            "lost elements": float((~torch.isfinite(log_prob)).sum()),
-            "seconds of training": fitted - start,
-            "seconds of sampling": sampled - fitted,
-            "seconds of likelihoods": time.perf_counter() - sampled,
-        }
-        exact = source.log_density(shown)
-        if exact is not None:
-            metrics["test NLL of the true law"] = -float(exact.double().mean())
+        metrics = {"seconds of training": fitted - start, "seconds of sampling": sampled - fitted}
+        if self.likelihoods != 0:
+            metrics |= self._likelihoods(test[: self.likelihoods])
         x = self._features(test[:number])
         width = float(torch.cdist(x[: number // 2], x[number // 2 :]).median())
-        for name, elements in (("samples", samples), ("training set", train[:number])):
+        compared = {"samples": samples, "training set": train[:number]}
+        by_steps = model.sample_by_steps(number, self.evaluations, generator)
+        if by_steps is not None:
+            compared["samples by random steps"] = by_steps
+        for name, elements in compared.items():
             y = self._features(elements)
             metrics[f"energy distance of {name}"] = energy_distance(y, x)
             metrics[f"MMD of {name}"] = mean_embedding_distance(y, x, width)
-        metrics["defect"] = float((source.group.project(samples) - samples).abs().max()) if number else 0.0
-        self.log("nll", metrics["test NLL"], batch_size=1)
+        metrics["defect"] = float((source.group.project(samples.double()) - samples).abs().max()) if number else 0.0
+        self.log("energy_distance", metrics["energy distance of samples"], batch_size=1)
         writer = writer_of(self.trainer)
         if writer is not None:
             writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": number}])
             if self.figure is not None and index == 0:
                 shown_as = [source.coordinates(g).cpu() for g in (test, samples)]
                 draw_pairs(writer.directory / self.figure, source.names, *shown_as)
+
+    def _likelihoods(self, shown: Tensor) -> dict[str, float]:
+        start = time.perf_counter()
+        log_prob = self.model.log_prob(shown)
+        metrics = {
+            "test NLL": -float(log_prob.double().mean()),
+            "lost elements": float((~torch.isfinite(log_prob)).sum()),
+            "seconds of likelihoods": time.perf_counter() - start,
+        }
+        exact = self.source.log_density(shown)
+        if exact is not None:
+            metrics["test NLL of the true law"] = -float(exact.double().mean())
+        return metrics
 
     def _features(self, g: Tensor) -> Tensor:
         periods = torch.tensor(self.source.group.fingerprint()["periods"], dtype=torch.float64).flatten()

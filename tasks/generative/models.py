@@ -9,7 +9,7 @@ from torch import Tensor
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, Torus
-from trivgeo.sde import GroupDiffusion, heat_kernel
+from trivgeo.sde import GroupDiffusion, NormalLaw, heat_kernel
 
 _BLOCK = 2_000_000  # pairs of elements at once
 
@@ -29,13 +29,17 @@ class ElementModel(ABC):
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         """Draw elements."""
 
+    def sample_by_steps(self, number: int, evaluations: int, generator: torch.Generator) -> Tensor | None:
+        """Draw elements with so many evaluations of a network, by random steps; none if the model has no such steps."""
+        return None
+
 
 class Learned(ElementModel):
     """A `GroupDiffusion`.
 
     Args:
         kind: see `GroupDiffusion`, also for `width` and `depth`.
-        steps: see `GroupDiffusion.fit`, also for `minutes`.
+        steps: see `GroupDiffusion.fit`, also for `minutes` and `batch_size`.
         tolerance: see `GroupDiffusion.log_prob`.
     """
 
@@ -47,14 +51,16 @@ class Learned(ElementModel):
         width: int = 256,
         depth: int = 3,
         tolerance: float = 1e-3,
+        batch_size: int = 512,
     ) -> None:
+        self.batch_size = check_count("batch_size", batch_size)
         self.kind, self.steps, self.minutes = kind, check_count("steps", steps), check_positive("minutes", minutes)
         self.width, self.depth, self.tolerance = width, depth, check_positive("tolerance", tolerance)
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
         """See `GroupDiffusion.fit`."""
         self.model = GroupDiffusion(group, self.kind, seed, width=self.width, depth=self.depth)
-        self.model.fit(train, steps=self.steps, minutes=self.minutes)
+        self.model.fit(train, steps=self.steps, minutes=self.minutes, batch_size=self.batch_size)
 
     def log_prob(self, g: Tensor) -> Tensor:
         """By the flow, in blocks."""
@@ -63,6 +69,13 @@ class Learned(ElementModel):
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         """By the flow."""
         return self.model.sample(number, generator=generator, tolerance=self.tolerance)
+
+    def sample_by_steps(self, number: int, evaluations: int, generator: torch.Generator) -> Tensor | None:
+        """See `GroupDiffusion.sample`; a step of plain diffusion takes two evaluations."""
+        if self.kind == "flow":
+            return None
+        steps = evaluations // 2 if self.kind == "diffusion" else evaluations
+        return self.model.sample(number, generator=generator, steps=steps)
 
 
 class KernelDensity(ElementModel):
@@ -129,6 +142,27 @@ class KernelDensity(ElementModel):
     def _away(self, g: Tensor) -> Tensor:
         """Where elements lie as the data see them, `[len(g), n, *element_shape]`."""
         return self.group.compose(self.group.inverse(self.data), g.unsqueeze(1))
+
+
+class OneNormal(ElementModel):
+    """The exponential of a normal law about the mean element, with the moments of the data."""
+
+    def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
+        """By the `mean` of the group."""
+        centre = group.mean(train)
+        v = group.log(group.compose(group.inverse(centre), train))
+        v = v[torch.isfinite(v).all(-1)]
+        covariance = torch.cov(v.mT)
+        ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim)
+        self.law = NormalLaw(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge))
+
+    def log_prob(self, g: Tensor) -> Tensor:
+        """See `NormalLaw`: for Haar measure that is Lebesgue's at the identity."""
+        return self.law.log_density(g)
+
+    def sample(self, number: int, generator: torch.Generator) -> Tensor:
+        """By rejection."""
+        return self.law.sample(number, generator)
 
 
 class WrappedMixture(ElementModel):

@@ -217,6 +217,13 @@ class TestResampling:
         assert bool(torch.isnan(resample(field, field.grid.at([0.1]), (False,)).values).all())
         assert bool(torch.isfinite(resample(field, field.grid, (False,)).values).all())
 
+    def test_rows_and_times(self) -> None:
+        block = random_block(batch=3)
+        for rows in ([2, 0], torch.tensor([2, 0])):
+            taken = block.take(rows).slice(-1)
+            assert torch.equal(taken.values, block.values[[2, 0]][:, :, 4:])
+            assert torch.equal(taken.grid.times, block.grid.times[[2, 0], 4:])
+
     def test_points_and_back(self) -> None:
         group, block = KdVSymmetry(), random_block()
         jets = group.action()(random_elements(group, 2, std=0.3), block.to_points())
@@ -285,6 +292,90 @@ class TestRegridding:
         field = random_block(times=1)
         v = torch.tensor([[0.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.3, 0.7]], dtype=F64)  # later, and boosted at t = 0
         assert action.is_valid(group.exp(v), field).tolist() == [False, True]
+
+
+def wind_turn(p: Tensor) -> Tensor:
+    """The plane turns, and a velocity with it."""
+    x, y, t, u, v = p.unbind(-1)
+    return torch.stack([-y, x, 0 * t, -v, u], -1)
+
+
+WIND = from_generators({"R": wind_turn}, variables=5)
+
+
+def wind(x: Tensor, y: Tensor) -> Tensor:
+    return torch.stack([torch.sin(x + 2 * y), torch.cos(x) * y])
+
+
+class TestPlane:
+    """Two dimensions with ends, two unknowns, parts that are unknown."""
+
+    @staticmethod
+    def field(n: int) -> tuple[Field, Tensor, Tensor]:
+        x, y = torch.meshgrid(*(torch.linspace(-1, 1, n + 1, dtype=F64),) * 2, indexing="ij")
+        return Field.on_box(wind(x, y), [(-1.0, 1.0)] * 2, periodic=False), x, y
+
+    def test_a_turned_wind(self) -> None:
+        """u'(x) = R u(R^-1 x) where R^-1 x is in the box, and nowhere else; with order four."""
+        action, angle, errors = FieldAction(WIND, (False, False), regrid=True), 0.4, []
+        c, s = math.cos(angle), math.sin(angle)
+        for n in (16, 32):
+            field, x, y = self.field(n)
+            turned = action(WIND.exp(torch.tensor([angle], dtype=F64)), field).values[:, 0]
+            u, v = wind(c * x + s * y, c * y - s * x)
+            inside = ((c * x + s * y).abs() <= 1) & ((c * y - s * x).abs() <= 1)
+            assert torch.equal(torch.isfinite(turned).all(0), inside)
+            errors.append(float((turned - torch.stack([c * u - s * v, s * u + c * v]))[:, inside].abs().max()))
+        assert math.log2(errors[0] / errors[1]) > 3.5, errors
+
+    def test_a_channel(self) -> None:
+        """Periodic along one axis: trigonometric there, cubic across."""
+        errors = []
+        for n in (12, 24):
+            x, y = circle(2 * math.pi, 11)[:, None], torch.linspace(0, 1, n + 1, dtype=F64)
+            channel = Field.on_box(
+                (torch.sin(3 * x) * torch.exp(2 * y))[None], [(0.0, 2 * math.pi), (0.0, 1.0)], periodic=(True, False)
+            )
+            grid = Grid(torch.tensor([[7.0, 0.13, 0.0]], dtype=F64), torch.eye(2, dtype=F64)[None] * 0.17)
+            at = grid.points(5, 5)[0]
+            there = resample(channel, grid, (True, False), (5, 5)).values[0, 0]
+            errors.append(float((there - torch.sin(3 * at[..., 0]) * torch.exp(2 * at[..., 1])).abs().max()))
+        assert math.log2(errors[0] / errors[1]) > 3.5, errors
+
+    def test_what_is_masked_stays_unknown(self) -> None:
+        """Nothing else changes: the rest is that of the whole field, and the identity keeps the mask."""
+        action, (field, x, y) = FieldAction(WIND, (False, False), regrid=True), self.field(24)
+        mask = (x - 0.2).square() + y.square() < 0.1
+        holed = field._replace(values=field.values.masked_fill(mask, math.nan))
+        g = WIND.exp(torch.tensor([0.3], dtype=F64))
+        part, whole = action(g, holed).values, action(g, field).values
+        known = torch.isfinite(part)
+        assert_relative(part[known], whole[known], 1e-12)
+        c, s = math.cos(0.3), math.sin(0.3)
+        under = (c * x + s * y - 0.2).square() + (c * y - s * x).square()
+        assert not bool((known & (under < 0.1)).any())
+        # four nodes: two steps away nothing is spoiled, also along a diagonal
+        away = torch.isfinite(whole) & (under.sqrt() > 0.1**0.5 + 2.1 * math.sqrt(2) / 12)
+        assert bool(known[away].all())
+        assert torch.equal(torch.isnan(action(WIND.identity(dtype=F64), holed).values[0, 0]), mask)
+
+    def test_derivative_of_a_turn(self) -> None:
+        """At zero: the generator of the wind, -(x d/dy - y d/dx) u + (-v, u)."""
+        action, (field, x, y) = FieldAction(WIND, (False, False), regrid=True), self.field(32)
+        turned = lambda v: action(WIND.exp(v), field).values[:, 0]  # noqa: E731
+        slope = jacfwd(turned)(torch.zeros(1, dtype=F64))[..., 0]
+        u, v = wind(x, y)
+        du = (
+            torch.stack([torch.cos(x + 2 * y), -torch.sin(x) * y]),
+            torch.stack([2 * torch.cos(x + 2 * y), torch.cos(x)]),
+        )
+        exact = -(x * du[1] - y * du[0]) + torch.stack([-v, u])
+        inner = (slice(None), slice(2, -2), slice(2, -2))
+        assert float((slope - exact)[inner].abs().max()) < 3e-3
+        angles = torch.tensor([[0.1], [0.2]], dtype=F64)
+        assert_relative(
+            vmap(turned)(angles).nan_to_num(9.0), torch.stack([turned(a) for a in angles]).nan_to_num(9.0), 1e-12
+        )
 
 
 class TestDerivatives:
@@ -388,3 +479,23 @@ class TestBadInput:
             Field.on_box(rand(2, 1, 2, 8), [(0.0, 1.0)], [1.0, 0.0])
         with pytest.raises(ShapeError, match="periodic"):
             resample(block, block.grid, (True, True))
+        with pytest.raises(DomainError, match="low < high"):
+            Field.on_box(rand(2, 1, 8), [(0.0, math.inf)])
+        with pytest.raises(DomainError, match="increasing"):
+            Field.on_box(rand(2, 1, 8), [(0.0, 1.0)], math.nan)
+        for box, periodic in (([], True), ([(0.0, 1.0)], (True, False))):
+            with pytest.raises(ShapeError, match="a range for each axis"):
+                Field.on_box(rand(2, 1, 8), box, periodic=periodic)
+        with pytest.raises(DomainError, match="one of 5 times, got 5"):
+            block.slice(5)
+        with pytest.raises(ShapeError, match="one of 1 axes of space, got 2"):
+            resample(block, TestPlane.field(4)[0].grid)
+        with pytest.raises(ShapeError, match=r"broadcasts with \[2\], got \[3\]"):
+            resample(block, random_block(batch=3).grid)
+
+    def test_laws_that_draw_something_else(self) -> None:
+        action, block = FieldAction(KdVSymmetry()), random_block()
+        with pytest.raises(ShapeError, match="law: expected elements"):
+            augment(block, action, lambda count, generator: torch.ones(count, 3))
+        with pytest.raises(ShapeError, match=r"law: expected 2 elements, got \[5\]"):
+            augment(block, action, lambda count, generator: torch.zeros(5, 4))

@@ -10,7 +10,8 @@ from scipy import stats
 from torch import Tensor
 from torch.func import hessian, jacfwd, vmap
 
-from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements, seeded
+from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements, random_vectors, seeded
+from trivgeo._numerics import log_abs_det
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, SU, Affine, DirectProduct, Heisenberg, LieGroup, Similarity, Torus, Translation, U
 from trivgeo.groups import UnitaryGroup as Unitary
@@ -185,6 +186,48 @@ class TestUnitary:
 
 
 COMPACT = [Torus(3), SO(2), SO(3), SO(4), SU(2), SU(3), U(1), U(2), SO(3) ** 2, DirectProduct(Torus(1), SU(2))]
+
+
+class TestScores:
+    """Of exp v, without Jacobians, against the dense ones."""
+
+    @pytest.mark.parametrize(
+        "group",
+        [SO(3), SO(4), SO(5, scale=0.7), SU(2), SU(3), SU(4), U(3), SU(3) ** 2, DirectProduct(SO(4), Torus(1), SU(3))],
+        ids=repr,
+    )
+    def test_exp_with_score(self, group: LieGroup) -> None:
+        """Generic vectors, and others with eigenvalues that meet."""
+        v = random_vectors(group, 12, std=0.5)
+        v[0], v[1, 1:] = 0.0, 0.0
+        y, weight = random_vectors(group, 12, std=1.0, seed=1), rand(12, 1, low=0.1, high=2.0)
+        g, score = group.exp_with_score(v, y, weight)
+        slope = torch.func.grad(lambda u: log_abs_det(group.right_jacobian(u)).sum())(v)
+        dense = torch.linalg.solve(group.right_jacobian(v).mT, y - weight * slope)
+        assert_relative(score, dense, 1e-11)
+        assert_relative(g, group.exp(v), 1e-13)
+        mapped = torch.func.vmap(lambda v, y, w: group.exp_with_score(v, y, w)[1])(v, y, weight)
+        assert_relative(mapped, dense, 1e-9)  # with Jacobians
+        assert_relative(group.coadjoint(g, y), (group.Ad(g).mT @ y.unsqueeze(-1)).squeeze(-1), 1e-13)
+
+    def test_matrix_scale(self) -> None:
+        """Gradients are covectors."""
+        group = SO(4, scale=torch.randn(6, 6, generator=seeded(0)) + 3.0 * torch.eye(6))
+        v, y = random_vectors(group, 5, std=0.1), random_vectors(group, 5, std=1.0, seed=1)
+        slope = torch.func.grad(lambda u: log_abs_det(group.right_jacobian(u)).sum())(v)
+        g, score = group.exp_with_score(v, y)
+        assert_relative(score, torch.linalg.solve(group.right_jacobian(v).mT, y - slope), 1e-11)
+        assert_relative(group.coadjoint(g, y), (group.Ad(g).mT @ y.unsqueeze(-1)).squeeze(-1), 1e-12)
+
+    def test_other_rows_are_left_alone(self) -> None:
+        group = SU(3)
+        v = random_vectors(group, 3, std=0.5)
+        v[1, 0] = math.nan
+        g, score = group.exp_with_score(v, v)
+        assert torch.isfinite(score).all(-1).tolist() == [True, False, True]
+        assert_relative(g[::2], group.exp(v[::2]), 1e-13)
+        with pytest.raises(ShapeError, match="weight: expected"):
+            group.exp_with_score(v, v, torch.ones(3))
 
 
 class TestUniformLaw:

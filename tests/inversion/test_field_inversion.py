@@ -1,29 +1,30 @@
 """Fields restored by energies and by a learned score, and operators on grids that commute with their group."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.helpers import assert_relative, randn, random_elements, seeded
-from trivgeo.actions import Field, FieldAction, Grid
+from trivgeo.actions import Field, FieldAction
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import KdVSymmetry
 from trivgeo.inversion import (
     TIED,
-    AmortizedInverter,
     Descend,
     EquivariantOperator,
     FieldBackbone,
     FieldBox,
+    FieldComponents,
     FieldSpectrum,
     GradientDescent,
     Inverter,
-    LearnedScore,
+    LearnedInverter,
 )
 from trivgeo.pde import GaussianField, KdV, solve
-from trivgeo.sde import GeometricSchedule, RefiningStep
+from trivgeo.sde import GeometricSchedule
 
 F64 = torch.float64
 LENGTH, POINTS, HORIZON = 16.0, 32, 1.0
@@ -35,6 +36,10 @@ ACTION = FieldAction(GROUP)
 def clean(count: int, seed: int) -> Field:
     x = LENGTH * torch.arange(POINTS, dtype=F64) / POINTS
     return Field.on_box(LAW.sample(count, seeded(seed))(x).unsqueeze(-2), [(0.0, LENGTH)])
+
+
+def law(count: int, generator: torch.Generator) -> Tensor:
+    return GROUP.random(count, generator=generator, dtype=F64)
 
 
 def kdv(values: Tensor) -> Tensor:
@@ -73,7 +78,28 @@ class TestEnergies:
         rolled = field._replace(values=field.values.roll(5, -1))
         assert_relative(law(rolled), law(field), 1e-10)
 
+    def test_components_are_the_density_of_a_normal_law(self) -> None:
+        """With few and with many samples: a dense covariance, the variance in all other directions raised."""
+        for count in (12, 200):
+            samples, x = clean(count, 1), clean(5, 2)
+            law = FieldComponents(samples, weight=0.7, floor=0.05)
+            u, v = (f.values.flatten(1) for f in (samples, x))
+            values, vectors = torch.linalg.eigh(u.mT.cov())
+            least = (0.05**2 * u.square().mean()).expand_as(values)
+            covariance = vectors @ torch.diag(torch.maximum(values, least)) @ vectors.mT
+            away = v - u.mean(0)
+            exact = 0.7 / (2 * POINTS) * (away @ covariance.inverse() * away).sum(-1)
+            assert_relative(law(x), exact, 1e-8)
+        moved = ACTION(GROUP.exp(torch.tensor([0.0, 0.3, 0.0, 0.0], dtype=F64)), x)
+        assert_relative(law(moved), law(x) + 0.3**2, 1e-8)
+
     def test_bad_input(self) -> None:
+        with pytest.raises(ShapeError, match="at least 2 fields"):
+            FieldComponents(clean(1, 0))
+        with pytest.raises(ShapeError, match="expected fields of 32 values"):
+            FieldComponents(clean(3, 0))(Field.on_box(randn(1, 1, 8), [(0.0, LENGTH)]))
+        with pytest.raises(ConfigurationError, match="floor"):
+            FieldComponents(clean(3, 0), floor=0.0)
         with pytest.raises(ShapeError, match="at least 2 fields"):
             FieldSpectrum(FieldBox(clean(1, 0).grid), clean(1, 0).values)
         with pytest.raises(DomainError, match="share, got several"):
@@ -159,21 +185,29 @@ class TestBackbone:
         assert noise.shape == (6, 4)
         assert noise.dtype == F64
 
+    def test_is_chosen_and_kept_in_a_file(self, tmp_path: Path) -> None:
+        inverter = LearnedInverter(ACTION, energy(), seed=1)
+        inverter.fit(clean(64, 8), law, steps=3, batch_size=16, progress=False)
+        assert isinstance(inverter.backbone, FieldBackbone)
+        inverter.save(tmp_path / "fields.safetensors")
+        again = LearnedInverter.load(tmp_path / "fields.safetensors", ACTION, energy())
+        x = ACTION(random_elements(GROUP, 4, std=1.0, seed=9), clean(4, 10))
+        assert torch.equal(again(x, generator=seeded(1)).elements, inverter(x, generator=seeded(1)).elements)
+        assert float(again.backbone.spread.max()) > 0.1  # type: ignore[union-attr,operator]
+
+    def test_fields_that_nothing_is_known_of_when_moved(self) -> None:
+        group = GROUP.with_scale([1.0, 5.0, 1.0, 1.0])
+        with pytest.raises(DomainError, match="stay known when they are moved"):
+            LearnedInverter(FieldAction(group, regrid=True)).fit(
+                clean(8, 0), lambda n, g: group.random(n, generator=g, dtype=F64)
+            )
+
     @pytest.mark.slow
     def test_learned_inversion_finds_all_four_symmetries(self) -> None:
-        torch.manual_seed(0)
-        fields, generator = clean(256, 8), seeded(0)
-        take = lambda x, rows: Field(x.values[rows], Grid(*(leaf[rows] for leaf in x.grid)))  # noqa: E731
-        backbone = FieldBackbone(4, ACTION(random_elements(GROUP, 256, std=1.0), fields))
-        score = LearnedScore(ACTION, GeometricSchedule(0.02, 4.5), backbone)
-        optimizer = torch.optim.Adam(backbone.parameters(), 2e-3)
-        for _ in range(600):
-            loss = score.loss(take(fields, torch.randint(256, (96,), generator=generator)), generator)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        inverter = LearnedInverter(ACTION).fit(
+            clean(256, 8), law, steps=600, batch_size=96, seconds=None, progress=False
+        )
         g = random_elements(GROUP, 64, std=1.0, seed=9)
-        inverter = AmortizedInverter(score, steps=8, stepper=RefiningStep(), start="identity")
         found = inverter(ACTION(g, clean(64, 10)), generator=seeded(1)).best()
         error = GROUP.log(GROUP.compose(GROUP.inverse(g), found)).abs().mean(0)
         assert float(error.max()) < 0.05

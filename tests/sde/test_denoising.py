@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, rand, randn, seeded
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
+from trivgeo.groups import SE, SL, SO, SU, Affine, LieGroup, Translation
 from trivgeo.sde import (
     AncestralStep,
     DenoisingStep,
@@ -33,11 +33,42 @@ STEPS = [AncestralStep(), FlowStep(), RenoisingStep(), RefiningStep()]
 SAMPLERS = STEPS[:3]
 
 
+def assert_parts(group: LieGroup, number: int, order: int = 1) -> None:
+    """E[f T] = E[a f - grad f], which singles out the conditional mean; here with levels that differ."""
+    variance = rand(number, low=0.1, high=0.5)
+    sample = noise_with_target(group, variance, steps=3, order=order, generator=seeded(1))
+    a = group.algebra.trace_ad_like(sample.elements)
+    weights = randn(math.prod(group.element_shape), seed=5)
+    slope, value = grad_and_value(
+        group, lambda x: (x.flatten(-len(group.element_shape)) @ weights).sin(), sample.elements
+    )
+    terms = value.unsqueeze(-1) * (sample.target - a) + slope
+    z = terms.mean(0) / (terms.std(0) / math.sqrt(number))
+    assert float(z.abs().max()) < 4.5, z
+
+
 class TestNoise:
     def test_vector_groups(self) -> None:
         variance = rand(3, 5, low=0.1, high=2.0)
         sample = noise_with_target(Translation(2), variance, generator=seeded(0))
         assert_relative(sample.target, -sample.elements / variance.unsqueeze(-1), 1e-12)
+
+    @pytest.mark.parametrize("group", [SU(3), SO(4)], ids=repr)
+    def test_order_two(self, group: SO | SU) -> None:
+        r"""Brownian motion on matrices has :math:`E\,w = \exp(\tfrac12 \sigma^2 \sum e_i^2)`, a multiple of I here."""
+        variance = torch.full((20_000,), 0.5, dtype=torch.float64)
+        rate = 16.0 / 3.0 if isinstance(group, SU) else 3.0
+        errors = []
+        for order in (1, 2):
+            w = noise_with_target(group, variance, steps=2, order=order, generator=seeded(0)).elements
+            errors.append(
+                float(w.diagonal(dim1=1, dim2=2).reshape(len(w), -1, group.size)[:, 0].mean()) - math.exp(-0.25 * rate)
+            )
+        assert abs(errors[1]) < 0.006 < 0.5 * abs(errors[0]), errors
+
+    @pytest.mark.parametrize("group", [SU(3), SL(2), Affine(1)], ids=repr)
+    def test_target_of_order_two(self, group: LieGroup) -> None:
+        assert_parts(group, 8000, order=2)
 
     def test_every_row_has_its_level(self) -> None:
         variance = torch.tensor([0.01, 4.0], dtype=torch.float64).repeat(4000, 1)
@@ -46,18 +77,7 @@ class TestNoise:
 
     @pytest.mark.parametrize("group", [SO(3), affine_line(), SE(2), Affine(2, scale=0.5)], ids=repr)
     def test_integration_by_parts(self, group: LieGroup) -> None:
-        """E[f T] = E[a f - grad f], which singles out the conditional mean; here with levels that differ."""
-        number = 30_000 if group.dim <= 3 else 2_500
-        variance = rand(number, low=0.1, high=0.5)
-        sample = noise_with_target(group, variance, steps=3, generator=seeded(1))
-        a = group.algebra.trace_ad_like(sample.elements)
-        weights = randn(math.prod(group.element_shape), seed=5)
-        slope, value = grad_and_value(
-            group, lambda x: (x.flatten(-len(group.element_shape)) @ weights).sin(), sample.elements
-        )
-        terms = value.unsqueeze(-1) * (sample.target - a) + slope
-        z = terms.mean(0) / (terms.std(0) / math.sqrt(number))
-        assert float(z.abs().max()) < 4.5, z
+        assert_parts(group, 30_000 if group.dim <= 3 else 2_500)
 
     def test_modular_function(self) -> None:
         group = Affine(2, scale=0.5)

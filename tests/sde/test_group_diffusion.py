@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers import affine_line, seeded
-from trivgeo.errors import CheckpointError, ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.sde import (
     DiffusionTransport,
@@ -167,6 +167,9 @@ def test_bad_input() -> None:
         model.fit(SO(3).identity(1))
     with pytest.raises(NonFiniteError, match="train"):
         model.fit(torch.full((4, 3, 3), math.nan))
+    for wrong in (2.0 * SO(3).identity(4), -SO(3).identity(4), torch.zeros(4, 3, 3)):
+        with pytest.raises(DomainError, match=r"train: expected elements of SO\(3\), got 4 rows that are none"):
+            model.fit(wrong)
     with pytest.raises(ConfigurationError, match="minutes"):
         model.fit(SO(3).identity(4), minutes=0.0)
 

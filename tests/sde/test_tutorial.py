@@ -16,5 +16,7 @@ def test_group_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     found = runpy.run_path(str(script), run_name="__main__")
     for kind, value in found["scores"].items():
         assert found["uniform"] + 0.3 < value < 0.5, kind
+    assert abs(found["gap"]) < 0.2
+    assert float((found["sampled"].mean(0) - found["bearings"].mean(0)).abs().max()) < 0.15
     assert figure.stat().st_size > 0
     assert "motions: [3, 2, 3]" in capsys.readouterr().out

@@ -63,6 +63,7 @@ NUMBERS = [
     ("fit", "mnist/regulariser_affine", "model.init_args.penalty"),
     ("test", "affnist/hybrid", "model.init_args.inverter.init_args.proposals.init_args.steps"),
     ("test", "burgers/tied", "model.init_args.inverter.init_args.steps"),
+    ("test", "fields/vorticity", "model.init_args.fields"),
     ("test", "frames/score", "model.init_args.steps"),
     ("test", "generative/so4_flow", "model.init_args.model.init_args.minutes"),
     ("test", "heat/focal_calibrated", "model.init_args.inverter.init_args.initial"),

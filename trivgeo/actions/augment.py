@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from trivgeo.actions.field import Field, Grid
 from trivgeo.actions.field_action import FieldAction
 from trivgeo.checks import check_type
-from trivgeo.errors import DomainError
+from trivgeo.errors import DomainError, ShapeError
 
 __all__ = ["augment"]
 
@@ -50,7 +50,7 @@ def augment(
 
     Raises:
         ConfigurationError: the action is not one on fields.
-        ShapeError: the field does not fit it.
+        ShapeError: the field does not fit it, or the law draws no elements or other numbers of them.
         DomainError: hardly any element covers the grid.
     """
     check_type("action", action, FieldAction)
@@ -58,8 +58,12 @@ def augment(
     batch = action.batch_shape(u)
     result: Field | None = None
     for _ in range(_DRAWS):
-        g = law(max(1, batch.numel()), generator).to(u.values).reshape(*batch, *action.group.element_shape)
-        moved = action(g, u)
+        count = max(1, batch.numel())
+        g = law(count, generator)
+        action.group.check_elements(g, "law")
+        if action.group.batch_shape(g) != (count,):
+            raise ShapeError(f"law: expected {count} elements, got {list(action.group.batch_shape(g))}")
+        moved = action(g.to(u.values).reshape(*batch, *action.group.element_shape), u)
         if grid is not None:
             wanted = Grid(*(leaf.to(u.values).expand(*batch, *_own(leaf, action)) for leaf in grid))
             moved = action.resample(moved, wanted)

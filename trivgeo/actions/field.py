@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo._text import described
@@ -87,7 +87,7 @@ class Field(NamedTuple):
         values: Float[Tensor, "..."],
         box: Sequence[tuple[float, float]],
         times: float | Sequence[float] = 0.0,
-        periodic: bool = True,
+        periodic: bool | Sequence[bool] = True,
     ) -> Field:
         """Values on an equidistant grid that fills a box.
 
@@ -95,17 +95,22 @@ class Field(NamedTuple):
             values: ``[*batch, c, *n]`` at one time, ``[*batch, c, s, *n]`` at several.
             box: the range (low, high) of each x.
             times: the time, or the increasing times.
-            periodic: whether the upper end of each range, being the lower one again, is left out of the grid.
+            periodic: whether the upper end of each range, being the lower one again, is left out of the grid; one for
+                all axes, or one for each.
 
         Raises:
-            ShapeError: fewer dimensions than that, or not as many times.
-            DomainError: a range is empty, or times do not increase.
+            ShapeError: fewer dimensions than that, or not as many times; or not as many ranges as values of
+                ``periodic``.
+            DomainError: a range is empty or infinite, or times do not increase.
         """
         block = isinstance(times, Sequence)
         nodes = [float(t) for t in times] if isinstance(times, Sequence) else [float(times)]
-        if any(not low < high for low, high in box):
+        cyclic = list(periodic) if isinstance(periodic, Sequence) else [periodic] * len(box)
+        if not box or len(cyclic) != len(box):
+            raise ShapeError(f"box: expected a range for each axis of space, got {list(box)} and periodic {cyclic}")
+        if any(not -math.inf < low < high < math.inf for low, high in box):
             raise DomainError(f"box: expected ranges low < high, got {list(box)}")
-        if any(not a < b for a, b in itertools.pairwise(nodes)):
+        if not all(map(math.isfinite, nodes)) or any(not a < b for a, b in itertools.pairwise(nodes)):
             raise DomainError(f"times: expected increasing ones, got {nodes}")
         if values.ndim < len(box) + 1 + block or (block and values.shape[-len(box) - 1] != len(nodes)):
             wanted = f"[*batch, c, {len(nodes)}, *n]" if block else "[*batch, c, *n]"
@@ -113,7 +118,7 @@ class Field(NamedTuple):
         counts = values.shape[-len(box) :]
         if not block:
             values = values.unsqueeze(-len(box) - 1)
-        cells = [count if periodic else count - 1 for count in counts]
+        cells = [count if whole else count - 1 for count, whole in zip(counts, cyclic, strict=True)]
         if min(cells) < 1:
             raise ShapeError(f"values: expected at least 2 points along each axis, got {list(counts)}")
         steps = torch.diag(
@@ -134,8 +139,19 @@ class Field(NamedTuple):
         """The numbers of points along the axes of space."""
         return self.values.shape[-(self.grid.origin.shape[-1] - 1) :]
 
+    def take(self, rows: Int[Tensor, " m"] | Sequence[int]) -> Field:
+        """The fields of these numbers, along the first dimension of the batch."""
+        return Field(self.values[rows], Grid(*(leaf[rows] for leaf in self.grid)))
+
     def slice(self, index: int) -> Field:
-        """The field at one of its times."""
+        """The field at one of its times.
+
+        Raises:
+            DomainError: it has fewer.
+        """
+        times = self.values.shape[-1 - len(self.counts)]
+        if not -times <= index < times:
+            raise DomainError(f"index: expected that of one of {times} times, got {index}")
         values = self.values.movedim(-1 - len(self.counts), 0)[index].unsqueeze(-1 - len(self.counts))
         origin, steps = self.grid.origin.movedim(-2, 0)[index], self.grid.steps.movedim(-3, 0)[index]
         return Field(values, Grid(origin.unsqueeze(-2), steps.unsqueeze(-3)))
@@ -200,9 +216,20 @@ def resample(
         counts: numbers of points of the grid along its axes; default those of the field.
 
     Raises:
-        ShapeError: a number of axes that is not the field's, or fewer than four points on an axis that is not periodic.
+        ShapeError: a number of axes that is not the field's, batches that do not broadcast, or fewer than four points
+            on an axis that is not periodic.
     """
     counts = field.counts if counts is None else torch.Size(counts)
+    axes, of_grid, of_counts = len(field.counts), grid.origin.shape[-1] - 1, len(counts)
+    if not axes == of_grid == of_counts:
+        raise ShapeError(f"grid: expected one of {axes} axes of space, got {of_grid} and counts {list(counts)}")
+    try:
+        torch.broadcast_shapes(field.grid.origin.shape[:-2], grid.origin.shape[:-2])
+    except RuntimeError as error:
+        raise ShapeError(
+            f"grid: expected a batch that broadcasts with {list(field.grid.origin.shape[:-2])}, got "
+            f"{list(grid.origin.shape[:-2])}"
+        ) from error
     points = grid.points(*counts).flatten(-1 - len(counts), -2)
     values, covered = evaluate(field, points, grid.times, periodic)
     values = torch.where(covered.unsqueeze(-3), values, math.nan)
@@ -327,9 +354,9 @@ def _bases(position: Tensor, counts: Sequence[int], periodic: Sequence[bool]) ->
 
 
 def _used(bases: Sequence[Tensor], periodic: Sequence[bool]) -> list[Tensor]:
-    """One where a basis reads a node, zero elsewhere; periodic axes are read as a whole."""
+    """One where a basis reads a node by more than rounding, zero elsewhere; periodic axes are read as a whole."""
     return [
-        torch.ones_like(basis[..., :1]) if cyclic else (basis != 0).to(basis)
+        torch.ones_like(basis[..., :1]) if cyclic else (basis.abs() > tolerance(basis)).to(basis)
         for basis, cyclic in zip(bases, periodic, strict=True)
     ]
 

@@ -81,6 +81,7 @@ __all__ = [
 # elements, vectors and points are checked where they are made tensors of one dtype and device
 _OPERATIONS = (
     *("__call__", "identity", "exp", "log", "compose", "inverse", "retract", "perturb", "Ad", "log_modular", "has_log"),
+    *("coadjoint", "exp_with_score", "covector_to_natural", "covector_from_natural"),
     *("project", "left_jacobian", "right_jacobian", "is_valid", "jacobian", "log_abs_det_jacobian", "batch_shape"),
     *("ad", "bracket", "trace_ad_like", "to_natural", "from_natural", "operator_from_natural", "check_elements"),
 )

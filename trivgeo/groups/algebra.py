@@ -134,6 +134,17 @@ class LieAlgebra:
         area = (vectors * values.clamp(min=0.0).sqrt()) @ vectors.mT
         return Constant(third), Constant(area)
 
+    @cached_property
+    def noise_spread(self) -> tuple[Constant, Constant]:
+        r"""Eigenvalues and eigenvectors of :math:`B = M + M^T + S S^T`, see `noise_corrections`.
+
+        exp v with v normal of covariance :math:`\tau I + \tau^2 B` is Brownian motion at the time :math:`\tau`, to weak
+        order 2.
+        """
+        third, area = (x.value for x in self.noise_corrections)
+        values, vectors = torch.linalg.eigh(third + third.mT + area @ area.mT)
+        return Constant(values), Constant(vectors)
+
     def bracket(self, u: Float[Tensor, "*#batch n"], v: Float[Tensor, "*#batch n"]) -> Float[Tensor, "*batch n"]:
         """The bracket ``[u, v]``; batches broadcast.
 

@@ -177,6 +177,19 @@ class LieGroup(ABC):
         """phi_1(ad v) in the natural basis; subclasses write it out where that is cheaper."""
         return phi1_ad(self._natural_algebra, v)
 
+    def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        """Ad_g^T y; subclasses write it out where no matrix is needed for it."""
+        return (self._adjoint(g).mT @ y.unsqueeze(-1)).squeeze(-1)
+
+    def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """See `exp_with_score`; subclasses write it out where no Jacobian is needed for it."""
+        if self._natural_algebra.is_abelian:
+            return self._exp(v), gradient
+        # J^-T y by inv_ex: `solve` of torch 2.13 is wrong under some transforms
+        inverse = torch.linalg.inv_ex(self._left_jacobian(-v))[0]
+        slope = torch.func.grad(lambda u: log_abs_det(self._left_jacobian(-u)).sum())(v)
+        return self._exp(v), (inverse.mT @ (gradient - weight * slope).unsqueeze(-1)).squeeze(-1)
+
     def _project(self, g: Tensor) -> Tensor:
         """The element that ``g`` is meant to be; subclasses whose coordinates obey equations restore them."""
         return g
@@ -294,6 +307,54 @@ class LieGroup(ABC):
         coordinates v.
         """
         return self.left_jacobian(-self.check_vectors(v))
+
+    @final
+    def coadjoint(self, g: Tensor, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        r""":math:`\mathrm{Ad}_g^T y`: of a gradient at :math:`x g`, that of the same function as x moves; batches
+        broadcast.
+
+        :math:`(\mathrm{Ad}_g^T y) \cdot \eta = y \cdot \mathrm{Ad}_g \eta`, without the matrix on compact groups.
+        """
+        g, y = promoted(g=self.check_elements(g), y=self.check_vectors(y, "y"))
+        _check_broadcast(self.batch_shape(g), y.shape[:-1])
+        return self._evaluate(self._scaled_coadjoint, (len(self._element_shape), 1), (g, y))
+
+    @final
+    def _scaled_coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        return self._basis.covector_from_natural(self._coadjoint(g, self._basis.covector_to_natural(y)))
+
+    @final
+    def exp_with_score(
+        self, v: Float[Tensor, "*batch n"], gradient: Float[Tensor, "*batch n"], weight: Tensor | float = 1.0
+    ) -> tuple[Tensor, Float[Tensor, "*batch n"]]:
+        r"""exp v and, of a law of v with density p, the trivialized score there of the law of exp v.
+
+        .. math:: s = J_r(v)^{-T} \big(\nabla \log p(v) - \nabla \log |\det J_r(v)|\big)
+
+        is the gradient of the log-density for left Haar measure where exp is one to one. On compact groups it is found
+        without Jacobians, from one eigendecomposition of the matrix (Helgason 1984, chapter I, section 5).
+
+        Args:
+            v: algebra vectors.
+            gradient: of :math:`w \log p` at v.
+            weight: w, one number or ``[*batch, 1]``; the score comes with it.
+
+        Returns:
+            Elements ``[*batch, *element_shape]`` and :math:`w s`.
+
+        Raises:
+            ShapeError: the arguments do not fit each other.
+        """
+        v, gradient = promoted(v=self.check_vectors(v), gradient=self.check_vectors(gradient, "gradient"))
+        _check_broadcast(v.shape[:-1], gradient.shape[:-1])
+        v, gradient = torch.broadcast_tensors(v, gradient)
+        weight = torch.as_tensor(weight, dtype=v.dtype, device=v.device)
+        if weight.ndim and weight.shape[-1] != 1:
+            raise ShapeError(f"weight: expected a number or one for each vector, [*batch, 1], got {list(weight.shape)}")
+        element, score = self._exp_with_score(
+            self._basis.to_natural(v), self._basis.covector_to_natural(gradient), weight.reshape(weight.shape or (1,))
+        )
+        return element, self._basis.covector_from_natural(score)
 
     @final
     def project(self, g: Tensor) -> Tensor:

@@ -58,6 +58,20 @@ class Basis(Described):
         backward = self._backward.like(v)
         return v * backward if self._diagonal else v @ backward
 
+    def covector_to_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The natural components of a gradient, from those in this basis."""
+        if self.is_natural:
+            return y
+        backward = self._backward.like(y)
+        return y * backward if self._diagonal else y @ backward.mT
+
+    def covector_from_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The components of a gradient in this basis, from the natural ones."""
+        if self.is_natural:
+            return y
+        forward = self._forward.like(y)
+        return y * forward if self._diagonal else y @ forward.mT
+
     def operator_from_natural(self, m: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
         """The matrix of a linear map in this basis, from that in the natural one."""
         if self.is_natural:

@@ -14,6 +14,7 @@ from trivgeo._numerics import polynomial
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.groups._matrices import circular, identity_like, polar
+from trivgeo.groups._roots import exp_with_score, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup
@@ -89,6 +90,17 @@ class SO(MatrixGroup):
             return self._closed.adjoint(g)
         top, bottom = g[..., self._first, :], g[..., self._second, :]
         return top[..., self._first] * bottom[..., self._second] - top[..., self._second] * bottom[..., self._first]
+
+    def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        """Of the inverse, as the inner product is invariant."""
+        return self._coordinates(g.mT @ self._tangent(y) @ g)
+
+    def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        if is_differentiated(v) or is_differentiated(gradient):
+            return super()._exp_with_score(v, gradient, weight)
+        a, y = (self._tangent(x).to(torch.complex128) for x in (v, gradient))
+        element, score = exp_with_score(a, y, weight, is_real=True)
+        return element.real.to(v.dtype), self._coordinates(score.real).to(v.dtype)
 
     @property
     def is_compact(self) -> bool:

@@ -143,6 +143,18 @@ class DirectProduct(LieGroup):
     def _adjoint(self, g: Tensor) -> Tensor:
         return _block_diagonal(self._each(lambda group, x: _spread(group._adjoint(x)), self._split(g)))
 
+    def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        moved = self._each(lambda group, x, z: group._coadjoint(x, z), self._split(g), self._split_vector(y))
+        return torch.cat([part.flatten(-2) for part in moved], -1)
+
+    def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        elements, scores = [], []
+        for (group, _), x, y in zip(self._runs, self._split_vector(v), self._split_vector(gradient), strict=True):
+            element, score = group._exp_with_score(x, y, weight.unsqueeze(-2))
+            elements.append(element)
+            scores.append(score.flatten(-2))
+        return self._join(elements), torch.cat(scores, -1)
+
     def _left_jacobian(self, v: Tensor) -> Tensor:
         blocks = self._each(lambda group, x: _spread(group._left_jacobian(x)), self._split_vector(v))
         return _block_diagonal(blocks)

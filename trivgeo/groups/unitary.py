@@ -10,7 +10,6 @@ from typing import final
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from trivgeo._numerics import Constant, dense_exp, polynomial
 from trivgeo._random import normal
@@ -18,6 +17,7 @@ from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups._matrices.circular import circular
+from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 
@@ -133,7 +133,7 @@ class UnitaryGroup(LieGroup):
         cos, sin = delta.cos()[..., None, None], delta.sin()[..., None, None]
         a, b = g.double().unbind(-1)
         turned = torch.stack([cos * a + sin * b, cos * b - sin * a], -1)
-        if _is_differentiated(g):
+        if is_differentiated(g):
             log = _from_columns(self._kernel.log(_embedded(turned))[..., : self.size])
         else:
             log = _eigenvector_log(turned, gap > _LEAST_GAP)
@@ -142,7 +142,7 @@ class UnitaryGroup(LieGroup):
 
     def _cut(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The middle of the gap of the spectrum in which the logarithm is cut, less pi, and its width, ``[*batch]``."""
-        angles = torch.linalg.eigvals(_finite(g)).angle().sort(-1).values
+        angles = torch.linalg.eigvals(finite(g)).angle().sort(-1).values
         last = self._last(angles)
         n = self.size
         around = torch.cat([angles - 2.0 * math.pi, angles, angles + 2.0 * math.pi], -1)
@@ -159,6 +159,18 @@ class UnitaryGroup(LieGroup):
         product = matrix[..., :, None, :, None] * matrix.conj()[..., None, :, None, :]
         units = torch.complex(*self._units.like(g).unflatten(-1, (-1, 2)).unbind(-1))  # [d, n^2]
         return 0.5 * (units.conj() @ product.flatten(-4, -3).flatten(-2) @ units.mT).real
+
+    def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        """Of the inverse, as the inner product is invariant."""
+        columns = _embedded(self._inverse(g)) @ _columns(self._tangent(y))
+        return self._coordinates(_from_columns(_embedded(_from_columns(columns)) @ _columns(g)))
+
+    def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        if is_differentiated(v) or is_differentiated(gradient):
+            return super()._exp_with_score(v, gradient, weight)
+        a, y = (torch.complex(*self._tangent(x).double().unbind(-1)) for x in (v, gradient))
+        element, score = map(torch.view_as_real, exp_with_score(a, y, weight, is_real=False))
+        return element.to(v.dtype), self._coordinates(score).to(v.dtype)
 
     def _project(self, g: Tensor) -> Tensor:
         """The nearest unitary matrix, by Newton's iteration; NaN where none is near."""
@@ -255,24 +267,6 @@ class SU(UnitaryGroup):
         return torch.stack([cos * a + sin * b, cos * b - sin * a], -1)
 
 
-def _is_differentiated(x: Tensor) -> bool:
-    """Whether derivatives may be taken, or values cannot be looked at."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or (x.requires_grad and torch.is_grad_enabled())
-        or forward_ad.unpack_dual(x).tangent is not None
-        or x.is_meta
-    )
-
-
-def _finite(g: Tensor) -> Tensor:
-    """The complex matrices, in float64; those with NaN, of which LAPACK makes an error, replaced by the unit one."""
-    keep = torch.isfinite(g).flatten(-3).all(-1)[..., None, None]
-    eye = torch.eye(g.shape[-2], dtype=g.dtype, device=g.device)
-    return torch.complex(torch.where(keep, g[..., 0], eye).double(), torch.where(keep, g[..., 1], 0.0).double())
-
-
 def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
     """The principal logarithm of unitary matrices, NaN but where ``good``.
 
@@ -281,7 +275,7 @@ def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
     """
     good = good & torch.isfinite(g).flatten(-3).all(-1)
     eye = torch.eye(g.shape[-2], dtype=torch.complex128, device=g.device)
-    matrix = torch.where(good[..., None, None], _finite(g), eye)
+    matrix = torch.where(good[..., None, None], finite(g), eye)
     _, vectors = torch.linalg.eigh(1j * torch.linalg.inv_ex(eye + matrix)[0] @ (eye - matrix))
     angles = (vectors.conj() * (matrix @ vectors)).sum(-2).angle()
     log = (vectors * (1j * angles).unsqueeze(-2)) @ vectors.mH

@@ -18,7 +18,7 @@ from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, FunctionEnergy
 from trivgeo.inversion.equivariant import TestTimeEquivariant
 from trivgeo.inversion.equivariant_operator import EquivariantOperator
 from trivgeo.inversion.field_backbone import FieldBackbone
-from trivgeo.inversion.field_energy import FieldBox, FieldSpectrum
+from trivgeo.inversion.field_energy import FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.inversion.focal import FoCal, Optimise
 from trivgeo.inversion.frame import FramedEnergy
 from trivgeo.inversion.inverter import Inverter, Stage
@@ -72,6 +72,7 @@ __all__ = [
     "EquivariantOperator",
     "FieldBackbone",
     "FieldBox",
+    "FieldComponents",
     "FieldSpectrum",
     "FoCal",
     "FramedEnergy",

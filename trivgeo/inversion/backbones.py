@@ -362,8 +362,8 @@ def backbone_for(action: Action, x: Any) -> NoiseNetwork:
     """A backbone that suits an action and clean data of it.
 
     Images have an `ImageBackbone`, points, jets and clouds a `PointsBackbone`, solution operators an
-    `OperatorBackbone`; a `FieldBackbone` is made from examples. For
-    another kind of action register a function, or give a `LearnedInverter` a backbone.
+    `OperatorBackbone`, fields a `FieldBackbone`. For another kind of action register a function, or give a
+    `LearnedInverter` a backbone.
 
     ```python
     @backbone_for.register
@@ -372,15 +372,15 @@ def backbone_for(action: Action, x: Any) -> NoiseNetwork:
     ```
 
     Args:
-        action: on the data.
+        action: on the data; fields are moved with the scale of its group, to see how far they go.
         x: see `LearnedScore.noisy`.
 
     Raises:
         ConfigurationError: no function is registered for this kind of action.
     """
     raise ConfigurationError(
-        f"backbone: expected one for {type(action).__name__}; trivgeo knows those for images, points and the inputs of "
-        "solution operators of one x and one u"
+        f"backbone: expected one for {type(action).__name__}; trivgeo knows those for images, points, fields and "
+        "the inputs of solution operators of one x and one u"
     )
 
 

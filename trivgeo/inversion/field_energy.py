@@ -1,4 +1,4 @@
-"""Energies of fields: the grid of the training set, and the spectrum of its initial conditions."""
+"""Energies of fields: the grid of the training set, and the spectrum or the components of its initial conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trivgeo.checks import check_positive
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.inversion.energy import DataEnergy
 
-__all__ = ["FieldBox", "FieldSpectrum"]
+__all__ = ["FieldBox", "FieldComponents", "FieldSpectrum"]
 
 
 class FieldBox(DataEnergy):
@@ -89,6 +89,60 @@ class FieldSpectrum(DataEnergy):
         modes = _modes(x.values) - torch.view_as_complex(self._mean.like(x.values))
         squares = modes.real.square() + modes.imag.square()
         return self.box(x) + (squares * self._weights.like(x.values)).flatten(1).sum(-1)
+
+
+class FieldComponents(DataEnergy):
+    r"""The distance to the training grid, plus how unlikely the values are for a law with their mean and covariance.
+
+    .. math:: E = E_{box} + \frac{w}{2 N} \bigl(|z|^2 + |r|^2 / \epsilon^2\bigr),
+
+    with the N values split into the whitened coordinates z of the principal components whose standard deviation is
+    above :math:`\epsilon`, and the rest r; the counterpart of `GaussianInitialEnergy`. It sees where things are and how
+    they are turned, `FieldSpectrum` does not: it is for fields whose law is not the same everywhere.
+
+    Args:
+        samples: initial conditions of the training set, on one grid, with one batch dimension.
+        weight: w, positive.
+        floor: see `GaussianInitialEnergy`.
+
+    Raises:
+        ShapeError: fewer than two samples.
+        DomainError: they have different grids.
+        ConfigurationError: a number is not positive.
+    """
+
+    def __init__(self, samples: Field, weight: float = 1.0, floor: float = 0.01) -> None:
+        if samples.values.ndim < 4 or len(samples.values) < 2:
+            raise ShapeError(f"samples: expected at least 2 fields [m, c, s, *n], got {list(samples.values.shape)}")
+        self.box = FieldBox(samples.grid)
+        values = samples.values.double().flatten(1)
+        mean = values.mean(0)
+        epsilon = check_positive("floor", floor) * float(values.square().mean().sqrt())
+        # fewer samples than values: there are as many components at most
+        _, deviations, vectors = torch.linalg.svd(values - mean, full_matrices=False)
+        deviations = deviations / (len(values) - 1) ** 0.5
+        kept = deviations > epsilon
+        factor = (check_positive("weight", weight) / (2 * values.shape[-1])) ** 0.5
+        self._rest = factor / epsilon
+        self._mean = Constant(mean)
+        self._components = Constant(vectors[kept].mT)
+        # |z|^2 and what |r|^2 = |u|^2 - |coordinates|^2 has too much
+        self._weights = Constant((factor / deviations[kept]).square() - self._rest**2)
+
+    def __call__(self, x: Field) -> Float[Tensor, " batch"]:
+        """One energy for each field.
+
+        Raises:
+            ShapeError: the field has other numbers of points, or see `FieldBox`.
+        """
+        values = x.values.flatten(1)
+        mean = self._mean.like(values)
+        if values.shape[1:] != mean.shape:
+            raise ShapeError(f"x: expected fields of {mean.numel()} values, got {list(x.values.shape)}")
+        centred = values - mean
+        coordinates = centred @ self._components.like(values)
+        whitened = (coordinates.square() * self._weights.like(values)).sum(-1)
+        return self.box(x) + self._rest**2 * centred.square().sum(-1) + whitened
 
 
 def _modes(values: Tensor) -> Tensor:

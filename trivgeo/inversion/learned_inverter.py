@@ -226,14 +226,13 @@ class LearnedInverter(Inverter):
         some = clean(max(batch_size, 512), keyed(self.seed, 2)) if callable(clean) else clean
         check_batch(self.action, some)
         scale = spread_of(self.action.group, law, self.seed)
-        backbone = self.backbone
-        if backbone is None:
-            backbone = backbone_for(self.action, some)
+        action = self.action.with_scale(_WIDER * scale)
+        backbone = backbone_for(action, some) if self.backbone is None else self.backbone
         prepare = backbone.reduced if isinstance(backbone, NoiseNetwork) else None
         lowest = backbone.finest if isinstance(backbone, NoiseNetwork) else NoiseNetwork.finest
         schedule, time = noise_between(lowest, 1.0)
         score = LearnedScore(
-            self.action.with_scale(_WIDER * scale),
+            action,
             schedule,
             backbone,
             noise_steps=_FACTORS,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trivgeo._random import integers, permutation
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
-from trivgeo.errors import CheckpointError, ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde.group_network import GroupNetwork
@@ -28,6 +28,7 @@ KINDS = ("diffusion", "momentum", "flow")
 _NARROWEST = 0.0025  # the noise that stands for none, in units of the widest
 _MIXED = 8.0  # logarithm of what is left of the slowest mode of a compact group
 _ROWS = 4096  # for which laws are fitted
+_OFF = 0.01  # how far from an element the entries of one may be
 
 
 class GroupDiffusion(nn.Module):
@@ -125,23 +126,21 @@ class GroupDiffusion(nn.Module):
 
         Raises:
             ShapeError: the data are no batch of two elements or more.
-            NonFiniteError: they hold NaN or infinity, or what is no element.
+            NonFiniteError: they hold NaN or infinity.
+            DomainError: they are no elements of the group.
             ConfigurationError: a number is out of range.
         """
         from trivgeo.sde.training import NetworkLessons
         from trivgeo.sde.training import train as run
 
-        self._check(train, "train")
-        if len(train) < 2:
-            raise ShapeError(f"train: expected at least two elements, got {len(train)}")
+        data = self._checked(train.detach() if isinstance(train, Tensor) else train, "train")
+        if len(data) < 2:
+            raise ShapeError(f"train: expected at least two elements, got {len(data)}")
         check_count("steps", steps)
         check_positive("minutes", minutes)
         check_count("batch_size", batch_size)
         check_positive("learning_rate", learning_rate)
-        data = self.group.project(train.detach())
-        if not bool(torch.isfinite(data).all()):
-            raise NonFiniteError(f"train: expected elements of {self.group!r}, got rows that are near none")
-        self.to(train)
+        self.to(data)
         self.network.requires_grad_(True).train()
         self._adapt(data)
 
@@ -151,7 +150,7 @@ class GroupDiffusion(nn.Module):
         lessons = NetworkLessons(self.network, self.transport, learning_rate, self.seed)
         run(lessons, draw, steps, batch_size, 60.0 * minutes, folder, progress)
         self.network.load_state_dict(lessons.average.state_dict())
-        self.network.to(train).eval()
+        self.network.to(data).eval()
         self.lost = int(lessons.lost)
         return self
 
@@ -163,13 +162,13 @@ class GroupDiffusion(nn.Module):
         steps: int | None = None,
         tolerance: float = 1e-4,
     ) -> Tensor:
-        """Draw elements, ``[number, *element_shape]``, projected on the group.
+        """Draw elements, ``[number, *element_shape]``, projected on the group to the last digit.
 
         Args:
             number: how many.
             generator: the source of the noise, on the device of the model.
             steps: run so many steps of the stochastic process instead of the flow, whose law is that of `log_prob`; not
-                of kind "flow".
+                of kind "flow". Its noise mends errors of a network that was trained for a short time.
             tolerance: see `solve_adaptive`.
 
         Raises:
@@ -182,7 +181,8 @@ class GroupDiffusion(nn.Module):
             check_count("steps", steps)
         with torch.no_grad():
             start = law.sample(number, generator)
-            return self.group.project(transport.sample(self.network, start, generator, tolerance, steps))
+            found = transport.sample(self.network, start, generator, tolerance, steps)
+            return self.group.project(found.double()).to(found.dtype)
 
     def log_prob(
         self,
@@ -203,11 +203,12 @@ class GroupDiffusion(nn.Module):
         Raises:
             ShapeError: the elements are no batch of the group's.
             NonFiniteError: they hold NaN or infinity.
+            DomainError: they are no elements of the group.
             ConfigurationError: the model is not fitted.
         """
         transport, law = self.transport, self.law
         assert law is not None
-        self._check(g, "g")
+        g = self._checked(g, "g")
         if generator is None:
             generator = torch.Generator(g.device).manual_seed(0)
         like = next(self.network.parameters())
@@ -279,12 +280,20 @@ class GroupDiffusion(nn.Module):
         seen = self.transport.lesson(rows, generator).elements
         self.network.standardise(seen[torch.isfinite(seen.flatten(1)).all(-1)])
 
-    def _check(self, g: Tensor, name: str) -> None:
-        self.group.check_elements(g, name)
+    def _checked(self, g: Tensor, name: str) -> Tensor:
+        """The nearest elements, if they are near."""
+        g = self.group.check_elements(g, name)
         if len(self.group.batch_shape(g)) != 1:
             raise ShapeError(f"{name}: expected one batch dimension, got {list(self.group.batch_shape(g))}")
         if not bool(torch.isfinite(g).all()):
             raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
+        near = self.group.project(g)
+        periods = torch.tensor(self.group.fingerprint()["periods"]).reshape(self.group.element_shape).to(g)
+        off = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
+        wrong = ~(off.flatten(1).amax(-1) < _OFF) if len(g) else torch.zeros(0, dtype=torch.bool)
+        if bool(wrong.any()):
+            raise DomainError(f"{name}: expected elements of {self.group!r}, got {int(wrong.sum())} rows that are none")
+        return near
 
     @property
     def _log_volume(self) -> float:

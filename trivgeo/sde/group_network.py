@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
+from trivgeo.sde.gradient import trivialized_grad
 
 __all__ = ["GroupNetwork"]
 
@@ -20,11 +21,15 @@ _ENTRY_WAVES = (1.0, 2.0, 4.0)
 
 
 class GroupNetwork(nn.Module):
-    """Elements, levels in [0, 1] and, if it has any use for them, momenta, to vectors ``[*batch, dim]``.
+    r"""Elements, levels in [0, 1] and, if it has any use for them, momenta, to vectors ``[*batch, dim]``.
 
     An entry of an element that is periodic (an angle) enters as sines and cosines of its multiples, so that the network
     is a function on the group; another one, standardised, as itself and as sines and cosines. Then come residual blocks
     of two layers with layer normalisation and SiLU, to which the level is added. At first the output is zero.
+
+    Where the group is not abelian, the trivialized gradient :math:`\nabla_{\mathfrak g} \langle Y, g \rangle` of a
+    linear function of the entries is added, whose coefficients Y are an output too: what points from g to another
+    element is of that kind, to first order, with a Y that does not depend on g.
 
     Args:
         group: see `TrivializedSDE`.
@@ -53,8 +58,11 @@ class GroupNetwork(nn.Module):
         self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width, group.dim)
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
+        self.ambient = None if group.algebra.is_abelian else nn.Linear(width, math.prod(group.element_shape))
+        for layer in (self.last, self.ambient):
+            if layer is not None:
+                nn.init.zeros_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
     def standardise(self, g: Tensor) -> None:
         """Take mean and spread of the entries from elements ``[m, *element_shape]``."""
@@ -90,7 +98,12 @@ class GroupNetwork(nn.Module):
         hidden = self.first(torch.cat(features, -1))
         for block in self.blocks:
             hidden = block(hidden, embedded)
-        return self.last(nn.functional.silu(self.norm(hidden)))
+        hidden = nn.functional.silu(self.norm(hidden))
+        if self.ambient is None:
+            return self.last(hidden)
+        coefficients = self.ambient(hidden).reshape(g.shape)
+        rank = len(self.group.element_shape)
+        return self.last(hidden) + trivialized_grad(self.group, lambda x: (coefficients * x).flatten(-rank).sum(-1), g)
 
 
 class _Block(nn.Module):

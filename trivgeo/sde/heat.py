@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import singledispatch
 
 import torch
@@ -19,7 +20,7 @@ __all__ = ["HeatKernel", "heat_kernel"]
 _SWITCH = 3.0  # variance, in units of a turn of one radian, where images and harmonics both need few terms
 _IMAGES = 2
 _HARMONICS = 6
-_GRID = 400
+_GRID = 200
 
 
 class HeatKernel(Described, ABC):
@@ -120,9 +121,9 @@ class _Rotations(HeatKernel):
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """By inversion of the distribution function of the angle, on a grid, and an axis."""
         v = variance.double() * self._unit**2
-        last = (10.0 * v.sqrt()).clamp(max=self._cover * math.pi)
+        last = (7.0 * v.sqrt()).clamp(max=self._cover * math.pi)
         grid = last.unsqueeze(-1) * torch.linspace(0.0, 1.0, _GRID, dtype=v.dtype, device=v.device)
-        density = self._radial(grid, v.unsqueeze(-1))[0].exp() * (0.5 * grid).sin().square()
+        density = self._log_radial(grid, v.unsqueeze(-1)).exp() * (0.5 * grid).sin().square()
         cumulative = torch.cat([torch.zeros_like(grid[..., :1]), (density[..., 1:] + density[..., :-1]).cumsum(-1)], -1)
         cumulative = cumulative / cumulative[..., -1:]
         u = uniform((*variance.shape, 1), v, generator)
@@ -136,36 +137,55 @@ class _Rotations(HeatKernel):
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
         length = self._unit * self._group.log(w).double().norm(dim=-1)
-        return self._radial(length, self._unit**2 * variance.double())[0].to(w.dtype)
+        return self._log_radial(length, self._unit**2 * variance.double()).to(w.dtype)
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
         v = self._group.log(w).double()
         length = self._unit * v.norm(dim=-1)
-        slope = self._radial(length, self._unit**2 * variance.double())[1]
+        slope = self._slope(length, self._unit**2 * variance.double())
         return (self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype)
 
-    def _radial(self, angle: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """log k, and its derivative over the angle divided by the angle; both are even and smooth at zero."""
-        x = angle.clamp(1e-4, self._cover * math.pi - 1e-4)
-        few = v < _SWITCH
-        near, far = torch.where(few, v, 1.0).unsqueeze(-1), torch.where(few, _SWITCH, v).unsqueeze(-1)
-        number = torch.arange(-_IMAGES, _IMAGES + 1, dtype=v.dtype, device=v.device)
-        sign = 1.0 - 2.0 * (number.abs() % 2) if self._cover == 1 else torch.ones_like(number)
-        image = x.unsqueeze(-1) + 2.0 * math.pi * self._cover * number
-        # relative to the nearest image, so that nothing underflows
-        weight = sign * (-0.5 * (image.square() - x.unsqueeze(-1).square()) / near).exp()
-        total = (weight * image).sum(-1)
-        slope_near = (weight * (1.0 - image.square() / near)).sum(-1) / total
-        near = near.squeeze(-1)
+    def _log_radial(self, angle: Tensor, v: Tensor) -> Tensor:
+        """log k."""
+        x, few, near, far = self._inside(angle, v)
+        images = sum((weight * image for image, weight in self._images(x, near)), torch.zeros_like(x))
+        harmonics = sum((size * (order * x).sin() for order, size in self._harmonics(far)), torch.zeros_like(x))
         log_near = near / 8.0 + math.log(self._cover) + 0.5 * math.log(2.0 * math.pi) - 1.5 * near.log()
-        log_near = log_near - 0.5 * x.square() / near + total.log()
-        order = torch.arange(1, 2 * _HARMONICS, 2 if self._cover == 1 else 1, dtype=v.dtype, device=v.device) / 2.0
-        size = 2.0 * order * (-0.5 * (order.square() - 0.25) * far).exp()
-        wave = order * x.unsqueeze(-1)
-        sines = (size * wave.sin()).sum(-1)
-        slope_far = (size * order * wave.cos()).sum(-1) / sines
-        log = torch.where(few, log_near, sines.log()) - (0.5 * x).sin().log()
-        return log, (torch.where(few, slope_near, slope_far) - 0.5 / (0.5 * x).tan()) / x
+        log_near = log_near - 0.5 * x.square() / near
+        return torch.where(few, log_near, 0.0) + (torch.where(few, images, harmonics) / (0.5 * x).sin()).log()
+
+    def _slope(self, angle: Tensor, v: Tensor) -> Tensor:
+        """Its derivative over the angle divided by the angle; both are even and smooth at zero."""
+        x, few, near, far = self._inside(angle, v)
+        total = rise = sines = cosines = torch.zeros_like(x)
+        for image, weight in self._images(x, near):
+            total = total + weight * image
+            rise = rise + weight * (1.0 - image.square() / near)
+        for order, size in self._harmonics(far):
+            sines = sines + size * (order * x).sin()
+            cosines = cosines + size * order * (order * x).cos()
+        return (torch.where(few, rise / total, cosines / sines) - 0.5 / (0.5 * x).tan()) / x
+
+    def _inside(self, angle: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The angle away from the ends, whether images are taken, and the variances for these and for harmonics."""
+        few = v < _SWITCH
+        x = angle.clamp(1e-4, self._cover * math.pi - 1e-4)
+        return x, few, torch.where(few, v, 1.0), torch.where(few, _SWITCH, v)
+
+    # term by term, since sums over a short last dimension are slow
+
+    def _images(self, x: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images of an angle and their weights, relative to the nearest one, so that nothing underflows."""
+        square = x.square()
+        for number in range(-_IMAGES, _IMAGES + 1):
+            image = x + 2.0 * math.pi * self._cover * number
+            weight = (-0.5 * (image.square() - square) / v).exp()
+            yield image, -weight if self._cover == 1 and number % 2 else weight
+
+    def _harmonics(self, v: Tensor) -> Iterator[tuple[float, Tensor]]:
+        for twice in range(1, 2 * _HARMONICS, 2 if self._cover == 1 else 1):
+            order = 0.5 * twice
+            yield order, 2.0 * order * (-0.5 * (order**2 - 0.25) * v).exp()
 
 
 class _Product(HeatKernel):

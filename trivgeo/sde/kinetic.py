@@ -17,7 +17,6 @@ from trivgeo._text import described
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
-from trivgeo.sde.denoising import exponential_score
 from trivgeo.sde.likelihood import with_vectors
 from trivgeo.sde.process import Process, Stepper, StepState, TrivializedSDE
 from trivgeo.sde.schedule import ConstantSchedule
@@ -155,13 +154,12 @@ class KineticNoise:
         with_sum = among.sum(-1)
         a, b = with_sum.sum(-1, keepdim=True), with_end.sum(-1, keepdim=True)
         shares = ((a * with_end - b * with_sum) / (a - b * b)).to(t.dtype)
-        w, total = group.identity(*t.shape, dtype=t.dtype, device=t.device), torch.zeros_like(end)
-        for k in range(m):
-            v = h.unsqueeze(-1) * momenta[k]
-            x = group.exp(v)
-            score = exponential_score(group, v, slopes[k], h.unsqueeze(-1))
-            w = group.compose(w, x)
-            total = (group.Ad(x).mT @ total.unsqueeze(-1)).squeeze(-1) + shares[..., k : k + 1] * score
+        h = h.unsqueeze(-1)
+        x, scores = group.exp_with_score(h * torch.stack(momenta), torch.stack(slopes), h)
+        w, total = x[0], shares[..., :1] * scores[0]
+        for k in range(1, m):
+            w = group.compose(w, x[k])
+            total = group.coadjoint(x[k], total) + shares[..., k : k + 1] * scores[k]
         return KineticSample(w, end, total_end + total)
 
 

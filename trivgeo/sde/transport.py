@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.sde.adaptive import solve_adaptive
 from trivgeo.sde.denoising import noise_with_target
 from trivgeo.sde.flow import probability_flow
+from trivgeo.sde.heat import heat_kernel
 from trivgeo.sde.kinetic import KineticDiffusion, KineticNoise, KineticPoint, join_state, split_state
 from trivgeo.sde.likelihood import Divergence, ExactDivergence, flow_likelihood
 from trivgeo.sde.process import TrivializedSDE, solve
@@ -32,7 +35,8 @@ __all__ = ["DiffusionTransport", "FlowTransport", "Lesson", "MomentumTransport",
 Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Elements, levels ``[*batch]`` in [0, 1] and momenta (or none) to ``[*batch, dim]``."""
 
-_FEWEST, _MOST = 6, 32  # exponentials of one noise sample, where it is simulated
+_FEWEST, _MOST = 3, 32  # factors of one noise sample, where it is simulated
+_GRADES = 8  # of levels, each with its number of these
 
 
 class Lesson(NamedTuple):
@@ -110,7 +114,8 @@ class DiffusionTransport(Transport):
     r"""Noise of growing variance, and its score: the network is to tell the noise in units of its size, from g_t.
 
     The score is minus that over :math:`\sigma`; the loss :math:`\sigma^2 |s - T|^2`, at times that are uniform, is with
-    a geometric schedule that of the likelihood (Song et al. 2021b).
+    a geometric schedule that of the likelihood (Song et al. 2021b). Noise whose `heat_kernel` is not known is simulated
+    to weak order 2, see `noise_with_target`.
 
     Attributes:
         group: see `TrivializedSDE`, also for ``schedule``.
@@ -126,19 +131,26 @@ class DiffusionTransport(Transport):
         """At stratified times."""
         t = self.first + (1.0 - self.first) * stratified(len(clean), clean, generator)
         variance = self.schedule.variance(0.0, t)
-        noise = noise_with_target(self.group, variance, steps=self._parts, generator=generator)
-        target = -variance.sqrt().unsqueeze(-1) * noise.target
-        return Lesson(self.group.compose(clean, noise.elements), t, None, target)
+        simulated = heat_kernel(self.group) is None
+
+        def parts(level: float) -> int:
+            return self._parts(self.first + (1.0 - self.first) * level) if simulated else 1
+
+        noise = [
+            noise_with_target(self.group, variance[rows], steps=steps, order=2, generator=generator)
+            for rows, steps in graded(len(clean), parts)
+        ]
+        elements, targets, _ = (torch.cat(x) for x in zip(*noise, strict=True))
+        return Lesson(self.group.compose(clean, elements), t, None, -variance.sqrt().unsqueeze(-1) * targets)
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """At t = 1."""
         variance = torch.full((len(clean),), self.schedule.variance(0.0, 1.0)).to(clean)
-        noise = noise_with_target(self.group, variance, steps=_MOST, generator=generator)
+        noise = noise_with_target(self.group, variance, steps=self._parts(1.0), order=2, generator=generator)
         return self.group.compose(clean, noise.elements)
 
-    @property
-    def _parts(self) -> int:
-        return noise_parts(self.group, self.schedule.variance(0.0, 1.0))
+    def _parts(self, t: float) -> int:
+        return noise_parts(self.group, self.schedule.variance(0.0, t), _FEWEST)
 
     def score(self, network: Network) -> Callable[[Tensor, float], Tensor]:
         """The score of p_t as a function of element and time, for any process of this library."""
@@ -256,7 +268,15 @@ class MomentumTransport(Transport):
         """At stratified logarithms of the time."""
         level = stratified(len(clean), clean, generator)
         t = self.first * torch.exp(level * math.log(self.last / self.first))
-        w, momentum, target = self.noise.sample(t, generator)
+
+        def parts(level: float) -> int:
+            return self._parts(self.first * math.exp(level * math.log(self.last / self.first)))
+
+        samples = [
+            dataclasses.replace(self.noise, steps=steps).sample(t[rows], generator)
+            for rows, steps in graded(len(clean), parts)
+        ]
+        w, momentum, target = (torch.cat(x) for x in zip(*samples, strict=True))
         covariance, width = self._coefficients(t)
         g = self.group.retract(self.group.compose(clean, w), -covariance * momentum)
         return Lesson(g, level, momentum if self.sees_momentum else None, (target + momentum) * width / covariance)
@@ -339,6 +359,12 @@ class MomentumTransport(Transport):
             logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + moved)
         return torch.stack(logs).logsumexp(0) - math.log(self.draws)
 
+    def _parts(self, t: float) -> int:
+        """Of the noise at a time; one call where they do not matter."""
+        if self.group.algebra.is_abelian:
+            return self.noise.steps
+        return min(self.noise.steps, noise_parts(self.group, float(self.noise.moments(torch.tensor(t))[0])))
+
     @property
     def _first_covariance(self) -> float:
         return float(self.noise.moments(torch.tensor(self.first))[1])
@@ -349,15 +375,24 @@ class MomentumTransport(Transport):
         return covariance.to(t.dtype).unsqueeze(-1), (variance * given).sqrt().to(t.dtype).unsqueeze(-1)
 
 
-def noise_parts(group: LieGroup, variance: float) -> int:
+def noise_parts(group: LieGroup, variance: float, fewest: int = 6) -> int:
     """Exponentials of a noise sample: so many that each is of length two or less, mostly, where exp is one to one."""
-    return min(_MOST, max(_FEWEST, math.ceil(0.25 * group.dim * variance)))
+    return min(_MOST, max(fewest, math.ceil(0.25 * group.dim * variance)))
+
+
+def graded(number: int, parts: Callable[[float], int]) -> Iterator[tuple[slice, int]]:
+    """Rows of `stratified` levels that are made alike: how many parts the highest level of each grade asks for."""
+    grades = ((k, parts((k + 1) / _GRADES)) for k in range(_GRADES))
+    for steps, group in itertools.groupby(grades, lambda grade: grade[1]):
+        members = [k for k, _ in group]
+        rows = slice(number * members[0] // _GRADES, number * (members[-1] + 1) // _GRADES)
+        if rows.start < rows.stop:
+            yield rows, steps
 
 
 def stratified(number: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
-    """Uniform numbers in [0, 1), one in each of equal parts."""
-    parts = torch.arange(number, dtype=like.dtype, device=like.device) / number
-    return (parts + uniform((), like, generator)) % 1.0
+    """Increasing numbers in [0, 1], one in each of equal parts at the same place, each uniform over its part."""
+    return (torch.arange(number, dtype=like.dtype, device=like.device) + uniform((), like, generator)) / number
 
 
 def followed(flow: TrivializedSDE, start: Tensor, first: float, last: float, tolerance: float) -> Tensor:

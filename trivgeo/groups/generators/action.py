@@ -16,13 +16,20 @@ from trivgeo._numerics import Constant
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.groups._matrices import kernel, transform_points
 from trivgeo.groups.action import JetAction
+from trivgeo.groups.generators.carried import Carried
 from trivgeo.groups.generators.chart import Chart
 from trivgeo.groups.generators.fields import VectorFields
 from trivgeo.groups.generators.flow import extrapolated_flow
 from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generators.isotropy import Isotropy
+from trivgeo.groups.generators.sheets import Sheets
 from trivgeo.groups.generators.tower import Multiplier, ProjectiveBase, Tower
 
 __all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
+
+_STEP_SHARE = 0.01  # of the tolerance, what one step of an integrator may miss
+_ROUGH = 1e-4  # the same where the end is corrected
+_CORRECTED = 1e-2  # the largest correction, relative to one plus the size
 
 Flow = Callable[[Tensor, Tensor], Tensor]
 
@@ -32,17 +39,18 @@ class FlowSettings:
     """How closely flows without a closed form are followed.
 
     Attributes:
-        steps: extrapolated steps, of order 12, for each factor of an element.
+        steps: trials of extrapolated steps, of order 12 and controlled length, for each factor of an element.
         nodes: Gauss-Legendre nodes for each factor of an element.
-        tolerance: largest error estimate of one step, relative to 1 + |x|, of a point that counts as valid.
+        tolerance: largest error estimate of a factor, relative to 1 + |x|, of a point that counts as valid (in single
+            precision at least a hundred rounding errors).
 
     Raises:
         ConfigurationError: fewer than one step or node, or a tolerance that is not between 0 and 1.
     """
 
-    steps: int = 5
+    steps: int = 8
     nodes: int = 32
-    tolerance: float = 1e-5
+    tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
@@ -63,6 +71,9 @@ class Motion:
         settings: for coordinates that are integrated.
         prefixes: numbers of leading coordinates that points may have, apart from all.
         fill: values for the coordinates left out, ``[m]``.
+        isotropy: what corrects integrated coordinates, if any.
+        carried: coordinates over those with closed forms that need no integral, if any.
+        sheets: how far points may move, if the action is local for other reasons than poles.
     """
 
     fields: VectorFields
@@ -73,6 +84,14 @@ class Motion:
     settings: FlowSettings
     prefixes: tuple[int, ...]
     fill: Tensor
+    isotropy: Isotropy | None
+    carried: Carried | None = None
+    sheets: Sheets | None = None
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether no coordinate is integrated."""
+        return self.carried is not None or len(self.tower.solved()) == self.fields.dim
 
     @property
     def charted_fill(self) -> Tensor:
@@ -109,14 +128,15 @@ class GeneratedAction(JetAction):
         """How each coordinate of a flow is found, by name.
 
         ``"closed form"``: exact. ``"quadrature"``: from one integral along closed forms, exact to rounding but near
-        the edge of the domain. ``"integrated"``: in a fixed number of steps. ``"given"``: by the user.
+        the edge of the domain. ``"integrated"``: by steps of controlled length, whose end is corrected where the fields
+        that vanish at a point determine it. ``"given"``: by the user.
         """
 
     @abstractmethod
     def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
         """The estimated error of each image point, relative to one plus its size, NaN where there is no image.
 
-        It adds up the errors that the flows of the factors of g make. Zero (up to rounding) for closed forms. Points
+        It adds up the errors that the flows of the factors of g make. Rounding, or zero, for closed forms. Points
         where the error of a quadrature or of one step exceeds ``tolerance`` have no image.
         """
 
@@ -168,8 +188,8 @@ class FlowAction(GeneratedAction):
     r"""The action by flows, factor by factor: closed forms and quadratures as far as they go, numerical flows beyond.
 
     Points are ``[*batch, p, m]``, or the leading coordinates of points if the fields on these depend on them alone
-    (such as (x, t) of jets (x, t, u)). A point is NaN where a flow runs off to infinity, or where its error estimate
-    says that it cannot be trusted.
+    (such as (x, t) of jets (x, t, u)). A point is NaN where a flow runs off to infinity, where its error estimate says
+    that it cannot be trusted, or where it moves so far that its image could have another name (see `from_generators`).
 
     Args:
         group: see `GeneratedAction`.
@@ -186,6 +206,9 @@ class FlowAction(GeneratedAction):
         self._multipliers = [(each, Constant(each.constants)) for each in tower.multipliers]
         self._flow = motion.flow
         self._settings = motion.settings
+        self._isotropy = motion.isotropy
+        self._carried = motion.carried
+        self._sheets = motion.sheets
 
     @property
     def base_is_projective(self) -> bool:
@@ -198,6 +221,8 @@ class FlowAction(GeneratedAction):
     def flows(self) -> Mapping[str, str]:
         """Those of the tower; the rest is integrated, or given."""
         kinds = self._tower.kinds()
+        if self._carried is not None:
+            kinds = ["closed form"] * len(kinds)
         if self._flow is not None:
             kinds = [kind if kind == "closed form" else "given" for kind in kinds]
         return dict(zip(self._names, kinds, strict=True))
@@ -233,25 +258,60 @@ class FlowAction(GeneratedAction):
         if self._flow is None:
             closed |= {each.coordinate: self._multiplied(each, k, g, x) for each, k in self._multipliers}
             closed = {c: image for c, image in closed.items() if c < given}
+        if len(closed) < given and self._carried is not None and max(self._carried.below) < given:
+            above, error = self._carry(self._carried, closed, g, x)
+            y = torch.stack([(closed | above)[c] for c in range(given)], -1)
+            # a point has an image in all coordinates, or none
+            known = torch.isfinite(y).all(-1)
+            return torch.where(known.unsqueeze(-1), y, math.nan), error
         if len(closed) >= given:
             y = torch.stack([closed[c] for c in range(given)], -1)
             return y, torch.zeros_like(y[..., 0])
-        vectors, _ = self._generated.factors(g)
+        # among several names of one place, the one that the element's own one-parameter group leads to
+        vectors = self._generated.factors(g)[0] if self._sheets is None else [self._generated.vector(g)]
         batch = torch.broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
         valid = torch.isfinite(x).all(-1)
-        x = torch.where(valid.unsqueeze(-1), x, 0.0)
+        start = x = torch.where(valid.unsqueeze(-1), x, 0.0)
         error = x.new_zeros(batch)
         for v in vectors:
             known = torch.isfinite(v).all(-1, keepdim=True)
             x, alive, missed = self.follow(torch.where(known, v, 0.0), x, given)
             valid = valid & alive & known.squeeze(-1)
             error = error + missed
+        if self._sheets is not None:
+            valid = valid & self._sheets.holds(start[..., :given].detach(), x[..., :given].detach())
         y = torch.where(valid.unsqueeze(-1), x[..., :given], math.nan)
         if closed:
             y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(given)], -1)
             y = torch.where(valid.unsqueeze(-1), y, math.nan)
         return y, error
+
+    def _tolerance(self, x: Tensor) -> float:
+        return max(self._settings.tolerance, 100.0 * torch.finfo(x.dtype).eps)
+
+    def _carry(
+        self, carried: Carried, closed: Mapping[int, Tensor], g: Tensor, x: Tensor
+    ) -> tuple[dict[int, Tensor], Tensor]:
+        """The images of carried coordinates, NaN where a denominator is not positive, and their rounding error."""
+        group = self._generated
+        origin, shifts = carried.origin.like(x), carried.shifts.like(x)
+        here, there = x[..., carried.below], torch.stack([closed[c] for c in carried.below], -1)
+        inside = torch.isfinite(x).all(-1) & torch.isfinite(there).all(-1)
+        for (index, matrices), local in zip(self._bases, self._local, strict=True):
+            if local:
+                inside = inside & (matrices.denominator(g, x[..., index]) > 0)
+        some = inside.unsqueeze(-1)
+        here, there = torch.where(some, here, origin), torch.where(some, there, origin)
+        back, forth = group.exp_of((origin - there) @ shifts), group.exp_of((here - origin) @ shifts)
+        stays = group._compose(group._compose(back, g), forth)
+        # where g is not used, what it does must not spoil the gradients of others
+        stays = torch.where(some, stays, group.identity(dtype=x.dtype, device=x.device))
+        image = carried.move(group.vector(stays), torch.where(some, x[..., carried.above], 0.0))
+        image = torch.where(some, image, math.nan)
+        sizes = (1.0 + each.detach().abs().amax(-1) for each in (back, g, forth))
+        error = torch.finfo(x.dtype).eps * math.prod(sizes, start=torch.ones_like(x[..., 0]).detach())
+        return {c: image[..., position] for position, c in enumerate(carried.above)}, error
 
     def _multiplied(self, multiplier: Multiplier, constants: Constant, g: Tensor, x: Tensor) -> Tensor:
         """The image of such a coordinate; NaN where a denominator is not positive, and where it overflows."""
@@ -276,7 +336,7 @@ class FlowAction(GeneratedAction):
             y = self._flow(v, x)
             alive = torch.isfinite(y).all(-1)
             return torch.where(alive.unsqueeze(-1), y, 0.0), alive, torch.zeros_like(x[..., 0])
-        tolerance = max(self._settings.tolerance, 100.0 * torch.finfo(x.dtype).eps)
+        tolerance = self._tolerance(x)
         solved = set(self._tower.solved())
         trace = self._tower.flow(v.squeeze(-2), x, given)
         alive = trace.alive & (trace.error <= tolerance)
@@ -286,9 +346,19 @@ class FlowAction(GeneratedAction):
             def field(y: Tensor) -> Tensor:
                 return self._fields.combination(v, y)
 
-            y, inside, missed = extrapolated_flow(field, x, self._settings.steps, tolerance)
-            alive, error = alive & inside, error + missed
+            corrected = self._isotropy is not None and given in self._isotropy.counts
+            accuracy = max(_ROUGH, tolerance) if corrected else _STEP_SHARE * tolerance
+            y, inside, missed = extrapolated_flow(field, x, self._settings.steps, accuracy)
+            alive = alive & inside
             end = torch.stack([(end if c in solved else y)[..., c] for c in range(x.shape[-1])], -1)
+            if corrected and self._isotropy is not None:
+                end = torch.where(alive.unsqueeze(-1), end, x.detach())
+                end, moved, missed = self._isotropy.correct(v, x, end, given)
+                size = 1.0 + end.detach().abs().amax(-1)
+                alive = alive & (moved <= _CORRECTED * size)
+                missed = missed / size
+            error = error + missed
+            alive = alive & (error <= tolerance)
         # a point that has left must not make the gradients of others NaN in the next flow
         return torch.where(alive.unsqueeze(-1), end, x.detach()), alive, error
 

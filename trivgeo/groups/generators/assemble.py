@@ -97,7 +97,7 @@ def assemble(
     else:
         bases = [base.matrices for base in motion.tower.bases]
         matrices, blocks = _block_representation(semisimple, derivations[:r, :moved, :moved], bases, source, covers)
-    reductive = ReductiveGroup(semisimple, matrices, k, len(covers))
+    reductive = ReductiveGroup(semisimple, matrices, k, len(covers), principal=motion.sheets is not None)
     adjoint: SemisimpleAdjoint | None = None
     full: MatrixAdjoint | None = None
     if block is not None and faithful is not None:

@@ -20,6 +20,10 @@ from trivgeo.groups.generators.symbolic import require_sympy
 
 __all__ = ["SimpleBasis", "evaluation_basis", "simple_basis"]
 
+_ROUNDED = 10**6  # a larger denominator is that of a rounded number
+_SIMPLE = 1000  # the largest denominator of a number that is meant
+_DEPENDENT, _NOISE = 1e-9, 1e-10
+
 Coefficients = Mapping[Any, Fraction]
 
 
@@ -65,15 +69,37 @@ def simple_basis(vectors: Sequence[Sequence[Any]], variables: Sequence[Any]) -> 
         fields: list[tuple[Any, ...]] = [tuple(vector) for vector in vectors]
         mixing = torch.eye(n, dtype=torch.float64)
     else:
-        matrix, columns = reduced([row.get(key, Fraction(0)) for key in keys] for row in rows)
+        table = [[row.get(key, Fraction(0)) for key in keys] for row in rows]
+        matrix, columns = _reduced_decimals(table) or reduced(table)
         if len(matrix) < n:
             return None
         pivots = [keys[c] for c in columns]
-        mixing = torch.tensor([[float(row.get(p, 0)) for p in pivots] for row in rows], dtype=torch.float64)
+        mixing = torch.tensor([[float(row[c]) for c in columns] for row in table], dtype=torch.float64)
         rows = [{key: x for key, x in zip(keys, row, strict=True) if x} for row in matrix]
         fields = [_expressions(row, len(variables)) for row in rows]
     scales = [row[p] for row, p in zip(rows, pivots, strict=True)]
     return SimpleBasis(fields, mixing, _algebra(fields, variables, pivots, scales))
+
+
+def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fraction]], list[int]] | None:
+    """Reduced rows of numbers that were rounded: what is small beside the largest pivots is no pivot, but noise.
+
+    ``None`` if no number looks rounded, or the result is not rational.
+    """
+    n = len(table)
+    if len(table[0]) < n or max(x.denominator for row in table for x in row) <= _ROUNDED:
+        return None
+    a = torch.tensor([[float(x) for x in row] for row in table], dtype=torch.float64)
+    _, triangle, order = scipy.linalg.qr(a.numpy(), mode="economic", pivoting=True)
+    if abs(triangle[n - 1, n - 1]) <= _DEPENDENT * abs(triangle[0, 0]):
+        return None
+    columns = sorted(int(c) for c in order[:n])
+    rows = torch.linalg.solve(a[:, columns], a)
+    matrix = [[Fraction(x).limit_denominator(_SIMPLE) for x in row] for row in rows.tolist()]
+    exact = torch.tensor([[float(x) for x in row] for row in matrix], dtype=torch.float64)
+    if float((exact - rows).abs().max()) > _NOISE * (1.0 + float(rows.abs().max())):
+        return None
+    return matrix, columns
 
 
 def _terms(expression: Any, variables: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,17 +16,21 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.exact import RationalAlgebra
-from trivgeo.groups.generators.action import Flow, FlowSettings, Motion
+from trivgeo.groups.generators.action import Flow, FlowAction, FlowSettings, Motion
 from trivgeo.groups.generators.assemble import Source, assemble
 from trivgeo.groups.generators.basis import evaluation_basis, simple_basis
+from trivgeo.groups.generators.carried import find_carried
 from trivgeo.groups.generators.chart import straighten
-from trivgeo.groups.generators.fields import VectorFields, fit_brackets, sample_points, values_and_jacobians
+from trivgeo.groups.generators.fields import Formulas, VectorFields, fit_brackets, sample_points, values_and_jacobians
 from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.generators.reductive import check_homomorphism
+from trivgeo.groups.generators.sheets import Sheets, find_sheets, find_sheets_of_isotropy, is_single_valued
 from trivgeo.groups.generators.symbolic import (
     compile_expressions,
     require_sympy,
     substitute,
+    unknown_functions,
 )
 from trivgeo.groups.generators.tower import Tower, find_tower
 from trivgeo.groups.generators.trust import check_derivatives, check_flow
@@ -74,14 +79,22 @@ def from_generators(
     - In closed form: all coordinates if all fields are linear, affine, projective (:math:`a + B x + (c \cdot x) x`) or
       conformal for some quadratic form; else those coordinates that move so by themselves, such as (x, t) of heat, and
       those that are multiplied by (or to whose logarithm is added) a power of the denominators of these, such as u of
-      the wave equation.
-    - By one quadrature: coordinates u whose fields are affine in them, :math:`A(x) u + b(x)` with commuting A, over
-      coordinates x that are solved already: the fibre of every linear equation, Burgers, Schroedinger.
-    - Integrated in a fixed number of steps: what is left.
+      the wave equation, and those that move affinely over these, :math:`A(x) u + b(x)`, if the derivatives by x are
+      fields of the group: the fibre of most linear equations, Burgers, Schroedinger, Maxwell.
+    - By one quadrature: coordinates u whose fields are affine in them with commuting A, over others that are solved.
+    - Integrated: what is left. Where the fields that vanish at a point tell it from those nearby, Newton's method then
+      finds the digits, so that such images are as exact as closed forms.
 
     The latter two go factor by factor through the element, and points that cannot be trusted are NaN. For SymPy
     expressions, coordinates that would have to be integrated are first straightened where that is possible: S log S of
     Black-Scholes moves log S affinely.
+
+    Some actions are local because places have several names: a triangle of translations around the origin adds a full
+    turn to the angle of polar coordinates, and so do symmetries of u'' + u = 0 to t. No group acts so; then an element
+    moves points along its own one-parameter group, the image is NaN for points that move by a third of the step
+    between two names or farther, and `exp` is NaN for vectors that turn by half a turn or more (those of s with an
+    eigenvalue beyond :math:`i \pi`), which a matrix cannot tell from others. Wherever both sides have a value,
+    :math:`\exp(v).x` is the flow and :math:`(g h).x = g.(h.x)`.
 
     Args:
         fields: one vector field a generator, as a sequence, or by name. Each is a torch function from a point ``[m]``
@@ -103,8 +116,8 @@ def from_generators(
 
     Raises:
         AlgebraError: the fields are dependent, do not close under the bracket (the message names the bracket), have
-            derivatives that are not theirs (a field that detaches), move points along loops of a group whose cover is
-            not supported, or no split was found.
+            derivatives that are not theirs (a field that detaches), no split was found, or points have several names
+            that are no fixed step or factor apart in any coordinate (unless full turns of SL(2, R) tell them).
         ConfigurationError: an argument does not fit, the flow is not that of the fields, or SymPy is missing.
         ShapeError: a field returns the wrong shape.
     """
@@ -119,7 +132,8 @@ def from_generators(
     moved, symbolic, source = _source(given, symbolic, points, sampler, split)
     unmix = torch.linalg.inv(source.mixing)
     algebra = _in_basis(source.algebra, source.mixing, labels)
-    motion = _motion(moved, symbolic, points, None if flow is None else _OfSource(flow, Constant(unmix)), settings)
+    mixed_flow = None if flow is None else _OfSource(flow, Constant(unmix))
+    motion = _motion(moved, symbolic, source.algebra, points, mixed_flow, settings)
     faithful = None if motion.whole is None else motion.whole.matrices
     if representation is not None:
         matrices = representation.detach().to(device="cpu", dtype=torch.float64)
@@ -131,18 +145,52 @@ def from_generators(
         if int(torch.linalg.matrix_rank(matrices.flatten(1))) < algebra.dim:
             raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
         faithful = torch.einsum("ij,jab->iab", unmix, matrices)
+    charted = points if motion.chart is None else motion.chart.forward(points)
+    return _acting(algebra, source, faithful, motion, charted, representation is None).with_scale(scale)
+
+
+def _acting(
+    algebra: LieAlgebra, source: Source, faithful: Tensor | None, motion: Motion, points: Tensor, coverable: bool
+) -> GeneratedGroup:
+    """The group that acts by a motion: of matrices, of a cover, or locally.
+
+    Args:
+        algebra: see `assemble`.
+        source: see `assemble`.
+        faithful: see `assemble`.
+        motion: see `assemble`.
+        points: sample points, in the coordinates of `Motion.fields`.
+        coverable: whether the group may be a cover.
+    """
     plain = assemble(algebra, source, faithful, motion)
-    charted = points[:_LOOPED] if motion.chart is None else motion.chart.forward(points[:_LOOPED])
-    winding = find_winding(plain, source, motion, charted)
+    winding = find_winding(plain, source, motion, points[:_LOOPED])
+    integrated = motion.flow is None and not motion.is_solved
+    if winding.loop is None or (winding.covered and coverable):
+        group = plain if winding.loop is None else assemble(algebra, source, None, motion, covers=winding.ideals)
+        if not integrated or is_single_valued(group, FlowAction(group, motion), points):
+            return group
+    searches: list[Callable[[], Sheets | None]] = []
+    if integrated:
+        searches.append(partial(find_sheets, motion.fields, points))
+    if motion.isotropy is not None:
+        names = partial(find_sheets_of_isotropy, motion.fields, motion.isotropy, points)
+        searches += [names, partial(names, connected=False)]
+    for search in searches:
+        sheets = search()
+        if sheets is None:
+            continue
+        near = replace(motion, sheets=sheets)
+        group = assemble(algebra, source, faithful, near)
+        if is_single_valued(group, FlowAction(group, near), points):
+            return group
+    told = "coordinates in which names of one place are a fixed step apart"
     if winding.loop is None:
-        return plain.with_scale(scale)
-    if representation is not None or not winding.covered:
-        raise AlgebraError(
-            "expected an action of the group of matrices, got one of a cover: "
-            f"exp({describe(winding.loop @ unmix, labels)}) is the unit matrix, but its flow moves points. Only "
-            "universal covers of SL(2, R) are supported, without a representation"
-        )
-    return assemble(algebra, source, None, motion, scale, covers=winding.ideals)
+        raise AlgebraError(f"expected an action with (g h).x = g.(h.x), or {told}")
+    loop = describe(winding.loop @ torch.linalg.inv(source.mixing), algebra.names)
+    raise AlgebraError(
+        f"expected an action of the group of matrices, got one of a cover: exp({loop}) is the unit matrix, but its "
+        f"flow moves points. Only universal covers of SL(2, R) are supported, without a representation, and {told}"
+    )
 
 
 def _source(
@@ -222,7 +270,12 @@ class _Symbolic:
 
 
 def _motion(
-    fields: VectorFields, symbolic: _Symbolic | None, points: Tensor, flow: Flow | None, settings: FlowSettings
+    fields: VectorFields,
+    symbolic: _Symbolic | None,
+    algebra: LieAlgebra,
+    points: Tensor,
+    flow: Flow | None,
+    settings: FlowSettings,
 ) -> Motion:
     """How points move: by the user's flow, in the fields' own coordinates, or in a chart in which more is solved."""
     prefixes, fill = _closed_prefixes(fields, points), points[0]
@@ -230,18 +283,27 @@ def _motion(
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
     if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
         tower = Tower(fields, [], [], settings.nodes)
-    plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill)
-    if symbolic is None or flow is not None or len(tower.solved()) == fields.dim:
+    plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill, None)
+    if flow is not None or whole is not None:
         return plain
-    chart = straighten(symbolic.vectors, symbolic.symbols, points)
+    carried = find_carried(fields, points, tower.closed())
+    if carried is not None or len(tower.solved()) == fields.dim:
+        return replace(plain, carried=carried)
+    counts = (*prefixes, fields.dim)
+    corrected = replace(plain, isotropy=Isotropy(fields, algebra, points, counts))
+    chart = None if symbolic is None else straighten(symbolic.vectors, symbolic.symbols, points)
     if chart is None:
-        return plain
+        return corrected
     moved = _compiled(_Symbolic(chart.vectors, chart.symbols), fields.coordinates, fields.names)
-    tower = find_tower(moved, chart.forward(points), settings.nodes)
+    charted = chart.forward(points)
+    tower = find_tower(moved, charted, settings.nodes)
     if len(tower.solved()) <= len(plain.tower.solved()):
-        return plain
+        return corrected
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
-    return Motion(moved, tower, chart, whole, None, settings, prefixes, fill)
+    if whole is not None:
+        return Motion(moved, tower, chart, whole, None, settings, prefixes, fill, None)
+    isotropy, carried = Isotropy(moved, algebra, charted, counts), find_carried(moved, charted, tower.closed())
+    return Motion(moved, tower, chart, None, None, settings, prefixes, fill, isotropy, carried)
 
 
 def _labelled(fields: Sequence[Any] | Mapping[str, Any]) -> tuple[list[Any], tuple[str, ...]]:
@@ -283,12 +345,17 @@ def _compiled(symbolic: _Symbolic, coordinates: Sequence[str], labels: Sequence[
     sums = [
         sp.Add(*(c * vector[a] for c, vector in zip(coefficients, vectors, strict=True))) for a in range(len(symbols))
     ]
-    return VectorFields(
-        [_OfPoint(compile_expressions(vector, symbols)) for vector in vectors],
-        coordinates,
-        labels,
-        [compile_expressions([entry], [*coefficients, *symbols]) for entry in sums],
+    components = [entry for vector in vectors for entry in vector]
+    slopes = [sp.diff(entry, s) for entry in components for s in symbols]
+    writable = not unknown_functions(slopes) and not any(slope.has(sp.Derivative) for slope in slopes)
+    formulas = Formulas(
+        values=compile_expressions(components, symbols),
+        slopes=compile_expressions(slopes, symbols) if writable else None,
+        sums=compile_expressions(sums, [*coefficients, *symbols]),
+        each=[compile_expressions([entry], [*coefficients, *symbols]) for entry in sums],
     )
+    functions = [_OfPoint(compile_expressions(vector, symbols)) for vector in vectors]
+    return VectorFields(functions, coordinates, labels, formulas)
 
 
 @dataclass(frozen=True)

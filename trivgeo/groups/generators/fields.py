@@ -9,15 +9,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant
+from trivgeo._numerics import Constant, jvp_columns
 from trivgeo._random import uniform
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups.structure import describe
 
-__all__ = ["VectorFields", "fit_brackets", "sample_points", "values_and_jacobians"]
+__all__ = ["Formulas", "VectorFields", "fit_brackets", "sample_points", "values_and_jacobians"]
 
 _CLOSURE, _NOISE = 1e-8, 1e-12
 Field = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Formulas:
+    """Expressions of fields, compiled together: functions of tensors that broadcast, with results on the last axis.
+
+    Attributes:
+        values: of x_1, ..., x_m, the components field by field, n m numbers.
+        slopes: of x_1, ..., x_m, their derivatives, the coordinate fastest, n m m numbers; ``None`` if torch
+            lacks them.
+        sums: of v_1, ..., v_n, x_1, ..., x_m, the components of the sum of the v_i X_i, m numbers.
+        each: the same, component by component.
+    """
+
+    values: Callable[..., Tensor]
+    slopes: Callable[..., Tensor] | None
+    sums: Callable[..., Tensor]
+    each: Sequence[Callable[..., Tensor]]
 
 
 class VectorFields:
@@ -27,8 +45,7 @@ class VectorFields:
         functions: torch functions from points to tangents; each may take ``[*batch, m]`` or single points ``[m]``.
         coordinates: names of the coordinates.
         names: names of the fields.
-        combine: for each coordinate the function ``(v_1, ..., v_n, x_1, ..., x_m) -> sum_i v_i X_i(x)`` of tensors that
-            broadcast, ``[*batch, 1]``, where that is cheaper than the fields one by one.
+        formulas: compiled expressions of the fields, if they have some.
     """
 
     def __init__(
@@ -36,12 +53,12 @@ class VectorFields:
         functions: Sequence[Field],
         coordinates: Sequence[str],
         names: Sequence[str],
-        combine: Sequence[Callable[..., Tensor]] | None = None,
+        formulas: Formulas | None = None,
     ) -> None:
         self.coordinates = tuple(coordinates)
         self.names = tuple(names)
         self.dim = len(coordinates)
-        self._combine = combine
+        self._formulas = formulas
         self._weights: Constant | None = None
         self._functions = [_batched(f, self.dim, name) for f, name in zip(functions, names, strict=True)]
 
@@ -51,7 +68,7 @@ class VectorFields:
     def mixed(self, weights: Tensor) -> VectorFields:
         """The combinations ``weights X`` of these fields, ``[n, n]``."""
         result = copy.copy(self)
-        result._combine, result._weights = None, Constant(weights)
+        result._weights = Constant(weights)
         return result
 
     def sizes(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,19 +84,29 @@ class VectorFields:
 
     def __call__(self, x: Tensor) -> Tensor:
         """All fields at points ``[*batch, m]``: ``[*batch, n, m]``."""
-        values = torch.stack([f(x) for f in self._functions], -2)
+        if self._formulas is None:
+            values = torch.stack([f(x) for f in self._functions], -2)
+        else:
+            values = self._formulas.values(*x.unbind(-1)).unflatten(-1, (len(self), self.dim))
         return values if self._weights is None else self._weights.like(values) @ values
+
+    def slopes(self, x: Tensor) -> Tensor:
+        """Their derivatives at points ``[*batch, m]``: ``[*batch, n, m, m]``, derivatives last."""
+        shape = (len(self), self.dim)
+        if self._formulas is None or self._formulas.slopes is None or self._weights is not None:
+            return jvp_columns(lambda y: self(y).flatten(-2), x).unflatten(-2, shape)
+        return self._formulas.slopes(*x.unbind(-1)).unflatten(-1, (*shape, self.dim))
 
     def combination(self, v: Tensor, x: Tensor) -> Tensor:
         """The field of an algebra vector: v ``[*batch, n]``, x ``[*batch, m]``."""
-        if self._combine is None:
+        if self._formulas is None or self._weights is not None:
             return (v.unsqueeze(-1) * self(x)).sum(-2)
-        return torch.stack(self.components(v.unbind(-1), x.unbind(-1), range(self.dim)), -1)
+        return self._formulas.sums(*v.unbind(-1), *x.unbind(-1))
 
     def components(self, v: Sequence[Tensor], x: Sequence[Tensor], index: Sequence[int]) -> list[Tensor]:
         """Some coordinates of the field of an algebra vector, from coordinates of both that broadcast."""
-        if self._combine is not None:
-            values = [self._combine[c](*v, *x).squeeze(-1) for c in index]
+        if self._formulas is not None and self._weights is None:
+            values = [self._formulas.each[c](*v, *x).squeeze(-1) for c in index]
             return list(torch.broadcast_tensors(*values))
         whole = self(torch.stack(torch.broadcast_tensors(*x), -1))
         terms = [[w * whole[..., i, c] for i, w in enumerate(v)] for c in index]
@@ -149,9 +176,7 @@ def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Ten
 
 def values_and_jacobians(fields: VectorFields, points: Tensor) -> tuple[Tensor, Tensor]:
     """The fields ``[p, n, m]`` and their derivatives ``[p, n, m, m]``."""
-    axes = torch.eye(fields.dim, dtype=torch.float64).unsqueeze(1).expand(-1, len(points), -1).contiguous()
-    columns = [torch.func.jvp(fields, (points,), (axis,))[1] for axis in axes]
-    return fields(points), torch.stack(columns, -1)
+    return fields(points), fields.slopes(points)
 
 
 def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) -> Tensor:

@@ -51,7 +51,8 @@ class GeneratedGroup(LieGroup):
 
     The logarithm is NaN where the principal logarithm of the matrix does not exist (an eigenvalue is zero or negative)
     or is not in the algebra (a representation by Ad may wind further than the group), and where the derivation of the
-    torus and semisimple part has an eigenvalue :math:`2 \pi i k \ne 0` on the ideal.
+    torus and semisimple part has an eigenvalue :math:`2 \pi i k \ne 0` on the ideal. For actions that are local because
+    places have several names (see `from_generators`), `exp` has values for principal logarithms only.
 
     Groups from SymPy expressions, or from functions of modules, can be pickled.
 
@@ -85,6 +86,7 @@ class GeneratedGroup(LieGroup):
         unmix = torch.linalg.inv(frame.mixing)
         self._generators = Constant(frame.rows)
         self._lifts = Constant(frame.torus)
+        self._embedding = Constant(frame.embedding)
         self._from_core = Constant(frame.rows @ unmix)
         self._to_core = Constant(frame.mixing @ frame.embedding)
         self._motion = motion
@@ -137,6 +139,14 @@ class GeneratedGroup(LieGroup):
         # the torus commutes with the semisimple part, so that one vector holds it and the positive factor
         torus, ideal = (outer[:1], outer[1:]) if reductive.torus_dim else ([], outer)
         return [sum(torus, p @ rows), *([] if rotation is None else [rotation @ rows]), *ideal], matrix
+
+    def exp_of(self, v: Tensor) -> Tensor:
+        """The exponential of `vector`."""
+        return self.core._exp(v @ self._embedding.like(v))
+
+    def vector(self, g: Tensor) -> Tensor:
+        """The logarithm ``[*batch, dim]``, unscaled, in terms of the fields that move points."""
+        return self.core._log(g) @ self._generators.like(g)
 
     def outer_factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
         """As `factors`, without the semisimple part, of which the matrix is returned alone."""

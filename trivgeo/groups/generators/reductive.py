@@ -30,13 +30,17 @@ class ReductiveGroup(LieGroup):
             that are covers.
         torus: the dimension k.
         covers: how many, c.
+        principal: whether `exp` is NaN for vectors that are no principal logarithms: those with an eigenvalue whose
+            imaginary part exceeds pi, which a matrix cannot tell from others.
 
     Raises:
         AlgebraError: the matrices are not a representation.
         ConfigurationError: they are not faithful.
     """
 
-    def __init__(self, semisimple: LieAlgebra | None, matrices: Tensor, torus: int, covers: int = 0) -> None:
+    def __init__(
+        self, semisimple: LieAlgebra | None, matrices: Tensor, torus: int, covers: int = 0, principal: bool = False
+    ) -> None:
         r, size = len(matrices), matrices.shape[-1]
         flat = matrices.reshape(r, size * size)
         c = torch.zeros(r + torus, r + torus, r + torus, dtype=torch.float64)
@@ -46,7 +50,7 @@ class ReductiveGroup(LieGroup):
         if r and int(torch.linalg.matrix_rank(flat)) < r:
             raise ConfigurationError(f"expected a faithful representation, got rank below {r}")
         super().__init__(LieAlgebra(c, tolerance=1e-7), (size * size + covers + torus,))
-        self.covers = covers
+        self.covers, self._principal = covers, principal and r > 0
         self.semisimple_dim = r
         self.torus_dim = torus
         self.size = size
@@ -119,7 +123,12 @@ class ReductiveGroup(LieGroup):
     def _exp(self, v: Tensor) -> Tensor:
         y, sigma = v[..., : self.semisimple_dim], v[..., self.semisimple_dim :]
         angles = angle_of_exp(self._planes(self.matrix_of(y))) if self.covers else None
-        return self._join(self.exp_matrix(y), sigma, angles)
+        element = self._join(self.exp_matrix(y), sigma, angles)
+        if not self._principal:
+            return element
+        # eigenvalues refuse numbers that are not finite
+        turns = torch.linalg.eigvals(self.matrix_of(y.detach()).nan_to_num(0.0, 0.0, 0.0)).imag
+        return torch.where(turns.amax(-1, keepdim=True) < math.pi, element, math.nan)
 
     def _tangent(self, v: Tensor) -> Tensor:
         matrix = self.matrix_of(v[..., : self.semisimple_dim])

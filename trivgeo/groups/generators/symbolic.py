@@ -107,5 +107,6 @@ def unknown_functions(expressions: Sequence[Any]) -> set[str]:
 
 
 _TORCH_FUNCTIONS = (
-    "exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "atan2", "sqrt", "erf", "sign",
+    "exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "atan2", "asinh", "acosh",
+    "atanh", "sqrt", "erf", "sign",
 )  # fmt: skip

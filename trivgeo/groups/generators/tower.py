@@ -165,6 +165,10 @@ class Tower:
         """Positions of the coordinates that some stage solves."""
         return sorted((*_coordinates(self.bases), *_coordinates(self.blocks)))
 
+    def closed(self) -> tuple[int, ...]:
+        """Positions of the coordinates of the bases."""
+        return tuple(_coordinates(self.bases))
+
     def flow(self, v: Tensor, x: Tensor, count: int) -> Trace:
         """The flow of a field for unit time, for the leading ``count`` coordinates.
 

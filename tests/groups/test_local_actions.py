@@ -1,0 +1,268 @@
+"""Groups whose action is local: held against an ODE solver, NaN where a point could have another name, never wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+import torch
+from scipy.integrate import solve_ivp
+from torch import Tensor
+from torch.func import jacfwd, jacrev, vmap
+
+from tests.helpers import assert_relative, rand, randn
+from tests.symmetry.catalogue import CATALOGUE
+from trivgeo.errors import AlgebraError
+from trivgeo.groups import FlowSettings, GeneratedGroup, from_generators
+from trivgeo.symmetry import find_symmetries
+
+x, y, r, p, q = sp.symbols("x y r p q")
+Fields = Sequence[Sequence[Any]]
+
+# u'' + u = 0 in (x, y): sl(3), [L] Lie, Vorlesungen 1891
+OSCILLATOR = [
+    (1, 0),
+    (0, y),
+    (0, sp.sin(x)),
+    (0, sp.cos(x)),
+    (sp.sin(2 * x), y * sp.cos(2 * x)),
+    (sp.cos(2 * x), -y * sp.sin(2 * x)),
+    (y * sp.sin(x), y**2 * sp.cos(x)),
+    (y * sp.cos(x), -(y**2) * sp.sin(x)),
+]
+TRANSLATIONS, TURN, PLANE = [(1, 0), (0, 1)], [(-y, x)], [(x, 0), (y, 0), (0, x), (0, y)]
+PROJECTIVE = [(x * x, x * y), (x * y, y * y)]
+
+
+def in_coordinates(fields: Fields, new: Sequence[sp.Symbol], old: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Fields on (x, y) in other coordinates, of which x and y are functions."""
+    back = sp.Matrix(old).jacobian(new).inv().applyfunc(sp.simplify)
+    moved = (back * sp.Matrix(f).subs(dict(zip((x, y), old, strict=True)), simultaneous=True) for f in fields)
+    return [tuple(map(sp.simplify, entries)) for entries in moved]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    fields: Any
+    variables: tuple[sp.Symbol, ...] = (r, p)
+    low: float = 0.5
+    high: float = 1.1
+
+    def __str__(self) -> str:
+        return self.name
+
+    @cached_property
+    def group(self) -> GeneratedGroup:
+        return from_generators(self.fields, variables=self.variables, sampler=self.sample)
+
+    def sample(self, count: int) -> Tensor:
+        return rand(count, len(self.variables), seed=7, low=self.low, high=self.high)
+
+
+POLAR = [r * sp.cos(p), r * sp.sin(p)]
+ELLIPTIC = [sp.cosh(r) * sp.cos(p), sp.sinh(r) * sp.sin(p)]
+COT = sp.cos(r) / sp.sin(r)
+SPHERE = [(sp.sin(p), sp.cos(p) * COT), (-sp.cos(p), sp.sin(p) * COT), (0, 1)]  # colatitude and longitude
+CASES = [
+    Case("oscillator", OSCILLATOR, (x, y), -0.8, 0.8),
+    Case("sphere", SPHERE),
+    Case("euclidean, polar", in_coordinates(TRANSLATIONS + TURN, (r, p), POLAR)),
+    Case("translations, elliptic", in_coordinates(TRANSLATIONS, (r, p), ELLIPTIC), low=0.2),
+]
+BY_NAME = {case.name: case for case in CASES}
+
+
+def flow(case: Case, w: Tensor, start: Tensor) -> Tensor:
+    """The flow of sum w_i X_i for unit time by DOP853; NaN where it runs away."""
+    field = sp.lambdify(case.variables, [list(f) for f in case.fields], "numpy", cse=True)
+    weights = w.numpy()
+    far = lambda s, z: 1e4 - np.abs(z).max()  # noqa: E731
+    far.terminal = True  # type: ignore[attr-defined]
+
+    def slope(s: float, z: Any) -> Any:
+        return weights @ np.array(field(*z), dtype=float)
+
+    found = solve_ivp(slope, (0, 1), start.numpy(), method="DOP853", rtol=1e-12, atol=1e-13, events=far)
+    return torch.tensor(found.y[:, -1]) if found.status == 0 else torch.full_like(start, torch.nan)
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.param
+
+
+def test_flows(case: Case) -> None:
+    """exp(v).x is where the flow of v goes, or NaN; it is found for most."""
+    group, w, start = case.group, 0.35 * randn(8, len(case.fields), seed=1), case.sample(2)
+    image = group.action()(group.exp(w), start)
+    truth = torch.stack([torch.stack([flow(case, each, point) for point in start]) for each in w])
+    known, sane = torch.isfinite(image).all(-1), torch.isfinite(truth).all(-1)
+    assert not bool((known & ~sane).any())
+    assert_relative(image[known], truth[known], 1e-10)
+    assert float(known.double().mean()) > 0.75 * float(sane.double().mean())
+
+
+def test_laws(case: Case) -> None:
+    """Wherever both sides have a value, also where elements are large, (g h).x = g.(h.x)."""
+    group, start = case.group, case.sample(6)
+    w = torch.tensor([0.2, 0.5, 1.0], dtype=torch.float64)[:, None, None, None] * randn(2, 25, len(case.fields), seed=2)
+    g, h = group.exp(w).unbind(1)
+    action, product = group.action(), group.compose(g, h)
+    once, twice = action(product, start), action(g, action(h, start))
+    both = torch.isfinite(once).all(-1) & torch.isfinite(twice).all(-1)
+    assert_relative(once[both], twice[both], 1e-9)
+    assert float(both[0].double().mean()) > 0.5
+    assert_relative(action(group.identity(dtype=torch.float64), start), start, 1e-14)
+    assert_relative(group.compose(product, group.inverse(h))[:2], g[:2], 1e-9)
+    assert_relative(group.compose(group.exp(0.3 * w[0]), group.exp(0.7 * w[0])), group.exp(w[0]), 1e-11)
+
+
+@pytest.mark.parametrize("time", [-9.0, -4.0, 0.9, 2.0, 4.0, 7.0, 13.0])
+def test_long_turns(time: float) -> None:
+    """A quarter of a turn is told from five quarters: the value is that of the flow, or NaN."""
+    group, start = BY_NAME["oscillator"].group, torch.tensor([[0.3, 0.5]], dtype=torch.float64)
+    w = time * torch.eye(8, dtype=torch.float64)[0]
+    image = group.action()(group.exp(w), start)
+    expected = start + torch.tensor([time, 0.0], dtype=torch.float64)
+    assert bool(torch.isnan(image).all()) or torch.allclose(image, expected, rtol=0.0, atol=1e-11)
+    assert bool(torch.isnan(image).all()) == (abs(time) > 1.0)
+
+
+def test_around_the_origin() -> None:
+    """Three translations that multiply to the identity carry a point around the origin of polar coordinates."""
+    case = BY_NAME["euclidean, polar"]
+    group, action = case.group, case.group.action()
+    angles = torch.arange(4, dtype=torch.float64) * (2.0 * torch.pi / 3.0)
+    corners = 0.4 * torch.stack([angles.cos(), angles.sin()], -1)
+    at = torch.tensor([[0.4, 0.0]], dtype=torch.float64)
+    path = [at]
+    for before, after in itertools.pairwise(corners):
+        g = group.exp(torch.cat([after - before, torch.zeros(1, dtype=torch.float64)]))
+        at = action(g, at)
+        path.append(at)
+    # each third of a turn is where points have to stop; what has a value is right
+    assert bool(torch.isnan(path[-1]).any()) or abs(float(path[-1][0, 1]) - 2.0 * np.pi) < 1e-9
+    small = action(group.exp(torch.tensor([-0.1, 0.3, 0.0], dtype=torch.float64)), path[0])
+    assert_relative(small, torch.tensor([[0.3 * 2**0.5, np.pi / 4]], dtype=torch.float64), 1e-12)
+
+
+def test_derivatives() -> None:
+    """Of images that were integrated and corrected; and float32."""
+    case = BY_NAME["oscillator"]
+    w, start = 0.2 * randn(2, 8, seed=3), case.sample(1)
+    group = from_generators(case.fields, variables=case.variables, settings=FlowSettings(steps=2))
+    f = lambda w: group.action()(group.exp(w), start)  # noqa: E731
+    axis = 1e-4 * randn(8, seed=4)
+    expected = (8.0 * (f(w + axis) - f(w - axis)) - f(w + 2 * axis) + f(w - 2 * axis)) / 12.0
+    for mode in (jacfwd, jacrev):
+        assert_relative(vmap(mode(f))(w) @ axis, expected, 1e-8)
+    single = case.group.action()(case.group.exp(w.float()), start.float())
+    assert_relative(single.double(), f(w), 2e-4)
+
+
+@pytest.mark.slow
+def test_one_graph() -> None:
+    group, w, start = BY_NAME["oscillator"].group, 0.2 * randn(2, 8, seed=3), BY_NAME["oscillator"].sample(2)
+    f = lambda w: group.action()(group.exp(w), start)  # noqa: E731
+    assert_relative(torch.compile(f, fullgraph=True, backend="eager")(w), f(w), 1e-11)
+    torch._dynamo.reset()
+
+
+def test_accuracy() -> None:
+    """Projective maps of sheared coordinates are integrated and corrected, in those without the shear a closed form."""
+    fields = in_coordinates(TRANSLATIONS + PLANE + PROJECTIVE, (r, p), [r, p + sp.sin(r) / 2])
+    case = Case("sheared", fields)
+    group = case.group
+    assert set(group.action().flows.values()) == {"integrated"}
+    sheared = lambda z: torch.stack([z[..., 0], z[..., 1] + z[..., 0].sin() / 2], -1)  # noqa: E731
+    plain = from_generators(TRANSLATIONS + PLANE + PROJECTIVE, variables=(x, y))
+    w, start = 0.3 * randn(40, 8, seed=5), case.sample(5)
+    image = group.action()(group.exp(w), start)
+    truth = plain.action()(plain.exp(w), sheared(start))
+    known = torch.isfinite(image).all(-1)
+    assert_relative(sheared(image)[known], truth[known], 1e-11)
+    assert float(known.double().mean()) > 0.8
+
+
+def test_tangent_vectors() -> None:
+    """Projective maps of the plane move tangent vectors by their derivative: matrices that do not commute."""
+    old, tangent = sp.Matrix([x, y]), sp.Matrix([p, q])
+    fields = TRANSLATIONS + PLANE + PROJECTIVE
+    lifted = [(*f, *(sp.Matrix(f).jacobian(old) * tangent)) for f in fields]
+    group, plain = (from_generators(each, variables=v) for each, v in ((lifted, (x, y, p, q)), (fields, (x, y))))
+    assert set(group.action().flows.values()) == {"closed form"}
+    g, h = (plain.exp(0.15 * randn(20, 8, seed=seed)) for seed in (1, 2))
+    product = group.compose(group.exp(plain.log(g)), group.exp(plain.log(h)))
+    assert_relative(group.log(product), plain.log(plain.compose(g, h)), 1e-11)
+    start = rand(5, 4, seed=3)
+    image = group.action()(group.exp(plain.log(g)), start)
+    slopes = plain.action().jacobian(g, start[:, :2])
+    assert_relative(image[..., :2], plain.action()(g, start[:, :2]), 1e-12)
+    assert_relative(image[..., 2:], (slopes @ start[:, 2:, None]).squeeze(-1), 1e-11)
+
+
+@pytest.mark.slow
+def test_refusal() -> None:
+    """The longitude p as sinh(p): full turns are no fixed step there, nor a fixed factor."""
+    sphere = [[sp.sympify(f).subs({r: x, p: y}) for f in row] for row in SPHERE]
+    moved = in_coordinates(sphere, (r, q), [r, sp.asinh(q)])
+    with pytest.raises(AlgebraError, match=r"exp\(.*\) is the unit matrix"):
+        from_generators(moved, variables=(r, q), sampler=BY_NAME["sphere"].sample)
+
+
+# The long run: groups of the catalogue's equations in random bases ----------------------------------------------
+
+VALUES = {"n": 0.7, "k": 1.3, "w": 0.9, "nu": 0.3, "a": 0.4, "g": 1.4, "m": 0.6, "s": 0.8, "r": 0.2}
+SKEW = [
+    "free particle", "oscillator", "damped oscillator", "repeller", "third order, iterative", "Ermakov-Pinney",
+    "modified Emden", "product", "circles of radius one", "Chazy", "free particle, plane", "Toda, two particles",
+    "heat", "heat, plane", "Black-Scholes", "Kolmogorov", "Burgers", "KdV", "KdV, Schwarzian", "Harry Dym",
+    "diffusion, -4/3", "wave, plane", "wave, space", "Laplace, space", "Hamilton-Jacobi", "minimal surface",
+    "Monge-Ampere", "NLS, quintic", "Schroedinger", "gas, line, cubic", "gas, plane, monatomic", "Poisson",
+]  # fmt: skip
+
+
+def random_basis(n: int, seed: int) -> np.ndarray[Any, Any]:
+    """A matrix of condition 100, or one for n = 1."""
+    generator = np.random.default_rng(seed)
+    turns = [np.linalg.qr(generator.standard_normal((n, n)))[0] for _ in range(2)]
+    return turns[0] @ np.diag(np.geomspace(0.1, 10.0, n) if n > 1 else [1.0]) @ turns[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SKEW)
+def test_random_bases(name: str) -> None:
+    """Ten bases of condition 100 of each algebra: laws, and images that are those of the flows, to 1e-10."""
+    equation = next(each for each in CATALOGUE if each.name == name)
+    found = find_symmetries(equation.equations.split(";"))
+    values = {s: sp.Rational(str(VALUES[s.name])) for s in found.parameters}
+    fields = [tuple(sp.sympify(c).subs(values) for c in g.components) for g in found.generators]
+    n, variables = len(fields), tuple(found.variables)
+    for seed in range(10):
+        mixing = random_basis(n, seed)
+        decimals = sp.Matrix([[sp.Float(entry, 17) for entry in row] for row in mixing])
+        mixed = (decimals * sp.Matrix(fields)).tolist()
+        group = from_generators(mixed, variables=variables)
+        unmix = torch.tensor(np.linalg.inv(mixing))
+        c = torch.einsum("ai,bj,ijk,kc->abc", unmix, unmix, group.algebra.structure_constants, torch.tensor(mixing))
+        length = 0.3 / (c.abs().amax((1, 2)) / 2.0).clamp(min=1.0)
+        plain = length * randn(3, 4, n, seed=seed)
+        g, h, k = (group.exp(each @ unmix) for each in plain)
+        assert_relative(group.compose(group.compose(g, h), k), group.compose(g, group.compose(h, k)), 1e-10)
+        assert_relative(group.compose(g, group.inverse(g)), group.identity(4, dtype=torch.float64), 1e-10)
+        assert_relative(group.log(g), plain[0] @ unmix, 1e-9)
+        assert_relative(group.Ad(group.compose(g, h)), group.Ad(g) @ group.Ad(h), 1e-10)
+        start = rand(2, len(variables), seed=seed, low=0.3, high=1.0)
+        image = group.action()(g, start)
+        case = Case(name, fields, variables)
+        truth = torch.stack([torch.stack([flow(case, each, point) for point in start]) for each in plain[0]])
+        known = torch.isfinite(image).all(-1) & torch.isfinite(truth).all(-1)
+        assert_relative(image[known], truth[known], 1e-10)
+        assert float(known.double().mean()) >= 0.75 * float(torch.isfinite(truth).all(-1).double().mean())

@@ -1,0 +1,86 @@
+r"""Coordinates over others that have a closed form, moved without integrals: where the others do not move.
+
+Let the coordinates x move in closed form by themselves, with fields :math:`\partial_x` among those of the group, which
+leave the other coordinates u alone. Then :math:`\tau(x) = \exp((x - o) \cdot \partial_x)` carries (o, u) to (x, u),
+and :math:`k = \tau(g.x)^{-1} g\, \tau(x)` leaves o where it is. What g does to u at x, k does to u at o; and that is
+the flow of :math:`w = \log k` at a place that stays, whose field :math:`A_w(o) u + b_w(o)` has constant coefficients.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import Constant
+from trivgeo.groups._matrices import kernel, matvec
+from trivgeo.groups.generators.fields import VectorFields
+
+__all__ = ["Carried", "find_carried"]
+
+_EXACT = 1e-10
+_LARGEST = 6  # coordinates u
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The coordinates u over x.
+
+    Attributes:
+        below: positions of x.
+        above: positions of u.
+        origin: o, in the order of ``below``.
+        shifts: vectors whose fields are the derivatives by x, ``[len(below), n]``.
+        linear: the matrices A of the fields at o, ``[n, r, r]``.
+        shift: b of the fields at o, ``[n, r]``.
+    """
+
+    below: tuple[int, ...]
+    above: tuple[int, ...]
+    origin: Constant
+    shifts: Constant
+    linear: Constant
+    shift: Constant
+
+    def move(self, w: Tensor, u: Tensor) -> Tensor:
+        """``exp(w)`` on u at o: ``[*batch, n]``, ``[*batch, r]``; NaN where it overflows."""
+        matrix = torch.einsum("...i,iab->...ab", w, self.linear.like(w))
+        bound = 0.9 * math.log(torch.finfo(w.dtype).max)
+        fits = (matrix.detach().abs().sum((-2, -1)) < bound).unsqueeze(-1)
+        matrix, w = torch.where(fits.unsqueeze(-1), matrix, 0.0), torch.where(fits, w, 0.0)
+        both = kernel(len(self.above)).affine_exp(matrix, w @ self.shift.like(w))
+        return torch.where(fits, matvec(both[..., :-1], u) + both[..., -1], math.nan)
+
+
+def find_carried(fields: VectorFields, points: Tensor, below: tuple[int, ...]) -> Carried | None:
+    """The coordinates beside those ``below``, if all move affinely and the others are shifted by the group.
+
+    Args:
+        fields: the fields.
+        points: sample points, ``[p, m]``.
+        below: positions of coordinates that move in closed form by themselves.
+    """
+    m = fields.dim
+    above = tuple(c for c in range(m) if c not in below)
+    if not below or not above or len(above) > _LARGEST:
+        return None
+    values = fields(points)
+    table = values.permute(1, 0, 2).flatten(1)  # [n, p m]
+    units = torch.eye(m, dtype=torch.float64)[list(below)].repeat(1, len(points))
+    shifts = torch.linalg.lstsq(table.T, units.T, driver="gelsd").solution.T
+    size = shifts.abs() @ table.abs()
+    if bool(((shifts @ table - units).abs() > _EXACT * (1.0 + size)).any()):
+        return None
+    shifts = torch.where(shifts.abs() < _EXACT * shifts.abs().amax(-1, keepdim=True), 0.0, shifts)
+    places = points.clone()
+    places[:, list(above)] = 0.0
+    shift, linear = fields(places)[..., list(above)], fields.slopes(places)[..., list(above), :][..., list(above)]
+    affine = matvec(linear, points[:, None, list(above)]) + shift
+    goal = values[..., list(above)]
+    known = torch.isfinite(affine).all() and torch.isfinite(linear).all()
+    if not bool(known) or bool(((affine - goal).abs() > _EXACT * (1.0 + goal.abs().amax((0, 2))[:, None])).any()):
+        return None
+    origin = points[0][list(below)]
+    return Carried(below, above, Constant(origin), Constant(shifts), Constant(linear[0]), Constant(shift[0]))
