@@ -14,7 +14,6 @@ from trivgeo.symmetry.result import Symmetries
 # of each kind one or two; all others are left to the long run
 FAST = {
     "free particle",
-    "Bessel",
     "Ermakov",
     "any power of the slope",
     "Painleve I",
