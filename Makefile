@@ -8,7 +8,7 @@ RIGHT_TYPES := not BadInput and not Refus and not refuse and not compile and not
 # torch's own threads and pytest's workers share the cores
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: demo test test-all test-shapes lint bench docs release-check setup clean
+.PHONY: demo test test-all test-shapes lint bench docs tables release-check setup clean
 
 setup: $(STAMP)
 
@@ -46,9 +46,12 @@ bench: setup
 
 # the site, with the code of every page run; it needs no network
 docs: setup
+	$(TEST_ENV) $(BIN)/python -m mkdocs build --strict
+
+# the tables and pictures of the pages, which are kept beside them
+tables: setup
 	$(TEST_ENV) $(BIN)/python -m docs.tables
 	$(TEST_ENV) $(BIN)/python -m docs.figures
-	$(TEST_ENV) $(BIN)/python -m mkdocs build --strict
 
 # what would be published: built, looked at, and tried
 release-check: setup
