@@ -236,7 +236,7 @@ class TestCheckpoints:
     ) -> None:
         monkeypatch.setenv("TRIVGEO_CHECKPOINTS", str(tmp_path))
         save_checkpoint(VAE(DIGITS, hidden=(5,)), trained_path("vae"), {})
-        with caplog.at_level("INFO"):
+        with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
             loaded = load_checkpoint(VAE, "vae")
         assert not loaded.listed
         assert "not the file of the manifest but one trained again" in caplog.text

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import in_single, jvp, log_abs_det, on_cpu
+from trivgeo._numerics import in_single, jvp, log_abs_det
 from trivgeo._random import normal
 from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -57,10 +57,8 @@ class LieGroup(ABC):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check counts and dtype wherever a class makes identities; make constants on the CPU."""
+        """Check counts and dtype wherever a class makes identities."""
         super().__init_subclass__(**options)
-        if "__init__" in vars(cls):
-            cls.__init__ = on_cpu(cls.__init__)  # type: ignore[method-assign]
         if "identity" in vars(cls):
             cls.identity = _checked_batch(cls.identity)  # type: ignore[method-assign]
 
