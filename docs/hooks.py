@@ -13,6 +13,7 @@ from latex2mathml.converter import convert
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n", flags=re.MULTILINE)
 SCRIPT = re.compile(r"^<!-- script: (\S+) -->$", flags=re.MULTILINE)
+NOTHING = re.compile(r'<div class="highlight"><pre><span></span><code>\s*</code></pre></div>\n?')
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 
 
@@ -29,8 +30,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Formulas need no JavaScript and no network."""
-    return FORMULA.sub(formula, content)
+    """Formulas need no JavaScript and no network; a block that prints nothing has no output below it."""
+    return FORMULA.sub(formula, NOTHING.sub("", content))
 
 
 def formula(match: re.Match[str]) -> str:
