@@ -152,7 +152,7 @@ def fields() -> None:
             axis.loglog(list(results), errors, **{"marker": "o", "ms": 4, "label": label} | mark.get(label, {}))
         axis.set_xticks(list(results), [str(number) for number in results])
         axis.minorticks_off()
-        axis.set(title=title, xlim=(55, 600))
+        axis.set(title=title, xlim=(55, 1200))
     for axis in figure.axes[2:]:
         axis.set_xlabel("training fields")
     for axis in figure.axes[::2]:
