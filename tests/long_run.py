@@ -45,6 +45,8 @@ _LONG = (
     "groups/test_autodiff.py::test_under_vmap[*Projective*-logarithms]",
     "groups/test_autodiff.py::test_under_vmap[KdVSymmetry-logarithms]",
     "groups/test_catalogue.py::TestCompile::test_full_graph[SE(3)]",
+    "groups/test_catalogue.py::TestCompile::test_full_graph[DirectProduct*",
+    "groups/test_autodiff.py::TestCompile::test_full_graph[KdV from generators]",
     "groups/test_catalogue.py::TestCompile::test_full_graph[SO(4)]",
     "groups/test_catalogue.py::TestCompile::test_full_graph[Affine(2)]",
     "groups/test_catalogue.py::TestCompile::test_full_graph[GLPlus(2)]",

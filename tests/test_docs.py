@@ -26,6 +26,7 @@ HEAVY = {
     "howto/augment.md",
     "howto/classifier.md",
     "howto/export.md",
+    "howto/group.md",
     "howto/learned.md",
     "howto/lightning.md",
     "howto/own_task.md",
