@@ -809,6 +809,14 @@ class TestWinding:
 
 
 class TestInput:
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"fields": 3}, {"variables": None}, {"sampler": 3}, {"split": 5}, {"representation": "r"}, {"flow": 1}],
+    )
+    def test_other_kinds_are_refused(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))}: expected"):
+            from_generators(**{"fields": {"T": torch.ones_like}, "variables": 1, **wrong})
+
     def test_torch_fields_for_points_or_batches(self) -> None:
         single = [
             lambda p: torch.stack([-p[1], p[0]]),

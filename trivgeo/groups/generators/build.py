@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant, on_cpu
+from trivgeo._signatures import checked
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
@@ -46,6 +47,7 @@ Vectors = Sequence[int | str | Sequence[float]]
 
 
 @on_cpu
+@checked
 def from_generators(
     fields: Sequence[Any] | Mapping[str, Any],
     *,
