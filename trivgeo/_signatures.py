@@ -239,10 +239,7 @@ def _fits(hint: Any) -> Fits | None:
         )
     if origin in (collections.abc.Sequence, tuple, list):
         item = _fits(inner[0]) if inner else None
-        length = len(inner) if origin is tuple and Ellipsis not in inner else None
-        return lambda value: (
-            _is_sequence(value) and length in (None, len(value)) and (item is None or all(map(item, value)))
-        )
+        return lambda value: _is_sequence(value) and (item is None or all(map(item, value)))
     if origin is collections.abc.Callable or hint is collections.abc.Callable:
         return callable
     kind = hint if origin is None else origin

@@ -69,14 +69,15 @@ def _slope(x: Tensor) -> Tensor:
     return torch.where(small, near * polynomial(near * near, _SLOPE_SERIES), 0.5 / (0.5 * far).tan() - 1.0 / far)
 
 
-def is_differentiated(x: Tensor) -> bool:
+def is_differentiated(*arguments: Tensor) -> bool:
     """Whether derivatives may be taken, or values cannot be looked at: then eigenvectors are of no use."""
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
-        or (x.requires_grad and torch.is_grad_enabled())
-        or forward_ad.unpack_dual(x).tangent is not None
-        or x.is_meta
+        or any(
+            (x.requires_grad and torch.is_grad_enabled()) or forward_ad.unpack_dual(x).tangent is not None or x.is_meta
+            for x in arguments
+        )
     )
 
 

@@ -96,7 +96,7 @@ class SO(MatrixGroup):
         return self._coordinates(g.mT @ self._tangent(y) @ g)
 
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        if is_differentiated(v) or is_differentiated(gradient):
+        if is_differentiated(v, gradient):
             return super()._exp_with_score(v, gradient, weight)
         a, y = (self._tangent(x).to(torch.complex128) for x in (v, gradient))
         element, score = exp_with_score(a, y, weight, is_real=True)

@@ -166,7 +166,7 @@ class UnitaryGroup(LieGroup):
         return self._coordinates(_from_columns(_embedded(_from_columns(columns)) @ _columns(g)))
 
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        if is_differentiated(v) or is_differentiated(gradient):
+        if is_differentiated(v, gradient):
             return super()._exp_with_score(v, gradient, weight)
         a, y = (torch.complex(*self._tangent(x).double().unbind(-1)) for x in (v, gradient))
         element, score = map(torch.view_as_real, exp_with_score(a, y, weight, is_real=False))

@@ -290,7 +290,7 @@ class GroupDiffusion(nn.Module):
         near = self.group.project(g)
         periods = torch.tensor(self.group.fingerprint()["periods"]).reshape(self.group.element_shape).to(g)
         off = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
-        wrong = ~(off.flatten(1).amax(-1) < _OFF) if len(g) else torch.zeros(0, dtype=torch.bool)
+        wrong = ~(off.flatten(1).amax(-1) < _OFF)
         if bool(wrong.any()):
             raise DomainError(f"{name}: expected elements of {self.group!r}, got {int(wrong.sum())} rows that are none")
         return near
