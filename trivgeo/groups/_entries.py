@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -62,6 +62,7 @@ class _Writer:
         self.lists: dict[Node, list[Entries]] = {}  # of operators with several results
         self.wholes: dict[Node, Node] = {}
         self.values: dict[tuple[Any, str], torch.Tensor] = {}
+        self.indices: dict[Node, torch.Tensor] = {}  # small integer constants, by their values
         tensors = [n for n in graph.find_nodes(op="placeholder") if _is_tensor(n)]
         self.mode: Any = tensors[0].meta["val"].fake_mode if tensors else None
         self.sized = next(((n, d) for n in tensors if (d := _batch_dim(n)) is not None), None)
@@ -84,6 +85,7 @@ class _Writer:
         if node.target is operator.getitem and node.args[0] in self.lists:
             self.entries[node] = self.lists[node.args[0]][node.args[1]]
             return
+        self.note_index(node)
         rule = _RULES.get(node.target)
         if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
             rule = _pointwise
@@ -97,6 +99,14 @@ class _Writer:
             self.lists[node] = written
         else:
             self.entries[node] = np.asarray(written, dtype=object).reshape(_shape(node))  # not a bare node for []
+
+    def note_index(self, node: Node) -> None:
+        """Keep the value of a node that is computed from integers alone: tables of indices are, and need no batch."""
+        value = node.meta["val"]
+        known = node.target in _TABLES or (node.all_input_nodes and all(x in self.indices for x in node.all_input_nodes))
+        if known and isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.numel() <= _LARGEST:
+            args, kwargs = _map((node.args, dict(node.kwargs)), self.indices.__getitem__)
+            self.indices[node] = node.target(*args, **kwargs).cpu()
 
     def take_whole(self, node: Node) -> None:
         """Let a node read whole tensors."""
@@ -298,6 +308,33 @@ def _scatter(w: _Writer, node: Node) -> Entries | None:
     return result
 
 
+def _index(w: _Writer, node: Node) -> Entries | None:
+    """Entries by tables of indices."""
+    where = _places(w, *node.args[:2])
+    return None if where is None else w.get(node.args[0])[where]
+
+
+def _index_put(w: _Writer, node: Node) -> Entries | None:
+    """Entries added to, or put in the place of, those of tables of indices."""
+    x, _, source, accumulate = _arguments(node, None, None, None, False)
+    where = _places(w, *node.args[:2])
+    if where is None:
+        return None
+    result = np.broadcast_to(w.get(x), _shape(node)).copy()
+    flat = np.arange(result.size).reshape(result.shape)[where]
+    for at, entry in zip(flat.flat, np.broadcast_to(w.get(source), flat.shape).flat, strict=True):
+        result.flat[at] = w.entry(aten.add.Tensor, (result.flat[at], entry), {}) if accumulate else entry
+    return result
+
+
+def _places(w: _Writer, x: Node, tables: Sequence[Node | None]) -> tuple[Any, ...] | None:
+    """Known indices, as those of an array of entries."""
+    batch = _batch_dim(x)
+    if any(t is not None and (t not in w.indices or dim == batch) for dim, t in enumerate(tables)):
+        return None
+    return tuple(slice(None) if t is None else w.indices[t].numpy() for t in tables)
+
+
 def _full(w: _Writer, node: Node) -> Entries:
     return np.full(_shape(node), w.new(node.target, [], node.args[1], **node.kwargs), dtype=object)
 
@@ -373,6 +410,7 @@ def _minor(w: _Writer, a: Entries, b: Entries, c: Entries, d: Entries) -> Entrie
 
 
 Rule = Callable[[_Writer, Node], "Entries | list[Entries] | None"]
+_TABLES = (torch.ops.prims.iota.default, aten.full.default)  # what makes integers of nothing
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default), _same),
     **dict.fromkeys(
@@ -397,6 +435,8 @@ _RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default), _parts),
     aten.diagonal.default: _diagonal,
     **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _scatter),
+    **dict.fromkeys((aten.index.Tensor, aten._unsafe_index.Tensor), _index),
+    **dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default), _index_put),
     aten.full.default: _full,
     aten.sum.dim_IntList: _fold(aten.add.Tensor),
     aten.mean.dim: _mean,

@@ -25,7 +25,11 @@ Key = tuple[Any, ...]
 _THRESHOLD = 1000
 _MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
 _OPTIONS = {
-    "max_fusion_size": 4096,  # all nodes of an operation in one loop
+    # all nodes of an operation in one loop, also those that read nothing in common (constants, entries copied)
+    "max_fusion_size": 4096,
+    "cpp.max_horizontal_fusion_size": 4096,
+    "aggressive_fusion": True,
+    "score_fusion_memory_threshold": 0,
     "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
     "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
 }
