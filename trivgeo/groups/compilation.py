@@ -30,6 +30,7 @@ _OPTIONS = {
     "cpp.max_horizontal_fusion_size": 4096,
     "aggressive_fusion": True,
     "score_fusion_memory_threshold": 0,
+    "max_fusion_buffer_group_pairwise_attempts": 1,  # neighbours; all pairs would be tried
     "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
     "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
 }

@@ -1,14 +1,15 @@
 r"""3 x 3 matrices: determinants and inverses by cross products, functions by one real eigenvalue and its projection.
 
-Of the eigenvalues of a matrix B of trace zero, the roots of :math:`z^3 = 3 p z + 2 q`, one is real and no closer to the
-other two than these are spread, whatever they are: x, of the sign of q. Its projection P and the rest
-:math:`N = B (I - P) + \tfrac{x}{2} (I - P)`, for which :math:`N^2 = s (I - P)`, give any function of the matrix,
+Of the eigenvalues of a matrix B of trace zero, the roots of :math:`z^3 = 3 p z + 2 q`, one is real and about as far from
+the other two as any two of them are: x, of the sign of q. Its projection
+:math:`P = (B^2 + x B + (x^2 - 3 p) I) / (3 (x^2 - p))` and the rest :math:`N = B + \tfrac{x}{2} I - \tfrac{3 x}{2} P`, for
+which :math:`N^2 = s (I - P)`, give any function of the matrix,
 
 .. math:: f(m I + B) = f(m + x)\, P + f_+\, (I - P) + f_-\, N,
 
-with f on the other two eigenvalues as of 2 x 2 matrices, smooth where these two meet. Where all three meet, a power
-series of B in the ring of polynomials modulo the characteristic one (Cayley-Hamilton) takes over, which converges by
-eigenvalues, not by the norm, and needs no vectors. Nothing is iterated but Newton's method for x, a fixed number of times.
+with f on the other two eigenvalues as of 2 x 2 matrices, smooth where these meet. Where all three meet, the power series
+of B in the ring of polynomials modulo the characteristic one (Cayley-Hamilton) takes over, which converges by
+eigenvalues, whatever the norm. Either way f is a polynomial in B, whose three coefficients are computed of scalars.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant, dense_exp, log_ratio, stumpff
-from trivgeo.groups._matrices.basic import identity_like
+from trivgeo._numerics import dense_exp, log_ratio, stumpff
+from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
 from trivgeo.groups._matrices.series import is_few
 
@@ -30,10 +31,10 @@ __all__ = ["Three"]
 _EXP_RADIUS, _EXP_SERIES = 1.0, tuple(1.0 / math.factorial(j) for j in range(19))
 _LOG_RADIUS = 0.1  # of eigenvalues about their mean, in units of it
 _LOG_SERIES = (0.0, *((-1.0) ** (j + 1) / j for j in range(1, 18)))
-_SPREAD = Constant(torch.diag(torch.tensor([-1.0, -1.0, 2.0], dtype=torch.float64)))  # far from both series
-_SPREAD_P, _SPREAD_Q = 1.0, 1.0  # of that matrix
 _FREE_STEPS, _STEPS = 5, 2  # of Newton's method: before and after derivatives are recorded
 _LOG_ERROR = 1e-6  # of the logarithm, estimated, above which it is NaN
+
+Coefficients = tuple[Tensor, Tensor, Tensor]  # of I, B, B^2
 
 
 @final
@@ -56,63 +57,87 @@ class Three(PolynomialKernel):
         """By eigenvalues."""
         if is_few(matrix):
             return dense_exp(matrix)
-        mean, b, p, q = self._centred(matrix)
-        near = _square_radius(p, q) < _EXP_RADIUS**2
-        series = _in_ring(_EXP_SERIES, *_where(near, b, p, q, 0.0))
-        x, projection, rest, square = self._split(*_elsewhere(near, b, p, q))
-        c0, c1, _, _ = stumpff(square)
+        c = _centred(matrix)
+        near = _meet(c, torch.ones_like(c.mean), _EXP_RADIUS)
+        series = _in_ring(_EXP_SERIES, torch.where(near, c.p, 0.0), torch.where(near, c.q, 0.0))
+        p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
+        x = _separate_root(p, q)
+        c0, c1, _, _ = stumpff(3.0 * p - 0.75 * x * x)
         grow = (-0.5 * x).exp()
-        even, odd = grow * c0, grow * c1
-        far = _combination(even, x.exp() - even, projection, odd, rest)
-        return mean.exp()[..., None, None] * torch.where(near[..., None, None], series, far)
+        even = grow * c0
+        spectral = _assembled(_projection(x, p), x, even, x.exp() - even, grow * c1)
+        scale = c.mean.exp()
+        return _polynomial([scale * torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
 
     def log(self, matrix: Tensor) -> Tensor:
-        """By eigenvalues. NaN also where round-off would spoil it, which is estimated by that of the projection."""
+        """By eigenvalues. NaN also where round-off, estimated from the norm of the projection, would spoil it."""
         single, matrix = matrix.dtype, matrix.double()
-        mean, b, p, q = self._centred(matrix)
-        near = (mean > 0) & (_square_radius(p, q) < (_LOG_RADIUS * mean.detach()).square())
-        unit = torch.where(near, mean, 1.0)
-        z = _where(near, b / unit[..., None, None], p / unit.square(), q / unit**3, 0.0)
-        series = _in_ring(_LOG_SERIES, *z) + unit.log()[..., None, None] * identity_like(b)
+        # rows without logarithm are replaced at once, so that their gradients are not NaN times zero
+        determinant = self.determinant(matrix)
+        usable = (determinant > 0) & (determinant < math.inf)
+        matrix = torch.where(usable[..., None, None], matrix, identity_like(matrix))
+        c = _centred(matrix)
+        near = (c.mean > 0) & _meet(c, c.mean, _LOG_RADIUS)
+        unit = 1.0 / torch.where(near, c.mean, 1.0)
+        unit2 = unit * unit
+        ring = _in_ring(_LOG_SERIES, torch.where(near, c.p * unit2, 0.0), torch.where(near, c.q * unit2 * unit, 0.0))
 
-        # rows without logarithm are replaced too, so that their gradients are not NaN times zero
-        regular = torch.isfinite(matrix).all(-1).all(-1) & ~near
-        (b, p, q), mean = _elsewhere(~regular, b, p, q), torch.where(regular, mean, 2.0)
-        x, projection, rest, square = self._split(b, p, q)
-        value, half_sum = mean + x, mean - 0.5 * x
-        product = half_sum.square() - square
-        good = regular & (value > 0) & (product > 0)
-        value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
-        root, even = product.sqrt(), 0.5 * product.log()
-        odd = log_ratio(half_sum / root, square / product) / root
-        far = _combination(even, value.log() - even, projection, odd, rest)
-        good = good & (_round_off(mean, b, x, projection) * (1.0 / value + odd.abs()).detach() < _LOG_ERROR)
-        far = torch.where(good[..., None, None], far, math.nan)
-        return torch.where(near[..., None, None], series, far).to(single)
-
-    def _centred(self, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The mean of the eigenvalues, the matrix B without it, and p and q of its characteristic polynomial."""
-        mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-        b = matrix - mean[..., None, None] * identity_like(matrix)
-        return mean, b, (b * b.mT).sum((-2, -1)) / 6.0, 0.5 * self.determinant(b)
-
-    def _split(self, b: Tensor, p: Tensor, q: Tensor) -> _Split:
-        """Of matrices of trace zero whose eigenvalues do not all meet."""
+        p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
         x = _separate_root(p, q)
-        shift = x[..., None, None] * identity_like(b)
-        adjugate = self.inverse(b - shift, unimodular=True)
-        projection = adjugate / adjugate.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-        rest = b + 0.5 * shift - (1.5 * x)[..., None, None] * projection
-        return _Split(x, projection, rest, 0.5 * (rest * rest.mT).sum((-2, -1)))
+        projection = _projection(x, p)
+        full = _polynomial(projection, c)
+        rest = add_to_diagonal(c.b - (1.5 * x)[..., None, None] * full, 0.5 * x)
+        square = 0.5 * (rest * rest.mT).sum((-2, -1))  # from the entries, since it may be far smaller than p
+        value, half_sum = c.mean + x, c.mean - 0.5 * x
+        product = half_sum.square() - square
+        good = ~near & (value > 0) & (product > 0)
+        value = torch.where(good, value, 1.0)
+        # the logarithm of the mean, or half that of the product
+        even = 0.5 * torch.where(near, c.mean.square(), torch.where(good, product, 1.0)).log()
+        root = torch.where(good, product, 1.0).rsqrt()
+        odd = log_ratio(half_sum * root, square * (root * root)) * root
+        spectral = _assembled(projection, x, even, value.log() - even, odd)
+        series = ring[0] + even, ring[1] * unit, ring[2] * unit2
+        size = (matrix.square().sum((-2, -1)) * full.square().sum((-2, -1))).detach().sqrt()
+        exact = torch.finfo(matrix.dtype).eps * size * (1.0 + (odd * value).abs()).detach() < _LOG_ERROR * value.detach()
+        log = _polynomial([torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
+        return torch.where((usable & (near | (good & exact)))[..., None, None], log, math.nan).to(single)
 
 
-class _Split(NamedTuple):
-    """x, P, N and s of this module."""
+class _Centred(NamedTuple):
+    """A matrix m I + B: m, B, B^2, and p and q of the characteristic polynomial of B."""
 
-    value: Tensor
-    projection: Tensor
-    rest: Tensor
+    mean: Tensor
+    b: Tensor
     square: Tensor
+    p: Tensor
+    q: Tensor
+
+
+def _centred(matrix: Tensor) -> _Centred:
+    mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    b = add_to_diagonal(matrix, -mean)
+    square = b @ b
+    p = square.diagonal(dim1=-2, dim2=-1).sum(-1) / 6.0
+    return _Centred(mean, b, square, p, (square * b.mT).sum((-2, -1)) / 6.0)
+
+
+def _polynomial(coefficients: Sequence[Tensor], c: _Centred) -> Tensor:
+    f0, f1, f2 = coefficients
+    return add_to_diagonal(torch.addcmul(f1[..., None, None] * c.b, f2[..., None, None], c.square), f0)
+
+
+def _projection(x: Tensor, p: Tensor) -> Coefficients:
+    square = x * x
+    weight = (1 / 3) / (square - p)
+    return weight * (square - 3.0 * p), weight * x, weight
+
+
+def _assembled(projection: Coefficients, x: Tensor, even: Tensor, gap: Tensor, odd: Tensor) -> Coefficients:
+    """``even I + gap P + odd N``."""
+    p0, p1, p2 = projection
+    weight = gap - 1.5 * x * odd
+    return torch.addcmul(even, weight, p0) + 0.5 * x * odd, torch.addcmul(odd, weight, p1), weight * p2
 
 
 def _separate_root(p: Tensor, q: Tensor) -> Tensor:
@@ -122,7 +147,7 @@ def _separate_root(p: Tensor, q: Tensor) -> Tensor:
     ``3 (x^2 - p)``, is the product of the distances to the other two.
     """
     free_p, free_q = p.detach(), q.detach().abs()
-    cube = (2.0 * free_q).pow(1 / 3)
+    cube = ((2.0 * free_q).log() / 3.0).exp()  # half the time of pow, and exact enough to start with
     tiny = torch.finfo(p.dtype).tiny
     line = torch.minimum(cube, 2.0 * free_q / (-3.0 * free_p).clamp(min=tiny))
     x = torch.where(free_p < 0, line, (3.0 * free_p).clamp(min=0.0).sqrt() + cube)
@@ -139,42 +164,16 @@ def _newton(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
     return torch.addcmul(q, x, square) / (square - p) * (2 / 3)
 
 
-def _square_radius(p: Tensor, q: Tensor) -> Tensor:
-    """A bound of the squared moduli of the roots of ``x^3 = 3 p x + 2 q``."""
-    return 3.0 * p.detach().abs() + (2.0 * q.detach().abs()).pow(2 / 3)
+def _meet(c: _Centred, unit: Tensor, radius: float) -> Tensor:
+    """Whether all eigenvalues are this close to their mean: roots of ``z^3 = 3 p z + 2 q`` are, whose terms are small."""
+    bound = 0.5 * (radius * unit.detach()).square()  # |z|^2 <= 3 |p| + |2 q|^(2/3)
+    return (3.0 * c.p.detach().abs() < bound) & (4.0 * c.q.detach().square() < bound**3)
 
 
-def _where(mask: Tensor, b: Tensor, p: Tensor, q: Tensor, other: float) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.where(mask[..., None, None], b, other), torch.where(mask, p, other), torch.where(mask, q, other)
-
-
-def _elsewhere(mask: Tensor, b: Tensor, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The branch that is not taken gets a harmless matrix."""
-    return (
-        torch.where(mask[..., None, None], _SPREAD.like(b), b),
-        torch.where(mask, _SPREAD_P, p),
-        torch.where(mask, _SPREAD_Q, q),
-    )
-
-
-def _in_ring(coefficients: Sequence[float], b: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    """``sum_j c_j B^j`` by Horner's rule on the coefficients of I, B and B^2, with ``B^3 = 3 p B + 2 q I``."""
+def _in_ring(coefficients: Sequence[float], p: Tensor, q: Tensor) -> Coefficients:
+    """``sum_j c_j B^j`` by Horner's rule, with ``B^3 = 3 p B + 2 q I``."""
     third, constant = 3.0 * p, 2.0 * q
     f0, f1, f2 = torch.full_like(p, coefficients[-1]), torch.zeros_like(p), torch.zeros_like(p)
     for c in reversed(coefficients[:-1]):
         f0, f1, f2 = constant * f2 + c, torch.addcmul(f0, third, f2), f1
-    return _combination(f0, f1, b, f2, b @ b)
-
-
-def _combination(a: Tensor, b: Tensor, x: Tensor, c: Tensor, y: Tensor) -> Tensor:
-    """``a I + b X + c Y``."""
-    result = a[..., None, None] * identity_like(x) + b[..., None, None] * x
-    return torch.addcmul(result, c[..., None, None], y)
-
-
-def _round_off(mean: Tensor, b: Tensor, x: Tensor, projection: Tensor) -> Tensor:
-    """By how much A P differs from the eigenvalue times P, and at least by rounding."""
-    mean, b, x, projection = mean.detach(), b.detach(), x.detach(), projection.detach()
-    missed = (b @ projection - x[..., None, None] * projection).square().sum((-2, -1))
-    size = (b.square().sum((-2, -1)) + 3.0 * mean.square()) * projection.square().sum((-2, -1))
-    return missed.sqrt() + torch.finfo(b.dtype).eps * size.sqrt()
+    return f0, f1, f2
