@@ -167,9 +167,9 @@ class TestSwitch:
         g = group.random(4, generator=seeded(0))
         assert rotations.inverse(g).data_ptr() == g.data_ptr()
         assert rotations.compiler.report[0].reason == "a view of its argument"
-        homographies = compiled(Projective(2), threshold)
-        p = Projective(2).random(4, std=0.1, generator=seeded(0))
-        assert_relative(homographies.log(p), Projective(2).log(p), 1e-6)
+        homographies = compiled(Projective(3), threshold)
+        p = Projective(3).random(4, std=0.1, generator=seeded(0))
+        assert_relative(homographies.log(p), Projective(3).log(p), 1e-6)
         assert "an iteration of" in homographies.compiler.report[0].reason
         v = torch.randn(4, 3, generator=seeded(1))
         torch.func.vmap(rotations.exp)(v)

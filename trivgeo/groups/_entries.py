@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph
 
 __all__ = ["WriteOut"]
@@ -254,7 +254,9 @@ def _where(w: _Writer, node: Node) -> Entries | None:
     """By a known mask bookkeeping, too."""
     if node.args[0] not in w.known:
         return _pointwise(w, node)
-    mask, first, second = (np.broadcast_to(x, _shape(node)) for x in (w.known[node.args[0]], *map(w.get, node.args[1:])))
+    mask, first, second = (
+        np.broadcast_to(x, _shape(node)) for x in (w.known[node.args[0]], *map(w.get, node.args[1:]))
+    )
     return np.where(mask, first, second)
 
 
@@ -265,7 +267,9 @@ def _unless(neutral: float) -> Rule:
         result = _pointwise(w, node)
         if result is None or node.kwargs or not all(_is_tensor(x) for x in node.all_input_nodes):
             return result
-        if len(node.all_input_nodes) != 2 or any(x.meta["val"].dtype != node.meta["val"].dtype for x in node.all_input_nodes):
+        if len(node.all_input_nodes) != 2 or any(
+            x.meta["val"].dtype != node.meta["val"].dtype for x in node.all_input_nodes
+        ):
             return result
         left, right = (np.broadcast_to(w.get(x), result.shape) for x in node.args)
         for index in np.ndindex(*result.shape):

@@ -44,7 +44,7 @@ def compiled(group: GroupT, threshold: int = _THRESHOLD) -> GroupT:
     is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
     threshold; calls inside the transforms of ``torch.func``, in forward mode, and inside another `torch.compile`;
     half precision; operations that compute nothing (the inverse of a rotation is a view), or are iterations too long to
-    compile (the logarithm of matrices of three or more rows, up to rotations). The first compiled result is compared
+    compile (the logarithm of matrices of four or more rows, up to rotations). The first compiled result is compared
     with the eager one. Where there is no compiler, or its result differs, one warning says so, and the operation stays
     eager. Derivatives of derivatives are not supported by torch in compiled code, and raise an error.
 

@@ -99,7 +99,9 @@ class Three(PolynomialKernel):
         spectral = _assembled(projection, x, even, value.log() - even, odd)
         series = ring[0] + even, ring[1] * unit, ring[2] * unit2
         size = (matrix.square().sum((-2, -1)) * full.square().sum((-2, -1))).detach().sqrt()
-        exact = torch.finfo(matrix.dtype).eps * size * (1.0 + (odd * value).abs()).detach() < _LOG_ERROR * value.detach()
+        exact = (
+            torch.finfo(matrix.dtype).eps * size * (1.0 + (odd * value).abs()).detach() < _LOG_ERROR * value.detach()
+        )
         log = _polynomial([torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
         return torch.where((usable & (near | (good & exact)))[..., None, None], log, math.nan).to(single)
 
