@@ -4,10 +4,10 @@ Every operation at batches 1e2 to 1e6 in float64, forward, and forward with back
 compiled (see `trivgeo.groups.compiled`; the first call, which compiles, is not timed) and eager; the same on dense
 matrices with ``torch.linalg.matrix_exp``, ``inv`` and ``matmul``; pypose, geomstats, kornia and torchlie where they
 have the group and are installed; last the floor, the time to read the inputs and write the output once at the speed of
-copying in main memory (64 MB, timed in turns with the libraries; what fits into caches can be faster), and in brackets how
-many times that the faster of our own two took. A size is left out where the size before predicts too long a time. For trivgeo that is one row, the gradient
-of a million logarithms of 3 x 3 matrices, which would also take 32 GB. Libraries take turns, three times, and each
-keeps its lowest median (the range holds the highest, too). `first_calls` times what compiling costs.
+copying in main memory (64 MB, timed in turns with the libraries; what fits into caches can be faster), and in brackets
+how many times that the faster of our own two took. A size is left out where the size before predicts too long a time.
+Libraries take turns, three times, and each keeps its lowest median (the range holds the highest, too). `first_calls`
+times what compiling costs.
 """
 
 from __future__ import annotations

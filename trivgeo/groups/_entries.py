@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import Graph
 
 __all__ = ["WriteOut"]
@@ -78,6 +78,8 @@ class _Writer:
             with self.graph.inserting_before(node):
                 if node.op == "call_function":
                     self.call(node)
+                elif node.op == "get_attr":
+                    self.keep(node, getattr(self.graph.owning_module, str(node.target), None))
                 elif node.op == "output":
                     self.take_whole(node)
         self.graph.eliminate_dead_code()
@@ -114,9 +116,14 @@ class _Writer:
             return False
         args, kwargs = _map((node.args, dict(node.kwargs)), self.constants.__getitem__)
         with unset_fake_temporarily():
-            self.constants[node] = node.target(*args, **kwargs)
-            self.known[node] = self.constants[node].cpu().numpy()
+            self.keep(node, node.target(*args, **kwargs))
         return True
+
+    def keep(self, node: Node, value: Any) -> None:
+        """Keep what a node is, if that is a small tensor and no fake one."""
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.numel() <= _LARGEST:
+            with unset_fake_temporarily():
+                self.constants[node], self.known[node] = value, value.cpu().numpy()
 
     def number(self, value: float, like: torch.Tensor) -> Node:
         """A number as an entry."""
@@ -252,7 +259,7 @@ def _pointwise(w: _Writer, node: Node) -> Entries | None:
 
 def _where(w: _Writer, node: Node) -> Entries | None:
     """By a known mask bookkeeping, too."""
-    if node.args[0] not in w.known:
+    if node.args[0] not in w.known or len({x.meta["val"].dtype for x in node.args[1:]}) > 1:
         return _pointwise(w, node)
     mask, first, second = (
         np.broadcast_to(x, _shape(node)) for x in (w.known[node.args[0]], *map(w.get, node.args[1:]))
@@ -387,19 +394,6 @@ def _index(w: _Writer, node: Node) -> Entries | None:
     return None if where is None else w.get(node.args[0])[where]
 
 
-def _index_put(w: _Writer, node: Node) -> Entries | None:
-    """Entries added to, or put in the place of, those of tables of indices."""
-    x, _, source, accumulate = _arguments(node, None, None, None, False)
-    where = _places(w, *node.args[:2])
-    if where is None:
-        return None
-    result = np.broadcast_to(w.get(x), _shape(node)).copy()
-    flat = np.arange(result.size).reshape(result.shape)[where]
-    for at, entry in zip(flat.flat, np.broadcast_to(w.get(source), flat.shape).flat, strict=True):
-        result.flat[at] = w.entry(aten.add.Tensor, (result.flat[at], entry), {}) if accumulate else entry
-    return result
-
-
 def _places(w: _Writer, x: Node, tables: Sequence[Node | None]) -> tuple[Any, ...] | None:
     """Known indices, as those of an array of entries."""
     batch = _batch_dim(x)
@@ -509,7 +503,6 @@ _RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _scatter),
     aten.constant_pad_nd.default: _pad,
     **dict.fromkeys((aten.index.Tensor, aten._unsafe_index.Tensor), _index),
-    **dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default), _index_put),
     aten.full.default: _full,
     aten.where.self: _where,
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor), _unless(0.0)),

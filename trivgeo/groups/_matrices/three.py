@@ -1,14 +1,14 @@
 r"""3 x 3 matrices: determinants and inverses by cross products, functions by one real eigenvalue and its projection.
 
-Of the eigenvalues of a matrix B of trace zero, the roots of :math:`z^3 = 3 p z + 2 q`, one is real and about as far from
-the other two as any two of them are: x, of the sign of q. Its projection
-:math:`P = (B^2 + x B + (x^2 - 3 p) I) / (3 (x^2 - p))` and the rest :math:`N = B + \tfrac{x}{2} I - \tfrac{3 x}{2} P`, for
-which :math:`N^2 = s (I - P)`, give any function of the matrix,
+Of the eigenvalues of a matrix B of trace zero, the roots of :math:`z^3 = 3 p z + 2 q`, one is real and about as far
+from the other two as any two of them are: x, of the sign of q. Its projection
+:math:`P = (B^2 + x B + (x^2 - 3 p) I) / (3 (x^2 - p))` and the rest
+:math:`N = B + \tfrac{x}{2} I - \tfrac{3 x}{2} P`, for which :math:`N^2 = s (I - P)`, give any function of the matrix,
 
 .. math:: f(m I + B) = f(m + x)\, P + f_+\, (I - P) + f_-\, N,
 
-with f on the other two eigenvalues as of 2 x 2 matrices, smooth where these meet. Where all three meet, the power series
-of B in the ring of polynomials modulo the characteristic one (Cayley-Hamilton) takes over, which converges by
+with f on the other two eigenvalues as of 2 x 2 matrices, smooth where these meet. Where all three meet, the power
+series of B in the ring of polynomials modulo the characteristic one (Cayley-Hamilton) takes over, which converges by
 eigenvalues, whatever the norm. Either way f is a polynomial in B, whose three coefficients are computed of scalars.
 """
 
@@ -91,19 +91,18 @@ class Three(PolynomialKernel):
         value, half_sum = c.mean + x, c.mean - 0.5 * x
         product = half_sum.square() - square
         good = ~near & (value > 0) & (product > 0)
-        value = torch.where(good, value, 1.0)
-        # the logarithm of the mean, or half that of the product
-        even = 0.5 * torch.where(near, c.mean.square(), torch.where(good, product, 1.0)).log()
-        root = torch.where(good, product, 1.0).rsqrt()
-        odd = log_ratio(half_sum * root, square * (root * root)) * root
+        value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
+        root = product.rsqrt()
+        ratio = log_ratio(half_sum * root, square * (root * root))
+        size = (matrix.square().sum((-2, -1)) * full.square().sum((-2, -1))).detach().sqrt()
+        loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
+        good = good & (torch.finfo(matrix.dtype).eps * loss < _LOG_ERROR)  # not where it is NaN
+        odd = torch.where(good, ratio, 0.0) * root
+        even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
         spectral = _assembled(projection, x, even, value.log() - even, odd)
         series = ring[0] + even, ring[1] * unit, ring[2] * unit2
-        size = (matrix.square().sum((-2, -1)) * full.square().sum((-2, -1))).detach().sqrt()
-        exact = (
-            torch.finfo(matrix.dtype).eps * size * (1.0 + (odd * value).abs()).detach() < _LOG_ERROR * value.detach()
-        )
         log = _polynomial([torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
-        return torch.where((usable & (near | (good & exact)))[..., None, None], log, math.nan).to(single)
+        return torch.where((usable & (near | good))[..., None, None], log, math.nan).to(single)
 
 
 class _Centred(NamedTuple):
@@ -167,8 +166,8 @@ def _newton(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
 
 
 def _meet(c: _Centred, unit: Tensor, radius: float) -> Tensor:
-    """Whether all eigenvalues are this close to their mean: roots of ``z^3 = 3 p z + 2 q`` are, whose terms are small."""
-    bound = 0.5 * (radius * unit.detach()).square()  # |z|^2 <= 3 |p| + |2 q|^(2/3)
+    """Whether all eigenvalues are this close to their mean, in these units."""
+    bound = 0.5 * (radius * unit.detach()).square()  # |z|^2 <= 3 |p| + |2 q|^(2/3) where z^3 = 3 p z + 2 q
     return (3.0 * c.p.detach().abs() < bound) & (4.0 * c.q.detach().square() < bound**3)
 
 
