@@ -135,7 +135,7 @@ def from_generators(
     unmix = torch.linalg.inv(source.mixing)
     algebra = _in_basis(source.algebra, source.mixing, labels)
     mixed_flow = None if flow is None else _OfSource(flow, Constant(unmix))
-    motion = _motion(moved, symbolic, source.algebra, points, mixed_flow, settings)
+    motion = _motion(moved, symbolic, source, points, mixed_flow, settings)
     faithful = None if motion.whole is None else motion.whole.matrices
     if representation is not None:
         matrices = representation.detach().to(device="cpu", dtype=torch.float64)
@@ -274,37 +274,41 @@ class _Symbolic:
 def _motion(
     fields: VectorFields,
     symbolic: _Symbolic | None,
-    algebra: LieAlgebra,
+    source: Source,
     points: Tensor,
     flow: Flow | None,
     settings: FlowSettings,
 ) -> Motion:
     """How points move: by the user's flow, in the fields' own coordinates, or in a chart in which more is solved."""
     prefixes, fill = _closed_prefixes(fields, points), points[0]
-    tower = find_tower(fields, points, settings.nodes)
+    tower = find_tower(fields, points, settings.nodes, source.split.semisimple)
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
     if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
         tower = Tower(fields, [], [], settings.nodes)
     plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill, None)
     if flow is not None or whole is not None:
         return plain
+    if tower.is_closed:
+        return plain
     carried = find_carried(fields, points, tower.closed())
     if carried is not None or len(tower.solved()) == fields.dim:
         return replace(plain, carried=carried)
     counts = (*prefixes, fields.dim)
-    corrected = replace(plain, isotropy=Isotropy(fields, algebra, points, counts))
+    corrected = replace(plain, isotropy=Isotropy(fields, source.algebra, points, counts))
     chart = None if symbolic is None else straighten(symbolic.vectors, symbolic.symbols, points)
     if chart is None:
         return corrected
     moved = _compiled(_Symbolic(chart.vectors, chart.symbols), fields.coordinates, fields.names)
     charted = chart.forward(points)
-    tower = find_tower(moved, charted, settings.nodes)
-    if len(tower.solved()) <= len(plain.tower.solved()):
+    tower = find_tower(moved, charted, settings.nodes, source.split.semisimple)
+    if not tower.is_closed and len(tower.solved()) <= len(plain.tower.solved()):
         return corrected
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
     if whole is not None:
         return Motion(moved, tower, chart, whole, None, settings, prefixes, fill, None)
-    isotropy, carried = Isotropy(moved, algebra, charted, counts), find_carried(moved, charted, tower.closed())
+    if tower.is_closed:
+        return Motion(moved, tower, chart, None, None, settings, prefixes, fill, None)
+    isotropy, carried = Isotropy(moved, source.algebra, charted, counts), find_carried(moved, charted, tower.closed())
     return Motion(moved, tower, chart, None, None, settings, prefixes, fill, isotropy, carried)
 
 

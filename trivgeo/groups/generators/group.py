@@ -114,6 +114,16 @@ class GeneratedGroup(LieGroup):
 
     # Coordinates ---------------------------------------------------------------------------------------------
 
+    @property
+    def generators(self) -> Tensor:
+        """The basis of the core in terms of the fields that move points, ``[core dimension, n]``."""
+        return self._generators.value
+
+    @property
+    def lifts(self) -> Tensor:
+        """What the torus coordinates stand for, in the same terms, ``[k, n]``."""
+        return self._lifts.value
+
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The matrix ``[*batch, m, m]``, torus coordinates ``[*batch, k]``, ideal coordinates ``[*batch, d]``."""
         if self._reductive is None:
@@ -157,6 +167,11 @@ class GeneratedGroup(LieGroup):
         if n.shape[-1]:
             result.append(self._within_ideal(sigma, n) @ self._generators.like(g)[self._complement_dim :])
         return result, matrix
+
+    def ideal_parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""As `parts`, with the n of :math:`g = \exp(n) \exp(x)\, a` for x in the algebra."""
+        matrix, sigma, n = self.parts(g)
+        return matrix, sigma, self._within_ideal(sigma, n) if n.shape[-1] else n
 
     def _within_ideal(self, sigma: Tensor, n: Tensor) -> Tensor:
         """The m with ``exp(n) exp(D) = exp(m) exp(x)`` for derivations D, of which x is the vector in the algebra."""
