@@ -22,9 +22,9 @@ from trivgeo.groups.generators.fields import VectorFields
 from trivgeo.groups.generators.flow import extrapolated_flow
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.isotropy import Isotropy
-from trivgeo.groups.generators.sheets import Sheets
 from trivgeo.groups.generators.module import Module
 from trivgeo.groups.generators.representation import Monomials, Representation
+from trivgeo.groups.generators.sheets import Sheets
 from trivgeo.groups.generators.tower import ProjectiveBase, Tower
 
 __all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
@@ -283,7 +283,7 @@ class FlowAction(GeneratedAction):
             # a point has an image in all coordinates, or none
             return torch.where(torch.isfinite(y).all(-1, keepdim=True), y, math.nan), error.expand(y.shape[:-1])
         # among several names of one place, the one that the element's own one-parameter group leads to
-        vectors = self._generated.factors(g)[0] if self._sheets is None else [self._generated.vector(g)]
+        vectors = self._generated.factors(g) if self._sheets is None else [self._generated.vector(g)]
         batch = torch.broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
         valid = torch.isfinite(x).all(-1)

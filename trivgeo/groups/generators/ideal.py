@@ -72,27 +72,20 @@ class MatrixAdjoint(SemisimpleAdjoint):
         group: the reductive group, whose matrix is a block of the full one.
         frame: full matrix = ``frame @ blockdiag(a, 1) @ frame^-1``, ``[k, k]``.
         ideal: matrices of the basis of the ideal, ``[d, k, k]``.
-        source: matrices of the generators, ``[dim, k, k]``.
     """
 
-    def __init__(self, group: ReductiveGroup, frame: Tensor, ideal: Tensor, source: Tensor) -> None:
+    def __init__(self, group: ReductiveGroup, frame: Tensor, ideal: Tensor) -> None:
         self._group = group
-        self.source = source
         back = torch.linalg.inv(frame)
         inner = back @ ideal @ frame
         self._ideal = Constant(inner)
         self._dual = Constant(torch.linalg.pinv(inner.flatten(1)) if len(ideal) else inner.flatten(1).T)
-        self._frame, self._back = Constant(frame), Constant(back)
         self._fixed = frame.shape[-1] - group.size
 
     def _pad(self, a: Tensor) -> Tensor:
         top = torch.cat([a, a.new_zeros(*a.shape[:-1], self._fixed)], -1)
         eye = torch.eye(self._group.size + self._fixed, dtype=a.dtype, device=a.device)[self._group.size :]
         return torch.cat([top, eye.expand(*a.shape[:-2], -1, -1)], -2)
-
-    def full_matrix(self, a: Tensor) -> Tensor:
-        """The matrix of a semisimple element in the representation of the whole algebra, ``[*batch, k, k]``."""
-        return self._frame.like(a) @ self._pad(a) @ self._back.like(a)
 
     def __call__(self, a: Tensor) -> Tensor:
         """Conjugation of every basis matrix."""

@@ -1,8 +1,8 @@
 r"""Coordinates over others that have a closed form, as entries of vectors that elements move linearly.
 
-Let d be the denominators of the bases (see `Tower`), as the fields X move them: :math:`X_v \log\varphi = \mu_v(x)`, the
-last row of a base's matrices at x. A space of functions :math:`\varphi^m F_i` that holds :math:`\varphi^m` and is mapped
-into itself by all fields is a representation :math:`\rho` of the group, and so
+Let fields X move the logarithm of a base's denominator (see `Tower`) by :math:`X_v \log\varphi = \mu_v(x)`, the last row
+of its matrices at x. A space of functions :math:`\varphi^m F_i` that holds :math:`\varphi^m` and is mapped into itself by
+all fields is a representation :math:`\rho` of the group, and so
 
 .. math:: F_i(g.z) = (\rho(g) F(z))_i / (\rho(g) F(z))_0, \quad F_0 = 1.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,10 +28,10 @@ __all__ = ["Line", "Module", "find_module"]
 
 Polynomial = Mapping[tuple[int, ...], float]
 
-_LARGEST = 14  # functions in a space
+_LARGEST = 20  # functions in a space
 _DEGREES = (2, 3, 4)  # of fields
 _MOST_DEGREE = 8  # of functions
-_POWERS = (0, 1, 2)
+_POWERS = (0, 1, 2, 3, 4)
 _FIT, _VANISHES, _DUST, _NEAR = 1e-9, 1e-10, 1e-11, 1e-8
 _TRIES = 4
 
@@ -130,14 +130,18 @@ def find_module(
     m = points.shape[-1]
     units = [tuple(int(c == u) for c in range(m)) for u in group]
     direct = _closed(components, lines, units)
-    formal = _formal(components, lines, group, levi)
+    formal = _formal(components, lines, needs, group, levi)
     if direct is not None and (formal is None or len(direct[0]) <= len(formal.functions)):
         return Module(tuple(group), _indices(lines), *_packed(*direct), None, None)
     return formal
 
 
 def _formal(
-    components: Sequence[Sequence[Polynomial]], lines: Sequence[Line], group: Sequence[int], levi: Tensor
+    components: Sequence[Sequence[Polynomial]],
+    lines: Sequence[Line],
+    needs: Sequence[int],
+    group: Sequence[int],
+    levi: Tensor,
 ) -> Module | None:
     """The module of formal coordinates."""
     found = _parts(components, group)
@@ -145,9 +149,10 @@ def _formal(
         return None
     moves, parts = found
     m, count = len(components[0]), len(moves[0])
+    others = set(needs) - set(group) - {c for line in lines for c in line.coordinates}
     weights = torch.zeros(len(lines), count, dtype=torch.float64)
     for j in range(count):
-        w = _powers([move[j] for move in moves], lines, levi)
+        w = _powers([move[j] for move in moves], components, lines, others, levi)
         if w is None:
             return None
         weights[:, j] = w
@@ -311,37 +316,42 @@ def _parts(
     flat = [matrix.flatten() for row in entries for matrix in row.values()]
     if not flat:
         return None
-    basis = _row_reduced(torch.stack(flat))
+    basis, pivots = _row_reduced(torch.stack(flat))
     parts = basis.unflatten(-1, (f, f))
     products = parts.unsqueeze(0) @ parts.unsqueeze(1)
     if float((products - products.transpose(0, 1)).abs().max()) > _FIT:
         return None
-    back = torch.linalg.pinv(basis)
     moves = []
-    for row in entries:
-        weights = {e: (matrix.flatten() @ back).tolist() for e, matrix in row.items()}
+    for parts_of in entries:
+        weights = {e: matrix.flatten()[pivots].tolist() for e, matrix in parts_of.items()}
         moves.append([{e: w[j] for e, w in weights.items() if w[j]} for j in range(len(basis))])
     return moves, parts
 
 
-def _row_reduced(rows: Tensor) -> Tensor:
-    """A basis of the span of rows, each with a pivot of one that the others lack."""
+def _row_reduced(rows: Tensor) -> tuple[Tensor, list[int]]:
+    """A basis of the span of rows, and for each the place of a one where the others are zero."""
     result: list[Tensor] = []
-    for row in rows:
+    pivots: list[int] = []
+    for row in sorted(rows, key=lambda row: float(row.abs().max()), reverse=True):
         rest = row
-        for other in result:
-            pivot = int(other.abs().argmax())
-            rest = rest - rest[pivot] / other[pivot] * other
+        for other, pivot in zip(result, pivots, strict=True):
+            rest = rest - rest[pivot] * other
         if float(rest.abs().max()) <= _VANISHES * float(row.abs().max()):
             continue
         pivot = int(rest.abs().argmax())
         new = rest / rest[pivot]
-        result = [other - other[pivot] * new for other in result]
-        result.append(new)
-    return torch.stack(result)
+        result = [*(other - other[pivot] * new for other in result), new]
+        pivots.append(pivot)
+    return torch.stack(result), pivots
 
 
-def _powers(move: Sequence[Polynomial], lines: Sequence[Line], levi: Tensor) -> Tensor | None:
+def _powers(
+    move: Sequence[Polynomial],
+    components: Sequence[Sequence[Polynomial]],
+    lines: Sequence[Line],
+    others: Iterable[int],
+    levi: Tensor,
+) -> Tensor | None:
     r"""The w for which :math:`A_v - \sum w \mu_v` may belong to a finite-dimensional representation, one for each base.
 
     Constant if possible. Else it vanishes wherever elements of a Levi factor leave points where they are: they are
@@ -365,9 +375,8 @@ def _powers(move: Sequence[Polynomial], lines: Sequence[Line], levi: Tensor) -> 
         for v in normal((_TRIES, len(levi)), levi, generator) @ levi:
             for place, values in _fixed_points(v, lines):
                 left.append([values[i] for i in local])
-                if any(power and c not in place for p in move for e in p for c, power in enumerate(e)):
-                    return None
-                right.append(sum((w * _value(p, place) for w, p in zip(v.tolist(), move, strict=True)), start=0j))
+                whole = place | _still(v.tolist(), components, place, sorted(others))
+                right.append(sum((w * _value(p, whole) for w, p in zip(v.tolist(), move, strict=True)), start=0j))
         if not left:
             return None
         a, b = torch.tensor(left, dtype=torch.complex128), torch.tensor(right, dtype=torch.complex128)
@@ -378,6 +387,24 @@ def _powers(move: Sequence[Polynomial], lines: Sequence[Line], levi: Tensor) -> 
         near = (12.0 * w).round() / 12.0
         result[local] = torch.where((w - near).abs() < _NEAR, near, w)
     return result
+
+
+def _still(
+    v: Sequence[float], components: Sequence[Sequence[Polynomial]], place: Mapping[int, complex], others: Sequence[int]
+) -> dict[int, complex]:
+    """Other coordinates, that move affinely, where a field does not move them."""
+
+    def field(z: Sequence[complex]) -> Tensor:
+        whole = {**place, **dict(zip(others, z, strict=True))}
+        rows = [[w * _value(row[c], whole) for c in others] for w, row in zip(v, components, strict=True)]
+        return torch.tensor(rows, dtype=torch.complex128).sum(0)
+
+    if not others:
+        return {}
+    unit = torch.eye(len(others)).tolist()
+    shift = field([0j] * len(others))
+    slope = torch.stack([field(row) - shift for row in unit], -1)
+    return dict(zip(others, torch.linalg.lstsq(slope, -shift[:, None]).solution[:, 0].tolist(), strict=True))
 
 
 def _value(p: Polynomial, place: Mapping[int, complex]) -> complex:

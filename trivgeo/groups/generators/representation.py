@@ -1,9 +1,9 @@
 r"""Matrices of elements in a representation of the algebra, as polynomials where they are.
 
-An element is :math:`\exp(n) \exp(\sigma)\, a`. In any representation of the algebra :math:`\exp(n)` is a polynomial in n
-where the ideal is nilpotent, :math:`\exp(\sigma)` a sum of exponentials with fixed projectors, and the matrix of a in
-SL(2, R), or in a part of the representation by which a is stored, a polynomial in the entries of a. So a batch costs a
-few products of columns and one product with a constant matrix, and no exponential or logarithm of small matrices.
+An element is :math:`\exp(n) \exp(\sigma)\, a`. In a representation of the algebra :math:`\exp(n)` is a polynomial in n
+where the ideal acts nilpotently, :math:`\exp(\sigma)` a sum of exponentials with fixed projectors, and the matrix of a, in
+SL(2, R) or where it is linear in the one that is stored, a polynomial in the entries of that. So a batch costs a few
+products of columns and one product with a constant matrix, and no exponential or logarithm of small matrices.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Representation:
     def _by_factors(self, g: Tensor) -> Tensor:
         """By exponentials of the factors of each element."""
         total = None
-        for v in self._group.factors(g)[0]:
+        for v in self._group.factors(g):
             step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
             total = step if total is None else step @ total
         assert total is not None
