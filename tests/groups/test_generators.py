@@ -1037,6 +1037,7 @@ class TestText:
         text = from_generators(rows, variables=[x, y], parameters={"a": "1/2"})
         plain = from_generators([[1, 0], [0, 1], [-y / 2, x / 2]], variables=[x, y])
         assert text.same_law(plain)
+        assert text.same_law(from_generators(rows, variables=["x", "y"], parameters={"a": 0.5}))
         g = plain.random(3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         points = randn(3, 4, 2)
         assert_relative(text.action()(g, points), plain.action()(g, points), 1e-12)
@@ -1052,4 +1053,6 @@ class TestText:
             from_generators([[hostile, "0"], ["0", "1"]], variables=[x, y])
         with pytest.raises(ConfigurationError, match=r"parameters\[a\]"):
             from_generators([["a", "0"], ["0", "1"]], variables=[x, y], parameters={"a": hostile})
+        with pytest.raises(ConfigurationError, match="variables"):
+            from_generators([["1", "0"], ["0", "1"]], variables=[hostile, "y"])
         assert not list(tmp_path.iterdir())

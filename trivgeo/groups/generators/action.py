@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.groups._matrices import kernel, matvec, transform_points
+from trivgeo.groups._matrices.series import is_unseen
 from trivgeo.groups.action import JetAction
 from trivgeo.groups.generators.carried import Carried
 from trivgeo.groups.generators.chart import Chart
@@ -282,18 +283,21 @@ class FlowAction(GeneratedAction):
             y = torch.stack(torch.broadcast_tensors(*(closed[c] for c in range(given))), -1)
             # a point has an image in all coordinates, or none
             return torch.where(torch.isfinite(y).all(-1, keepdim=True), y, math.nan), error.expand(y.shape[:-1])
-        # among several names of one place, the one that the element's own one-parameter group leads to
-        vectors = self._generated.factors(g) if self._sheets is None else [self._generated.vector(g)]
         batch = torch.broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
-        valid = torch.isfinite(x).all(-1)
-        start = x = torch.where(valid.unsqueeze(-1), x, 0.0)
-        error = x.new_zeros(batch)
-        for v in vectors:
-            known = torch.isfinite(v).all(-1, keepdim=True)
-            x, alive, missed = self.follow(torch.where(known, v, 0.0), x, given)
-            valid = valid & alive & known.squeeze(-1)
-            error = error + missed
+        finite = torch.isfinite(x).all(-1)
+        start = torch.where(finite.unsqueeze(-1), x, 0.0)
+        if self._sheets is not None:
+            # among several names of one place, the one that the element's own one-parameter group leads to
+            x, valid, error = self._follow_all([self._generated.vector(g)], start, given)
+        else:
+            x, valid, error = self._follow_all(self._generated.factors(g), start, given)
+            if is_unseen(x) or not bool(valid.all()):
+                # one factor may pass through infinity where the element's own one-parameter group does not
+                y, inside, missed = self._follow_all([self._generated.vector(g)], start, given)
+                x, error = torch.where(valid.unsqueeze(-1), x, y), torch.where(valid, error, missed)
+                valid = valid | inside
+        valid = valid & finite
         if self._sheets is not None:
             valid = valid & self._sheets.holds(start[..., :given].detach(), x[..., :given].detach())
         y = torch.where(valid.unsqueeze(-1), x[..., :given], math.nan)
@@ -301,6 +305,17 @@ class FlowAction(GeneratedAction):
             y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(given)], -1)
             y = torch.where(valid.unsqueeze(-1), y, math.nan)
         return y, error
+
+    def _follow_all(self, vectors: Sequence[Tensor], x: Tensor, given: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As `follow`, the flows of several vectors one after the other; nowhere valid for vectors that are NaN."""
+        valid = torch.ones_like(x[..., 0], dtype=torch.bool)
+        error = torch.zeros_like(x[..., 0])
+        for v in vectors:
+            known = torch.isfinite(v).all(-1, keepdim=True)
+            x, alive, missed = self.follow(torch.where(known, v, 0.0), x, given)
+            valid = valid & alive & known.squeeze(-1)
+            error = error + missed
+        return x, valid, error
 
     def _tolerance(self, x: Tensor) -> float:
         return max(self._settings.tolerance, 100.0 * torch.finfo(x.dtype).eps)

@@ -13,10 +13,11 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.generators.action import Motion
 from trivgeo.groups.generators.compact import simple_ideals
-from trivgeo.groups.generators.cover import plane_representation
+from trivgeo.groups.generators.cover import is_split_form, plane_representation
 from trivgeo.groups.generators.group import Frame, GeneratedGroup
 from trivgeo.groups.generators.ideal import BracketAdjoint, IdealAutomorphism, Layer, MatrixAdjoint, SemisimpleAdjoint
 from trivgeo.groups.generators.reductive import ReductiveGroup
+from trivgeo.groups.generators.representation import SemisimpleMap, has_half_spin
 from trivgeo.groups.generators.standard import standard_representation
 from trivgeo.groups.nilpotent import Nilpotent
 from trivgeo.groups.semidirect import SemidirectProduct
@@ -100,12 +101,15 @@ def assemble(
     else:
         bases = [base.matrices for base in motion.tower.bases]
         matrices = _block_representation(semisimple, derivations[:r, :moved, :moved], bases, source, covers)
+        if not covers and is_split_form(semisimple) and has_half_spin(semisimple, matrices):
+            matrices = _plane(semisimple, matrices, derivations[:r])
     reductive = ReductiveGroup(semisimple, matrices, k, len(covers), principal=motion.sheets is not None)
     adjoint: SemisimpleAdjoint | None = None
     if block is not None and faithful is not None:
         adjoint = MatrixAdjoint(reductive, block, torch.einsum("di,iab->dab", ideal_rows, faithful))
     elif r and ideal is not None:
-        adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers)
+        plane = SemisimpleMap(reductive, derivations[:r]) if reductive.size == 2 else None
+        adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers) if plane is None or not plane.exists else plane
     if ideal is None:
         return GeneratedGroup(algebra, reductive, frame, named, motion, scale)
     core = SemidirectProduct(reductive, ideal, IdealAutomorphism(reductive, ideal, derivations, adjoint))
@@ -252,6 +256,15 @@ def _block_representation(
                 total = _blocks(total, block)
     missed = kernel_of(total)
     return _blocks(total, _own_representation(semisimple, missed)) if len(missed) else total
+
+
+def _plane(semisimple: LieAlgebra, matrices: Tensor, derivations: Tensor) -> Tensor:
+    """The 2 x 2 matrices of SL(2, R), if larger ones of the same group can be had from them."""
+    if matrices.shape[-1] == 2:
+        return matrices
+    plane = plane_representation(semisimple)
+    small = ReductiveGroup(semisimple, plane, 0)
+    return plane if SemisimpleMap(small, derivations).exists else matrices
 
 
 def _own_representation(semisimple: LieAlgebra, ideal: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -89,6 +90,7 @@ class GeneratedGroup(LieGroup):
         self._shift = Constant(shift) if bool((shift.abs() > 1e-12).any()) else None
         # tr ad of the torus, which alone is not zero
         self._characters = Constant(algebra.trace_ad @ (frame.torus @ unmix).T)
+        self._prepared = motion.action(self)  # once: it fits polynomials
 
     def __repr__(self) -> str:
         """Generators and factors."""
@@ -202,4 +204,6 @@ class GeneratedGroup(LieGroup):
 
     def action(self) -> GeneratedAction:
         """The local action whose one-parameter groups are the flows of the generators."""
-        return self._motion.action(self)
+        action = copy.copy(self._prepared)
+        action.group = self  # in its scale
+        return action

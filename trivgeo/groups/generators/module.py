@@ -1,8 +1,8 @@
 r"""Coordinates over others that have a closed form, as entries of vectors that elements move linearly.
 
-Let fields X move the logarithm of a base's denominator (see `Tower`) by :math:`X_v \log\varphi = \mu_v(x)`, the last row
-of its matrices at x. A space of functions :math:`\varphi^m F_i` that holds :math:`\varphi^m` and is mapped into itself by
-all fields is a representation :math:`\rho` of the group, and so
+Let fields X move the logarithm of a base's denominator (see `Tower`) by :math:`X_v \log\varphi = \mu_v(x)`, the last
+row of its matrices at x. A space of functions :math:`\varphi^m F_i` that holds :math:`\varphi^m` and is mapped into
+itself by all fields is a representation :math:`\rho` of the group, and so
 
 .. math:: F_i(g.z) = (\rho(g) F(z))_i / (\rho(g) F(z))_0, \quad F_0 = 1.
 

@@ -1,9 +1,9 @@
 r"""Matrices of elements in a representation of the algebra, as polynomials where they are.
 
 An element is :math:`\exp(n) \exp(\sigma)\, a`. In a representation of the algebra :math:`\exp(n)` is a polynomial in n
-where the ideal acts nilpotently, :math:`\exp(\sigma)` a sum of exponentials with fixed projectors, and the matrix of a, in
-SL(2, R) or where it is linear in the one that is stored, a polynomial in the entries of that. So a batch costs a few
-products of columns and one product with a constant matrix, and no exponential or logarithm of small matrices.
+where the ideal acts nilpotently, :math:`\exp(\sigma)` a sum of exponentials with fixed projectors, and the matrix of
+a, in SL(2, R) or where it is linear in the one that is stored, a polynomial in the entries of that. So a batch costs a
+few products of columns and one product with a constant matrix, and no exponential or logarithm of small matrices.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo._random import normal
 from trivgeo.groups._matrices import kernel
-from trivgeo.groups.generators.ideal import TorusExponential
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.generators.ideal import SemisimpleAdjoint, TorusExponential
 from trivgeo.groups.generators.reductive import ReductiveGroup
 
 if TYPE_CHECKING:
     from trivgeo.groups.generators.group import GeneratedGroup
 
-__all__ = ["Monomials", "Representation", "SemisimpleMap"]
+__all__ = ["Monomials", "Representation", "SemisimpleMap", "has_half_spin"]
 
 _MOST = 200  # terms of a polynomial
 _MOST_PRODUCTS = 400  # terms of several polynomials multiplied out
 _LARGEST_SPIN = 6  # degree of polynomials in the entries of SL(2, R)
-_FIT = 1e-10
+_FIT, _SPIN = 1e-10, 1e-6
 _DUST = 1e-13
 
 
@@ -84,7 +85,7 @@ class _Polynomial:
         return (self.features(x) @ self._coefficients.like(x)).unflatten(-1, self.matrices.shape[1:])
 
 
-class SemisimpleMap:
+class SemisimpleMap(SemisimpleAdjoint):
     """The matrix of a semisimple element in a representation, from the matrix by which it is stored.
 
     Args:
@@ -94,6 +95,7 @@ class SemisimpleMap:
 
     def __init__(self, group: ReductiveGroup, matrices: Tensor) -> None:
         self.map: _Polynomial | None = None
+        self._size = matrices.shape[-1]
         self.is_trivial = not bool((matrices.abs() > _DUST).any())
         if not self.is_trivial:
             self.map = _of_plane(group, matrices) if group.size == 2 else _linear(group, matrices)
@@ -105,7 +107,8 @@ class SemisimpleMap:
 
     def __call__(self, a: Tensor) -> Tensor:
         """``[*batch, m, m] -> [*batch, d, d]``."""
-        assert self.map is not None
+        if self.map is None:
+            return torch.eye(self._size, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], -1, -1)
         return self.map(a.flatten(-2))
 
 
@@ -272,24 +275,34 @@ def _linear(group: ReductiveGroup, matrices: Tensor) -> _Polynomial | None:
     return None if terms is None else _Polynomial(terms)
 
 
+def _casimir(algebra: LieAlgebra, matrices: Tensor) -> tuple[Tensor, list[int]]:
+    """The Casimir operator of SL(2, R), j (j + 1) / 2 on spin j, and which 2 j occur."""
+    casimir = torch.einsum("ij,iab,jbc->ac", torch.linalg.inv(algebra.killing_form), matrices, matrices)
+    values = torch.linalg.eigvals(casimir).real
+    present = [k for k in range(_LARGEST_SPIN + 1) if bool(((values - k * (k + 2) / 8.0).abs() < _SPIN).any())]
+    return casimir, present
+
+
+def has_half_spin(algebra: LieAlgebra, matrices: Tensor) -> bool:
+    """Whether matrices ``[3, d, d]`` of sl(2, R) are those of SL(2, R), not of its quotient by minus one."""
+    return any(k % 2 for k in _casimir(algebra, matrices)[1])
+
+
 def _of_plane(group: ReductiveGroup, matrices: Tensor) -> _Polynomial | None:
     """The matrix as a polynomial in the entries of SL(2, R): homogeneous of degree 2 j on the part of spin j."""
     d = matrices.shape[-1]
-    ad = group.algebra.ad(torch.eye(group.dim, dtype=torch.float64))[:3, :3, :3]
-    form = torch.linalg.inv(torch.einsum("iab,jba->ij", ad, ad))
-    casimir = torch.einsum("ij,iab,jbc->ac", form, matrices, matrices)  # j (j + 1) / 2 on spin j
-    degrees = range(_LARGEST_SPIN + 1)
-    numbers = [k * (k + 2) / 8.0 for k in degrees]
+    plane = group.matrix_of(torch.eye(3, dtype=torch.float64))
+    casimir, present = _casimir(LieAlgebra.from_matrices(plane), matrices)
     unit = torch.eye(d, dtype=torch.float64)
-    values = torch.linalg.eigvals(casimir).real
-    present = [k for k in degrees if bool(((values - numbers[k]).abs() < 1e-6).any())]
     entries, target = _samples(group, matrices, 2 * (_count(max(present, default=0)) + 9))
     total: dict[tuple[int, ...], Tensor] = {}
     for k in present:
         projector = unit
         for other in present:
             if other != k:
-                projector = projector @ (casimir - numbers[other] * unit) / (numbers[k] - numbers[other])
+                projector = (
+                    projector @ (8.0 * casimir - other * (other + 2) * unit) / (k * (k + 2) - other * (other + 2))
+                )
         exponents = [e for e in itertools.product(range(k + 1), repeat=4) if sum(e) == k]
         terms = _fitted(exponents, entries, projector @ target)
         if terms is None:

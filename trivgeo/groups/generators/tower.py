@@ -7,7 +7,8 @@ the coordinates below, are
 
 .. math:: u(1) = e^{I(1)} \Bigl(u(0) + \int_0^1 e^{-I(s)} b(s)\, ds\Bigr), \quad I(s) = \int_0^s A,
 
-with both integrals by one Gauss-Legendre rule. This is how every symmetry of a linear equation moves u.
+with both integrals by one Gauss-Legendre rule. This is how every symmetry of a linear equation moves u; where the
+fields are polynomials, whole elements mostly do so in closed form (see `trivgeo.groups.generators.module`).
 """
 
 from __future__ import annotations
