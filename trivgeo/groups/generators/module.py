@@ -118,7 +118,7 @@ def find_module(
 
     Args:
         points: sample points, ``[p, m]``.
-        values: the fields there, ``[p, n, m]``.
+        values: see `fit_projective`.
         needs: the coordinates on which theirs depend, themselves included.
         group: the coordinates.
         lines: the bases among ``needs``.
