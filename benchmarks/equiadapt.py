@@ -111,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--output", default=str(Path(__file__).parent / "results" / "equiadapt-cpu.json"))
     arguments = parser.parse_args()
     networks = runpy.run_path(str(EXAMPLES / "digits_networks.py"))
     x, y = networks["images"]()
@@ -149,7 +150,9 @@ def main() -> None:
                 "lines": lines(function) if function else 0,
             }
             print(name, method, table[method], file=sys.stderr, flush=True)
-    print(json.dumps({"environment": environment(torch.device("cpu")), **vars(arguments), "tables": tables}, indent=1))
+    settings = {name: value for name, value in vars(arguments).items() if name != "output"}
+    document = {"environment": environment(torch.device("cpu")), **settings, "tables": tables}
+    Path(arguments.output).write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
