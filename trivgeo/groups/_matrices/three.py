@@ -23,8 +23,9 @@ from torch import Tensor
 
 from trivgeo._numerics import dense_exp, log_ratio, stumpff
 from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like
+from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
-from trivgeo.groups._matrices.series import is_few
+from trivgeo.groups._matrices.series import is_few, is_unseen
 
 __all__ = ["Three"]
 
@@ -32,7 +33,10 @@ _EXP_RADIUS, _EXP_SERIES = 1.0, tuple(1.0 / math.factorial(j) for j in range(19)
 _LOG_RADIUS = 0.1  # of eigenvalues about their mean, in units of it
 _LOG_SERIES = (0.0, *((-1.0) ** (j + 1) / j for j in range(1, 18)))
 _FREE_STEPS, _STEPS = 5, 2  # of Newton's method: before and after derivatives are recorded
-_LOG_ERROR = 1e-6  # of the logarithm, estimated, above which it is NaN
+_LOST, _LOG_ERROR = (
+    1e-12,
+    1e-6,
+)  # estimated, of the logarithm by eigenvalues: above which another way, or NaN, is better
 
 Coefficients = tuple[Tensor, Tensor, Tensor]  # of I, B, B^2
 
@@ -70,39 +74,52 @@ class Three(PolynomialKernel):
         return _polynomial([scale * torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
 
     def log(self, matrix: Tensor) -> Tensor:
-        """By eigenvalues. NaN also where round-off, estimated from the norm of the projection, would spoil it."""
-        single, matrix = matrix.dtype, matrix.double()
-        # rows without logarithm are replaced at once, so that their gradients are not NaN times zero
-        determinant = self.determinant(matrix)
-        usable = (determinant > 0) & (determinant < math.inf)
-        matrix = torch.where(usable[..., None, None], matrix, identity_like(matrix))
-        c = _centred(matrix)
-        near = (c.mean > 0) & _meet(c, c.mean, _LOG_RADIUS)
-        unit = 1.0 / torch.where(near, c.mean, 1.0)
-        unit2 = unit * unit
-        ring = _in_ring(_LOG_SERIES, torch.where(near, c.p * unit2, 0.0), torch.where(near, c.q * unit2 * unit, 0.0))
+        """By eigenvalues, and where these lose digits by square roots.
 
-        p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
-        x = _separate_root(p, q)
-        projection = _projection(x, p)
-        full = _polynomial(projection, c)
-        rest = add_to_diagonal(c.b - (1.5 * x)[..., None, None] * full, 0.5 * x)
-        square = 0.5 * (rest * rest.mT).sum((-2, -1))  # from the entries, since it may be far smaller than p
-        value, half_sum = c.mean + x, c.mean - 0.5 * x
-        product = half_sum.square() - square
-        good = ~near & (value > 0) & (product > 0)
-        value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
-        root = product.rsqrt()
-        ratio = log_ratio(half_sum * root, square * (root * root))
-        size = (matrix.square().sum((-2, -1)) * full.square().sum((-2, -1))).detach().sqrt()
-        loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
-        good = good & (torch.finfo(matrix.dtype).eps * loss < _LOG_ERROR)  # not where it is NaN
-        odd = torch.where(good, ratio, 0.0) * root
-        even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
-        spectral = _assembled(projection, x, even, value.log() - even, odd)
-        series = ring[0] + even, ring[1] * unit, ring[2] * unit2
-        log = _polynomial([torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
-        return torch.where((usable & (near | good))[..., None, None], log, math.nan).to(single)
+        Where values cannot be looked at, in compiled code, a logarithm whose round-off is too large is NaN.
+        """
+        single, matrix = matrix.dtype, matrix.double()
+        log, error = _log(matrix, self.determinant(matrix))
+        poor = ~(error < _LOST)
+        if not is_unseen(matrix) and bool(poor.any()):
+            log = log.index_put((poor,), iterative_log(matrix[poor], self))
+        return log.to(single)
+
+
+def _log(matrix: Tensor, determinant: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithm by eigenvalues, and an estimate of its error; NaN where that is too large, or there is none."""
+    # rows without logarithm are replaced at once, so that their gradients are not NaN times zero
+    usable = (determinant > 0) & (determinant < math.inf)
+    matrix = torch.where(usable[..., None, None], matrix, identity_like(matrix))
+    c = _centred(matrix)
+    near = (c.mean > 0) & _meet(c, c.mean, _LOG_RADIUS)
+    unit = 1.0 / torch.where(near, c.mean, 1.0)
+    unit2 = unit * unit
+    ring = _in_ring(_LOG_SERIES, torch.where(near, c.p * unit2, 0.0), torch.where(near, c.q * unit2 * unit, 0.0))
+
+    p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
+    x = _separate_root(p, q)
+    projection = _projection(x, p)
+    full = _polynomial(projection, c)
+    rest = add_to_diagonal(c.b - (1.5 * x)[..., None, None] * full, 0.5 * x)
+    square = 0.5 * (rest * rest.mT).sum((-2, -1))  # from the entries, since it may be far smaller than p
+    value, half_sum = c.mean + x, c.mean - 0.5 * x
+    product = half_sum.square() - square
+    good = ~near & (value > 0) & (product > 0)
+    value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
+    root = product.rsqrt()
+    ratio = log_ratio(half_sum * root, square * (root * root))
+    size = (matrix.square().sum((-2, -1)) * full.square().sum((-2, -1))).detach().sqrt()
+    loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
+    error = torch.finfo(matrix.dtype).eps * loss
+    good = good & (error < _LOG_ERROR)  # not where it is NaN
+    odd = torch.where(good, ratio, 0.0) * root
+    even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
+    spectral = _assembled(projection, x, even, value.log() - even, odd)
+    series = ring[0] + even, ring[1] * unit, ring[2] * unit2
+    log = _polynomial([torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
+    log = torch.where((usable & (near | good))[..., None, None], log, math.nan)
+    return log, torch.where(usable & near, 0.0, torch.where(usable & good, error, math.nan))
 
 
 class _Centred(NamedTuple):
