@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import stumpff
-from trivgeo.groups._matrices.basic import identity_like, matvec, transform_points
+from trivgeo.groups._matrices.basic import confirmed, identity_like, matvec, transform_points
 from trivgeo.groups._matrices.circular import circular, circular_slopes
 from trivgeo.groups._matrices.general import Four, General
 from trivgeo.groups._matrices.kernel import Kernel
@@ -28,6 +28,7 @@ __all__ = [
     "Kernel",
     "circular",
     "circular_slopes",
+    "confirmed",
     "identity_like",
     "kernel",
     "matvec",
