@@ -514,7 +514,8 @@ class LieGroup(ABC):
         if torch.compiler.is_compiling():
             return value
         # where there is nothing to compute, not the argument itself, which whoever gets it might change in place
-        return value.clone() if any(torch._C._is_alias_of(value, x) for x in arguments) else value
+        aliased = any(torch._C._is_alias_of(value, x) for x in arguments)  # type: ignore[attr-defined]
+        return value.clone() if aliased else value
 
     @final
     def _set_scale(self, scale: Scale) -> None:
