@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tasks.files import read_document
+from tasks.overlays import load
 from trivgeo.errors import ConfigurationError
 
 _ROOT = Path(__file__).parents[1]
@@ -85,7 +84,7 @@ def read_tables(path: Path = TABLES) -> list[Table]:
         ConfigurationError: an entry is missing or unknown, or a line has too few cells.
     """
     tables = []
-    for entry in yaml.safe_load(path.read_text()):
+    for entry in load(path):
         try:
             rows = {label: [Cell(**cell) for cell in cells] for label, cells in entry.pop("rows").items()}
             table = Table(rows=rows, **entry)

@@ -158,14 +158,14 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         Raises:
             CheckpointError: weights are NaN or infinite, or those of another training.
         """
-        kept = checkpoint.get("training")
-        first = self._first
-        known = first is not None and kept is not None  # older checkpoints do not say
-        if known and not (kept["identity"] == self._identity() and _alike(kept["first"], first)):
-            raise CheckpointError(
-                "folder: expected the checkpoint of a training on these data with these settings, got that of "
-                "another; train in another folder"
-            )
+        if self._first is not None:
+            own = {"identity": self._identity(), "first": self._first}
+            kept = checkpoint.get("training", own)  # older checkpoints do not say
+            if kept["identity"] != own["identity"] or not _alike(kept["first"], self._first):
+                raise CheckpointError(
+                    "folder: expected the checkpoint of a training on these data with these settings, got that of "
+                    "another; train in another folder"
+                )
         check_weights("checkpoint", checkpoint["state_dict"])
         self._spent = checkpoint.get("seconds_spent", 0.0)
 
