@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first problem")
     parser.add_argument("--starts", type=int, default=1024)
     parser.add_argument("--methods", nargs="+", help="default: all that are installed")
+    parser.add_argument("--output", default=str(Path(__file__).parent / "results" / "registration-cpu.json"))
     arguments = parser.parse_args()
     tutorial = runpy.run_path(str(TUTORIAL))
     methods: dict[str, Callable[[Tensor, float, Tensor, Tensor], Tensor]] = {
@@ -126,7 +127,9 @@ def main() -> None:
             "median shift": float(shift.median()),
             "seconds": float(seconds.mean()),
         }
-    print(json.dumps({"environment": environment(torch.device("cpu")), **vars(arguments), "methods": table}, indent=1))
+    settings = {name: value for name, value in vars(arguments).items() if name != "output"}
+    document = {"environment": environment(torch.device("cpu")), **settings, "methods": table}
+    Path(arguments.output).write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

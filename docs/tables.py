@@ -251,10 +251,40 @@ def loops() -> str:
     """The published loop beside ours."""
     document = json.loads((BENCHMARKS / "images-cpu.json").read_text())
     rows = [
-        [r["method"], f"{r['accuracy']:.3f}", f"{r['evaluations_per_image']:.0f}", f"{r['images_per_second']:.2f}"]
+        [
+            r["method"],
+            f"{r['accuracy']:.3f}",
+            f"{r['evaluations_per_image']:.0f}",
+            f"{r['images_per_second']:.2f}",
+            f"{r['speedup']:.1f} ({r['slowest batch']:.1f} to {r['fastest batch']:.1f})",
+        ]
         for r in document["rows"]
     ]
-    return markdown(["loop", "accuracy", "evaluations an image", "images a second"], rows)
+    return markdown(["loop", "accuracy", "evaluations an image", "images a second", "times as fast"], rows)
+
+
+def rival() -> str:
+    """One classifier made equivariant by equiadapt and by us."""
+    tables = json.loads((BENCHMARKS / "equiadapt-cpu.json").read_text())["tables"]
+    rows = [
+        [moved, method]
+        + [f"{100 * row[name]:.1f}" for name in ("accuracy", "accuracy, clean")]
+        + [f"{row['seconds before']:.0f}", f"{row['ms an image']:.1f}", f"{row['lines']:.0f}"]
+        for moved, table in tables.items()
+        for method, row in table.items()
+    ]
+    header = ["moved by", "method", "accuracy, %", "on clean, %", "seconds before", "ms an image", "lines"]
+    return markdown(header, rows)
+
+
+def registration() -> str:
+    """Poses of scans beside the iterative closest point algorithm."""
+    document = json.loads((BENCHMARKS / "registration-cpu.json").read_text())
+    rows = [
+        [name, f"{100 * r['solved']:.0f}", f"{r['median degrees']:.2f}", f"{r['seconds']:.1f}"]
+        for name, r in document["methods"].items()
+    ]
+    return markdown(["method", f"solved of {document['problems']}, %", "median degrees", "CPU seconds"], rows)
 
 
 def devices() -> str:
@@ -340,6 +370,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "so10": so10,
     "equivariance": equivariance,
     "loops": loops,
+    "rival": rival,
+    "registration": registration,
     "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward"),

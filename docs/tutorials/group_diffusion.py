@@ -76,8 +76,9 @@ for kind, value in scores.items():
 # %% [markdown]
 # ## 4. Samples, and steps of your own
 #
-# `sample` follows the flow whose law `log_prob` tells. The parts are those of the library: the transport of a fitted
-# diffusion makes a score (g, t) for every process and stepper, here the probability flow on a fixed grid.
+# `sample` runs the stochastic process, or, given a tolerance, the flow whose law `log_prob` tells. The parts are those
+# of the library: the transport of a fitted diffusion makes a score (g, t) for every process and stepper, here the
+# probability flow on a fixed grid.
 
 # %%
 drawn = {kind: model.sample(500, generator=generator) for kind, model in models.items()}

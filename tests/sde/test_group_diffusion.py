@@ -90,6 +90,10 @@ class TestModel:
                 model.sample(5, steps=10)
             return
         assert near(model.sample(300, generator=seeded(1), steps=20)) > 0.5
+        by_default, hundred = (model.sample(30, generator=seeded(1), **given) for given in ({}, {"steps": 100}))
+        assert torch.equal(by_default, hundred)
+        with pytest.raises(ConfigurationError, match="expected one of them, got 5"):
+            model.sample(3, steps=5, tolerance=0.1)
 
     def test_hutchinson(self, model: GroupDiffusion) -> None:
         """The mean over signs (two kinds of pairs in two dimensions) is the exact divergence."""

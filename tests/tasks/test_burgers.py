@@ -60,7 +60,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             "model": {
                 "init_args": {
                     **changes.pop("model", {}),
-                    "inverter": {"init_args": {"num_hypotheses": 8, **changes}},
+                    "inverter": {"init_args": {"num_hypotheses": 8, "pruning": [[0.5, 4]], **changes}},
                 }
             },
         }

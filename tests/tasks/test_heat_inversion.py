@@ -32,7 +32,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         config["trainer"]["enable_progress_bar"] = False
         config["data"]["init_args"].update({"seeds": [0], "cases": 4, "nx": 32, "nt": 17, **changes.pop("data", {})})
         config["model"]["init_args"].update(changes.pop("model", {}))
-        config["model"]["init_args"]["inverter"]["init_args"].update({"num_hypotheses": 16, **changes})
+        inverter = config["model"]["init_args"]["inverter"]["init_args"]
+        if "pruning" in inverter and "num_hypotheses" not in changes:
+            inverter["pruning"] = [[0.5, 4]]
+        inverter.update({"num_hypotheses": 16, **changes})
         path = tmp_path / "small.yaml"
         path.write_text(yaml.safe_dump(config))
         main(["test", "--config", str(path)])

@@ -27,6 +27,8 @@ _ENTRY = "trivgeo.GroupDiffusion"  # of the header of its files
 KINDS = ("diffusion", "momentum", "flow")
 _NARROWEST = 0.0025  # the noise that stands for none, in units of the widest
 _MIXED = 8.0  # logarithm of what is left of the slowest mode of a compact group
+_STEPS = 100
+_TOLERANCE = 1e-4
 _ROWS = 4096  # for which laws are fitted
 _OFF = 0.01  # how far from an element the entries of one may be
 
@@ -165,25 +167,33 @@ class GroupDiffusion(nn.Module):
         *,
         generator: torch.Generator | None = None,
         steps: int | None = None,
-        tolerance: float = 1e-4,
+        tolerance: float | None = None,
     ) -> Tensor:
         """Draw elements, ``[number, *element_shape]``, projected on the group to the last digit.
+
+        By the stochastic process, whose noise mends errors of the network; or, given a tolerance, and always of kind
+        "flow", by the flow, whose law is that of `log_prob`.
 
         Args:
             number: how many.
             generator: the source of the noise, on the device of the model.
-            steps: run so many steps of the stochastic process instead of the flow, whose law is that of `log_prob`; not
-                of kind "flow". Its noise mends errors of a network that was trained for a short time.
-            tolerance: see `solve_adaptive`.
+            steps: of the stochastic process, by default 100; there are none of kind "flow".
+            tolerance: of the flow, see `solve_adaptive`; by default 1e-4.
 
         Raises:
-            ConfigurationError: the model is not fitted, or a number is out of range.
+            ConfigurationError: the model is not fitted, a number is out of range, or there are both steps and a
+                tolerance.
         """
         check_count("number", number)
         transport, law = self.transport, self.law
         assert law is not None
+        if steps is not None and tolerance is not None:
+            raise ConfigurationError(f"steps, tolerance: expected one of them, got {steps} and {tolerance}")
+        if steps is None and tolerance is None and self.kind != "flow":
+            steps = _STEPS
         if steps is not None:
             check_count("steps", steps)
+        tolerance = _TOLERANCE if tolerance is None else tolerance
         with torch.no_grad():
             start = law.sample(number, generator)
             found = transport.sample(self.network, start, generator, tolerance, steps)
@@ -193,7 +203,7 @@ class GroupDiffusion(nn.Module):
         self,
         g: Tensor,
         *,
-        tolerance: float = 1e-4,
+        tolerance: float = _TOLERANCE,
         divergence: Divergence | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " b"]:
