@@ -511,8 +511,8 @@ class LieGroup(ABC):
         single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
         value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
         value = value.squeeze(0) if all(single) else value
-        if torch.compiler.is_compiling():
-            return value
+        if self._compiler is not None or torch.compiler.is_compiling():
+            return value  # for speed a view, where that is all
         # where there is nothing to compute, not the argument itself, which whoever gets it might change in place
         aliased = any(torch._C._is_alias_of(value, x) for x in arguments)  # type: ignore[attr-defined]
         return value.clone() if aliased else value
