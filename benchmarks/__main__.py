@@ -1,6 +1,8 @@
 """Timings of group operations, and what to do with them.
 
-python -m benchmarks                          run the suites, print their tables, write benchmarks/results/*.json
+python -m benchmarks                          time everything, write benchmarks/results/groups-DEVICE.json, .txt, .svg
+python -m benchmarks --groups "SO(3)" --operations exp --sizes 100 100000       some rows, printed, not kept
+python -m benchmarks first --groups "SO(3)" --operations exp      seconds of a first compiled call: no cache, cache
 python -m benchmarks compare OLD.json NEW.json        what became slower or faster; fails if something became slower
 python -m benchmarks picture RESULTS.json FILE.svg  time against batch, one line a library
 """
@@ -11,22 +13,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks import groups
 from benchmarks.compare import compare, picture
 from benchmarks.timing import environment, steady_allocator
-
-# A suite: (device, seconds it may take) -> rows, and how to print them.
-SUITES: dict[
-    str, tuple[Callable[[torch.device, float], list[dict[str, Any]]], Callable[[list[dict[str, Any]]], str]]
-] = {
-    "groups": (groups.run, groups.table),
-}
 
 
 def main() -> None:
@@ -49,35 +42,48 @@ def main() -> None:
         options = parser.parse_args()
         picture(options.results, options.file)
         return
-    parser.add_argument("suites", nargs="*", default=sorted(SUITES), help=f"any of {', '.join(SUITES)} (default: all)")
+    first = sys.argv[1:2] == ["first"]
+    if first:
+        parser.add_argument("command")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=900.0, help="about how long each suite may take")
+    parser.add_argument("--seconds", type=float, default=900.0, help="about how long it may take")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
+    parser.add_argument("--groups", nargs="*", default=[], help="names, or all (default: those that others have, ...)")
+    parser.add_argument("--operations", nargs="*", default=[], help="exp, log, compose, inverse, Ad (default: all)")
+    parser.add_argument("--sizes", nargs="*", type=int, default=[], help="batches (default: 100, 1e4, 1e5, 1e6)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--name", help="of the file, to keep results of several machines (default: suite-device.json)")
+    parser.add_argument("--name", help="of the files, to keep results of several machines (default: groups-DEVICE)")
     arguments = parser.parse_args()
-    unknown = set(arguments.suites) - set(SUITES)
-    if unknown:
-        parser.error(f"expected suites among {sorted(SUITES)}, got {sorted(unknown)}")
+    try:
+        selection = groups.Selection.of(arguments.groups, arguments.operations, arguments.sizes)
+    except ValueError as error:
+        parser.error(str(error))
     torch.set_num_threads(arguments.threads)
+    if first:
+        groups.first_calls(selection)
+        return
     steady = steady_allocator()
     device = torch.device(arguments.device)
+    start = time.perf_counter()
+    rows = groups.run(device, arguments.seconds, selection)
+    seconds = time.perf_counter() - start
+    text = groups.table(rows)
+    print(text)
+    print(f"\n{len(rows)} rows in {seconds:.0f} s")
+    if selection != groups.Selection() and arguments.name is None:
+        return
+    report = {
+        "suite": "groups",
+        "environment": {**environment(device), "steady_allocator": steady},
+        "seconds": seconds,
+        "rows": rows,
+    }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.suites:
-        run, table = SUITES[name]
-        start = time.perf_counter()
-        rows = run(device, arguments.seconds)
-        seconds = time.perf_counter() - start
-        report = {
-            "suite": name,
-            "environment": {**environment(device), "steady_allocator": steady},
-            "seconds": seconds,
-            "rows": rows,
-        }
-        path = arguments.out / (arguments.name or f"{name}-{device.type}.json")
-        path.write_text(json.dumps(report, indent=1) + "\n")
-        print(table(rows))
-        print(f"\n{len(rows)} rows in {seconds:.0f} s, written to {path}")
+    path = arguments.out / (arguments.name or f"groups-{device.type}")
+    path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    path.with_suffix(".txt").write_text(text + "\n")
+    picture(path.with_suffix(".json"), path.with_suffix(".svg"))
+    print(f"written to {path}.json, .txt and .svg")
 
 
 if __name__ == "__main__":

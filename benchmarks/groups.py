@@ -3,38 +3,52 @@
 Every operation at batches 1e2 to 1e6 in float64, forward, and forward with backward to all inputs. Columns: trivgeo
 compiled (see `trivgeo.groups.compiled`; the first call, which compiles, is not timed) and eager; the same on dense
 matrices with ``torch.linalg.matrix_exp``, ``inv`` and ``matmul``; pypose, geomstats, kornia and torchlie where they
-have the group and are installed; last the time to read the inputs and write the output once, at the measured copy
-bandwidth. A size is left out where the size before predicts too long a time. For trivgeo that is one row, the gradient
-of a million logarithms of 3 x 3 matrices, which would also take 32 GB. Libraries take turns, three times, and each
-keeps its lowest median (the range holds the highest, too).
+have the group and are installed; last the floor, the time to read the inputs and write the output once at the speed of
+copying in main memory (64 MB, timed in turns with the libraries; what fits into caches can be faster), and in brackets
+how many times that the faster of our own two took. A size is left out where the size before predicts too long a time.
+Libraries take turns, three times, and each keeps its lowest median (the range holds the highest, too). `first_calls`
+times what compiling costs.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.timing import Budget, copy_bandwidth, floor_seconds, median_seconds, version_of
+from benchmarks.timing import Budget, copying, median_seconds, version_of
 from trivgeo.groups import (
     SE,
     SL,
     SO,
+    SU,
     Affine,
+    BurgersSymmetry,
+    GLPlus,
     HeatSymmetry,
+    Heisenberg,
     InhomogeneousGroup,
+    KdVSymmetry,
     LieGroup,
     MatrixGroup,
     Projective,
+    Similarity,
+    Torus,
+    Translation,
+    U,
     compiled,
 )
 
-__all__ = ["run", "table"]
+__all__ = ["Selection", "first_calls", "run", "table"]
 
 _BATCHES = (100, 10_000, 100_000, 1_000_000)
 _LONGEST = 25.0  # seconds a measurement may be expected to take
@@ -42,6 +56,12 @@ _LONGEST_OWN = 60.0  # for trivgeo
 _ROUNDS = 3  # of measurements of all libraries, of which each keeps its lowest median
 _OPERATIONS = ("exp", "log", "compose", "inverse", "Ad")
 _GROUPS: tuple[LieGroup, ...] = (SO(3), SE(3), SL(2), Affine(2), Projective(2), HeatSymmetry(0.1))
+# of the catalogue, with all of dimension at most 15 up to size 4: timed when asked for by name
+_OTHERS: tuple[LieGroup, ...] = (
+    *(SO(2), SO(4), SO(5), SE(2), SE(4), SL(3), SL(4), GLPlus(2), GLPlus(3), Affine(1), Affine(3)),
+    *(Projective(1), Projective(3), Similarity(2), Similarity(3), SU(2), SU(3), SU(4), U(2), U(3)),
+    *(Heisenberg(1), Heisenberg(2), Translation(3), Torus(2), BurgersSymmetry(), KdVSymmetry()),
+)
 _OWN = ("trivgeo compiled", "trivgeo")
 _LIBRARIES = (*_OWN, "torch dense", "pypose", "geomstats", "kornia", "torchlie")
 
@@ -49,6 +69,29 @@ _LIBRARIES = (*_OWN, "torch dense", "pypose", "geomstats", "kornia", "torchlie")
 Function = Callable[..., Any]
 Inputs = Callable[[Tensor, Tensor], tuple[Any, ...]]
 Suite = dict[str, tuple[Function, Inputs]]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to time, all by default: groups by their names, operations and batches."""
+
+    groups: tuple[LieGroup, ...] = _GROUPS
+    operations: tuple[str, ...] = _OPERATIONS
+    batches: tuple[int, ...] = _BATCHES
+
+    @classmethod
+    def of(cls, groups: list[str], operations: list[str], batches: list[int]) -> Selection:
+        """From a command line, where nothing means all; ``all`` groups are those of the catalogue up to dimension 15.
+
+        Raises:
+            ValueError: unknown groups or operations.
+        """
+        known = {repr(group): group for group in (*_GROUPS, *_OTHERS)}
+        unknown = sorted({*groups} - {*known, "all"} | {*operations} - {*_OPERATIONS})
+        if unknown:
+            raise ValueError(f"expected groups among {[*known]} and operations among {_OPERATIONS}, got {unknown}")
+        chosen = tuple(known.values()) if "all" in groups else tuple(known[name] for name in groups)
+        return cls(chosen or _GROUPS, tuple(operations) or _OPERATIONS, tuple(sorted(batches)) or _BATCHES)
 
 
 @dataclass
@@ -213,22 +256,62 @@ def _leaf(x: Any) -> Any:
     return x.detach().clone().requires_grad_()
 
 
-def run(device: torch.device, seconds: float) -> list[dict[str, Any]]:
+def run(device: torch.device, seconds: float, selection: Selection | None = None) -> list[dict[str, Any]]:
     """All measurements, as one dictionary a row."""
+    selection = Selection() if selection is None else selection
     os.environ.setdefault("GEOMSTATS_BACKEND", "pytorch")
     os.environ.setdefault("PYPOSE_DEVICE", str(device))
     budget = Budget(seconds)
-    bandwidth = copy_bandwidth(device)
     rows: list[dict[str, Any]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for group in _GROUPS:
+        for group in selection.groups:
             libraries = _libraries(group)
-            for operation in _OPERATIONS:
+            for operation in selection.operations:
                 rows += _missing(group, libraries, operation)
                 for mode in ("forward", "forward+backward"):
-                    rows += _compare(group, libraries, operation, mode, device, bandwidth, budget)
+                    rows += _compare(group, libraries, operation, mode, selection.batches, device, budget)
     return rows
+
+
+_FIRST = """
+import sys, time, warnings
+import torch
+from benchmarks.groups import Selection, _trivgeo
+from trivgeo.groups import compiled
+warnings.simplefilter("ignore")
+(group,), (operation,) = (lambda s: (s.groups, s.operations))(Selection.of([sys.argv[1]], [sys.argv[2]], []))
+f, make = _trivgeo(compiled(group))[operation]
+inputs = [x.requires_grad_(sys.argv[3] != "forward") for x in make(*(0.3 * torch.randn(2, 500, group.dim).double()))]
+inputs = [x.detach().repeat(4, *[1] * (x.ndim - 1)).requires_grad_(x.requires_grad) for x in inputs]
+start = time.perf_counter()
+output = f(*inputs)
+if output.requires_grad:
+    torch.autograd.grad(output.sum(), inputs, allow_unused=True)
+print(time.perf_counter() - start)
+"""
+
+
+def first_calls(selection: Selection) -> list[dict[str, Any]]:
+    """Seconds of the first compiled call of a process, with nothing on disk and with what the one before left there."""
+    rows = []
+    for group in selection.groups:
+        for operation in selection.operations:
+            for mode in ("forward", "forward+backward"):
+                with tempfile.TemporaryDirectory() as folder:
+                    seconds = [_first_call(folder, repr(group), operation, mode) for _ in range(2)]
+                head = {"group": repr(group), "operation": operation, "mode": mode}
+                rows.append({**head, "first_seconds": seconds[0], "cached_seconds": seconds[1]})
+                print(f"{group!r:23s}{operation:9s}{mode:17s}" + "".join(f"{s:8.1f}" for s in seconds), flush=True)
+    return rows
+
+
+def _first_call(folder: str, *what: str) -> float:
+    command = [sys.executable, "-c", _FIRST, *what]
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout)
 
 
 def _missing(group: LieGroup, libraries: list[Library], operation: str) -> list[dict[str, Any]]:
@@ -246,14 +329,15 @@ def _compare(
     libraries: list[Library],
     operation: str,
     mode: str,
+    batches: tuple[int, ...],
     device: torch.device,
-    bandwidth: dict[int, float],
     budget: Budget,
 ) -> list[dict[str, Any]]:
     """All libraries one after the other at each batch, so that a drift of the machine's speed reaches all alike."""
     rows: list[dict[str, Any]] = []
     predicted = {library.name: 0.0 for library in libraries if operation in library.suite}
-    for batch in _BATCHES:
+    copy, speed = copying(device), 0.0
+    for batch in batches:
         calls: dict[str, tuple[Callable[[], Any], float]] = {}
         for library in libraries:
             name = library.name
@@ -277,17 +361,18 @@ def _compare(
                 rows.append({"group": repr(group), "operation": operation, "library": name, "mode": mode, "note": note})
                 del predicted[name]
                 continue
-            moved = floor_seconds(bandwidth, *(t for t in (*inputs, output) if isinstance(t, Tensor)))
+            moved = float(sum(t.numel() * t.element_size() for t in (*inputs, output) if isinstance(t, Tensor)))
             calls[name] = call, moved * (1.0 if mode == "forward" else 2.0)  # the gradients move as much again
         medians: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(_ROUNDS):
             for name, (call, _) in calls.items():
                 medians[name].append(median_seconds(call, device, 0.03))
-        for name, (_, floor) in calls.items():
+            speed = max(speed, copy())
+        for name, (_, moved) in calls.items():
             best, *_, worst = sorted(medians[name])
             head = {"group": repr(group), "operation": operation, "library": name, "mode": mode, "batch": batch}
-            rows.append({**head, "seconds": best, "range": [best, worst], "floor_seconds": floor})
-            growth = _BATCHES[min(_BATCHES.index(batch) + 1, len(_BATCHES) - 1)] / batch
+            rows.append({**head, "seconds": best, "range": [best, worst], "floor_seconds": moved / speed})
+            growth = batches[min(batches.index(batch) + 1, len(batches) - 1)] / batch
             predicted[name] = 5.0 * _ROUNDS * growth * best  # with the warm-up
     return rows
 
@@ -330,7 +415,12 @@ def table(rows: list[dict[str, Any]]) -> str:
             note = _BRIEF.get(notes.get((group, operation, name), "too long"), "fails")
             mark = f"[{reason}]" if name == "trivgeo" and reason else ""
             text += f"{f'{mark} {1e6 * line[name]:.0f}':>17s}" if name in line else f"{note:>17s}"
-        lines.append(text + (f"{1e6 * line['floor']:17.1f}" if "floor" in line else f"{'-':>17s}"))
+        floor = "-"
+        if "floor" in line:
+            floor = (
+                f"{1e6 * line['floor']:.1f} [{min(line[name] for name in _OWN if name in line) / line['floor']:.1f}]"
+            )
+        lines.append(text + f"{floor:>17s}")
     footnotes = [f"[{mark}] {text}" for mark, text in _REASONS.items() if any(f"[{mark}]" in line for line in lines)]
     return "\n".join([*lines, "", *footnotes])
 

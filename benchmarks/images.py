@@ -33,7 +33,8 @@ from trivgeo.sde import GeometricSchedule
 SCALE = (0.084, 0.084, 0.084, 0.084, 0.421, 0.421)
 LOW, HIGH = 0.1, 1.0
 K, N, M, CLIP = 8, 2, 50, 100.0
-FEWER, PRUNING = 20, ((0.8, 4), (0.6, 2), (0.4, 1))
+PRUNING = ((0.8, 4), (0.6, 2), (0.4, 1))
+FEWER, EARLIER = 20, ((0.9, 4), (0.75, 2), (0.5, 1))
 
 
 class PublishedLoop:
@@ -144,12 +145,11 @@ def main() -> None:
         loop = PublishedLoop(classifier, generator)
         return loop.invert(images)[:, :2], loop.evaluations
 
-    search = {"keep_seen": True, "pruning": PRUNING}
     methods: dict[str, Callable[[Tensor, torch.Generator], tuple[Tensor, int]]] = {
         "published loop": published,
         "trivgeo": ours(),
-        "trivgeo, best seen, pruned": ours(**search),
-        f"trivgeo, best seen, pruned, {FEWER} steps": ours(FEWER, **search),
+        "trivgeo, best seen, pruned": ours(keep_seen=True, pruning=PRUNING),
+        f"trivgeo, best seen, pruned earlier, {FEWER} steps": ours(FEWER, keep_seen=True, pruning=EARLIER),
     }
     methods = {name: method for name, method in methods.items() if options.published or name != "published loop"}
     with torch.no_grad():

@@ -11,15 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 _PACKAGES = ("trivgeo", "torch", "numpy", "pypose", "geomstats", "kornia", "torchlie")
 
 __all__ = [
     "Budget",
-    "copy_bandwidth",
+    "copying",
     "environment",
-    "floor_seconds",
     "median_seconds",
     "steady_allocator",
     "version_of",
@@ -71,21 +69,11 @@ def median_seconds(f: Callable[[], Any], device: torch.device, seconds: float = 
     return statistics.median(times)
 
 
-def copy_bandwidth(device: torch.device, sizes: tuple[int, ...] = (10_000, 1_000_000, 64_000_000)) -> dict[int, float]:
-    """Bytes read and written per second by ``Tensor.copy_``, by size in bytes: small sizes live in the caches."""
-    result = {}
-    for size in sizes:
-        source = torch.ones(size // 8, dtype=torch.float64, device=device)
-        target = torch.empty_like(source)
-        result[size] = 2 * size / median_seconds(lambda s=source, t=target: t.copy_(s), device)
-    return result
-
-
-def floor_seconds(bandwidth: dict[int, float], *tensors: Tensor) -> float:
-    """The time to move these tensors once, at the bandwidth measured for the nearest size."""
-    size = sum(t.numel() * t.element_size() for t in tensors)
-    nearest = min(bandwidth, key=lambda s: abs(s.bit_length() - size.bit_length()))
-    return size / bandwidth[nearest]
+def copying(device: torch.device, size: int = 64_000_000) -> Callable[[], float]:
+    """What measures the bytes read and written per second by ``Tensor.copy_`` of this many bytes, beyond all caches."""
+    source = torch.ones(size // 8, dtype=torch.float64, device=device)
+    target = torch.empty_like(source)
+    return lambda: 2 * size / median_seconds(lambda: target.copy_(source), device, 0.0)
 
 
 def version_of(package: str) -> str | None:

@@ -329,7 +329,7 @@ def report() -> str:
 def speed(mode: str, batch: int = 100_000) -> str:
     """Milliseconds of group operations beside other libraries."""
     document = json.loads(SPEED.read_text())
-    rows = [row for row in document["rows"] if row.get("mode") == mode and row["batch"] == batch]
+    rows = [row for row in document["rows"] if "seconds" in row and (row["mode"], row["batch"]) == (mode, batch)]
     libraries = list(dict.fromkeys(row["library"] for row in rows))
     cells: dict[str, dict[str, str]] = {}
     for row in rows:

@@ -72,13 +72,11 @@ def stumpff(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     near = torch.where(small, q, 0.0)
     series2, series3 = polynomial(near, _C2), polynomial(near, _C3)
 
-    far_positive, far_negative = positive & ~small, ~positive & ~small
-    r = torch.sqrt(torch.where(far_positive, q, 1.0))
-    grow = torch.exp(r)
-    decay = 1.0 / grow
-    theta = torch.sqrt(torch.where(far_negative, -q, 1.0))
-    c0_far = torch.where(positive, 0.5 * (grow + decay), torch.cos(theta))
-    c1_far = torch.where(positive, 0.5 * (grow - decay) / r, torch.sin(theta) / theta)
+    r = torch.sqrt(torch.where(small, 1.0, q.abs()))
+    half_grow = 0.5 * torch.exp(torch.where(positive, r, 0.0))
+    half_decay = 0.25 / half_grow
+    c0_far = torch.where(positive, half_grow + half_decay, torch.cos(r))
+    c1_far = torch.where(positive, half_grow - half_decay, torch.sin(r)) / r
     q_far = torch.where(small, 1.0, q)
     c2 = torch.where(small, series2, (c0_far - 1.0) / q_far)
     c3 = torch.where(small, series3, (c1_far - 1.0) / q_far)
@@ -102,10 +100,8 @@ def log_ratio(half_trace: Tensor, p: Tensor) -> Tensor:
     near = polynomial(torch.where(small, p, 0.0), _LOG_SERIES)
     hyperbolic = (p > 0) & ~small & ~no_log
     elliptic = (p < 0) & ~small
-    r = torch.sqrt(torch.where(hyperbolic, p, 1.0))
-    theta = torch.sqrt(torch.where(elliptic, -p, 1.0))
-    tau = torch.where(elliptic, half_trace, 0.0)
-    far = torch.where(hyperbolic, torch.asinh(r) / r, torch.atan2(theta, tau) / theta)
+    r = torch.sqrt(torch.where(hyperbolic | elliptic, p.abs(), 1.0))
+    far = torch.where(hyperbolic, torch.asinh(r), torch.atan2(r, torch.where(elliptic, half_trace, 0.0))) / r
     return torch.where(no_log, math.nan, torch.where(small, near, far))
 
 

@@ -73,6 +73,9 @@ def many_rules(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         moved - 1.0,
         torch.linalg.matrix_exp(a),  # not written out
         torch.full_like(c, 3.0) / (1.0 + c.square()),
+        torch.nn.functional.pad(a, (1, 0, 0, 2), value=2.0),
+        a[..., [2, 0, 0], [1, 1, 0]] * c,
+        b + torch.diag_embed(c) - torch.zeros_like(a) * a,
     ]
     return torch.cat([r.flatten(1) for r in results], -1)
 
@@ -83,6 +86,7 @@ def test_every_rule_is_the_operator() -> None:
     assert_relative(written_out(many_rules, graphs)(a, b, c), many_rules(a, b, c), 1e-14)
     targets = {node.target for node in graphs[0].nodes}
     assert not targets & {aten.bmm.default, aten.mm.default, aten.linalg_cross.default, aten.amax.default}
+    assert not targets & {aten.index.Tensor, aten.constant_pad_nd.default}
     assert aten.linalg_matrix_exp.default in targets
 
 
@@ -95,6 +99,20 @@ def test_a_whole_operation_is_elementwise() -> None:
     entries = {aten.select.int, aten.mul.Tensor, aten.add.Tensor}
     assert {node.target for node in called if node.meta["val"].ndim == 1} == entries
     assert sum(node.target is aten.cat.default for node in called) == 1
+
+
+def test_indices_have_derivatives() -> None:
+    """Two of the entries are read twice: their derivatives add up. Cross products are indices, in both directions."""
+    graphs: list[torch.fx.Graph] = []
+    a = torch.randn(SMALL + 1, 3, 3, generator=seeded(0), dtype=torch.float64, requires_grad=True)
+
+    def read(a: Tensor) -> Tensor:
+        return a[..., [2, 0, 0], [1, 1, 1]] * a[..., 0, :] + torch.linalg.cross(a[..., 0], a[..., 1])
+
+    (expected,) = torch.autograd.grad(read(a).cos().sum(), a)
+    (found,) = torch.autograd.grad(written_out(read, graphs)(a).cos().sum(), a)
+    assert_relative(found, expected, 1e-14)
+    assert not {node.target for graph in graphs for node in graph.nodes} & {aten.index.Tensor}
 
 
 def everything(group: LieGroup, g: Tensor, h: Tensor, v: Tensor) -> Tensor:
@@ -167,9 +185,9 @@ class TestSwitch:
         g = group.random(4, generator=seeded(0))
         assert rotations.inverse(g).data_ptr() == g.data_ptr()
         assert rotations.compiler.report[0].reason == "a view of its argument"
-        homographies = compiled(Projective(2), threshold)
-        p = Projective(2).random(4, std=0.1, generator=seeded(0))
-        assert_relative(homographies.log(p), Projective(2).log(p), 1e-6)
+        homographies = compiled(Projective(3), threshold)
+        p = Projective(3).random(4, std=0.1, generator=seeded(0))
+        assert_relative(homographies.log(p), Projective(3).log(p), 1e-6)
         assert "an iteration of" in homographies.compiler.report[0].reason
         v = torch.randn(4, 3, generator=seeded(1))
         torch.func.vmap(rotations.exp)(v)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch.func import jacfwd, jacrev, vmap
 
 from tests.helpers import assert_relative, rand, randn
 from tests.symmetry.catalogue import CATALOGUE
-from trivgeo.errors import AlgebraError
+from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import FlowSettings, GeneratedGroup, from_generators
 from trivgeo.symmetry import find_symmetries
 
@@ -79,17 +79,31 @@ CASES = [
 BY_NAME = {case.name: case for case in CASES}
 
 
+_CALLS = 20_000
+
+
+class StiffError(Exception):
+    """A flow that the solver does not finish."""
+
+
 def flow(case: Case, w: Tensor, start: Tensor) -> Tensor:
-    """The flow of sum w_i X_i for unit time by DOP853; NaN where it runs away."""
+    """The flow of sum w_i X_i for unit time by DOP853; NaN where it runs away, or steps never end."""
     field = sp.lambdify(case.variables, [list(f) for f in case.fields], "numpy", cse=True)
     weights = w.numpy()
     far = lambda s, z: 1e4 - np.abs(z).max()  # noqa: E731
     far.terminal = True  # type: ignore[attr-defined]
 
+    calls = itertools.count()
+
     def slope(s: float, z: Any) -> Any:
+        if next(calls) > _CALLS:
+            raise StiffError
         return weights @ np.array(field(*z), dtype=float)
 
-    found = solve_ivp(slope, (0, 1), start.numpy(), method="DOP853", rtol=1e-12, atol=1e-13, events=far)
+    try:
+        found = solve_ivp(slope, (0, 1), start.numpy(), method="DOP853", rtol=1e-12, atol=1e-13, events=far)
+    except StiffError:
+        return torch.full_like(start, torch.nan)
     return torch.tensor(found.y[:, -1]) if found.status == 0 else torch.full_like(start, torch.nan)
 
 
@@ -220,13 +234,17 @@ def test_refusal() -> None:
 # The long run: groups of the catalogue's equations in random bases ----------------------------------------------
 
 VALUES = {"n": 0.7, "k": 1.3, "w": 0.9, "nu": 0.3, "a": 0.4, "g": 1.4, "m": 0.6, "s": 0.8, "r": 0.2}
-SKEW = [
-    "free particle", "oscillator", "damped oscillator", "repeller", "third order, iterative", "Ermakov-Pinney",
-    "modified Emden", "product", "circles of radius one", "Chazy", "free particle, plane", "Toda, two particles",
-    "heat", "heat, plane", "Black-Scholes", "Kolmogorov", "Burgers", "KdV", "KdV, Schwarzian", "Harry Dym",
-    "diffusion, -4/3", "wave, plane", "wave, space", "Laplace, space", "Hamilton-Jacobi", "minimal surface",
-    "Monge-Ampere", "NLS, quintic", "Schroedinger", "gas, line, cubic", "gas, plane, monatomic", "Poisson",
-]  # fmt: skip
+FINITE = [each.name for each in CATALOGUE if each.size]
+
+
+@cache
+def fields_of(name: str) -> tuple[list[tuple[Any, ...]], tuple[sp.Symbol, ...]] | None:
+    """The symmetries of an equation of the catalogue, with numbers for its parameters; none that torch lacks."""
+    equation = next(each for each in CATALOGUE if each.name == name)
+    found = find_symmetries(equation.equations.split(";"))
+    values = {s: sp.Rational(str(VALUES[s.name])) for s in found.parameters}
+    fields = [tuple(sp.sympify(c).subs(values) for c in g.components) for g in found.generators]
+    return None if found.solutions else (fields, tuple(found.variables))
 
 
 def random_basis(n: int, seed: int) -> np.ndarray[Any, Any]:
@@ -236,33 +254,63 @@ def random_basis(n: int, seed: int) -> np.ndarray[Any, Any]:
     return turns[0] @ np.diag(np.geomspace(0.1, 10.0, n) if n > 1 else [1.0]) @ turns[1]
 
 
+def errors_in_basis(name: str, seed: int | None) -> dict[str, float]:
+    """What the laws and the images of points miss in a random basis of condition 100, or in the textbook's (None)."""
+    found = fields_of(name)
+    assert found is not None
+    fields, variables = found
+    n = len(fields)
+    mixing = np.eye(n) if seed is None else random_basis(n, seed)
+    decimals = sp.Matrix([[sp.Float(entry, 17) for entry in row] for row in mixing])
+    mixed = fields if seed is None else (decimals * sp.Matrix(fields)).tolist()
+    group = from_generators(mixed, variables=variables)
+    unmix = torch.tensor(np.linalg.inv(mixing))
+    c = torch.einsum("ai,bj,ijk,kc->abc", unmix, unmix, group.algebra.structure_constants, torch.tensor(mixing))
+    length = 0.3 / (c.abs().amax((1, 2)) / 2.0).clamp(min=1.0)
+    plain = length * randn(3, 4, n, seed=seed or 0)
+    g, h, k = (group.exp(each @ unmix) for each in plain)
+    start = rand(2, len(variables), seed=seed or 0, low=0.3, high=1.0)
+    action, compose = group.action(), group.compose
+    image, product = action(g, start), compose(g, h)
+    case = Case(name, fields, variables)
+    truth = torch.stack([torch.stack([flow(case, each, point) for point in start]) for each in plain[0]])
+    once, twice = action(product, start), action(g, action(h, start))
+    sane, sheets = torch.isfinite(truth).all(-1), group._motion.sheets
+    if sheets is not None and group._motion.chart is None:
+        sane = sane & sheets.holds(start, truth)  # others could have another name
+    return {
+        "associativity": error(compose(product, k), compose(g, compose(h, k))),
+        "inverse": error(compose(product, group.inverse(h)), g),
+        "logarithm": error(group.log(g), plain[0] @ unmix),
+        "adjoint": error(group.Ad(product), group.Ad(g) @ group.Ad(h)),
+        "adjoint of exp": error(group.Ad(g), torch.linalg.matrix_exp(group.algebra.ad(plain[0] @ unmix))),
+        "flow": error(image, truth, defined=True),
+        "product of images": error(once, twice, defined=True),
+        "lost": float((sane & ~torch.isfinite(image).all(-1)).double().sum() / sane.double().sum().clamp(min=1.0)),
+    }
+
+
+def error(value: Tensor, expected: Tensor, *, defined: bool = False) -> float:
+    """The largest error relative to the largest entry of each datum, where both are defined."""
+    if defined:
+        both = torch.isfinite(value).all(-1) & torch.isfinite(expected).all(-1)
+        value, expected = value[both], expected[both]
+    if not len(value):
+        return 0.0
+    missed, size = (value - expected).abs().flatten(1).amax(-1), expected.abs().flatten(1).amax(-1)
+    return float((missed / size.clamp(min=1e-300)).max())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SKEW)
+@pytest.mark.parametrize("name", FINITE)
 def test_random_bases(name: str) -> None:
-    """Ten bases of condition 100 of each algebra: laws, and images that are those of the flows, to 1e-10."""
-    equation = next(each for each in CATALOGUE if each.name == name)
-    found = find_symmetries(equation.equations.split(";"))
-    values = {s: sp.Rational(str(VALUES[s.name])) for s in found.parameters}
-    fields = [tuple(sp.sympify(c).subs(values) for c in g.components) for g in found.generators]
-    n, variables = len(fields), tuple(found.variables)
-    for seed in range(10):
-        mixing = random_basis(n, seed)
-        decimals = sp.Matrix([[sp.Float(entry, 17) for entry in row] for row in mixing])
-        mixed = (decimals * sp.Matrix(fields)).tolist()
-        group = from_generators(mixed, variables=variables)
-        unmix = torch.tensor(np.linalg.inv(mixing))
-        c = torch.einsum("ai,bj,ijk,kc->abc", unmix, unmix, group.algebra.structure_constants, torch.tensor(mixing))
-        length = 0.3 / (c.abs().amax((1, 2)) / 2.0).clamp(min=1.0)
-        plain = length * randn(3, 4, n, seed=seed)
-        g, h, k = (group.exp(each @ unmix) for each in plain)
-        assert_relative(group.compose(group.compose(g, h), k), group.compose(g, group.compose(h, k)), 1e-10)
-        assert_relative(group.compose(g, group.inverse(g)), group.identity(4, dtype=torch.float64), 1e-10)
-        assert_relative(group.log(g), plain[0] @ unmix, 1e-9)
-        assert_relative(group.Ad(group.compose(g, h)), group.Ad(g) @ group.Ad(h), 1e-10)
-        start = rand(2, len(variables), seed=seed, low=0.3, high=1.0)
-        image = group.action()(g, start)
-        case = Case(name, fields, variables)
-        truth = torch.stack([torch.stack([flow(case, each, point) for point in start]) for each in plain[0]])
-        known = torch.isfinite(image).all(-1) & torch.isfinite(truth).all(-1)
-        assert_relative(image[known], truth[known], 1e-10)
-        assert float(known.double().mean()) >= 0.75 * float(torch.isfinite(truth).all(-1).double().mean())
+    """The textbook's basis and ten of condition 100 of each algebra: laws, and images that are those of the flows."""
+    if fields_of(name) is None:  # of solutions without a formula
+        equation = next(each for each in CATALOGUE if each.name == name)
+        with pytest.raises(ConfigurationError, match="expected functions of"):
+            find_symmetries(equation.equations.split(";")).group(**VALUES)
+        return
+    for seed in (None, *range(10)):
+        missed = errors_in_basis(name, seed)
+        assert missed.pop("lost") <= 0.25
+        assert max(missed.values()) < 1e-10, (seed, missed)

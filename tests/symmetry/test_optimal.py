@@ -25,6 +25,7 @@ HEAT: Brackets = {  # translations, Galilei, mass; scaling, time and projective
     (4, 1): {0: 1},
     (5, 0): {1: 1},
 }
+SKEW_TURNS: Brackets = {(0, 1): {2: 2}, (1, 2): {0: 3}, (2, 0): {1: 5}}
 # The algebras of dimension three, by Patera and Winternitz 1977, with the number of their lines and families.
 SMALL: dict[str, tuple[int, Brackets, int]] = {
     "abelian": (3, {}, 3),
@@ -37,6 +38,11 @@ SMALL: dict[str, tuple[int, Brackets, int]] = {
     "A3.6 e(2)": (3, {(0, 2): {1: -1}, (1, 2): {0: 1}}, 2),
     "A3.7": (3, {(0, 2): {0: 1, 1: -1}, (1, 2): {0: 1, 1: 1}}, 2),
     "A3.8 sl(2)": (3, {(0, 1): {1: 2}, (0, 2): {2: -2}, (1, 2): {0: 1}}, 3),
+    "A3.9 so(3)": (3, {(0, 1): {2: 1}, (1, 2): {0: 1}, (2, 0): {1: 1}}, 1),
+    "so(3), skew": (3, SKEW_TURNS, 1),
+    "u(2)": (4, {(0, 1): {2: 1}, (1, 2): {0: 1}, (2, 0): {1: 1}}, 2),
+    "so(3) + aff(1)": (5, {(0, 1): {2: 1}, (1, 2): {0: 1}, (2, 0): {1: 1}, (3, 4): {4: 1}}, 5),
+    "sl(2) + R^2": (5, {(0, 1): {1: 2}, (0, 2): {2: -2}, (1, 2): {0: 1}}, 9),
     "gl(2)": (4, {(0, 1): {1: 2}, (0, 2): {2: -2}, (1, 2): {0: 1}}, 6),
     "filiform": (4, {(1, 3): {0: 1}, (2, 3): {1: 1}}, 5),
     "oscillator": (4, {(1, 2): {0: 1}, (3, 1): {2: 1}, (3, 2): {1: -1}}, 3),
@@ -53,7 +59,11 @@ def _algebra(size: int, brackets: Brackets) -> SymmetryAlgebra:
     return SymmetryAlgebra(constants, [f"X{i + 1}" for i in range(size)], ())
 
 
-FAST = {"A3.6 e(2)", "A3.8 sl(2)", "two aff(1)"}
+RIGID: Brackets = {
+    (0, 1): {2: 1}, (1, 2): {0: 1}, (2, 0): {1: 1}, (0, 4): {5: 1}, (1, 5): {3: 1}, (2, 3): {4: 1},
+    (0, 5): {4: -1}, (1, 3): {5: -1}, (2, 4): {3: -1},
+}  # fmt: skip
+FAST = {"A3.6 e(2)", "so(3), skew", "A3.8 sl(2)", "two aff(1)"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in SMALL])
@@ -126,7 +136,7 @@ def test_families() -> None:
 
 def test_others_are_refused() -> None:
     for size, brackets in [
-        (3, {(0, 1): {2: 1}, (1, 2): {0: 1}, (2, 0): {1: 1}}),  # so(3)
+        (6, RIGID),  # so(3) that moves the rest
         (3, {(0, 2): {1: 1}, (1, 2): {0: 2}}),  # weights of square root of two
         (7, {}),
     ]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import Graph
 
 __all__ = ["WriteOut"]
@@ -62,6 +63,9 @@ class _Writer:
         self.lists: dict[Node, list[Entries]] = {}  # of operators with several results
         self.wholes: dict[Node, Node] = {}
         self.values: dict[tuple[Any, str], torch.Tensor] = {}
+        self.constants: dict[Node, torch.Tensor] = {}  # what is known, whatever the batch
+        self.known: dict[Node, np.ndarray[Any, Any]] = {}  # its numbers
+        self.numbers: dict[Node, float] = {}  # entries that are known
         tensors = [n for n in graph.find_nodes(op="placeholder") if _is_tensor(n)]
         self.mode: Any = tensors[0].meta["val"].fake_mode if tensors else None
         self.sized = next(((n, d) for n in tensors if (d := _batch_dim(n)) is not None), None)
@@ -74,6 +78,8 @@ class _Writer:
             with self.graph.inserting_before(node):
                 if node.op == "call_function":
                     self.call(node)
+                elif node.op == "get_attr":
+                    self.keep(node, getattr(self.graph.owning_module, str(node.target), None))
                 elif node.op == "output":
                     self.take_whole(node)
         self.graph.eliminate_dead_code()
@@ -83,6 +89,8 @@ class _Writer:
         """One node, written out or handed whole tensors."""
         if node.target is operator.getitem and node.args[0] in self.lists:
             self.entries[node] = self.lists[node.args[0]][node.args[1]]
+            return
+        if self.note_constant(node):
             return
         rule = _RULES.get(node.target)
         if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
@@ -97,6 +105,31 @@ class _Writer:
             self.lists[node] = written
         else:
             self.entries[node] = np.asarray(written, dtype=object).reshape(_shape(node))  # not a bare node for []
+
+    def note_constant(self, node: Node) -> bool:
+        """Whether a node is computed of numbers alone, as indices, masks and unit matrices are; its value is kept."""
+        value, inputs = node.meta["val"], node.all_input_nodes
+        if not isinstance(value, torch.Tensor) or not all(_is_known(s) for s in value.shape):
+            return False
+        known = bool(inputs) and all(x in self.constants for x in inputs)
+        if value.numel() > _LARGEST or not (known or node.target in _TABLES):
+            return False
+        args, kwargs = _map((node.args, dict(node.kwargs)), self.constants.__getitem__)
+        with unset_fake_temporarily():
+            self.keep(node, node.target(*args, **kwargs))
+        return True
+
+    def keep(self, node: Node, value: Any) -> None:
+        """Keep what a node is, if that is a small tensor and no fake one."""
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.numel() <= _LARGEST:
+            with unset_fake_temporarily():
+                self.constants[node], self.known[node] = value, value.cpu().numpy()
+
+    def number(self, value: float, like: torch.Tensor) -> Node:
+        """A number as an entry."""
+        node = self.new(aten.full.default, [], value, dtype=like.dtype, device=like.device)
+        self.numbers[node] = value
+        return node
 
     def take_whole(self, node: Node) -> None:
         """Let a node read whole tensors."""
@@ -129,6 +162,16 @@ class _Writer:
             shape, batch = _shape(node), _batch_dim(node)
             assert shape is not None
             result = np.empty(shape, dtype=object)
+            if node in self.known:
+                numbers: dict[Any, Node] = {}
+                for index in np.ndindex(*shape):
+                    value = self.known[node][index].item()
+                    if value not in numbers:
+                        numbers[value] = self.number(value, node.meta["val"])
+                    result[index] = numbers[value]
+                self.entries[node] = result
+                self.wholes[node] = node
+                return result
             for index in np.ndindex(*shape):
                 entry = node
                 for dim in reversed(range(len(shape))):
@@ -196,6 +239,8 @@ def _shape(node: Node) -> Any:
 
 # Rules: what becomes of the entries. None: not written out ------------------------------------------------------
 
+Rule = Callable[[_Writer, Node], "Entries | list[Entries] | None"]
+
 
 def _pick(arrays: dict[Node, Entries], index: tuple[int, ...], node: Node) -> Node:
     return arrays[node][index] if node in arrays else node
@@ -210,6 +255,38 @@ def _pointwise(w: _Writer, node: Node) -> Entries | None:
         result[index] = w.entry(node.target, args, kwargs)
     # constants of no dimension promote dtypes less than others do
     return result if result.flat[0].meta["val"].dtype == dtype else None
+
+
+def _where(w: _Writer, node: Node) -> Entries | None:
+    """By a known mask bookkeeping, too."""
+    if node.args[0] not in w.known or len({x.meta["val"].dtype for x in node.args[1:]}) > 1:
+        return _pointwise(w, node)
+    mask, first, second = (
+        np.broadcast_to(x, _shape(node)) for x in (w.known[node.args[0]], *map(w.get, node.args[1:]))
+    )
+    return np.where(mask, first, second)
+
+
+def _unless(neutral: float) -> Rule:
+    """A function of two, the result of which is the first where the second is known to be this, and if they commute."""
+
+    def rule(w: _Writer, node: Node) -> Entries | None:
+        result = _pointwise(w, node)
+        if result is None or node.kwargs or not all(_is_tensor(x) for x in node.all_input_nodes):
+            return result
+        if len(node.all_input_nodes) != 2 or any(
+            x.meta["val"].dtype != node.meta["val"].dtype for x in node.all_input_nodes
+        ):
+            return result
+        left, right = (np.broadcast_to(w.get(x), result.shape) for x in node.args)
+        for index in np.ndindex(*result.shape):
+            if w.numbers.get(right[index]) == neutral:
+                result[index] = left[index]
+            elif w.numbers.get(left[index]) == neutral and node.target is not aten.sub.Tensor:
+                result[index] = right[index]
+        return result
+
+    return rule
 
 
 def _same(w: _Writer, node: Node) -> Entries:
@@ -298,8 +375,35 @@ def _scatter(w: _Writer, node: Node) -> Entries | None:
     return result
 
 
+def _pad(w: _Writer, node: Node) -> Entries | None:
+    x, widths, value = _arguments(node, None, None, 0.0)
+    sides = [(int(widths[i]), int(widths[i + 1])) for i in reversed(range(0, len(widths), 2))]
+    sides = [(0, 0)] * (x.meta["val"].ndim - len(sides)) + sides
+    batch = _batch_dim(x)
+    if min(map(min, sides)) < 0 or (batch is not None and sides[batch] != (0, 0)):
+        return None
+    entries = w.get(x)
+    result = np.full(_shape(node), w.number(float(value), x.meta["val"]), dtype=object)
+    result[tuple(slice(a, a + n) for (a, _), n in zip(sides, entries.shape, strict=True))] = entries
+    return result
+
+
+def _index(w: _Writer, node: Node) -> Entries | None:
+    """Entries by tables of indices."""
+    where = _places(w, *node.args[:2])
+    return None if where is None else w.get(node.args[0])[where]
+
+
+def _places(w: _Writer, x: Node, tables: Sequence[Node | None]) -> tuple[Any, ...] | None:
+    """Known indices, as those of an array of entries."""
+    batch = _batch_dim(x)
+    if any(t is not None and (t not in w.known or dim == batch) for dim, t in enumerate(tables)):
+        return None
+    return tuple(slice(None) if t is None else w.known[t] for t in tables)
+
+
 def _full(w: _Writer, node: Node) -> Entries:
-    return np.full(_shape(node), w.new(node.target, [], node.args[1], **node.kwargs), dtype=object)
+    return np.full(_shape(node), w.number(node.args[1], node.meta["val"]), dtype=object)
 
 
 def _fold(target: Any) -> Callable[[_Writer, Node], Entries | None]:
@@ -372,7 +476,7 @@ def _minor(w: _Writer, a: Entries, b: Entries, c: Entries, d: Entries) -> Entrie
     return _each(w, aten.sub.Tensor, _each(w, aten.mul.Tensor, a, b), _each(w, aten.mul.Tensor, c, d))
 
 
-Rule = Callable[[_Writer, Node], "Entries | list[Entries] | None"]
+_TABLES = (torch.ops.prims.iota.default, aten.full.default, aten.scalar_tensor.default)  # what makes numbers of nothing
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default), _same),
     **dict.fromkeys(
@@ -397,7 +501,12 @@ _RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default), _parts),
     aten.diagonal.default: _diagonal,
     **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _scatter),
+    aten.constant_pad_nd.default: _pad,
+    **dict.fromkeys((aten.index.Tensor, aten._unsafe_index.Tensor), _index),
     aten.full.default: _full,
+    aten.where.self: _where,
+    **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor), _unless(0.0)),
+    aten.mul.Tensor: _unless(1.0),
     aten.sum.dim_IntList: _fold(aten.add.Tensor),
     aten.mean.dim: _mean,
     aten.amax.default: _fold(aten.maximum.default),

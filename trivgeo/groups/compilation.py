@@ -25,7 +25,12 @@ Key = tuple[Any, ...]
 _THRESHOLD = 1000
 _MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
 _OPTIONS = {
-    "max_fusion_size": 4096,  # all nodes of an operation in one loop
+    # all nodes of an operation in one loop, also those that read nothing in common (constants, entries copied)
+    "max_fusion_size": 4096,
+    "cpp.max_horizontal_fusion_size": 4096,
+    "aggressive_fusion": True,
+    "score_fusion_memory_threshold": 0,
+    "max_fusion_buffer_group_pairwise_attempts": 1,  # neighbours; all pairs would be tried
     "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
     "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
 }
@@ -39,7 +44,7 @@ def compiled(group: GroupT, threshold: int = _THRESHOLD) -> GroupT:
     is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
     threshold; calls inside the transforms of ``torch.func``, in forward mode, and inside another `torch.compile`;
     half precision; operations that compute nothing (the inverse of a rotation is a view), or are iterations too long to
-    compile (the logarithm of matrices of three or more rows, up to rotations). The first compiled result is compared
+    compile (the logarithm of matrices of four or more rows, up to rotations). The first compiled result is compared
     with the eager one. Where there is no compiler, or its result differs, one warning says so, and the operation stays
     eager. Derivatives of derivatives are not supported by torch in compiled code, and raise an error.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import transform_points
+from trivgeo.groups._matrices import add_to_diagonal, transform_points
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import (
@@ -77,6 +77,11 @@ class Projective(MatrixGroup):
         """Off the diagonal the entries; on it their differences to the last."""
         entries = matrix.flatten(-2)
         return entries[..., :-1] - entries[..., -1:] * self._diagonal.like(matrix)
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        """The coordinates as entries, the last one zero, and the trace taken off."""
+        matrix = torch.nn.functional.pad(v, (0, 1)).unflatten(-1, self._element_shape)
+        return add_to_diagonal(matrix, -matrix.diagonal(dim1=-2, dim2=-1).mean(-1))
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """The Kronecker product of g and its inverse transposed, in these coordinates."""

@@ -43,7 +43,7 @@ class Line:
         coefficients: of the generators, with symbols for parameters.
         parameters: the symbols: any real numbers, but for those that are excluded.
         excluded: for each parameter the values that are other lines of the list.
-        is_even: whether a parameter and minus it are the same line: then it is not negative.
+        is_even: whether parameters and minus them are the same line: then the first that is not zero is positive.
     """
 
     coefficients: tuple[sp.Expr, ...]
@@ -54,9 +54,10 @@ class Line:
     def text(self, names: Sequence[str]) -> str:
         """As it is written, such as ``X1 + a*X3, a >= 0``."""
         conditions = []
-        for symbol, values in zip(self.parameters, self.excluded, strict=True):
-            conditions += [f"{symbol} >= 0"] if self.is_even else [f"any {symbol}"] if not values else []
-            conditions += [f"{symbol} != {value}" for value in values if not (self.is_even and value.is_negative)]
+        for place, (symbol, values) in enumerate(zip(self.parameters, self.excluded, strict=True)):
+            is_even = self.is_even and not place
+            conditions += [f"{symbol} >= 0"] if is_even else [f"any {symbol}"] if not values else []
+            conditions += [f"{symbol} != {value}" for value in values if not (is_even and value.is_negative)]
         total = sp.Add(*(c * sp.Symbol(n) for c, n in zip(self.coefficients, names, strict=True)))
         return ", ".join([str(total), *conditions])
 
@@ -151,8 +152,8 @@ class OptimalSystem(Sequence[Line]):
             self._same = {k: first if same == last else same for k, same in self._same.items()}
             old, new = np.array(list(numbers.values())), np.array(values)
             if line == end.line and len(old) and not np.allclose(old, new):
-                if len(old) > 1 or not np.allclose(old, -new):
-                    raise AlgebraError(f"expected half turns that change signs of one parameter, got {old} to {new}")
+                if not np.allclose(old, -new):
+                    raise AlgebraError(f"expected half turns that change all signs of parameters, got {old} to {new}")
                 is_even = True
         return is_even
 
@@ -268,7 +269,21 @@ class _Search:
         self._radical = [[sp.Rational(x.numerator, x.denominator) for x in row] for row in radical]
         levi = rational.levi_factor(radical)
         self._levi = [[sp.Rational(x.numerator, x.denominator) for x in row] for row in levi]
-        self._triple = self._split_triple() if levi else None
+        self._turns = self._is_beside_rotations()
+        self._triple = self._split_triple() if levi and not self._turns else None
+
+    def _is_beside_rotations(self) -> bool:
+        """Whether the algebra is the direct sum of so(3) and its radical."""
+        bracket = self._algebra.bracket
+        if len(self._levi) != 3 or any(any(bracket(x, y)) for x in self._levi for y in self._radical):
+            return False
+        return bool((np.linalg.eigvalsh(self._angles()) > 0).all())
+
+    def _angles(self) -> Floats:
+        """The form on the Levi factor that is the square of the angle by which ``exp`` turns it, for so(3)."""
+        ad = [[_solved(self._levi, self._algebra.bracket(x, y), set()) for y in self._levi] for x in self._levi]
+        ads = np.array([[_floats(row, {}) for row in rows] for rows in ad])
+        return np.asarray(-0.5 * np.einsum("iab,jba->ij", ads, ads))
 
     def _split_triple(self) -> Rows:
         """h, e, f of a Levi factor sl(2, R), with rational numbers.
@@ -289,13 +304,19 @@ class _Search:
             # [e, f] = s h
             s = _solved([h], bracket(e, f), set())[0]
             return [h, e, [c / s for c in f]]
-        raise AlgebraError("expected a solvable algebra, or one with the Levi factor sl(2, R) in a split basis")
+        raise AlgebraError(
+            "expected a solvable algebra, one with the Levi factor sl(2, R) in a split basis, or the sum of so(3) and "
+            "a solvable one"
+        )
 
     def starts(self) -> Iterator[_Start]:
         """The kinds of lines, by the first coefficient that does not vanish."""
         left = self._whole
         if self._triple is not None:
             yield from self._semisimple(*self._triple)
+            left = self._radical
+        if self._turns:
+            yield self._axis()
             left = self._radical
         while left:
             block, below = self._quotient(self._whole, left, set())
@@ -335,6 +356,29 @@ class _Search:
             keeping = self._keeping(vector, self._radical, self._whole, set())
             root = self._resolved(vector, self._radical, keeping, ())
             yield _Start(root, lambda v, kind=kind: prepared(kind, v), turns)  # type: ignore[misc]
+
+    def _axis(self) -> _Start:
+        """Lines that are not in the radical, beside so(3): each axis can be turned to any other, and upside down."""
+        axis, levi, c, form = self._levi[0], self._levi, self._algebra.floats, self._angles()
+        basis, frame = [*levi, *self._radical], np.stack([_floats(row, {}) for row in levi])
+        first = np.array([1.0, 0.0, 0.0]) / math.sqrt(form[0, 0])
+        across = np.array([0.0, 1.0, 0.0]) - form[1] @ first * first
+        half = _exponential(c, math.pi * (across / math.sqrt(across @ form @ across)) @ frame)
+
+        def prepared(v: Floats) -> Floats | None:
+            p = _coordinates(basis, v, {})[:3]
+            if np.abs(p).max() <= _SMALL:
+                return None
+            # p turns to the axis about [p, axis]
+            p = p / math.sqrt(p @ form @ p)
+            about = _coordinates(basis, np.einsum("i,j,ijk->k", p @ frame, first @ frame, c), {})[:3]
+            sine, cosine = math.sqrt(about @ form @ about), float(p @ form @ first)
+            if sine <= _SMALL:
+                return v if cosine > 0 else np.asarray(half @ v)
+            return np.asarray(_exponential(c, math.atan2(sine, cosine) / sine * (about @ frame)) @ v)
+
+        keeping = self._keeping(axis, self._radical, self._whole, set())
+        return _Start(self._resolved(axis, self._radical, keeping, ()), prepared, [half])
 
     def _first(self, block: Rows, below: Rows) -> _Start:
         """Lines with a coefficient in a block of one or two dimensions."""
@@ -381,13 +425,15 @@ class _Search:
         return _reduced([_sum(r[: len(among)], among) for r in relations], assumed)[0]
 
     def _solvable(self, keeping: Rows, assumed: Assumed) -> Rows:
-        """All, or without the lowering operator if there is a whole Levi factor."""
-        if self._triple is None:
+        """All, or if there is a whole Levi factor without its lowering operator, or rotations, which move nothing."""
+        if self._triple is None and not self._turns:
             return keeping
-        basis = [*self._triple, *self._radical]
+        basis = [*(self._triple or self._levi), *self._radical]
         rows = [_solved(basis, y, assumed) for y in keeping]
         if len(_reduced([row[:3] for row in rows], assumed)[0]) < 3:
             return keeping
+        if self._turns:
+            return [_sum(w, keeping) for w in _null_space([[row[i] for row in rows] for i in range(3)], assumed)]
         return [_sum(weights, keeping) for weights in _null_space([[row[2] for row in rows]], assumed)]
 
     def _quotient(self, keeping: Rows, inside: Rows, assumed: Assumed) -> tuple[Rows, Rows]:

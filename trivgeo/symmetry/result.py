@@ -228,8 +228,9 @@ class SymmetryAlgebra:
     def optimal_system(self, **parameters: Any) -> OptimalSystem:
         """An optimal system of one-dimensional subalgebras: lines, of which every line is an image of exactly one.
 
-        Images are those under inner automorphisms, Ad(g) for all g of the connected group. The algebra is solvable with
-        rational weights, or has the Levi factor sl(2, R), and dimension at most 6.
+        Images are those under inner automorphisms, Ad(g) for all g of the connected group. The algebra has dimension at
+        most 6, and is solvable with rational weights, has the Levi factor sl(2, R), or is the sum of so(3) and a
+        solvable one.
 
         Args:
             **parameters: see `name`.

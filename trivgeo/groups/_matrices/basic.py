@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["confirmed", "identity_like", "matvec", "rows_of", "stack_rows", "transform_points"]
+__all__ = ["add_to_diagonal", "confirmed", "identity_like", "matvec", "rows_of", "stack_rows", "transform_points"]
 
 _UNROLLED_ACTION = 4  # up to this size, sums over columns beat batched matrix products
 
@@ -26,6 +26,11 @@ def stack_rows(rows: Sequence[Sequence[Tensor]]) -> Tensor:
 def identity_like(matrix: Tensor) -> Tensor:
     """The unit matrix ``[k, k]`` of the dtype and device of ``matrix``."""
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def add_to_diagonal(matrix: Tensor, a: Tensor) -> Tensor:
+    """``matrix + a I`` for numbers a ``[*batch]``."""
+    return matrix + torch.diag_embed(a.unsqueeze(-1).expand(matrix.shape[:-1]))
 
 
 def matvec(a: Tensor, x: Tensor) -> Tensor:

@@ -1,15 +1,40 @@
-"""3 x 3 matrices: determinants and inverses by cross products, exponentials as polynomials."""
+r"""3 x 3 matrices: determinants and inverses by cross products, functions by one real eigenvalue and its projection.
+
+Of the eigenvalues of a matrix B of trace zero, the roots of :math:`z^3 = 3 p z + 2 q`, one is real and about as far
+from the other two as any two of them are: x, of the sign of q. Its projection
+:math:`P = (B^2 + x B + (x^2 - 3 p) I) / (3 (x^2 - p))` and the rest
+:math:`N = B + \tfrac{x}{2} I - \tfrac{3 x}{2} P`, for which :math:`N^2 = s (I - P)`, give any function of the matrix,
+
+.. math:: f(m I + B) = f(m + x)\, P + f_+\, (I - P) + f_-\, N,
+
+with f on the other two eigenvalues as of 2 x 2 matrices, smooth where these meet. Where all three meet, the power
+series of B in the ring of polynomials modulo the characteristic one (Cayley-Hamilton) takes over, which converges by
+eigenvalues, whatever the norm. Either way f is a polynomial in B, whose three coefficients are computed of scalars.
+"""
 
 from __future__ import annotations
 
-from typing import final
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from trivgeo._numerics import dense_exp, log_ratio, stumpff
+from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
+from trivgeo.groups._matrices.series import is_few
 
 __all__ = ["Three"]
+
+_EXP_RADIUS, _EXP_SERIES = 1.0, tuple(1.0 / math.factorial(j) for j in range(19))
+_LOG_RADIUS = 0.1  # of eigenvalues about their mean, in units of it
+_LOG_SERIES = (0.0, *((-1.0) ** (j + 1) / j for j in range(1, 18)))
+_FREE_STEPS, _STEPS = 5, 2  # of Newton's method: before and after derivatives are recorded
+_LOG_ERROR = 1e-6  # of the logarithm, estimated, above which it is NaN
+
+Coefficients = tuple[Tensor, Tensor, Tensor]  # of I, B, B^2
 
 
 @final
@@ -27,3 +52,129 @@ class Three(PolynomialKernel):
         first = torch.linalg.cross(r1, r2)
         adjugate = torch.stack([first, torch.linalg.cross(r2, r0), torch.linalg.cross(r0, r1)], -1)
         return adjugate if unimodular else adjugate / (r0 * first).sum(-1)[..., None, None]
+
+    def exp(self, matrix: Tensor) -> Tensor:
+        """By eigenvalues."""
+        if is_few(matrix):
+            return dense_exp(matrix)
+        c = _centred(matrix)
+        near = _meet(c, torch.ones_like(c.mean), _EXP_RADIUS)
+        series = _in_ring(_EXP_SERIES, torch.where(near, c.p, 0.0), torch.where(near, c.q, 0.0))
+        p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
+        x = _separate_root(p, q)
+        c0, c1, _, _ = stumpff(3.0 * p - 0.75 * x * x)
+        grow = (-0.5 * x).exp()
+        even = grow * c0
+        spectral = _assembled(_projection(x, p), x, even, x.exp() - even, grow * c1)
+        scale = c.mean.exp()
+        return _polynomial([scale * torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
+
+    def log(self, matrix: Tensor) -> Tensor:
+        """By eigenvalues. NaN also where round-off, estimated from the norm of the projection, would spoil it."""
+        single, matrix = matrix.dtype, matrix.double()
+        # rows without logarithm are replaced at once, so that their gradients are not NaN times zero
+        determinant = self.determinant(matrix)
+        usable = (determinant > 0) & (determinant < math.inf)
+        matrix = torch.where(usable[..., None, None], matrix, identity_like(matrix))
+        c = _centred(matrix)
+        near = (c.mean > 0) & _meet(c, c.mean, _LOG_RADIUS)
+        unit = 1.0 / torch.where(near, c.mean, 1.0)
+        unit2 = unit * unit
+        ring = _in_ring(_LOG_SERIES, torch.where(near, c.p * unit2, 0.0), torch.where(near, c.q * unit2 * unit, 0.0))
+
+        p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
+        x = _separate_root(p, q)
+        projection = _projection(x, p)
+        full = _polynomial(projection, c)
+        rest = add_to_diagonal(c.b - (1.5 * x)[..., None, None] * full, 0.5 * x)
+        square = 0.5 * (rest * rest.mT).sum((-2, -1))  # from the entries, since it may be far smaller than p
+        value, half_sum = c.mean + x, c.mean - 0.5 * x
+        product = half_sum.square() - square
+        good = ~near & (value > 0) & (product > 0)
+        value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
+        root = product.rsqrt()
+        ratio = log_ratio(half_sum * root, square * (root * root))
+        size = (matrix.square().sum((-2, -1)) * full.square().sum((-2, -1))).detach().sqrt()
+        loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
+        good = good & (torch.finfo(matrix.dtype).eps * loss < _LOG_ERROR)  # not where it is NaN
+        odd = torch.where(good, ratio, 0.0) * root
+        even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
+        spectral = _assembled(projection, x, even, value.log() - even, odd)
+        series = ring[0] + even, ring[1] * unit, ring[2] * unit2
+        log = _polynomial([torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
+        return torch.where((usable & (near | good))[..., None, None], log, math.nan).to(single)
+
+
+class _Centred(NamedTuple):
+    """A matrix m I + B: m, B, B^2, and p and q of the characteristic polynomial of B."""
+
+    mean: Tensor
+    b: Tensor
+    square: Tensor
+    p: Tensor
+    q: Tensor
+
+
+def _centred(matrix: Tensor) -> _Centred:
+    mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    b = add_to_diagonal(matrix, -mean)
+    square = b @ b
+    p = square.diagonal(dim1=-2, dim2=-1).sum(-1) / 6.0
+    return _Centred(mean, b, square, p, (square * b.mT).sum((-2, -1)) / 6.0)
+
+
+def _polynomial(coefficients: Sequence[Tensor], c: _Centred) -> Tensor:
+    f0, f1, f2 = coefficients
+    return add_to_diagonal(torch.addcmul(f1[..., None, None] * c.b, f2[..., None, None], c.square), f0)
+
+
+def _projection(x: Tensor, p: Tensor) -> Coefficients:
+    square = x * x
+    weight = (1 / 3) / (square - p)
+    return weight * (square - 3.0 * p), weight * x, weight
+
+
+def _assembled(projection: Coefficients, x: Tensor, even: Tensor, gap: Tensor, odd: Tensor) -> Coefficients:
+    """``even I + gap P + odd N``."""
+    p0, p1, p2 = projection
+    weight = gap - 1.5 * x * odd
+    return torch.addcmul(even, weight, p0) + 0.5 * x * odd, torch.addcmul(odd, weight, p1), weight * p2
+
+
+def _separate_root(p: Tensor, q: Tensor) -> Tensor:
+    """The root of ``x^3 = 3 p x + 2 q`` of the sign of q.
+
+    Newton's method from above, where the polynomial is convex, goes down to it. The derivative there,
+    ``3 (x^2 - p)``, is the product of the distances to the other two.
+    """
+    free_p, free_q = p.detach(), q.detach().abs()
+    cube = ((2.0 * free_q).log() / 3.0).exp()  # half the time of pow, and exact enough to start with
+    tiny = torch.finfo(p.dtype).tiny
+    line = torch.minimum(cube, 2.0 * free_q / (-3.0 * free_p).clamp(min=tiny))
+    x = torch.where(free_p < 0, line, (3.0 * free_p).clamp(min=0.0).sqrt() + cube)
+    for _ in range(_FREE_STEPS):
+        x = _newton(x, free_p, free_q)
+    x = torch.where(q < 0, -x, x)
+    for _ in range(_STEPS):
+        x = _newton(x, p, q)
+    return x
+
+
+def _newton(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    square = x * x
+    return torch.addcmul(q, x, square) / (square - p) * (2 / 3)
+
+
+def _meet(c: _Centred, unit: Tensor, radius: float) -> Tensor:
+    """Whether all eigenvalues are this close to their mean, in these units."""
+    bound = 0.5 * (radius * unit.detach()).square()  # |z|^2 <= 3 |p| + |2 q|^(2/3) where z^3 = 3 p z + 2 q
+    return (3.0 * c.p.detach().abs() < bound) & (4.0 * c.q.detach().square() < bound**3)
+
+
+def _in_ring(coefficients: Sequence[float], p: Tensor, q: Tensor) -> Coefficients:
+    """``sum_j c_j B^j`` by Horner's rule, with ``B^3 = 3 p B + 2 q I``."""
+    third, constant = 3.0 * p, 2.0 * q
+    f0, f1, f2 = torch.full_like(p, coefficients[-1]), torch.zeros_like(p), torch.zeros_like(p)
+    for c in reversed(coefficients[:-1]):
+        f0, f1, f2 = constant * f2 + c, torch.addcmul(f0, third, f2), f1
+    return f0, f1, f2

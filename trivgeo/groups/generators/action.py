@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.checks import check_count, check_fraction, check_positive
-from trivgeo.groups._matrices import kernel, transform_points
+from trivgeo.groups._matrices import kernel, matvec, transform_points
+from trivgeo.groups._matrices.series import is_unseen
 from trivgeo.groups.action import JetAction
 from trivgeo.groups.generators.carried import Carried
 from trivgeo.groups.generators.chart import Chart
@@ -22,13 +23,16 @@ from trivgeo.groups.generators.fields import VectorFields
 from trivgeo.groups.generators.flow import extrapolated_flow
 from trivgeo.groups.generators.group import GeneratedGroup
 from trivgeo.groups.generators.isotropy import Isotropy
+from trivgeo.groups.generators.module import Module
+from trivgeo.groups.generators.representation import Monomials, Representation
 from trivgeo.groups.generators.sheets import Sheets
-from trivgeo.groups.generators.tower import Multiplier, ProjectiveBase, Tower
+from trivgeo.groups.generators.tower import ProjectiveBase, Tower
 
 __all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
 
 _STEP_SHARE = 0.01  # of the tolerance, what one step of an integrator may miss
 _ROUGH = 1e-4  # the same where the end is corrected
+_MANY = 8  # points of one element, from which on they are multiplied as a matrix
 _CORRECTED = 1e-2  # the largest correction, relative to one plus the size
 
 Flow = Callable[[Tensor, Tensor], Tensor]
@@ -91,7 +95,7 @@ class Motion:
     @property
     def is_solved(self) -> bool:
         """Whether no coordinate is integrated."""
-        return self.carried is not None or len(self.tower.solved()) == self.fields.dim
+        return self.carried is not None or self.tower.is_closed or len(self.tower.solved()) == self.fields.dim
 
     @property
     def charted_fill(self) -> Tensor:
@@ -179,8 +183,12 @@ class ProjectiveAction(GeneratedAction):
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
         return None if self._affine else self._matrices.denominator(g, self._whole(x))
 
+    def _image(self, g: Tensor, x: Tensor) -> Tensor:
+        y, d = self._matrices.apply(g, self._whole(x))
+        return (y if self._affine else torch.where((d != 0).unsqueeze(-1), y, math.nan))[..., : x.shape[-1]]
+
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
-        return self._matrices.apply(g, self._whole(x))[..., : x.shape[-1]]
+        return self._matrices.apply(g, self._whole(x))[0][..., : x.shape[-1]]
 
 
 @final
@@ -203,7 +211,7 @@ class FlowAction(GeneratedAction):
         self._tower = tower
         self._bases = [(list(base.coordinates), HomogeneousMatrices(group, base)) for base in tower.bases]
         self._local = [not base.affine for base in tower.bases]
-        self._multipliers = [(each, Constant(each.constants)) for each in tower.multipliers]
+        self._modules = [ModuleMatrices(group, module) for module in tower.modules]
         self._flow = motion.flow
         self._settings = motion.settings
         self._isotropy = motion.isotropy
@@ -242,6 +250,9 @@ class FlowAction(GeneratedAction):
                 total = d if total is None else total * d
         return total
 
+    def _image(self, g: Tensor, x: Tensor) -> Tensor:
+        return self._move(g, x)[0]  # NaN where it is not defined
+
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
         return self._move(g, x)[0]
 
@@ -251,34 +262,42 @@ class FlowAction(GeneratedAction):
         x = self._whole(x)
         # a closed form of the whole element does not care where the flow of a factor passes through infinity
         closed: dict[int, Tensor] = {}
-        for index, matrices in self._bases:
+        denominators: dict[int, Tensor] = {}
+        for i, (index, matrices) in enumerate(self._bases):
             if index[0] < given:
-                image = matrices.apply(g, x[..., index])
+                image, d = matrices.apply(g, x[..., index])
+                if self._local[i]:
+                    denominators[i] = d
+                    image = torch.where((d != 0).unsqueeze(-1), image, math.nan)
                 closed |= {c: image[..., position] for position, c in enumerate(index)}
         if self._flow is None:
-            closed |= {each.coordinate: self._multiplied(each, k, g, x) for each, k in self._multipliers}
-            closed = {c: image for c, image in closed.items() if c < given}
+            for module in self._modules:
+                if max(module.coordinates) < given:
+                    closed |= module.apply(g, x, denominators)
         if len(closed) < given and self._carried is not None and max(self._carried.below) < given:
-            above, error = self._carry(self._carried, closed, g, x)
-            y = torch.stack([(closed | above)[c] for c in range(given)], -1)
+            above, error = self._carry(self._carried, closed, denominators, g, x)
+            closed |= above
+        elif len(closed) == given:
+            error = torch.zeros_like(x[..., 0])
+        if len(closed) == given:
+            y = torch.stack(torch.broadcast_tensors(*(closed[c] for c in range(given))), -1)
             # a point has an image in all coordinates, or none
-            known = torch.isfinite(y).all(-1)
-            return torch.where(known.unsqueeze(-1), y, math.nan), error
-        if len(closed) >= given:
-            y = torch.stack([closed[c] for c in range(given)], -1)
-            return y, torch.zeros_like(y[..., 0])
-        # among several names of one place, the one that the element's own one-parameter group leads to
-        vectors = self._generated.factors(g)[0] if self._sheets is None else [self._generated.vector(g)]
+            return torch.where(torch.isfinite(y).all(-1, keepdim=True), y, math.nan), error.expand(y.shape[:-1])
         batch = torch.broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
-        valid = torch.isfinite(x).all(-1)
-        start = x = torch.where(valid.unsqueeze(-1), x, 0.0)
-        error = x.new_zeros(batch)
-        for v in vectors:
-            known = torch.isfinite(v).all(-1, keepdim=True)
-            x, alive, missed = self.follow(torch.where(known, v, 0.0), x, given)
-            valid = valid & alive & known.squeeze(-1)
-            error = error + missed
+        finite = torch.isfinite(x).all(-1)
+        start = torch.where(finite.unsqueeze(-1), x, 0.0)
+        if self._sheets is not None:
+            # among several names of one place, the one that the element's own one-parameter group leads to
+            x, valid, error = self._follow_all([self._generated.vector(g)], start, given)
+        else:
+            x, valid, error = self._follow_all(self._generated.factors(g), start, given)
+            if is_unseen(x) or not bool(valid.all()):
+                # one factor may pass through infinity where the element's own one-parameter group does not
+                y, inside, missed = self._follow_all([self._generated.vector(g)], start, given)
+                x, error = torch.where(valid.unsqueeze(-1), x, y), torch.where(valid, error, missed)
+                valid = valid | inside
+        valid = valid & finite
         if self._sheets is not None:
             valid = valid & self._sheets.holds(start[..., :given].detach(), x[..., :given].detach())
         y = torch.where(valid.unsqueeze(-1), x[..., :given], math.nan)
@@ -287,20 +306,35 @@ class FlowAction(GeneratedAction):
             y = torch.where(valid.unsqueeze(-1), y, math.nan)
         return y, error
 
+    def _follow_all(self, vectors: Sequence[Tensor], x: Tensor, given: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As `follow`, the flows of several vectors one after the other; nowhere valid for vectors that are NaN."""
+        valid = torch.ones_like(x[..., 0], dtype=torch.bool)
+        error = torch.zeros_like(x[..., 0])
+        for v in vectors:
+            known = torch.isfinite(v).all(-1, keepdim=True)
+            x, alive, missed = self.follow(torch.where(known, v, 0.0), x, given)
+            valid = valid & alive & known.squeeze(-1)
+            error = error + missed
+        return x, valid, error
+
     def _tolerance(self, x: Tensor) -> float:
         return max(self._settings.tolerance, 100.0 * torch.finfo(x.dtype).eps)
 
     def _carry(
-        self, carried: Carried, closed: Mapping[int, Tensor], g: Tensor, x: Tensor
+        self,
+        carried: Carried,
+        closed: Mapping[int, Tensor],
+        denominators: Mapping[int, Tensor],
+        g: Tensor,
+        x: Tensor,
     ) -> tuple[dict[int, Tensor], Tensor]:
         """The images of carried coordinates, NaN where a denominator is not positive, and their rounding error."""
         group = self._generated
         origin, shifts = carried.origin.like(x), carried.shifts.like(x)
         here, there = x[..., carried.below], torch.stack([closed[c] for c in carried.below], -1)
         inside = torch.isfinite(x).all(-1) & torch.isfinite(there).all(-1)
-        for (index, matrices), local in zip(self._bases, self._local, strict=True):
-            if local:
-                inside = inside & (matrices.denominator(g, x[..., index]) > 0)
+        for d in denominators.values():
+            inside = inside & (d > 0)
         some = inside.unsqueeze(-1)
         here, there = torch.where(some, here, origin), torch.where(some, there, origin)
         back, forth = group.exp_of((origin - there) @ shifts), group.exp_of((here - origin) @ shifts)
@@ -312,20 +346,6 @@ class FlowAction(GeneratedAction):
         sizes = (1.0 + each.detach().abs().amax(-1) for each in (back, g, forth))
         error = torch.finfo(x.dtype).eps * math.prod(sizes, start=torch.ones_like(x[..., 0]).detach())
         return {c: image[..., position] for position, c in enumerate(carried.above)}, error
-
-    def _multiplied(self, multiplier: Multiplier, constants: Constant, g: Tensor, x: Tensor) -> Tensor:
-        """The image of such a coordinate; NaN where a denominator is not positive, and where it overflows."""
-        vectors, _ = self._generated.outer_factors(g)
-        growth = sum((v @ constants.like(v) for v in vectors), start=torch.zeros_like(g[..., 0]))
-        inside = torch.ones_like(growth, dtype=torch.bool)
-        for (index, matrices), weight in zip(self._bases, multiplier.weights, strict=True):
-            if weight:
-                d = matrices.denominator(g, x[..., index])
-                inside = inside & (d > 0)
-                growth = growth + weight * torch.where(d > 0, d, 1.0).log()
-        inside = inside & (growth.detach().abs() < 0.9 * math.log(torch.finfo(growth.dtype).max))
-        growth, u = torch.where(inside, growth, 0.0), x[..., multiplier.coordinate]
-        return torch.where(inside, u + growth if multiplier.adds else u * growth.exp(), math.nan)
 
     def follow(self, v: Tensor, x: Tensor, given: int) -> tuple[Tensor, Tensor, Tensor]:
         """The flow of a vector ``[*batch, 1, dim]`` for unit time, where it is valid, and its error.
@@ -425,43 +445,90 @@ class HomogeneousMatrices:
 
     def __init__(self, group: GeneratedGroup, base: ProjectiveBase) -> None:
         self.lift = base.lift
-        self._group = group
-        self._matrices = Constant(base.matrices)
-        self._kernel = kernel(base.matrices.shape[-1])
-        full = group.full_representation
-        # The semisimple part is a block of this very representation, or holds its part of it: no logarithm is needed.
-        self._full = full if full is not None and full.source is base.matrices else None
-        self._block = group.block_of(base.matrices)
+        self._matrix = Representation(group, base.matrices)
+        self._rows = [*range(len(base.coordinates)), -1]  # without that of x.Qx
 
-    def matrix(self, g: Tensor) -> Tensor:
-        """``[*batch, E] -> [*batch, K, K]``."""
-        if self._full is not None:
-            vectors, matrix = self._group.outer_factors(g)
-            total = self._full.full_matrix(matrix)
-        elif self._block is not None:
-            vectors, matrix = self._group.outer_factors(g)
-            total = matrix[..., self._block, self._block]
-        else:
-            vectors, _ = self._group.factors(g)
-            total = None
-        for v in vectors:
-            step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
-            total = step if total is None else step @ total
-        assert total is not None
-        return total
+    def apply(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The images of points ``[*batch, p, k]`` by elements ``[*batch, 1, E]``; any number where undefined.
 
-    def apply(self, g: Tensor, x: Tensor) -> Tensor:
-        """The images of points ``[*batch, p, m]`` by elements ``[*batch, 1, E]``; any number where undefined."""
-        matrix, lifted = self.matrix(g), self.lift(x)
-        d = _last_row(matrix, lifted).unsqueeze(-1)
-        m = x.shape[-1]
-        top = transform_points(matrix[..., :m, :-1], lifted) + matrix[..., :m, -1]
-        return top / torch.where(d == 0, 1.0, d)
+        Returns:
+            The images, and the denominators ``[*batch, p]``, which must not vanish.
+        """
+        matrix = self._matrix(g)
+        if self.lift.form is not None:
+            matrix = matrix[..., self._rows, :]
+        moved = _times(matrix[..., :-1], self.lift(x)) + matrix[..., -1]
+        d = moved[..., -1]
+        return moved[..., :-1] / torch.where(d == 0, 1.0, d).unsqueeze(-1), d
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor:
-        """What must not vanish, ``[*batch, p]``."""
-        return _last_row(self.matrix(g), self.lift(x))
+        """The denominators alone."""
+        return self.apply(g, x)[1]
 
 
-def _last_row(matrix: Tensor, x: Tensor) -> Tensor:
-    return (matrix[..., -1, :-1] * x).sum(-1) + matrix[..., -1, -1]
+class ModuleMatrices:
+    """How elements move the coordinates of a module.
+
+    Args:
+        group: the group.
+        module: the coordinates.
+    """
+
+    def __init__(self, group: GeneratedGroup, module: Module) -> None:
+        self.coordinates = module.coordinates
+        self._bases = module.bases
+        rows = 1 + (len(module.coordinates) if module.weights is None else module.weights.shape[-1])
+        self._matrix = Representation(group, module.matrices, rows)
+        self._monomials = Monomials(module.exponents)
+        self._functions = Constant(module.functions.T)
+        self._weights = None if module.weights is None else Constant(module.weights)
+        self._parts = None if module.parts is None else Constant(module.parts)
+
+    def apply(self, g: Tensor, x: Tensor, denominators: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """The images of coordinates of points ``[*batch, p, m]`` by elements ``[*batch, 1, E]``.
+
+        NaN where a denominator is not positive, and where an exponential overflows.
+        """
+        inside = torch.isfinite(x).all(-1)
+        local = [(i, denominators[i]) for i in self._bases if i in denominators]
+        for _, d in local:
+            inside = inside & (d > 0)
+        some = inside.unsqueeze(-1)
+        # a point without an image must not spoil the gradients of others
+        x = torch.where(some, x, 0.0)
+        functions = self._monomials(x) @ self._functions.like(x)
+        moved = _times(self._matrix(g), functions)
+        first = torch.where(inside, moved[..., 0], 1.0)
+        value = moved[..., 1:] / first.unsqueeze(-1)
+        if self._weights is not None:
+            weights = self._weights.like(x)
+            for i, d in local:
+                power = weights[self._bases.index(i)]
+                value = value + torch.where(inside, d, 1.0).log().unsqueeze(-1) * power
+            value = self._added(value, x[..., list(self.coordinates)])
+        value = torch.where(some, value, math.nan)
+        return {c: value[..., position] for position, c in enumerate(self.coordinates)}
+
+    def _added(self, growth: Tensor, u: Tensor) -> Tensor:
+        """What formal coordinates ``[*batch, p, parts]`` do to u ``[*batch, p, f]``."""
+        if self._parts is None:
+            return u + growth
+        size = growth.detach().abs().sum(-1, keepdim=True)
+        fits = size < 0.9 * math.log(torch.finfo(growth.dtype).max)
+        growth = torch.where(fits, growth, 0.0)
+        if u.shape[-1] == 1:
+            image = growth.exp() * u
+        else:
+            matrix = torch.einsum("...j,jab->...ab", growth, self._parts.like(growth))
+            image = matvec(kernel(u.shape[-1]).exp(matrix), u)
+        return torch.where(fits, image, math.nan)
+
+
+def _times(matrix: Tensor, x: Tensor) -> Tensor:
+    """``matrix x`` for matrices ``[*batch, 1, r, d]`` and points ``[*batch, p, d]``."""
+    if x.shape[-2] > _MANY:
+        return transform_points(matrix, x)
+    total = matrix[..., 0] * x[..., :1]
+    for j in range(1, x.shape[-1]):
+        total = torch.addcmul(total, matrix[..., j], x[..., j : j + 1])
+    return total

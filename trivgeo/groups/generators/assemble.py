@@ -12,10 +12,13 @@ from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.generators.action import Motion
-from trivgeo.groups.generators.cover import plane_representation
+from trivgeo.groups.generators.compact import simple_ideals
+from trivgeo.groups.generators.cover import is_split_form, plane_representation
 from trivgeo.groups.generators.group import Frame, GeneratedGroup
 from trivgeo.groups.generators.ideal import BracketAdjoint, IdealAutomorphism, Layer, MatrixAdjoint, SemisimpleAdjoint
 from trivgeo.groups.generators.reductive import ReductiveGroup
+from trivgeo.groups.generators.representation import SemisimpleMap, has_half_spin
+from trivgeo.groups.generators.standard import standard_representation
 from trivgeo.groups.nilpotent import Nilpotent
 from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.structure import (
@@ -30,6 +33,8 @@ from trivgeo.groups.structure import (
 )
 
 __all__ = ["Source", "assemble"]
+
+_SMALLEST = 8  # dimension of the first sl(n, R) whose matrices are smaller than those of Ad, and as many
 
 
 @dataclass(frozen=True)
@@ -85,30 +90,30 @@ def assemble(
     derivations = torch.where(derivations.abs() < 1e-13, 0.0, derivations)
     if not r + k:
         assert ideal is not None
-        return GeneratedGroup(algebra, ideal, frame, named, None, motion, scale)
+        return GeneratedGroup(algebra, ideal, frame, named, motion, scale)
 
     semisimple = subalgebra(inner, split.semisimple) if r else None
     block: Tensor | None = None
-    blocks: list[tuple[Tensor, slice]] = []
     if semisimple is None:
         matrices = torch.zeros(0, 0, 0, dtype=torch.float64)
     elif faithful is not None:
         matrices, block = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
     else:
         bases = [base.matrices for base in motion.tower.bases]
-        matrices, blocks = _block_representation(semisimple, derivations[:r, :moved, :moved], bases, source, covers)
+        matrices = _block_representation(semisimple, derivations[:r, :moved, :moved], bases, source, covers)
+        if not covers and is_split_form(semisimple) and has_half_spin(semisimple, matrices):
+            matrices = _plane(semisimple, matrices, derivations[:r])
     reductive = ReductiveGroup(semisimple, matrices, k, len(covers), principal=motion.sheets is not None)
     adjoint: SemisimpleAdjoint | None = None
-    full: MatrixAdjoint | None = None
     if block is not None and faithful is not None:
-        full = MatrixAdjoint(reductive, block, torch.einsum("di,iab->dab", ideal_rows, faithful), faithful)
-        adjoint = full
+        adjoint = MatrixAdjoint(reductive, block, torch.einsum("di,iab->dab", ideal_rows, faithful))
     elif r and ideal is not None:
-        adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers)
+        plane = SemisimpleMap(reductive, derivations[:r]) if reductive.size == 2 else None
+        adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers) if plane is None or not plane.exists else plane
     if ideal is None:
-        return GeneratedGroup(algebra, reductive, frame, named, full, motion, scale, blocks)
+        return GeneratedGroup(algebra, reductive, frame, named, motion, scale)
     core = SemidirectProduct(reductive, ideal, IdealAutomorphism(reductive, ideal, derivations, adjoint))
-    return GeneratedGroup(algebra, core, frame, named, full, motion, scale, blocks)
+    return GeneratedGroup(algebra, core, frame, named, motion, scale)
 
 
 def _hull(algebra: LieAlgebra, split: Split) -> tuple[LieAlgebra, Split, Tensor, Tensor]:
@@ -217,14 +222,14 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
 
 def _block_representation(
     semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], source: Source, covers: Sequence[Tensor]
-) -> tuple[Tensor, list[tuple[Tensor, slice]]]:
-    """The block on V; for the simple ideals that it misses those on bases of points, or the adjoint one.
+) -> Tensor:
+    """The block on V; for the simple ideals that it misses those on bases of points, or one of their own.
 
-    For covers blocks of SL(2, R) last. Also which bases have blocks, and where.
+    For covers blocks of SL(2, R) last.
     """
     r, m = semisimple.dim, on_ideal.shape[-1]
     if r == 3 and m == 2 and covers:
-        return on_ideal, []
+        return on_ideal
 
     def kernel_of(matrices: Tensor) -> Tensor:
         return null_space(matrices.reshape(r, -1).T) if matrices.numel() else torch.eye(r, dtype=torch.float64)
@@ -232,7 +237,7 @@ def _block_representation(
     # coordinates of the simple ideals, of which those of the covers come first
     planes = [plane_representation(subalgebra(semisimple, ideal)) for ideal in covers]
     beside = null_space(torch.cat(list(covers)) @ semisimple.killing_form) if covers else None
-    total, places = on_ideal, []
+    total = on_ideal
     if beside is not None:
         back = torch.linalg.inv(torch.cat([*covers, beside]))
         planes = [torch.einsum("ri,iab->rab", back[:, 3 * i : 3 * i + 3], plane) for i, plane in enumerate(planes)]
@@ -243,19 +248,48 @@ def _block_representation(
         if len(missed):
             images = products(semisimple, torch.eye(r, dtype=torch.float64), missed)
             total = _blocks(total, coordinates(images, missed).transpose(1, 2))
-        return _blocks(total, whole), []
+        return _blocks(total, whole)
     if len(kernel_of(total)):
         for base in bases:
             block = torch.einsum("ri,iab->rab", source.split.semisimple, base)
             if len(kernel_of(block)) < r:
-                places.append((base, slice(total.shape[-1], total.shape[-1] + block.shape[-1])))
                 total = _blocks(total, block)
     missed = kernel_of(total)
-    if not len(missed):
-        return total, places
-    images = products(semisimple, torch.eye(r, dtype=torch.float64), missed)  # [r, j, r]
-    adjoint = coordinates(images, missed).transpose(1, 2)
-    return _blocks(total, adjoint), places
+    return _blocks(total, _own_representation(semisimple, missed)) if len(missed) else total
+
+
+def _plane(semisimple: LieAlgebra, matrices: Tensor, derivations: Tensor) -> Tensor:
+    """The 2 x 2 matrices of SL(2, R), if larger ones of the same group can be had from them."""
+    if matrices.shape[-1] == 2:
+        return matrices
+    plane = plane_representation(semisimple)
+    small = ReductiveGroup(semisimple, plane, 0)
+    return plane if SemisimpleMap(small, derivations).exists else matrices
+
+
+def _own_representation(semisimple: LieAlgebra, ideal: Tensor) -> Tensor:
+    """Matrices ``[r, m, m]`` in which an ideal alone acts: of size n for sl(n, R), else the adjoint ones."""
+    unit = torch.eye(semisimple.dim, dtype=torch.float64)
+    if len(ideal) >= _SMALLEST:
+        rest = null_space(ideal @ semisimple.killing_form)
+        inside = torch.linalg.inv(torch.cat([ideal, rest]))[:, : len(ideal)]
+        inner = subalgebra(semisimple, ideal)
+        parts = simple_ideals(inner)
+        standard = [standard_representation(subalgebra(inner, part)) for part in parts]
+        if any(each is not None for each in standard):
+            back, total = inside @ torch.linalg.inv(torch.cat(parts)), torch.zeros(semisimple.dim, 0, 0).double()
+            for part, each, weights in zip(parts, standard, back.split(list(map(len, parts)), -1), strict=True):
+                if each is None:
+                    total = _blocks(total, _own_adjoint(semisimple, unit, part @ ideal))
+                else:
+                    total = _blocks(total, torch.einsum("ri,iab->rab", weights, each))
+            return total
+    return _own_adjoint(semisimple, unit, ideal)
+
+
+def _own_adjoint(semisimple: LieAlgebra, unit: Tensor, ideal: Tensor) -> Tensor:
+    images = products(semisimple, unit, ideal)  # [r, j, r]
+    return coordinates(images, ideal).transpose(1, 2)
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from trivgeo._numerics import Constant, on_cpu
 from trivgeo._signatures import checked
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.expressions import parse_expression
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.exact import RationalAlgebra
@@ -80,9 +81,10 @@ def from_generators(
 
     - In closed form: all coordinates if all fields are linear, affine, projective (:math:`a + B x + (c \cdot x) x`) or
       conformal for some quadratic form; else those coordinates that move so by themselves, such as (x, t) of heat, and
-      those that are multiplied by (or to whose logarithm is added) a power of the denominators of these, such as u of
-      the wave equation, and those that move affinely over these, :math:`A(x) u + b(x)`, if the derivatives by x are
-      fields of the group: the fibre of most linear equations, Burgers, Schroedinger, Maxwell.
+      over these coordinates with polynomial fields that are among finitely many functions which elements move linearly,
+      or whose logarithm, but for powers of denominators, is among such functions: the fibre of most linear equations,
+      Burgers, Schroedinger, Kolmogorov. All of these cost a batch some dozens of elementwise operators. Others in
+      closed form that move affinely over these, :math:`A(x) u + b(x)`, if the derivatives by x are fields of the group.
     - By one quadrature: coordinates u whose fields are affine in them with commuting A, over others that are solved.
     - Integrated: what is left. Where the fields that vanish at a point tell it from those nearby, Newton's method then
       finds the digits, so that such images are as exact as closed forms.
@@ -101,7 +103,7 @@ def from_generators(
     Args:
         fields: one vector field a generator, as a sequence, or by name. Each is a torch function from a point ``[m]``
             (or ``[*batch, m]``) to its tangent, or a vector of SymPy expressions.
-        variables: the coordinates: SymPy symbols for expressions; for torch functions the number m, or names.
+        variables: the coordinates: SymPy symbols or names for expressions; for torch functions the number m, or names.
         parameters: values of other symbols in expressions, by symbol or name.
         split: (h, n) instead of the automatic split: a reductive subalgebra and a nilpotent ideal, each a list of
             generators by index or name, or of vectors of coefficients.
@@ -135,7 +137,7 @@ def from_generators(
     unmix = torch.linalg.inv(source.mixing)
     algebra = _in_basis(source.algebra, source.mixing, labels)
     mixed_flow = None if flow is None else _OfSource(flow, Constant(unmix))
-    motion = _motion(moved, symbolic, source.algebra, points, mixed_flow, settings)
+    motion = _motion(moved, symbolic, source, points, mixed_flow, settings)
     faithful = None if motion.whole is None else motion.whole.matrices
     if representation is not None:
         matrices = representation.detach().to(device="cpu", dtype=torch.float64)
@@ -274,37 +276,41 @@ class _Symbolic:
 def _motion(
     fields: VectorFields,
     symbolic: _Symbolic | None,
-    algebra: LieAlgebra,
+    source: Source,
     points: Tensor,
     flow: Flow | None,
     settings: FlowSettings,
 ) -> Motion:
     """How points move: by the user's flow, in the fields' own coordinates, or in a chart in which more is solved."""
     prefixes, fill = _closed_prefixes(fields, points), points[0]
-    tower = find_tower(fields, points, settings.nodes)
+    tower = find_tower(fields, points, settings.nodes, source.split.semisimple)
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
     if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
         tower = Tower(fields, [], [], settings.nodes)
     plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill, None)
     if flow is not None or whole is not None:
         return plain
+    if tower.is_closed:
+        return plain
     carried = find_carried(fields, points, tower.closed())
     if carried is not None or len(tower.solved()) == fields.dim:
         return replace(plain, carried=carried)
     counts = (*prefixes, fields.dim)
-    corrected = replace(plain, isotropy=Isotropy(fields, algebra, points, counts))
+    corrected = replace(plain, isotropy=Isotropy(fields, source.algebra, points, counts))
     chart = None if symbolic is None else straighten(symbolic.vectors, symbolic.symbols, points)
     if chart is None:
         return corrected
     moved = _compiled(_Symbolic(chart.vectors, chart.symbols), fields.coordinates, fields.names)
     charted = chart.forward(points)
-    tower = find_tower(moved, charted, settings.nodes)
-    if len(tower.solved()) <= len(plain.tower.solved()):
+    tower = find_tower(moved, charted, settings.nodes, source.split.semisimple)
+    if not tower.is_closed and len(tower.solved()) <= len(plain.tower.solved()):
         return corrected
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
     if whole is not None:
         return Motion(moved, tower, chart, whole, None, settings, prefixes, fill, None)
-    isotropy, carried = Isotropy(moved, algebra, charted, counts), find_carried(moved, charted, tower.closed())
+    if tower.is_closed:
+        return Motion(moved, tower, chart, None, None, settings, prefixes, fill, None)
+    isotropy, carried = Isotropy(moved, source.algebra, charted, counts), find_carried(moved, charted, tower.closed())
     return Motion(moved, tower, chart, None, None, settings, prefixes, fill, isotropy, carried)
 
 
@@ -332,9 +338,10 @@ def _vector_fields(
     if any(callable(entry) for entry in entries) or isinstance(variables, int):
         raise ConfigurationError("fields: expected torch functions only, or SymPy vectors with symbols as variables")
     sp = require_sympy()
-    symbols = list(variables)
+    # names are parsed by a whitelist, never executed
+    symbols = [parse_expression(v, f"variables[{i}]") if isinstance(v, str) else v for i, v in enumerate(variables)]
     if not all(isinstance(s, sp.Symbol) for s in symbols):
-        raise ConfigurationError(f"variables: expected SymPy symbols, got {symbols}")
+        raise ConfigurationError(f"variables: expected SymPy symbols or names, got {symbols}")
     symbolic = _Symbolic(substitute(entries, symbols, parameters or {}), symbols)
     return _compiled(symbolic, [s.name for s in symbols], labels), symbolic
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.generators.ideal import MatrixAdjoint
 from trivgeo.groups.generators.reductive import ReductiveGroup
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import SemidirectProduct
@@ -61,10 +60,8 @@ class GeneratedGroup(LieGroup):
         core: the group itself: a semidirect product, or one of its factors, or such a product that holds it.
         frame: how vectors of the core and of the generators are related.
         split: the decomposition that was used, in the basis of the generators.
-        full: the matrices of the semisimple part in a representation of the whole algebra, if there is one.
         motion: how the group moves points.
         scale: see `LieGroup`.
-        blocks: representations of the algebra whose semisimple parts are blocks of the stored matrix, and where.
     """
 
     def __init__(
@@ -73,16 +70,12 @@ class GeneratedGroup(LieGroup):
         core: ReductiveGroup | NilpotentGroup | SemidirectProduct,
         frame: Frame,
         split: Split,
-        full: MatrixAdjoint | None,
         motion: Motion,
         scale: Scale = None,
-        blocks: Sequence[tuple[Tensor, slice]] = (),
     ) -> None:
         super().__init__(algebra, core.element_shape, scale)
-        self._blocks = tuple(blocks)
         self.core = core
         self.split_used = split
-        self._full = full
         unmix = torch.linalg.inv(frame.mixing)
         self._generators = Constant(frame.rows)
         self._lifts = Constant(frame.torus)
@@ -97,6 +90,7 @@ class GeneratedGroup(LieGroup):
         self._shift = Constant(shift) if bool((shift.abs() > 1e-12).any()) else None
         # tr ad of the torus, which alone is not zero
         self._characters = Constant(algebra.trace_ad @ (frame.torus @ unmix).T)
+        self._prepared = motion.action(self)  # once: it fits polynomials
 
     def __repr__(self) -> str:
         """Generators and factors."""
@@ -114,6 +108,16 @@ class GeneratedGroup(LieGroup):
 
     # Coordinates ---------------------------------------------------------------------------------------------
 
+    @property
+    def generators(self) -> Tensor:
+        """The basis of the core in terms of the fields that move points, ``[core dimension, n]``."""
+        return self._generators.value
+
+    @property
+    def lifts(self) -> Tensor:
+        """What the torus coordinates stand for, in the same terms, ``[k, n]``."""
+        return self._lifts.value
+
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The matrix ``[*batch, m, m]``, torus coordinates ``[*batch, k]``, ideal coordinates ``[*batch, d]``."""
         if self._reductive is None:
@@ -122,23 +126,27 @@ class GeneratedGroup(LieGroup):
         matrix, sigma = self._reductive.parts(g[..., :cut])
         return matrix, sigma, g[..., cut:]
 
-    def factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
+    def factors(self, g: Tensor) -> list[Tensor]:
         """Vectors whose exponentials multiply to the element.
 
         Returns:
             The vectors ``[*batch, dim]``, unscaled, in terms of the fields that move points, in the order in which they
-            act on a point (last factor first), and the matrix of the semisimple part. Where no such factors were found
-            they are NaN.
+            act on a point (last factor first). Where no such factors were found they are NaN.
         """
-        outer, matrix = self.outer_factors(g)
-        if self._reductive is None or not self._reductive.semisimple_dim:
-            return outer, matrix
+        _, sigma, n = self.ideal_parts(g)
+        rows, result = self._generators.like(g), []
+        if sigma.shape[-1]:
+            result.append(sigma @ self._lifts.like(g))
+        if n.shape[-1]:
+            result.append(n @ rows[self._complement_dim :])
         reductive = self._reductive
-        rows = self._generators.like(g)[: reductive.semisimple_dim]
+        if reductive is None or not reductive.semisimple_dim:
+            return result
+        rows = rows[: reductive.semisimple_dim]
         p, rotation = reductive.polar(g[..., : reductive.element_shape[0]])
         # the torus commutes with the semisimple part, so that one vector holds it and the positive factor
-        torus, ideal = (outer[:1], outer[1:]) if reductive.torus_dim else ([], outer)
-        return [sum(torus, p @ rows), *([] if rotation is None else [rotation @ rows]), *ideal], matrix
+        torus, ideal = (result[:1], result[1:]) if reductive.torus_dim else ([], result)
+        return [sum(torus, p @ rows), *([] if rotation is None else [rotation @ rows]), *ideal]
 
     def exp_of(self, v: Tensor) -> Tensor:
         """The exponential of `vector`."""
@@ -148,15 +156,10 @@ class GeneratedGroup(LieGroup):
         """The logarithm ``[*batch, dim]``, unscaled, in terms of the fields that move points."""
         return self.core._log(g) @ self._generators.like(g)
 
-    def outer_factors(self, g: Tensor) -> tuple[list[Tensor], Tensor]:
-        """As `factors`, without the semisimple part, of which the matrix is returned alone."""
+    def ideal_parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""As `parts`, with the n of :math:`g = \exp(n) \exp(x)\, a` for x in the algebra."""
         matrix, sigma, n = self.parts(g)
-        result = []
-        if sigma.shape[-1]:
-            result.append(sigma @ self._lifts.like(g))
-        if n.shape[-1]:
-            result.append(self._within_ideal(sigma, n) @ self._generators.like(g)[self._complement_dim :])
-        return result, matrix
+        return matrix, sigma, self._within_ideal(sigma, n) if n.shape[-1] else n
 
     def _within_ideal(self, sigma: Tensor, n: Tensor) -> Tensor:
         """The m with ``exp(n) exp(D) = exp(m) exp(x)`` for derivations D, of which x is the vector in the algebra."""
@@ -166,15 +169,6 @@ class GeneratedGroup(LieGroup):
         y = torch.cat([sigma.new_zeros(*sigma.shape[:-1], self._complement_dim - sigma.shape[-1]), sigma], -1)
         ideal, automorphism = self.core.ideal, self.core.automorphism
         return ideal._compose(n, -automorphism.exp(y, sigma @ self._shift.like(n)))
-
-    def block_of(self, matrices: Tensor) -> slice | None:
-        """Where the stored matrix holds the semisimple part of a representation of the algebra, if it does."""
-        return next((place for source, place in self._blocks if source is matrices), None)
-
-    @property
-    def full_representation(self) -> MatrixAdjoint | None:
-        """The representation of the whole algebra that the semisimple part was taken from, if any."""
-        return self._full
 
     # The contract --------------------------------------------------------------------------------------------
 
@@ -210,4 +204,6 @@ class GeneratedGroup(LieGroup):
 
     def action(self) -> GeneratedAction:
         """The local action whose one-parameter groups are the flows of the generators."""
-        return self._motion.action(self)
+        action = copy.copy(self._prepared)
+        action.group = self  # in its scale
+        return action

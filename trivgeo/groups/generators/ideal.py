@@ -72,27 +72,20 @@ class MatrixAdjoint(SemisimpleAdjoint):
         group: the reductive group, whose matrix is a block of the full one.
         frame: full matrix = ``frame @ blockdiag(a, 1) @ frame^-1``, ``[k, k]``.
         ideal: matrices of the basis of the ideal, ``[d, k, k]``.
-        source: matrices of the generators, ``[dim, k, k]``.
     """
 
-    def __init__(self, group: ReductiveGroup, frame: Tensor, ideal: Tensor, source: Tensor) -> None:
+    def __init__(self, group: ReductiveGroup, frame: Tensor, ideal: Tensor) -> None:
         self._group = group
-        self.source = source
         back = torch.linalg.inv(frame)
         inner = back @ ideal @ frame
         self._ideal = Constant(inner)
         self._dual = Constant(torch.linalg.pinv(inner.flatten(1)) if len(ideal) else inner.flatten(1).T)
-        self._frame, self._back = Constant(frame), Constant(back)
         self._fixed = frame.shape[-1] - group.size
 
     def _pad(self, a: Tensor) -> Tensor:
         top = torch.cat([a, a.new_zeros(*a.shape[:-1], self._fixed)], -1)
         eye = torch.eye(self._group.size + self._fixed, dtype=a.dtype, device=a.device)[self._group.size :]
         return torch.cat([top, eye.expand(*a.shape[:-2], -1, -1)], -2)
-
-    def full_matrix(self, a: Tensor) -> Tensor:
-        """The matrix of a semisimple element in the representation of the whole algebra, ``[*batch, k, k]``."""
-        return self._frame.like(a) @ self._pad(a) @ self._back.like(a)
 
     def __call__(self, a: Tensor) -> Tensor:
         """Conjugation of every basis matrix."""
@@ -163,17 +156,40 @@ class TorusExponential:
             return n.expand(*torch.broadcast_shapes(sigma.shape[:-1], n.shape[:-1]), n.shape[-1])
         if self._diagonal is not None:
             return torch.exp(sigma @ self._diagonal.like(sigma)) * n
-        d = n.shape[-1]
+        return matvec(self._matrix(sigma), n)
+
+    def times(self, left: Tensor | None, sigma: Tensor) -> Tensor:
+        """A matrix ``[*batch, d, d]``, or the unit matrix, times that of ``sigma [*batch, k]``."""
+        if self._diagonal is not None:
+            factors = torch.exp(sigma @ self._diagonal.like(sigma))
+            return torch.diag_embed(factors) if left is None else left * factors.unsqueeze(-2)
+        matrix = self._matrix(sigma)
+        return matrix if left is None else left @ matrix
+
+    def terms(self) -> Tensor | None:
+        """The matrices of the sum of which `features` are the factors, ``[count, d, d]``, if it is one."""
+        d = self._derivations.value.shape[-1]
+        if self._diagonal is not None:
+            return torch.diag_embed(torch.eye(d, dtype=torch.float64))
+        return None if self._weights is None else self._projectors.value.unflatten(-1, (d, d))
+
+    def features(self, sigma: Tensor) -> Tensor:
+        """Exponentials, times cosines and sines: ``[*batch, k] -> [*batch, count]``."""
+        if self._diagonal is not None:
+            return torch.exp(sigma @ self._diagonal.like(sigma))
+        assert self._weights is not None
+        real, imaginary = self._weights
+        factor = torch.exp(sigma @ real.like(sigma))
+        if not self._oscillates:
+            return factor
+        angle = sigma @ imaginary.like(sigma)
+        return torch.cat([factor * torch.cos(angle), factor * torch.sin(angle)], -1)
+
+    def _matrix(self, sigma: Tensor) -> Tensor:
+        d = self._derivations.value.shape[-1]
         if self._weights is None:
-            matrix = kernel(d).exp(torch.einsum("...i,iab->...ab", sigma, self._derivations.like(sigma)))
-        else:
-            real, imaginary = self._weights
-            factor = torch.exp(sigma @ real.like(sigma))
-            if self._oscillates:
-                angle = sigma @ imaginary.like(sigma)
-                factor = torch.cat([factor * torch.cos(angle), factor * torch.sin(angle)], -1)
-            matrix = (factor @ self._projectors.like(sigma)).unflatten(-1, (d, d))
-        return matvec(matrix, n)
+            return kernel(d).exp(torch.einsum("...i,iab->...ab", sigma, self._derivations.like(sigma)))
+        return (self.features(sigma) @ self._projectors.like(sigma)).unflatten(-1, (d, d))
 
 
 class IdealAutomorphism(Automorphism):

@@ -7,7 +7,8 @@ the coordinates below, are
 
 .. math:: u(1) = e^{I(1)} \Bigl(u(0) + \int_0^1 e^{-I(s)} b(s)\, ds\Bigr), \quad I(s) = \int_0^s A,
 
-with both integrals by one Gauss-Legendre rule. This is how every symmetry of a linear equation moves u.
+with both integrals by one Gauss-Legendre rule. This is how every symmetry of a linear equation moves u; where the
+fields are polynomials, whole elements mostly do so in closed form (see `trivgeo.groups.generators.module`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.groups._matrices import kernel, matvec
 from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
+from trivgeo.groups.generators.module import Line, Module, find_module
 
 __all__ = [
     "AffineBlock",
     "Lift",
-    "Multiplier",
     "ProjectiveBase",
     "Tower",
     "Trace",
@@ -93,26 +94,6 @@ class AffineBlock:
 
 
 @dataclass(frozen=True)
-class Multiplier:
-    """A coordinate that moves by powers of the denominators d of bases: with ``u' = A(x) u``, or ``u' = b(x)``.
-
-    Where the last rows of the matrices of a base, at x, and constants k of the fields make up A (b), the whole element
-    multiplies u by (adds to u the logarithm of) the product of d to a power over the bases, times the exponential of k.
-
-    Attributes:
-        coordinate: its position.
-        weights: the power of the denominator of each base.
-        constants: k, ``[dim]``, zero on all brackets.
-        adds: whether it moves by b.
-    """
-
-    coordinate: int
-    weights: tuple[float, ...]
-    constants: Tensor
-    adds: bool
-
-
-@dataclass(frozen=True)
 class Trace:
     """Points moved along a flow.
 
@@ -135,7 +116,7 @@ class Tower:
         bases: coordinates with closed forms.
         blocks: coordinates by quadrature.
         nodes: the number of Gauss-Legendre nodes.
-        multipliers: those blocks that whole elements move in closed form.
+        modules: those coordinates of blocks that whole elements move in closed form.
     """
 
     def __init__(
@@ -144,9 +125,9 @@ class Tower:
         bases: Sequence[ProjectiveBase],
         blocks: Sequence[AffineBlock],
         nodes: int,
-        multipliers: Sequence[Multiplier] = (),
+        modules: Sequence[Module] = (),
     ) -> None:
-        self.bases, self.blocks, self.multipliers = tuple(bases), tuple(blocks), tuple(multipliers)
+        self.bases, self.blocks, self.modules = tuple(bases), tuple(blocks), tuple(modules)
         self._fields = fields
         self._matrices = tuple(Constant(base.matrices) for base in bases)
         self._rule = _Rule(nodes)
@@ -157,8 +138,9 @@ class Tower:
         for kind, stages in (("closed form", self.bases), ("quadrature", self.blocks)):
             for c in _coordinates(stages):
                 kinds[c] = kind
-        for multiplier in self.multipliers:
-            kinds[multiplier.coordinate] = "closed form"
+        for module in self.modules:
+            for c in module.coordinates:
+                kinds[c] = "closed form"
         return kinds
 
     def solved(self) -> list[int]:
@@ -168,6 +150,11 @@ class Tower:
     def closed(self) -> tuple[int, ...]:
         """Positions of the coordinates of the bases."""
         return tuple(_coordinates(self.bases))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether whole elements move all coordinates in closed form."""
+        return len(self.closed()) + sum(len(module.coordinates) for module in self.modules) == self._fields.dim
 
     def flow(self, v: Tensor, x: Tensor, count: int) -> Trace:
         """The flow of a field for unit time, for the leading ``count`` coordinates.
@@ -309,13 +296,14 @@ class _Rule:
 # Finding the stages --------------------------------------------------------------------------------------------
 
 
-def find_tower(fields: VectorFields, points: Tensor, nodes: int) -> Tower:
+def find_tower(fields: VectorFields, points: Tensor, nodes: int, levi: Tensor) -> Tower:
     """The stages that solve as many coordinates as possible.
 
     Args:
         fields: the fields.
         points: sample points, ``[p, m]``.
         nodes: see `Tower`.
+        levi: a Levi factor of their algebra, rows ``[r, n]``.
     """
     values, jacobians = values_and_jacobians(fields, points)
     needs = _dependencies(jacobians)
@@ -342,8 +330,34 @@ def find_tower(fields: VectorFields, points: Tensor, nodes: int) -> Tower:
                 blocks.append(block)
                 solved |= set(group)
                 progress = True
-    multipliers = (_multiplier(fields, points, values, bases, block.coordinates) for block in blocks)
-    return Tower(fields, bases, blocks, nodes, [found for found in multipliers if found is not None])
+    lines = [_line(i, base, fields.dim) for i, base in enumerate(bases)]
+    modules = []
+    for group in sorted(rest, key=lambda group: len(needs[group[0]])):
+        below = [line for line in lines if set(line.coordinates) <= needs[group[0]]]
+        module = find_module(points, values, sorted(needs[group[0]]), group, below, levi)
+        if module is not None:
+            modules.append(module)
+    return Tower(fields, bases, blocks, nodes, modules)
+
+
+def _line(index: int, base: ProjectiveBase, dim: int) -> Line:
+    """A base as `find_module` wants it."""
+
+    def polynomial(row: list[float]) -> dict[tuple[int, ...], float]:
+        terms = {(0,) * dim: row[-1]}
+        for c, value in zip(base.coordinates, row, strict=False):
+            terms[tuple(int(d == c) for d in range(dim))] = value
+        if form is not None:
+            for (a, b), q in np.ndenumerate(form.numpy()):
+                place = [0] * dim
+                place[base.coordinates[a]] += 1
+                place[base.coordinates[b]] += 1
+                terms[tuple(place)] = terms.get(tuple(place), 0.0) + row[-2] * float(q)
+        return {e: value for e, value in terms.items() if value}
+
+    form = None if base.lift.form is None else base.lift.form.value
+    rows = [polynomial(row) for row in base.matrices[:, -1].tolist()]
+    return Line(index, rows, base.matrices, base.coordinates, form, not base.affine)
 
 
 def _dependencies(jacobians: Tensor) -> list[frozenset[int]]:
@@ -394,39 +408,6 @@ def _affine_block(fields: VectorFields, points: Tensor, values: Tensor, group: t
         return None
     largest = size.max()
     return AffineBlock(group, bool(a.abs().max() > _VANISHES * largest), bool(b.abs().max() > _VANISHES * largest))
-
-
-def _multiplier(
-    fields: VectorFields,
-    points: Tensor,
-    values: Tensor,
-    bases: Sequence[ProjectiveBase],
-    group: tuple[int, ...],
-) -> Multiplier | None:
-    """The block of one coordinate as a multiplier, ``None`` if it is none."""
-    if len(group) > 1 or not bases:
-        return None
-    unit = torch.eye(len(fields), dtype=points.dtype)
-    coordinates = [x.unsqueeze(-1) for x in points.unbind(-1)]
-    (a,), (b,) = block_coefficients(fields, AffineBlock(group, True, True), unit.unbind(-1), coordinates)
-    size = max(1e-300, float(values[..., group[0]].abs().max()))
-    if min(float(a.abs().max()), float(b.abs().max())) > _VANISHES * size:
-        return None
-    adds = float(a.abs().max()) <= _VANISHES * size
-    goal = b if adds else a
-    rows = []  # of each base: the last rows of the matrices at the points, [p, n]
-    for base in bases:
-        lifted = base.lift(points[:, list(base.coordinates)])
-        rows.append(lifted @ base.matrices[:, -1, :-1].T + base.matrices[:, -1, -1])
-    features = torch.stack(rows, -1)
-    centred, wanted = features - features.mean(0), goal - goal.mean(0)
-    weights = torch.linalg.lstsq(centred.flatten(0, 1), wanted.flatten().unsqueeze(-1), driver="gelsd").solution[:, 0]
-    if float((centred @ weights - wanted).abs().max()) > _AFFINE * size:
-        return None
-    weights = _without_dust(weights * 12.0, torch.tensor(1e-10, dtype=weights.dtype)) / 12.0
-    constants = (goal - features @ weights).mean(0)
-    constants = torch.where(constants.abs() < 1e-11 * size, 0.0, constants)
-    return Multiplier(group[0], tuple(weights.tolist()), constants, adds)
 
 
 def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] | None:

@@ -1,0 +1,138 @@
+"""Functions of 3 x 3 matrices by one eigenvalue and its projection, where eigenvalues meet, turn, or spread."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import scipy.linalg
+import torch
+from torch import Tensor
+from torch.func import hessian, jacfwd, jacrev, vmap
+
+from tests.helpers import assert_relative, randn
+from trivgeo.groups import GLPlus, Projective
+from trivgeo.groups._matrices import kernel, three
+
+KERNEL = kernel(3)
+COUNT = 20
+
+
+@pytest.fixture(autouse=True)
+def closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for few matrices."""
+    monkeypatch.setattr(three, "is_few", lambda matrix: False)
+
+
+def frames(condition: float) -> Tensor:
+    """Matrices of this condition."""
+    left, right = (torch.linalg.qr(randn(COUNT, 3, 3, seed=k))[0] for k in range(2))
+    return left @ torch.diag(torch.tensor([1.0, condition**-0.5, 1.0 / condition], dtype=torch.float64)) @ right
+
+
+def jordan(values: list[float], above: list[float]) -> Tensor:
+    """Of eigenvalues and the entries above them, in a frame that is not orthogonal."""
+    matrix = torch.diag(torch.tensor(values, dtype=torch.float64))
+    matrix = matrix + torch.diag(torch.tensor(above, dtype=torch.float64), 1)
+    frame = frames(10.0)
+    return frame @ matrix @ torch.linalg.inv(frame)
+
+
+def turn(angle: float) -> Tensor:
+    skew = randn(COUNT, 3, 3, seed=3)
+    skew = skew - skew.mT
+    return skew * (angle * math.sqrt(2.0) / torch.linalg.matrix_norm(skew))[:, None, None]
+
+
+LOGARITHMS = {
+    "zero": torch.zeros(COUNT, 3, 3, dtype=torch.float64),
+    "small": 1e-9 * randn(COUNT, 3, 3),
+    "generic": 0.6 * randn(COUNT, 3, 3),
+    "a block of two": jordan([0.5, -0.2, -0.2], [0.0, 1.0]),
+    "a block of three": jordan([0.3, 0.3, 0.3], [1.0, 1.0]),
+    "three that meet": jordan([0.3 + 1e-4, 0.3, 0.3 - 1e-4], [1.0, 1.0]),
+    "two that meet": jordan([0.3 + 1e-9, 0.3, 1.0], [1.0, 1.0]),
+    "at the edge of the series": jordan([0.1, 0.0, -0.1], [1.0, 1.0]),
+    "nilpotent": jordan([0.0, 0.0, 0.0], [3.0, 3.0]),
+    "a turn": turn(2.5),
+    "a turn that grows": turn(2.5) + torch.eye(3, dtype=torch.float64),
+    "symmetric": randn(COUNT, 3, 3) + randn(COUNT, 3, 3).mT,
+    "zero, and two opposite": jordan([0.0, 1.0, -1.0], [0.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", LOGARITHMS)
+def test_exponential_and_logarithm(name: str) -> None:
+    """Against scaling and squaring of scipy, and back."""
+    log = LOGARITHMS[name]
+    matrix = torch.as_tensor(scipy.linalg.expm(log.numpy()))
+    assert_relative(KERNEL.exp(log), matrix, 1e-12, event=2)
+    assert_relative(KERNEL.log(matrix), log, 2e-11, event=2)  # conditions of up to 1e4
+    mixed = torch.stack([matrix, torch.eye(3, dtype=torch.float64).expand_as(matrix)], 1)
+    assert_relative(vmap(KERNEL.log)(mixed)[:, 0], log, 2e-11, event=2)
+
+
+@pytest.mark.parametrize("name", ["zero", "a block of two", "a block of three", "generic", "a turn"])
+def test_derivatives(name: str) -> None:
+    """Of the exponential, those of torch's; the logarithm undoes it, in both modes and to second order."""
+    log = LOGARITHMS[name][0]
+    expected = jacrev(lambda m: torch.linalg.matrix_exp(torch.stack([m, m]))[0])(log)
+    assert_relative(jacrev(KERNEL.exp)(log), expected, 1e-11, event=4)
+    assert_relative(jacfwd(KERNEL.exp)(log), expected, 1e-11, event=4)
+
+    def there_and_back(m: Tensor) -> Tensor:
+        return KERNEL.log(KERNEL.exp(m))
+
+    unit = torch.eye(9, dtype=torch.float64).reshape(3, 3, 3, 3)
+    for mode in (jacrev, jacfwd):
+        assert_relative(mode(there_and_back)(log), unit, 1e-8, event=4)
+    second = hessian(lambda m: there_and_back(m).square().sum())(log)
+    assert_relative(second, 2.0 * unit, 1e-5, event=4)
+
+
+def test_wide_spectra_are_right_or_nan() -> None:
+    """Round-off is estimated: what is returned is a logarithm."""
+    for power in range(2, 16):
+        frame = torch.linalg.qr(randn(COUNT, 3, 3, seed=power))[0]
+        values = torch.logspace(power / 2, -power / 2, 3, dtype=torch.float64)
+        matrix = frame @ torch.diag(values) @ frame.mT
+        log = KERNEL.log(matrix)
+        found = torch.isfinite(log).all(-1).all(-1)
+        assert bool(found.all()) or power > 8
+        expected = frame @ torch.diag(values.log()) @ frame.mT
+        assert_relative(log[found], expected[found], 1e-5, event=2)
+
+
+def test_matrices_without_logarithm() -> None:
+    """Zero, negative eigenvalues, half turns, infinities: NaN, the gradient of which is zero where it is masked."""
+    bad = torch.eye(3, dtype=torch.float64).repeat(8, 1, 1)
+    bad[0] = 0.0
+    bad[1, 0, 0] = -1.0
+    bad[2, 0, 0], bad[2, 1, 1] = -2.0, -0.5
+    bad[3, 0, 0], bad[3, 1, 1], bad[3, 0, 1] = -1.0, -1.0, 1.0
+    bad[4, 0, 0], bad[4, 1, 1] = -1.0, -1.0
+    bad[5, 2, 0] = math.inf
+    bad[6, 1, 1] = math.nan
+    bad[7] = torch.as_tensor(scipy.linalg.expm(turn(math.pi)[0].numpy()))
+    assert bool(KERNEL.log(bad).isnan().all())
+    leaf = bad.clone().requires_grad_()
+    log = KERNEL.log(leaf)
+    torch.where(log.isnan(), 0.0, log).sum().backward()
+    assert leaf.grad is not None
+    assert bool((leaf.grad == 0.0).all())
+
+
+def test_round_off_of_single_precision() -> None:
+    matrix = torch.linalg.matrix_exp(LOGARITHMS["generic"])
+    assert_relative(KERNEL.log(matrix.float()).double(), LOGARITHMS["generic"], 1e-5, event=2)
+    assert_relative(KERNEL.exp(LOGARITHMS["generic"].float()).double(), matrix, 1e-5, event=2)
+
+
+def test_algebra_vectors_are_traceless_entries() -> None:
+    """Of the projective group: the matrix of a vector is the sum over the basis that its docstring names."""
+    group = Projective(2)
+    units = torch.eye(9, dtype=torch.float64).reshape(9, 3, 3)
+    basis = units - units.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None] * torch.eye(3, dtype=torch.float64) / 3.0
+    v = randn(5, 8)
+    assert_relative(group.hat(v), torch.einsum("bi,ijk->bjk", v, basis[:8]), 1e-14, event=2)
+    assert_relative(GLPlus(3).log(GLPlus(3).exp(0.1 * randn(5, 9))), 0.1 * randn(5, 9), 1e-13, event=1)
