@@ -8,9 +8,11 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tasks import checkpoints, overlays, report, sweep
 from tasks.cli import DEBUG, main
+from trivgeo._text import ending_quietly
 from trivgeo.errors import TrivgeoError
 
 
+@ending_quietly()
 def run(arguments: list[str]) -> None:
     """Run a subcommand.
 

@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from trivgeo import __version__
+from trivgeo._text import ending_quietly
 from trivgeo.errors import TrivgeoError
 
 USAGE = """\
@@ -26,6 +27,7 @@ _NEEDS = {"symmetries": ("sympy", "symbolic"), "list": ("yaml", "tasks"), "repor
 """What a command needs that the library alone does not bring, and the extra that does."""
 
 
+@ending_quietly()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the status is 2 if something is wrong with it.
 

@@ -2,17 +2,23 @@
 
 import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from trivgeo.errors import ConfigurationError, TrivgeoError
 
 _read: ContextVar[dict[str, str]] = ContextVar("_read", default={})  # noqa: B039  outside of `recording`: the process's
+
+
+_CHECK = "checksum"
 
 
 class StorageError(TrivgeoError):
@@ -83,6 +89,45 @@ def append(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def encoded(document: Mapping[str, Any], indent: int | None = None) -> str:
+    """A mapping as JSON, with the checksum of the rest in it."""
+    check = zlib.crc32(json.dumps(document).encode())
+    return json.dumps({**document, _CHECK: check}, indent=indent)
+
+
+def decoded(text: str) -> dict[str, Any] | None:
+    """What was encoded, or nothing where the text is not what was written."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    check = document.pop(_CHECK, None)
+    return document if check == zlib.crc32(json.dumps(document).encode()) else None
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The results of a test: of a run's folder, with their checksum, or as kept, without.
+
+    Raises:
+        ConfigurationError: they are damaged, or something else.
+        OSError: the file cannot be read.
+    """
+    text = path.read_bytes().decode(errors="replace")
+    document = decoded(text)
+    if document is None:
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigurationError(f"{path}: expected the results of a test, whole: {error}") from error
+        if isinstance(document, dict) and _CHECK in document:
+            raise ConfigurationError(f"{path}: expected the results of a test, whole, got others than were written")
+    if not isinstance(document, dict) or not {"metrics", "device"} <= document.keys():
+        raise ConfigurationError(f"{path}: expected the results of a test")
+    return document
 
 
 def hold(directory: Path) -> FileLock:

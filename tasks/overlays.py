@@ -44,10 +44,36 @@ def read(path: str | Path) -> dict[str, Any]:
     """The whole configuration of a file, or of one of ours, see `find`.
 
     Raises:
-        ConfigurationError: a file is missing or no YAML, lies on itself, or its `base` is no list of files.
+        ConfigurationError: a file is missing or no YAML, names a setting twice, lies on itself, or its `base` is no
+            list of files.
     """
     path = find(path)
-    return _named(_read(path.resolve(), ()), f"{path.resolve().parent.name}/{path.stem}")
+    try:
+        return _named(_read(path.resolve(), ()), f"{path.resolve().parent.name}/{path.stem}")
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: expected a configuration that is no part of itself") from error
+
+
+def load(path: Path) -> Any:
+    """What a YAML file says; `yaml.safe_load` would take the last of two values for one name without a word.
+
+    Raises:
+        ConfigurationError: it is no YAML, or names something twice.
+    """
+    try:
+        return yaml.load(path.read_text(), Loader=_Loader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{path}: expected a configuration in YAML: {error}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"expected every name once, got two {twice}", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
 
 
 def merge(below: Any, above: Any) -> Any:
@@ -84,10 +110,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: expected files that do not lie on themselves")
     if not path.exists():
         raise ConfigurationError(f"{path}: expected a configuration, the file does not exist (`list` names ours)")
-    try:
-        document = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{path}: expected a configuration in YAML: {error}") from error
+    document = load(path) or {}
     if not isinstance(document, dict):
         raise ConfigurationError(f"{path}: expected a configuration in YAML, got {type(document).__name__}")
     files = document.pop(_BASE, [])

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from tasks.files import read_document
+from tasks.overlays import load
 from trivgeo.errors import ConfigurationError
 
 _ROOT = Path(__file__).parents[1]
@@ -84,7 +84,7 @@ def read_tables(path: Path = TABLES) -> list[Table]:
         ConfigurationError: an entry is missing or unknown, or a line has too few cells.
     """
     tables = []
-    for entry in yaml.safe_load(path.read_text()):
+    for entry in load(path):
         try:
             rows = {label: [Cell(**cell) for cell in cells] for label, cells in entry.pop("rows").items()}
             table = Table(rows=rows, **entry)
@@ -117,7 +117,7 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     path = root / run / "results.json"
     if not path.exists():
         raise ConfigurationError(f"run: expected one with results in {root}, got {run!r}")
-    document = _document(path)
+    document = read_document(path)
     if not document.get("complete", True):
         raise ConfigurationError(f"{path}: expected all batches, {document['missing_batches']} are missing")
     rows = document.pop("rows")
@@ -143,7 +143,7 @@ def read_result(path: Path) -> Result:
     Raises:
         ConfigurationError: it is damaged.
     """
-    document = _document(path)
+    document = read_document(path)
     rows: list[dict[str, Any]] = document.get("rows", [])
     return Result(
         document["metrics"],
@@ -154,16 +154,6 @@ def read_result(path: Path) -> Result:
         path,
         document.get("complete", True),
     )
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-        if not isinstance(document, dict) or not {"metrics", "device"} <= document.keys():
-            raise ConfigurationError(f"{path}: expected the results of a test")
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: expected the results of a test, whole: {error}") from error
-    return document
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import sys
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain
@@ -19,14 +18,13 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DistributedSampler
 
 import trivgeo
-from tasks.files import append, check_file_name, checksum, files_read, hold, write_whole
+from tasks.files import append, check_file_name, checksum, decoded, encoded, files_read, hold, write_whole
 from tasks.problems import Problems
 from trivgeo.errors import ConfigurationError
 from trivgeo.training import versions
 
 Row = dict[str, Any]
 
-_CHECK = "checksum"
 _SILENT = {"figure", "progress"}
 
 
@@ -194,7 +192,7 @@ class ResultsWriter(Callback):
             "rows": self.rows,
         }
         path = self.directory / "results.json"
-        write_whole(path, json.dumps(document, indent=1))
+        write_whole(path, encoded(document, indent=1))
         figures = {f"test/{name}/{kind}": value for name, s in summary.items() for kind, value in s.items()}
         for logger in trainer.loggers:
             logger.log_metrics(figures)
@@ -292,24 +290,6 @@ def _source() -> str:
         for path in sorted(package.rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def encoded(row: Row) -> str:
-    """A row as a line of JSON, with the checksum of the rest in it."""
-    text = json.dumps(row)
-    return json.dumps({**row, _CHECK: zlib.crc32(text.encode())})
-
-
-def decoded(line: str) -> Row | None:
-    """The row of a line, or nothing where the line is not what was written."""
-    try:
-        row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    if not isinstance(row, dict):
-        return None
-    check = row.pop(_CHECK, None)
-    return row if check == zlib.crc32(json.dumps(row).encode()) else None
 
 
 def _lines(path: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from trivgeo._random import keyed
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 
 generator_of = keyed
@@ -10,7 +11,9 @@ generator_of = keyed
 
 
 def check_seeds(seeds: Sequence[int]) -> list[int]:
-    """Return the seeds if there are some and none of them twice, else raise `ConfigurationError`."""
+    """Return the seeds if there are some, of at least 0, none of them twice, else raise `ConfigurationError`."""
+    for seed in seeds:
+        check_count("seeds", seed, 0)
     if not seeds or len(set(seeds)) != len(seeds):
         raise ConfigurationError(f"seeds: expected distinct seeds, got {list(seeds)}")
     return list(seeds)

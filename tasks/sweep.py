@@ -75,11 +75,11 @@ class Sweep:
             ConfigurationError: an entry is missing or unknown, or `published` or a series has another shape.
         """
         try:
-            document = yaml.safe_load(overlays.find(path).read_text())
+            document = overlays.load(overlays.find(path))
             for axis in ("rows", "columns"):
                 document[axis] = [Line(**line) for line in document[axis]]
             sweep = cls(**document)
-        except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        except (ConfigurationError, KeyError, TypeError) as error:
             raise ConfigurationError(f"{path}: expected the description of a table: {error}") from error
         shape = (len(sweep.rows), len(sweep.columns))
         if sweep.published and [len(line) for line in sweep.published] != [shape[1]] * shape[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def test_files(make: Callable[[Path], Load], tmp_path: Path) -> None:
     load(path)
     with safe_open(path, framework="pt") as file:
         header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    assert len(header.pop("checksum")) == 64  # files of older versions have none
     for value in (torch.nan, torch.inf, -torch.inf):
         for name, whole in tensors.items():
             if whole.is_floating_point() and whole.numel():
@@ -76,6 +78,26 @@ def test_files(make: Callable[[Path], Load], tmp_path: Path) -> None:
     if make is not backbone:
         with pytest.raises(CheckpointError):
             load(path)
+
+
+def test_one_bit(tmp_path: Path) -> None:
+    """Of a weight, a setting or a shape: the file is refused, or holds what was written."""
+    path = tmp_path / "some.safetensors"
+    load = diffusion(path)
+    whole, written = load(path), path.read_bytes()
+    draw, refused = random.Random(0), 0
+    for _ in range(60):
+        damaged = bytearray(written)
+        damaged[draw.randrange(len(written))] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            found = load(path)
+        except CheckpointError:
+            refused += 1
+            continue
+        assert found.settings == whole.settings
+        assert all(map(torch.equal, found.state_dict().values(), whole.state_dict().values()))
+    assert refused > 50
 
 
 def test_groups_of_other_dimension(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "log_ratio",
     "on_cpu",
     "phi1",
+    "plane_log_ratio",
     "polynomial",
     "stumpff",
 ]
@@ -102,6 +103,20 @@ def log_ratio(half_trace: Tensor, p: Tensor) -> Tensor:
     r = torch.sqrt(torch.where(hyperbolic | elliptic, p.abs(), 1.0))
     far = torch.where(hyperbolic, torch.asinh(r), torch.atan2(r, torch.where(elliptic, half_trace, 0.0))) / r
     return torch.where(no_log, math.nan, torch.where(small, near, far))
+
+
+def plane_log_ratio(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The f and p of `log_ratio` for the matrix of rows (a, b) and (c, d), of determinant one.
+
+    Returns:
+        f and :math:`p = \tfrac14 (a - d)^2 + b c`; f is NaN also where what rounds off :math:`f^2 p`, the square of the
+        eigenvalues of the logarithm, leaves less than a third of the digits of its exponential.
+    """
+    x, y = 0.5 * (a - d), b * c
+    p = x * x + y
+    f = log_ratio(0.5 * (a + d), p)
+    lost = (f * f * (x * x + y.abs())).detach() > torch.finfo(a.dtype).eps ** (-2 / 3)
+    return torch.where(lost, math.nan, f), p
 
 
 def log_abs_det(matrix: Tensor) -> Tensor:

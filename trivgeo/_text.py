@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-__all__ = ["Described", "described", "text_of"]
+__all__ = ["Described", "described", "ending_quietly", "text_of"]
+
+_UNREAD = 141  # 128 + SIGPIPE: what a shell reports of a program that wrote to a reader who had left
 
 
 def text_of(value: Any) -> str:
@@ -49,3 +54,20 @@ class Described:
 
     def __repr__(self) -> str:
         return described(self)
+
+
+@contextmanager
+def ending_quietly() -> Iterator[None]:
+    """A command whose reader leaves before the end (``| head -1``) ends without a traceback, with status 141."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as error:
+        # a progress bar may have caught it first, and left in its own way
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # what is left in the buffer goes nowhere, or the interpreter complains when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_UNREAD)

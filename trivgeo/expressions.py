@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import decimal
 import fractions
+import itertools
 import math
 import numbers
 import re
@@ -37,6 +38,7 @@ _ARGUMENT = 1000  # size of numbers in functions
 _BITS = 4096  # size of exact numbers
 _TERMS = 2_000  # of a sum when all is multiplied out
 _ORDER = 10  # of derivatives
+_NO_NAMES = {"diff", "nan", "inf", "oo", "zoo"}  # whoever writes them means no constant of the equation
 
 # A floating-point number of more digits is the result of a division if a fraction is next to it.
 _DIGITS = 12
@@ -274,8 +276,8 @@ class _Reader:
     def _name(self, node: ast.Name, depth: int) -> Any:
         if node.id in self._names:
             return self._names[node.id]
-        if not _NAME.fullmatch(node.id) or node.id in FUNCTIONS or node.id == "diff":
-            raise self._refuse(f"names of letters and digits that are no functions (no {node.id[:40]})")
+        if not _NAME.fullmatch(node.id) or node.id in FUNCTIONS or node.id in _NO_NAMES:
+            raise self._refuse(f"names of letters and digits that are no functions or infinities (no {node.id[:40]})")
         return self._sp.Symbol(node.id)
 
     def _unary(self, node: ast.UnaryOp, depth: int) -> Any:
@@ -334,13 +336,14 @@ class _Reader:
 
 
 def _steps(arguments: Sequence[Any]) -> Iterator[tuple[Any, int]]:
-    """The variables of derivatives, and how often each."""
-    for i, argument in enumerate(arguments):
-        following = arguments[i + 1] if i + 1 < len(arguments) else None
-        if argument.is_Integer and i:
-            continue
-        counted = following is not None and following.is_Integer and following > 0
-        yield argument, int(following) if counted and following is not None else 1
+    """The variables of derivatives, and how often each; a number that counts nothing is no variable."""
+    before = None
+    for argument, following in itertools.zip_longest(arguments, arguments[1:]):
+        counts = argument.is_Integer and argument > 0 and before is not None and before.is_Symbol
+        before = argument
+        if not counts:
+            counted = following is not None and following.is_Integer and following > 0
+            yield argument, int(following) if counted and following is not None else 1
 
 
 def _expanded_terms(value: Any) -> float:

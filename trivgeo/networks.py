@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 from abc import ABC, abstractmethod
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from trivgeo.errors import CheckpointError
 
 __all__ = ["Network", "NetworkFile", "check_weights", "class_path", "initialise", "read_file", "write_file"]
+
+_CHECK = "checksum"  # of the header
 
 
 class Network(nn.Module, ABC):
@@ -169,7 +172,7 @@ def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mappi
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     temporary = path.with_suffix(".tmp")
-    save_file(tensors, temporary, metadata=header)
+    save_file(tensors, temporary, metadata={**header, _CHECK: _checksum(header, tensors)})
     temporary.replace(path)
 
 
@@ -177,7 +180,8 @@ def read_file(path: str | Path) -> NetworkFile:
     """Read a safetensors file, on the CPU; nothing in it is run.
 
     Raises:
-        CheckpointError: the file is missing or unreadable, or a tensor in it holds NaN or infinity.
+        CheckpointError: the file is missing or unreadable, or a tensor in it holds NaN or infinity, or it is not what
+            was written.
     """
     path = Path(path)
     if not path.is_file():
@@ -188,7 +192,20 @@ def read_file(path: str | Path) -> NetworkFile:
             tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: expected a readable safetensors file: {error}") from error
-    return NetworkFile(path, header, check_weights(path, tensors))
+    tensors = check_weights(path, tensors)
+    written = header.pop(_CHECK, None)  # older files have none
+    if written is not None and written != _checksum(header, tensors):
+        raise CheckpointError(f"{path}: expected what was written, got a file that is damaged")
+    return NetworkFile(path, header, tensors)
+
+
+def _checksum(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """A hash of all that a file holds: one bit of a weight or a setting is another model."""
+    digest = hashlib.sha256(json.dumps(dict(header), sort_keys=True).encode())
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def check_weights(source: object, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tqdm import tqdm
 import trivgeo
 from trivgeo._random import keyed
 from trivgeo.checks import check_count, check_fraction, check_positive
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.networks import Network, check_weights, write_file
 
 try:
@@ -81,6 +81,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         self.seed = check_count("seed", seed, 0)
         self.export = export
         self.seconds: float | None = None
+        self._first: list[Tensor] | None = None  # the first batch of `train`, by which its data are known
         self._spent = 0.0  # in runs before this one
         self._began = 0.0
         if isinstance(network, Network):
@@ -89,6 +90,11 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     @abstractmethod
     def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
         """Metrics of one batch, means over its data; random numbers are a function of the seed and its number."""
+
+    @property
+    def lesson(self) -> str:
+        """What is learned, as a text: a checkpoint of another lesson is not gone on with."""
+        return ""
 
     def step_generator(self) -> torch.Generator:
         """Random numbers of this training step, a function of (seed, step) alone, so that training resumes exactly."""
@@ -141,17 +147,33 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             self.trainer.should_stop = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the time spent."""
+        """Keep the time spent, and which training this is."""
         checkpoint["seconds_spent"] = self._spent + time.monotonic() - self._began
+        if self._first is not None:
+            checkpoint["training"] = {"identity": self._identity(), "first": self._first}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with the time spent.
 
         Raises:
-            CheckpointError: weights are NaN or infinite.
+            CheckpointError: weights are NaN or infinite, or those of another training.
         """
+        if self._first is not None:
+            own = {"identity": self._identity(), "first": self._first}
+            kept = checkpoint.get("training", own)  # older checkpoints do not say
+            if kept["identity"] != own["identity"] or not _alike(kept["first"], self._first):
+                raise CheckpointError(
+                    "folder: expected the checkpoint of a training on these data with these settings, got that of "
+                    "another; train in another folder"
+                )
         check_weights("checkpoint", checkpoint["state_dict"])
         self._spent = checkpoint.get("seconds_spent", 0.0)
+
+    def _identity(self) -> str:
+        """All that a training depends on but its data and its length."""
+        shapes = {name: list(value.shape) for name, value in self.network.state_dict().items()}
+        numbers = (self.seed, self.learning_rate, self.weight_decay, self.warmup)
+        return repr((type(self).__name__, numbers, shapes, self.lesson))
 
     def on_train_end(self) -> None:
         """Export the network."""
@@ -310,6 +332,9 @@ def train(
         seconds: see `NetworkTraining`.
         folder: where the state is kept, every hundred steps or tenth of them, as ``last.ckpt``; ``None`` for nowhere.
         progress: a bar of the steps; ``None`` for one on a terminal.
+
+    Raises:
+        CheckpointError: the folder holds the state of another training.
     """
     each = max(1, min(100, steps // 10))
     epochs = -(-steps // each)
@@ -319,7 +344,9 @@ def train(
         callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
     last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
     data = SteppedData(draw, batch_size, module.seed)
-    device = pytree.tree_leaves(data[0])[0].device
+    leaves = [leaf for leaf in pytree.tree_leaves(data[0]) if isinstance(leaf, Tensor)]
+    device = leaves[0].device
+    module._first = [leaf.detach().cpu() for leaf in leaves]
     module.seconds = seconds
     with _quietly():
         trainer = pl.Trainer(
@@ -335,6 +362,14 @@ def train(
         )
         loader = DataLoader(data, batch_size=None, sampler=EpochSampler(each))
         trainer.fit(module, loader, ckpt_path=last, weights_only=True)
+
+
+def _alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
+    """Whether batches are the same up to what another machine rounds."""
+    return len(a) == len(b) and all(
+        x.shape == y.shape and torch.allclose(x.double(), y.double(), rtol=1e-3, atol=1e-5, equal_nan=True)
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 @contextmanager

@@ -4,11 +4,11 @@ python -m tasks.pde.compare figure.png runs/burgers/tied_small runs/burgers/tied
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.files import read_document
 from tasks.pde.figures import ErrorSeries, draw_errors
 from trivgeo.errors import ConfigurationError
 
@@ -28,7 +28,7 @@ def compare(path: str | Path, folders: Sequence[str | Path]) -> list[ErrorSeries
     Raises:
         ConfigurationError: no runs, runs of different equations or networks, or results of another task.
     """
-    runs = [json.loads((Path(folder) / "results.json").read_text()) for folder in folders]
+    runs = [read_document(Path(folder) / "results.json") for folder in folders]
     networks = {_settings(run)["checkpoint"] for run in runs}
     if len(networks) != 1:
         raise ConfigurationError(f"folders: expected runs of one network, got {sorted(networks)}")

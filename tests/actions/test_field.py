@@ -217,6 +217,15 @@ class TestResampling:
         assert bool(torch.isnan(resample(field, field.grid.at([0.1]), (False,)).values).all())
         assert bool(torch.isfinite(resample(field, field.grid, (False,)).values).all())
 
+    def test_times_that_do_not_increase_are_not_interpolated(self) -> None:
+        """The four nearest nodes are looked for in order; out of order they were some four nodes."""
+        field = random_block(times=6)
+        at = field.grid.at([0.5 * float(field.grid.times[0, 0] + field.grid.times[0, 1])])
+        assert bool(torch.isfinite(resample(field, at).values).all())
+        order = [0, 3, 1, 4, 2, 5]
+        mixed = Field(field.values[:, :, order], Grid(*(leaf[:, order] for leaf in field.grid)))
+        assert bool(torch.isnan(resample(mixed, at).values).all())
+
     def test_rows_and_times(self) -> None:
         block = random_block(batch=3)
         for rows in ([2, 0], torch.tensor([2, 0])):

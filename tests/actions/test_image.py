@@ -338,3 +338,15 @@ class TestOutsideTheFrame:
     def test_said(self) -> None:
         assert repr(ImageWarp(Affine(2), fill=0.5)).endswith("'bilinear', fill=0.5)")
         assert repr(ImageWarp(Affine(2), padding="border")).endswith("padding='border')")
+
+
+@pytest.mark.parametrize("make", [Affine, Projective], ids=lambda make: make.__name__)
+def test_elements_and_images_of_two_dtypes(make: type[LieGroup]) -> None:
+    """In the wider of them, as points."""
+    group = make(2)
+    g, image = random_elements(group, 3, std=0.1), rand(3, 1, 5, 6)
+    warped = ImageWarp(group)(g, image.float())
+    assert_relative(warped, ImageWarp(group)(g, image), 1e-6)
+    assert_relative(ImageWarp(group)(g.float(), image), ImageWarp(group)(g, image), 1e-4)
+    assert ImageWarp(group)(g.tolist(), image).shape == image.shape
+    assert ImageWarp(group, fill=torch.ones(1).numpy()[0])(g, image).shape == image.shape

@@ -200,3 +200,18 @@ def test_forward_mode_in_several_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("case", marked(CASES))
+def test_results_may_be_changed_in_place(case: GroupCase) -> None:
+    """No operation hands out its argument, nor a group its constants, where there is nothing to compute."""
+    group = case.group
+    v = random_vectors(group, 2, std=0.1)
+    g = group.exp(v)
+    given = v.clone(), g.clone(), group.scale.clone(), group.algebra.structure_constants.clone()
+    for result in (group.exp(v), group.log(g), group.inverse(g), group.project(g), group.compose(g, g)):
+        result.add_(1.0)
+    for constant in (group.scale, group.basis.rows, group.algebra.structure_constants, group.algebra.trace_ad):
+        constant.add_(1.0)
+    now = v, g, group.scale, group.algebra.structure_constants
+    assert all(torch.equal(a, b) for a, b in zip(given, now, strict=True))

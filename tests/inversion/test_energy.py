@@ -261,3 +261,13 @@ class TestBadInput:
         action = Translation(2).action()
         by_class, by_function = (PosteriorEnergy(action, e, x)(g) for e in (Square(), lambda p: (p**2).sum((-1, -2))))
         assert torch.equal(by_class, by_function)
+
+
+def test_energies_come_in_the_dtype_of_the_elements() -> None:
+    """One that computes in double precision, and one that counts."""
+    x = torch.zeros(2, 3, 2)
+    g = Translation(2).identity(2, 4)
+    for energy in (lambda y: y.double().square().sum((-2, -1)), lambda y: (y > 0).sum((-2, -1))):
+        assert PosteriorEnergy(Translation(2).action(), energy, x)(g).dtype == torch.float32
+    with pytest.raises(ConfigurationError, match="energy: expected a function to a tensor of real numbers"):
+        PosteriorEnergy(Translation(2).action(), lambda y: y.sum((-2, -1)) * 1j, x)(g)

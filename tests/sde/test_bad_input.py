@@ -1,5 +1,6 @@
 """Scores, drifts, grids and generators of the wrong kind: refused by name, never broadcast."""
 
+import math
 from typing import Any
 
 import pytest
@@ -8,7 +9,15 @@ from torch import Tensor
 
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError, TrivgeoError
 from trivgeo.groups import SO, Affine, LieGroup, Translation
-from trivgeo.sde import GeometricSchedule, TrivializedSDE, reverse_diffusion, solve
+from trivgeo.sde import (
+    ConstantSchedule,
+    GeometricSchedule,
+    TrivializedSDE,
+    forward_noising,
+    probability_flow_sample,
+    reverse_diffusion,
+    solve,
+)
 
 SCHEDULE = GeometricSchedule(0.01, 0.5)
 ANSWERS: list[tuple[Any, type[TrivgeoError]]] = [
@@ -62,7 +71,39 @@ def test_generators(generator: Any) -> None:
         solve(TrivializedSDE(SO(3), SCHEDULE), SO(3).identity(4), [0.0, 1.0], generator=generator)
 
 
-@pytest.mark.parametrize("times", [None, 1.0, "01", [0.0, "1"], [0.0], [], [0.0, None], [0.0, 0.0], [0.0, 2.0]])
+@pytest.mark.parametrize(
+    "times", [None, 1.0, "01", [0.0, "1"], [0.0], [], [0.0, None], [0.0, 0.0], [0.0, 2.0], [0.0, math.nan]]
+)
 def test_grids(times: Any) -> None:
     with pytest.raises(DomainError, match="times: expected"):
         solve(TrivializedSDE(SO(3), SCHEDULE), SO(3).identity(4), times)
+
+
+def test_an_endless_grid() -> None:
+    with pytest.raises(DomainError, match="times: expected"):
+        solve(TrivializedSDE(SO(3), ConstantSchedule(0.1)), SO(3).identity(4), [0.0, math.inf])
+
+
+@pytest.mark.parametrize("draw", [reverse_diffusion, probability_flow_sample], ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_chains_that_cannot_be_followed_are_nan(draw: Any, value: float) -> None:
+    """Elements that stay where they were because their score is none are no samples."""
+
+    def score(g: Tensor, t: float) -> Tensor:
+        v = torch.zeros(*g.shape[:-2], 3)
+        v[1] = value if t < 0.5 else 0.0
+        return v
+
+    start = SO(3).random(3, generator=torch.Generator().manual_seed(0))
+    drawn = draw(SO(3), SCHEDULE, score, initial=start, steps=4, generator=torch.Generator().manual_seed(1))
+    assert torch.isnan(drawn[1]).all()
+    assert torch.isfinite(drawn[[0, 2]]).all()
+
+
+def test_no_noise_is_a_copy() -> None:
+    g = SO(3).identity(2)
+    noised = forward_noising(SO(3), SCHEDULE, g, t=0.0)
+    noised.zero_()
+    assert torch.equal(g, SO(3).identity(2))
+    with pytest.raises(ShapeError, match="initial: expected elements"):
+        forward_noising(SO(3), SCHEDULE, torch.zeros(2), t=0.0)

@@ -24,6 +24,7 @@ from trivgeo.sde import (
     probability_flow,
     stein_z_scores,
 )
+from trivgeo.sde.terminal import NormalLaw, fit_terminal_law
 from trivgeo.sde.training import NetworkLessons
 
 KINDS = ("diffusion", "momentum", "flow")
@@ -156,6 +157,13 @@ def test_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = run("b")
     assert seen == list(range(60, 100))
     assert torch.allclose(*(m.sample(5, generator=seeded(0)) for m in (whole, other)), atol=1e-4)
+    # what is not the same training is refused: it used to be the first model, whatever the data
+    run("b")
+    for others, kind, seed in ((data + 0.5, "flow", 0), (data, "diffusion", 0), (data, "flow", 1)):
+        with pytest.raises(CheckpointError, match="folder: expected the checkpoint of a training on these data"):
+            GroupDiffusion(Torus(1), kind, seed, width=8, depth=1).fit(
+                others, steps=100, batch_size=16, folder=tmp_path / "b", progress=False
+            )
 
 
 def test_bad_input() -> None:
@@ -176,6 +184,22 @@ def test_bad_input() -> None:
             model.fit(wrong)
     with pytest.raises(ConfigurationError, match="minutes"):
         model.fit(SO(3).identity(4), minutes=0.0)
+    with pytest.raises(ConfigurationError, match=r"train: expected float32 or float64, got torch\.float16"):
+        model.fit(SO(3).identity(4).half())
+    for kind in KINDS:
+        with pytest.raises(DomainError, match="train: expected elements that differ"):
+            GroupDiffusion(SE(2), kind, width=8, depth=1).fit(SE(2).random(1).expand(8, 2, 3))
+
+
+def test_laws_of_samples_in_fewer_dimensions() -> None:
+    """Two samples, many times: in float32 their covariance is not positive by itself."""
+    rows = Translation(3).random(2, generator=seeded(0)).repeat(2000, 1)
+    law = fit_terminal_law(Translation(3), rows)
+    drawn = law.sample(4000, seeded(1))
+    assert torch.isfinite(law.log_density(drawn)).all()
+    assert torch.allclose(drawn.std(0), rows.std(0), rtol=0.1)
+    with pytest.raises(DomainError, match="factor: expected a law of vectors that are logarithms"):
+        NormalLaw(SO(3), SO(3).identity(), torch.full((3,), 50.0), 0.1 * torch.eye(3))
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The command `trivgeo` in any folder, with configurations by name."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -62,6 +63,20 @@ def test_the_command_needs_neither_lightning_nor_sympy_to_start() -> None:
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert found.startswith("trivgeo ")
     assert not {"lightning", "sympy", "matplotlib"} & set(found.splitlines()[-1].split("'"))
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
+    """As in `trivgeo list | head -1`: 141 is what a shell says of a program killed by SIGPIPE."""
+    end, start = os.pipe()
+    os.close(end)
+    try:
+        code = "import sys; from tasks.command import main; sys.exit(main(['list']))"
+        ended = subprocess.run(
+            [sys.executable, "-c", code], stdout=start, stderr=subprocess.PIPE, cwd=ROOT, check=False
+        )
+    finally:
+        os.close(start)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_a_report_holds_the_kept_results_in_any_folder(

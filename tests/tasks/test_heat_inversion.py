@@ -10,10 +10,11 @@ import torch
 import yaml
 
 from tasks.cli import main
+from tasks.files import encoded
 from tasks.overlays import read
 from tasks.pde.heat import HeatEquation
 from tasks.pde.inversion import OperatorInversion
-from tasks.results import ResultsWriter, encoded, format_summary, summarise
+from tasks.results import ResultsWriter, format_summary, summarise
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.inversion import TIED
 

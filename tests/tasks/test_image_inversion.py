@@ -14,10 +14,10 @@ import yaml
 from torch import Tensor
 
 from tasks.cli import main
+from tasks.files import encoded
 from tasks.images.energies import ClassifierEnergy, NetworkEnergy, fused, load_classifier
 from tasks.images.resnet import ResNet18
 from tasks.images.rotation import RotationPosterior
-from tasks.results import encoded
 from tests.helpers import assert_relative, seeded
 from tests.tasks.helpers import DIGITS
 from trivgeo.sde import GeometricSchedule

@@ -69,12 +69,19 @@ class TestRead:
             ("base: [none.yaml]", "does not exist"),
             ("[1, 2]", "expected a configuration in YAML, got list"),
             ("a: [", "expected a configuration in YAML"),
+            ("a: 2020-13-45", "expected a configuration in YAML: month must be"),
+            ("a: {b: 1, c: 2, b: 3}", "expected every name once, got two ['b']"),
+            ("a: &a [*a]", "expected a configuration that is no part of itself"),
         ],
     )
     def test_bad_files(self, text: str, reason: str, tmp_path: Path) -> None:
         write(tmp_path, a=text)
         with pytest.raises(ConfigurationError, match=reason.replace("[", r"\[")):
             read(tmp_path / "a.yaml")
+
+    def test_merged_names_may_stand_above(self, tmp_path: Path) -> None:
+        write(tmp_path, a="low: &low {n: 1, m: 2}\nhigh: {<<: *low, n: 3}")
+        assert read(tmp_path / "a.yaml")["high"] == {"n": 3, "m": 2}
 
     def test_a_folder(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="expected a configuration"):

@@ -134,6 +134,7 @@ def test_mixed_problems_use_every_direction_and_stay_in_the_domain_of_the_action
     [
         ({"seeds": []}, "expected distinct seeds"),
         ({"seeds": [1, 1]}, "expected distinct seeds"),
+        ({"seeds": [-1]}, "seeds: expected an integer of at least 0"),
         ({"cases": 0}, "cases: expected an integer of at least 1"),
         ({"limit": 1.0}, "limit: expected a number above 1"),
         ({"spread": (0.1, float("nan"), 0, 0, 0, 0)}, "spread: expected 6 finite"),

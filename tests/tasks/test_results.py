@@ -16,9 +16,9 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from tasks.files import StorageError, checksum, recording, write_whole
+from tasks.files import StorageError, checksum, encoded, read_document, recording, write_whole
 from tasks.problems import Problems
-from tasks.results import ResultsWriter, ShardedTest, encoded, identity
+from tasks.results import ResultsWriter, ShardedTest, identity
 from trivgeo.errors import ConfigurationError
 
 
@@ -60,6 +60,22 @@ def kill(*runs: ResultsWriter) -> None:
 
 def shown(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.name != ".lock")
+
+
+def run_of_512_cases(folder: Path) -> None:
+    """Starts, or goes on with, a run whose errors are a function of the case."""
+    (writer,) = writers(folder, 1)
+    for batch in range(16):
+        if not writer.done(0, batch):
+            writer.write([row(0, case, 1.0 / (1 + case)) for case in range(32 * batch, 32 * batch + 32)], batch)
+    writer.on_test_end(trainer(), Module())
+    kill(writer)
+
+
+def cases(document: Mapping[str, Any]) -> Any:
+    """Metrics and rows, without the clock."""
+    timeless = [{name: value for name, value in r.items() if name != "run_seconds"} for r in document["rows"]]
+    return document["metrics"], timeless
 
 
 def test_devices_write_files_of_their_own_that_become_one(tmp_path: Path) -> None:
@@ -262,6 +278,34 @@ class TestDamage:
             assert all(whole[r["seed"], r["case"]] == r for r in again.rows)
             assert len(again.rows) >= 6 or place < content.index(b"\n\n") + 1
             kill(again)
+
+    @pytest.mark.parametrize("flips", [10, pytest.param(3000, marks=pytest.mark.slow)])
+    def test_bits_of_every_file_of_a_folder(self, tmp_path: Path, flips: int) -> None:
+        """A run of 512 cases with one bit flipped is refused or right where it is read, and goes on to the same."""
+        run_of_512_cases(tmp_path)
+        whole = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert {"rows.jsonl", "results.json"} <= whole.keys()
+        expected = cases(read_document(tmp_path / "results.json"))
+        places = [(name, place) for name, content in whole.items() for place in range(len(content))]
+        draw = random.Random(0)
+        refused = 0
+        for name, place in draw.sample(places, flips):
+            for path in tmp_path.iterdir():
+                path.unlink()
+            for other, content in whole.items():
+                (tmp_path / other).write_bytes(content)
+            damaged = bytearray(whole[name])
+            damaged[place] ^= 1 << draw.randrange(8)
+            (tmp_path / name).write_bytes(damaged)
+            try:
+                assert cases(read_document(tmp_path / "results.json")) == expected
+            except ConfigurationError:
+                refused += 1
+            run_of_512_cases(tmp_path)
+            document = read_document(tmp_path / "results.json")
+            assert document["complete"]
+            assert cases(document) == expected
+        assert refused > flips // 4
 
     @pytest.mark.parametrize("line", [b"\xff\xfe", b"[1, 2]", b"7", b'{"seed": 0}', b"[" * 100_000, b""])
     def test_lines_that_are_no_rows(self, tmp_path: Path, line: bytes) -> None:

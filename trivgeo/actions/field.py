@@ -203,7 +203,7 @@ class Field(NamedTuple):
 def resample(
     field: Field, grid: Grid, periodic: Sequence[bool] = (True,), counts: Sequence[int] | None = None
 ) -> Field:
-    """The field at the points of another grid; NaN at those that it does not reach.
+    """The field at the points of another grid; NaN at those that it does not reach, or if its times do not increase.
 
     Along periodic axes by trigonometric interpolation, exact for what the grid resolves; along others and in time by
     cubic Lagrange interpolation from the four nearest nodes, error O(h^4). A field at fewer than four times is known at
@@ -303,6 +303,7 @@ def _time_weights(times: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         distance, index = (at.unsqueeze(-1) - times.unsqueeze(-2)).abs().min(-1)
         return index.unsqueeze(-1), torch.ones_like(at).unsqueeze(-1), distance <= near
     covered = (at >= times[..., :1] - near) & (at <= times[..., -1:] + near)
+    covered = covered & (times.diff(dim=-1) > 0).all(-1, keepdim=True)  # in no other order are four nodes the nearest
     at = torch.minimum(torch.maximum(at, times[..., :1]), times[..., -1:])
     first = (at.unsqueeze(-1) >= times.unsqueeze(-2)).sum(-1) - 2
     index = first.clamp(0, times.shape[-1] - _NODES).unsqueeze(-1) + torch.arange(_NODES, device=at.device)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trivgeo._numerics import Constant
+from trivgeo.checks import promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 
@@ -94,6 +96,7 @@ class ImageWarp(Action):
             ShapeError: an element or an image has the wrong shape, or the batches do not broadcast.
         """
         batch = self._out_shape(g, x)
+        g, x = promoted(g=self.group.check_elements(g), x=x)
         channels, height, width = x.shape[-3:]
         inverse = self.group.inverse(g)
         if self._local:
@@ -126,6 +129,7 @@ class ImageWarp(Action):
 
     def source_points(self, g: Tensor, height: int, width: int) -> Float[Tensor, "*batch h w 2"]:
         """Where the pixels of ``g.I`` are read, :math:`g^{-1} p`; NaN where g is not defined on the frame."""
+        g = self.group.check_elements(g)
         inverse = self.group.inverse(g)
         source = self.point_action(inverse, pixel_centres(height, width, g))
         if self._local:
@@ -145,6 +149,7 @@ class ImageWarp(Action):
         It is additive over products up to the frame. NaN where g is not defined on the frame.
         """
         batch = self._out_shape(g, x)
+        g = self.group.check_elements(g)
         channels, height, width = x.shape[-3:]
         total = 0.5 * channels * self.point_action.log_abs_det_jacobian(g, pixel_centres(height, width, g))
         return torch.where(self._keeps_frame(self.group.inverse(g)), total, math.nan).expand(batch)
@@ -193,8 +198,8 @@ class ImageWarp(Action):
 
 def _check_fill(fill: float | Sequence[float], padding: str) -> tuple[float, ...]:
     """One number, or one for each channel."""
-    values = (fill,) if isinstance(fill, int | float) else tuple(fill)
-    if not values or not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+    values = tuple(fill) if isinstance(fill, Sequence) else (fill,)
+    if not values or not all(isinstance(value, int | float | np.number) and math.isfinite(value) for value in values):
         raise ConfigurationError(f"fill: expected a finite number, or one for each channel, got {fill!r}")
     if padding != "zeros" and any(value != 0 for value in values):
         raise ConfigurationError(f"fill: expected none with padding {padding!r}, got {fill!r}")

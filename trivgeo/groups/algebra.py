@@ -95,12 +95,12 @@ class LieAlgebra:
     @property
     def structure_constants(self) -> Float[Tensor, "n n n"]:
         """``c[i, j, k]`` with ``[e_i, e_j] = c_ij^k e_k``; float64 on the CPU."""
-        return self._c.value
+        return self._c.value.clone()
 
     @property
     def trace_ad(self) -> Float[Tensor, " n"]:
         r""":math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i) = \sum_j c_{ij}^j`; float64 on the CPU."""
-        return self._trace_ad.value
+        return self._trace_ad.value.clone()
 
     def trace_ad_like(self, x: Tensor) -> Float[Tensor, " n"]:
         """`trace_ad` in the dtype and on the device of ``x``."""

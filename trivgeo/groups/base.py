@@ -98,7 +98,7 @@ class LieGroup(ABC):
     @final
     def scale(self) -> Float[Tensor, " n"] | Float[Tensor, "n n"]:
         """The basis in units of the natural one, ``[n]`` or ``[n, n]``, as given; float64 on the CPU."""
-        return self._basis.scale
+        return self._basis.scale.clone()
 
     @property
     @final
@@ -510,7 +510,12 @@ class LieGroup(ABC):
             return result
         single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
         value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
-        return value.squeeze(0) if all(single) else value
+        value = value.squeeze(0) if all(single) else value
+        if self._compiler is not None or torch.compiler.is_compiling():
+            return value  # for speed a view, where that is all
+        # where there is nothing to compute, not the argument itself, which whoever gets it might change in place
+        aliased = any(torch._C._is_alias_of(value, x) for x in arguments)  # type: ignore[attr-defined]
+        return value.clone() if aliased else value
 
     @final
     def _set_scale(self, scale: Scale) -> None:

@@ -42,7 +42,7 @@ class Basis(Described):
     @property
     def rows(self) -> Float[Tensor, "n n"]:
         """The basis vectors in natural coordinates, row by row; float64 on the CPU."""
-        return torch.diag(self.scale) if self._diagonal else self.scale
+        return torch.diag(self.scale) if self._diagonal else self.scale.clone()
 
     def to_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Coordinates in the natural basis, from those in this one."""

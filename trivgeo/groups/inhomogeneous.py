@@ -15,6 +15,7 @@ from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import (
     circular,
     circular_slopes,
+    confirmed,
     identity_like,
     kernel,
     matvec,
@@ -152,9 +153,11 @@ class InhomogeneousGroup(LieGroup):
         y = self.linear._log(a)
         return torch.cat([y, self._translation_log(y, b)], -1)
 
-    @abstractmethod
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        """z with phi_1(Y) z = b."""
+        """z with phi_1(Y) z = b; NaN where rounding leaves nothing of it."""
+        phi = self._kernel.phi1(self.linear._tangent(y))
+        z = matvec(self._kernel.inverse(phi), b)
+        return confirmed(z, matvec(phi, z), b)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """Ad_A and A on the diagonal; below, minus the linear part's images applied to b."""
@@ -202,7 +205,7 @@ class SE(InhomogeneousGroup):
     def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
         if self._closed is not None:
             return self._closed.translation_log(y, b)
-        return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
+        return super()._translation_log(y, b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         return super()._adjoint_corner(a, b, ad) if self._closed is None else self._closed.adjoint_corner(a, b)
@@ -309,9 +312,6 @@ class Affine(InhomogeneousGroup):
     def __init__(self, n: int, scale: Scale = None) -> None:
         check_count("n", n, 1)
         super().__init__(GLPlus(n), scale)
-
-    def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         """-(A e_kl A^-1 b)_i = -A_ik (A^-1 b)_l."""

@@ -98,7 +98,7 @@ class MatrixGroup(LieGroup):
         log = self._kernel.log(g)
         v = self._coordinates(log)
         defect = (self._tangent(v) - log).detach().abs().amax((-2, -1))
-        bound = torch.finfo(g.dtype).eps ** (1 / 3) * (1.0 + log.detach().abs().amax((-2, -1)))
+        bound = torch.finfo(g.dtype).eps ** (1 / 3)
         return torch.where((defect <= bound).unsqueeze(-1), v, torch.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from trivgeo._numerics import Constant, log_abs_det, phi1, stumpff
 from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
+from trivgeo.groups._matrices import confirmed
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.nilpotent import NilpotentGroup
@@ -37,7 +38,7 @@ class Automorphism(Described, ABC):
 
     @abstractmethod
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """The inverse of `exp` in its second argument."""
+        """The inverse of `exp` in its second argument; NaN where rounding leaves nothing of it."""
 
 
 class LinearAutomorphism(Automorphism):
@@ -86,7 +87,7 @@ class LinearAutomorphism(Automorphism):
         z = (inverse @ n.unsqueeze(-1)).squeeze(-1)
         if self._two_step:
             z = z + (inverse @ (n - self.exp(y, z)).unsqueeze(-1)).squeeze(-1)
-        return z
+        return confirmed(z, self.exp(y, z), n)
 
 
 class PlaneAutomorphism(Automorphism):
@@ -130,9 +131,12 @@ class PlaneAutomorphism(Automorphism):
         _, c1, c2, c3 = stumpff(y[..., 0] ** 2 + y[..., 1] * y[..., 2])
         dq, dp = self._moved(y, n[..., 0], n[..., 1])
         q, p = (c1 * n[..., 0] - c2 * dq) / (2.0 * c2), (c1 * n[..., 1] - c2 * dp) / (2.0 * c2)
+        dq, dp = self._moved(y, q, p)
+        pair = torch.stack([q, p], -1)
+        pair = confirmed(pair, torch.stack([c1 * q + c2 * dq, c1 * p + c2 * dp], -1), n[..., :2])
+        q, p = pair.unbind(-1)
         new = [q, p]
         if self._central is not None:
-            dq, dp = self._moved(y, q, p)
             new.append(n[..., 2] - (0.5 * self._central) * c3 * (q * dp - p * dq))
         return torch.stack(new, -1)
 

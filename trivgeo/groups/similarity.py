@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo._numerics import log_abs_det
 from trivgeo.checks import check_count, check_tensor, promoted
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import identity_like, matvec
+from trivgeo.groups._matrices import identity_like
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
@@ -154,9 +154,6 @@ class Similarity(InhomogeneousGroup):
         g = self.check_elements(g)
         a, b = self._split(g)
         return *self.linear._split(a), b
-
-    def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        return matvec(self._kernel.inverse(self._kernel.phi1(self.linear._tangent(y))), b)
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(g[..., : self.size])

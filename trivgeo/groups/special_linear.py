@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import log_abs_det, log_ratio, stumpff
+from trivgeo._numerics import log_abs_det, plane_log_ratio, stumpff
 from trivgeo.checks import check_count
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
@@ -82,9 +82,8 @@ class _PlaneForms:
 
     def log(self, g: Tensor) -> Tensor:
         a, b, c, d = _entries(g)
-        x = 0.5 * (a - d)
-        f = log_ratio(0.5 * (a + d), x * x + b * c)
-        return torch.stack([f * x, f * b, f * c], -1)
+        f, _ = plane_log_ratio(a, b, c, d)
+        return torch.stack([f * (0.5 * (a - d)), f * b, f * c], -1)
 
     def adjoint(self, g: Tensor) -> Tensor:
         a, b, c, d = _entries(g)

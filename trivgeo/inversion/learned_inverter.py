@@ -130,6 +130,7 @@ class LearnedInverter(Inverter):
             ShapeError: the data do not fit the action, or the elements its group.
             NonFiniteError: the data hold NaN or infinity.
             DomainError: too few of the elements have a logarithm.
+            CheckpointError: the folder holds the state of another training.
         """
         from trivgeo.inversion import training
 

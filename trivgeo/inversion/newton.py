@@ -51,7 +51,9 @@ class Newton(Stage):
             slope, hessian = gradient(zero), _differences(gradient, zero)
             found = torch.isfinite(hessian).all(-1).all(-1) & torch.isfinite(slope).all(-1)
             unit = torch.eye(group.dim, dtype=g.dtype, device=g.device)
-            values, vectors = torch.linalg.eigh(where_rows(found, hessian, unit))
+            known = where_rows(found, hessian, unit)
+            decomposed = torch.linalg.eigh(known.to(torch.promote_types(g.dtype, torch.float32)))  # none in half
+            values, vectors = (part.to(g.dtype) for part in decomposed)
             curvature = values.abs()
             least = _LEAST_CURVATURE * curvature.amax(-1, keepdim=True)
             curvature = torch.maximum(curvature, least.clamp(min=torch.finfo(g.dtype).tiny))

@@ -98,6 +98,7 @@ class PosteriorEnergy(Described):
         y = flat_rows(self.action(inverse, x), len(shape))
         energy = one_per_datum("energy", of(y), shape)
         _check_gradient(y, energy)
+        energy = energy.to(inverse.dtype)  # one that computes in a wider dtype, or counts
         return energy if of_transformation is None else energy + of_transformation
 
 
@@ -338,11 +339,12 @@ def one_per_datum(name: str, values: Tensor, shape: torch.Size) -> Tensor:
     """``[batch]`` in the shape of the chains.
 
     Raises:
-        ConfigurationError: it is no tensor.
+        ConfigurationError: it is no tensor of real numbers.
         ShapeError: it is of another shape.
     """
-    if not isinstance(values, Tensor):
-        raise ConfigurationError(f"{name}: expected a function to a tensor, got {values!r:.200}")
+    if not isinstance(values, Tensor) or values.is_complex():
+        got = f"{values.dtype}" if isinstance(values, Tensor) else f"{values!r:.200}"
+        raise ConfigurationError(f"{name}: expected a function to a tensor of real numbers, got {got}")
     if values.shape != (shape.numel(),):
         raise ShapeError(f"{name}: expected one number per datum [{shape.numel()}], got {list(values.shape)}")
     return values.reshape(shape)

@@ -44,6 +44,11 @@ class ScoreTraining(NetworkTraining[nn.Module]):
         super().__init__(score.backbone, learning_rate, weight_decay, warmup, seed, export)
         self.score = score
 
+    @property
+    def lesson(self) -> str:
+        """The action and the noise."""
+        return lesson_of(self.score)
+
     def data(self, batch: Any) -> Any:
         """The clean data in a batch of the loader: the batch, or the first part of a list ``[data, labels]``."""
         return batch[0] if isinstance(batch, list) else batch
@@ -93,6 +98,11 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         # nothing in it depends on the mode; Lightning warns of a part in evaluation mode
         self.teacher = copy.deepcopy(teacher).requires_grad_(False).train()
 
+    @property
+    def lesson(self) -> str:
+        """The action, the noise and how far apart the times are."""
+        return f"{lesson_of(self.teacher)} {self.ratio}"
+
     def data(self, batch: Any) -> Any:
         """See `ScoreTraining.data`."""
         return batch[0] if isinstance(batch, list) else batch
@@ -113,3 +123,8 @@ class DistillationTraining(NetworkTraining[nn.Module]):
 
     def _loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         return consistency_loss(self.teacher, self.student, self.data(batch), ratio=self.ratio, generator=generator)
+
+
+def lesson_of(score: LearnedScore) -> str:
+    """What a score is one of, as a text."""
+    return f"{score.action!r} {[f'{x:.5g}' for x in score.group.scale.flatten().tolist()]} {score.schedule!r}"

@@ -62,4 +62,4 @@ def probability_flow_sample(
     """
     process = probability_flow(group, schedule, score, modular_drift=modular_drift)
     stepper = GeometricHeun() if stepper is None else stepper
-    return solve(process, initial, uniform_grid(steps, 1.0, final_time), stepper=stepper, generator=generator).final
+    return solve(process, initial, uniform_grid(steps, 1.0, final_time), stepper=stepper, generator=generator).followed

@@ -129,8 +129,9 @@ class GroupDiffusion(nn.Module):
         Raises:
             ShapeError: the data are no batch of two elements or more.
             NonFiniteError: they hold NaN or infinity.
-            DomainError: they are no elements of the group.
-            ConfigurationError: a number is out of range.
+            DomainError: they are no elements of the group, or all the same one, of a group that is not compact.
+            ConfigurationError: a number is out of range, or the data are in half precision.
+            CheckpointError: the folder holds the checkpoint of another training.
         """
         from trivgeo.sde.training import NetworkLessons
         from trivgeo.sde.training import train as run
@@ -138,6 +139,10 @@ class GroupDiffusion(nn.Module):
         data = self._checked(train.detach() if isinstance(train, Tensor) else train, "train")
         if len(data) < 2:
             raise ShapeError(f"train: expected at least two elements, got {len(data)}")
+        if torch.finfo(data.dtype).bits < 32:
+            raise ConfigurationError(f"train: expected float32 or float64, got {data.dtype}")
+        if not self.group.is_compact and bool((data == data[:1]).all()):
+            raise DomainError("train: expected elements that differ, which set the levels of noise, got the same one")
         check_count("steps", steps)
         check_positive("minutes", minutes)
         check_count("batch_size", batch_size)

@@ -262,5 +262,5 @@ def forward_noising(
     """
     check_count("steps", steps)
     if check_time(t) == 0.0:
-        return initial
-    return solve(TrivializedSDE(group, schedule), initial, uniform_grid(steps, 0.0, t), generator=generator).final
+        return group.check_elements(initial, "initial").clone()
+    return solve(TrivializedSDE(group, schedule), initial, uniform_grid(steps, 0.0, t), generator=generator).followed

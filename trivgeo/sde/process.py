@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -278,6 +280,12 @@ class Solution(Described, Generic[State]):
     failures: Tensor
     folded: Any = None
 
+    @property
+    def followed(self) -> State:
+        """The final state, NaN in the chains of which a step was masked: they are no solutions."""
+        lost = pytree.tree_map(lambda leaf: torch.full_like(leaf, math.nan), self.final)
+        return _where(self.failures == 0, self.final, lost)
+
 
 class _Carry(NamedTuple):
     """What the time loop takes from step to step: a tree of tensors."""
@@ -384,7 +392,7 @@ def check_grid(times: Sequence[float], horizon: float = 1.0) -> None:
         raise DomainError(f"times: expected a sequence of numbers, got {times!r}")
     differences = [b - a for a, b in itertools.pairwise(times)]
     monotone = all(d > 0 for d in differences) or all(d < 0 for d in differences)
-    if len(times) < 2 or not monotone or min(times) < 0.0 or max(times) > horizon:
+    if len(times) < 2 or not monotone or min(times) < 0.0 or max(times) > min(horizon, sys.float_info.max):
         raise DomainError(f"times: expected a strictly monotone grid in [0, {horizon:g}], got {list(times)[:8]}")
 
 

@@ -76,7 +76,7 @@ def reverse_diffusion(
         dtype: of the samples; default torch's, or that of ``initial``.
 
     Returns:
-        ``[*batch, *element_shape]``.
+        ``[*batch, *element_shape]``; NaN where a score was not finite, or a step left the group's numbers.
 
     Raises:
         ConfigurationError: counts below one, or both or neither of ``num_samples`` and ``initial``.
@@ -94,7 +94,7 @@ def reverse_diffusion(
         device = None if generator is None else generator.device
         kernel = NoiseKernel(group, schedule, steps)
         initial, _ = kernel.sample(*batch, t=1.0, generator=generator, dtype=dtype, device=device)
-    return solve(process, initial, times, generator=generator).final
+    return solve(process, initial, times, generator=generator).followed
 
 
 def reversed_score(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import DirectProduct, LieGroup
 
 __all__ = ["HaarLaw", "NormalLaw", "TerminalLaw", "fit_terminal_law"]
@@ -73,6 +73,10 @@ class NormalLaw(TerminalLaw):
         centre: c, ``[*element_shape]``.
         mean: m, ``[dim]``.
         factor: F, lower triangular, ``[dim, dim]``.
+
+    Raises:
+        ShapeError: an argument has another shape.
+        DomainError: none of the draws is the logarithm of its exponential.
     """
 
     def __init__(
@@ -91,7 +95,12 @@ class NormalLaw(TerminalLaw):
         self.register_buffer("log_mass", torch.zeros((), dtype=mean.dtype, device=mean.device))
         self.log_mass: Tensor
         generator = torch.Generator(mean.device).manual_seed(0)
-        self.log_mass.fill_(math.log(max(1, len(self._accepted(_TRIES, generator))) / _TRIES))
+        accepted = len(self._accepted(_TRIES, generator))
+        if not accepted:
+            raise DomainError(
+                f"factor: expected a law of vectors that are logarithms of their exponentials, got none in {_TRIES}"
+            )
+        self.log_mass.fill_(math.log(accepted / _TRIES))
 
     def sample(self, number: int, generator: torch.Generator | None = None) -> Tensor:
         """By rejection."""
@@ -161,10 +170,11 @@ def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0) -> Te
         parts = zip(factors, group.split(samples), strict=True)
         return _ProductLaw(group, [fit_terminal_law(factor, part, widen) for factor, part in parts])
     centre, v = group_mean(group, samples)
-    covariance = torch.atleast_2d(torch.cov(v.mT))
-    ridge = 1e-6 * covariance.diagonal().mean().clamp(min=1e-12) * torch.eye(group.dim).to(v)
+    # samples may span fewer dimensions than the group has
+    covariance = torch.atleast_2d(torch.cov(v.double().mT))
+    ridge = 1e-6 * covariance.diagonal().mean().clamp(min=1e-12) * torch.eye(group.dim).to(covariance)
     factor = widen * torch.linalg.cholesky(covariance + ridge)
-    return NormalLaw(group, centre, v.mean(0), factor)
+    return NormalLaw(group, centre, v.mean(0), factor.to(v))
 
 
 def group_mean(group: LieGroup, samples: Tensor, rounds: int = 5) -> tuple[Tensor, Float[Tensor, "m n"]]:

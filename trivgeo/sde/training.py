@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivgeo._text import described
 from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.transport import Transport
 from trivgeo.training import NetworkTraining, move_average, train
@@ -34,6 +35,22 @@ class NetworkLessons(NetworkTraining[GroupNetwork]):
         self.average = copy.deepcopy(network).requires_grad_(False)
         self.transport = transport
         self.lost = torch.zeros((), dtype=torch.long)
+
+    @property
+    def lesson(self) -> str:
+        """The group, and the transport with its levels of noise."""
+        scale = [f"{x:.5g}" for x in self.transport.group.scale.flatten().tolist()]
+        return f"{scale} {described(self.transport)}"
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """See `NetworkTraining`; with the count of what was lost."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["lost"] = int(self.lost)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """See `NetworkTraining`."""
+        super().on_load_checkpoint(checkpoint)
+        self.lost = torch.tensor(checkpoint.get("lost", 0))
 
     def training_step(self, clean: Tensor, index: int) -> Tensor:
         """The mean square of what the network misses of the lessons of some data."""

@@ -173,7 +173,7 @@ class DiffusionTransport(Transport):
             return followed(self.flow(network), start, 1.0, self.first, tolerance)
         grid = [1.0 + (self.first - 1.0) * k / steps for k in range(steps)] + [self.first]
         process = reverse_process(self.group, self.schedule, self.score(network))
-        return solve(process, start, grid, stepper=GeometricHeun(), generator=generator).final
+        return solve(process, start, grid, stepper=GeometricHeun(), generator=generator).followed
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class MomentumTransport(Transport):
         else:
             ratio = self.first / self.last
             grid = [self.last * ratio ** (k / steps) for k in range(steps)] + [self.first]
-            final = solve(self.process(network), point, grid, generator=generator).final
+            final = solve(self.process(network), point, grid, generator=generator).followed
         return self.group.retract(final.elements, -self._first_covariance * final.momentum)
 
     def log_density(

@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from trivgeo._text import ending_quietly
 from trivgeo.errors import AlgebraError, TrivgeoError
 from trivgeo.symmetry import find_symmetries
 
 
+@ending_quietly()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a report; the status is 2 if the equation is refused."""
     parser = argparse.ArgumentParser(prog="trivgeo symmetries", description="Point symmetries of equations.")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import stumpff
-from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like, matvec, transform_points
+from trivgeo.groups._matrices.basic import add_to_diagonal, confirmed, identity_like, matvec, transform_points
 from trivgeo.groups._matrices.circular import circular, circular_slopes
 from trivgeo.groups._matrices.general import Four, General
 from trivgeo.groups._matrices.kernel import Kernel
@@ -29,6 +29,7 @@ __all__ = [
     "add_to_diagonal",
     "circular",
     "circular_slopes",
+    "confirmed",
     "identity_like",
     "kernel",
     "matvec",

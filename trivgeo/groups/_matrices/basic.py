@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["add_to_diagonal", "identity_like", "matvec", "rows_of", "stack_rows", "transform_points"]
+__all__ = ["add_to_diagonal", "confirmed", "identity_like", "matvec", "rows_of", "stack_rows", "transform_points"]
 
 _UNROLLED_ACTION = 4  # up to this size, sums over columns beat batched matrix products
 
@@ -36,6 +36,21 @@ def add_to_diagonal(matrix: Tensor, a: Tensor) -> Tensor:
 def matvec(a: Tensor, x: Tensor) -> Tensor:
     """``a x`` for a ``[*batch, m, n]`` and x ``[*batch, n]``; batches broadcast."""
     return (a @ x.unsqueeze(-1)).squeeze(-1)
+
+
+def confirmed(log: Tensor, back: Tensor, target: Tensor) -> Tensor:
+    """``log`` where ``back``, what it stands for, is ``target`` to a third of the digits, and NaN elsewhere.
+
+    The logarithm of an element whose entries are e^(+-r) has lost 2r / log 10 of its digits, at some r all.
+
+    Args:
+        log: ``[*batch, d]``.
+        back: ``[*batch, n]``.
+        target: ``[*batch, n]``.
+    """
+    back, target = back.detach(), target.detach()
+    bound = torch.finfo(target.dtype).eps ** (1 / 3) * target.abs().amax(-1)
+    return torch.where(((back - target).abs().amax(-1) <= bound).unsqueeze(-1), log, torch.nan)
 
 
 def _sum_columns(a: Tensor, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp, log_ratio, stumpff
+from trivgeo._numerics import dense_exp, plane_log_ratio, stumpff
 from trivgeo.groups._matrices.affine import affine_exp
 from trivgeo.groups._matrices.basic import rows_of, stack_rows
 from trivgeo.groups._matrices.kernel import Kernel
@@ -104,12 +104,13 @@ def _phi1_2x2(matrix: Tensor) -> Tensor:
 
 
 def _log_2x2(matrix: Tensor) -> Tensor:
-    m, x, b, c = _split2(matrix)
-    (p, q), (r, s) = rows_of(matrix)
-    det = p * s - q * r
-    good = det > 0
+    (a, b), (c, d) = rows_of(matrix)
+    det = a * d - b * c
+    # rounding of the entries must leave a third of the digits of the determinant
+    good = det > torch.finfo(det.dtype).eps ** (2 / 3) * ((a * d).abs() + (b * c).abs())
     scale = torch.where(good, det, 1.0).sqrt()
-    m, x, b, c = m / scale, x / scale, b / scale, c / scale
-    f = log_ratio(m, x * x + b * c)
+    a, b, c, d = a / scale, b / scale, c / scale, d / scale
+    f, _ = plane_log_ratio(a, b, c, d)
+    x = 0.5 * (a - d)
     half = torch.where(good, scale.log(), math.nan)
     return stack_rows([[half + f * x, f * b], [f * c, half - f * x]])

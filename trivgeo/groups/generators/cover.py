@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import log_ratio
+from trivgeo._numerics import plane_log_ratio
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
 
@@ -97,8 +97,7 @@ def log_of(matrix: Tensor, angle: Tensor) -> Tensor:
     near = sign[..., None, None] * matrix
     a, b, c, d = near[..., 0, 0], near[..., 0, 1], near[..., 1, 0], near[..., 1, 1]
     x = 0.5 * (a - d)
-    square = x * x + b * c
-    f = log_ratio(0.5 * (a + d), square)
+    f, square = plane_log_ratio(a, b, c, d)
     principal = f[..., None, None] * torch.stack([x, b, c, -x], -1).unflatten(-1, (2, 2))
     # more half turns about the same axis, which only rotations have
     elliptic = square < 0

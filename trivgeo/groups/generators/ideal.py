@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo._random import uniform
-from trivgeo.groups._matrices import kernel, matvec
+from trivgeo.groups._matrices import confirmed, kernel, matvec
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.generators.reductive import ReductiveGroup
 from trivgeo.groups.nilpotent import NilpotentGroup
@@ -289,13 +289,14 @@ class IdealAutomorphism(Automorphism):
         """
         d = self._derivation(y)
         matrices = kernel(d.shape[-1])
-        back = matrices.inverse(matrices.phi1(d))
+        phi = matrices.phi1(d)
+        back = matrices.inverse(phi)
         singular = back.detach().abs().amax((-2, -1)) > torch.finfo(d.dtype).eps ** -0.8
         back = torch.where(singular[..., None, None], torch.nan, back)
         z = matvec(back, n)
         for _ in range(self._ideal.step - 1):
             z = z + matvec(back, n - self.exp(y, z))
-        return z
+        return confirmed(z, matvec(phi, z) if self._ideal.step == 1 else self.exp(y, z), n)
 
 
 def _phi1(matrix: Tensor, vector: Tensor) -> Tensor:
