@@ -1,6 +1,6 @@
 """Throughput and accuracy of TIED on affNIST with the classifier's energy, beside the published loop as written.
 
-python -m benchmarks.images [--images 256] [--batch 16]
+python -m benchmarks.images [--images 256] [--batch 16] [--methods 0 1 2 3]
 
 K = 8 hypotheses, N = 2 noise samples, M = 50 steps, and of ours also a search of fewer. The methods take turns, batch
 by batch; the ratios of the batches give a range. All see the same images and the same float32 classifier for the final
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16, help="images at a time")
     parser.add_argument("--output", default=str(Path(__file__).parent / "results" / "images-cpu.json"))
-    parser.add_argument("--skip-published", dest="published", action="store_false", help="ours only")
+    parser.add_argument("--methods", nargs="+", type=int, help="which rows of the table, from 0; default: all")
     options = parser.parse_args()
     source = "resnet18"
     classifier = load_classifier(source)
@@ -151,7 +151,9 @@ def main() -> None:
         "trivgeo, best seen, pruned": ours(keep_seen=True, pruning=PRUNING),
         f"trivgeo, best seen, pruned earlier, {FEWER} steps": ours(FEWER, keep_seen=True, pruning=EARLIER),
     }
-    methods = {name: method for name, method in methods.items() if options.published or name != "published loop"}
+    methods = {
+        name: methods[name] for i, name in enumerate(list(methods)) if options.methods is None or i in options.methods
+    }
     with torch.no_grad():
         alone = sum(int((classifier(b.image).argmax(-1) == b.label).sum()) for b in batches) / options.images
     print(f"{options.images} images, accuracy without inversion {alone:.4f}", flush=True)

@@ -103,6 +103,16 @@ def test_wide_spectra_are_right_or_nan() -> None:
         assert_relative(log[found], expected[found], 1e-5, event=2)
 
 
+def test_wide_spectra_keep_their_digits() -> None:
+    """Of conditions up to 1e13 where the entries hold the digits; the trace of log A has the gradient of log |A|."""
+    wide = torch.tensor([[11.5, 0.0, -11.5], [15.0, -15.0, 1.0], [14.0, 14.0, -14.0]], dtype=torch.float64)
+    matrix = torch.diag_embed(wide.exp()).requires_grad_()
+    log = KERNEL.log(matrix)
+    assert_relative(log.detach(), torch.diag_embed(wide), 1e-14, event=2)
+    (slope,) = torch.autograd.grad(log.diagonal(dim1=-2, dim2=-1).sum(), matrix)
+    assert_relative(slope.diagonal(dim1=-2, dim2=-1), (-wide).exp(), 1e-9)
+
+
 def test_matrices_without_logarithm() -> None:
     """Zero, negative eigenvalues, half turns, infinities: NaN, the gradient of which is zero where it is masked."""
     bad = torch.eye(3, dtype=torch.float64).repeat(8, 1, 1)

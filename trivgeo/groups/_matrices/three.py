@@ -80,8 +80,10 @@ class Three(PolynomialKernel):
         """
         single, matrix = matrix.dtype, matrix.double()
         log, error = _log(matrix, self.determinant(matrix))
-        poor = ~(error < _LOST)
-        if not is_unseen(matrix) and bool(poor.any()):
+        if not is_unseen(matrix) and bool((poor := ~(error < _LOST)).any()):
+            # first without derivatives: those of matrices without logarithm would be NaN
+            again = iterative_log(matrix[poor].detach(), self)
+            poor = poor.masked_scatter(poor, torch.isfinite(again).all(-1).all(-1))
             log = log.index_put((poor,), iterative_log(matrix[poor], self))
         return log.to(single)
 
