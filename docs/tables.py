@@ -273,7 +273,7 @@ def rival() -> str:
         for moved, table in tables.items()
         for method, row in table.items()
     ]
-    header = ["moved by", "method", "accuracy, %", "on clean, %", "seconds before", "ms an image", "lines"]
+    header = ["moved by", "method", "accuracy, %", "on clean, %", "CPU seconds before", "CPU ms an image", "lines"]
     return markdown(header, rows)
 
 
