@@ -58,6 +58,9 @@ class InhomogeneousGroup(LieGroup):
     Args:
         linear: the group L, in its natural basis.
         scale: see `LieGroup`.
+
+    Example:
+        >>> group = InhomogeneousGroup(SL(2))  # maps of the plane that keep areas
     """
 
     def __init__(self, linear: MatrixGroup, scale: Scale = None) -> None:
@@ -72,8 +75,9 @@ class InhomogeneousGroup(LieGroup):
         super().__init__(algebra, (n, n + 1), scale)
 
     def __repr__(self) -> str:
-        """Name and dimension of the space."""
-        return f"{type(self).__name__}({self.size})"
+        """Name and dimension of the space, or the linear group."""
+        what = self.linear if type(self) is InhomogeneousGroup else self.size
+        return f"{type(self).__name__}({what!r})"
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
