@@ -103,10 +103,11 @@ def decoded(text: str) -> dict[str, Any] | None:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(document, dict):
-        return None
-    check = document.pop(_CHECK, None)
-    return document if check == zlib.crc32(json.dumps(document).encode()) else None
+    return document if isinstance(document, dict) and _is_intact(document, document.pop(_CHECK, None)) else None
+
+
+def _is_intact(document: Mapping[str, Any], check: object) -> bool:
+    return check == zlib.crc32(json.dumps(document).encode())
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -116,15 +117,12 @@ def read_document(path: Path) -> dict[str, Any]:
         ConfigurationError: they are damaged, or something else.
         OSError: the file cannot be read.
     """
-    text = path.read_bytes().decode(errors="replace")
-    document = decoded(text)
-    if document is None:
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigurationError(f"{path}: expected the results of a test, whole: {error}") from error
-        if isinstance(document, dict) and _CHECK in document:
-            raise ConfigurationError(f"{path}: expected the results of a test, whole, got others than were written")
+    try:
+        document = json.loads(path.read_bytes().decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: expected the results of a test, whole: {error}") from error
+    if isinstance(document, dict) and _CHECK in document and not _is_intact(document, document.pop(_CHECK)):
+        raise ConfigurationError(f"{path}: expected the results of a test, whole, got others than were written")
     if not isinstance(document, dict) or not {"metrics", "device"} <= document.keys():
         raise ConfigurationError(f"{path}: expected the results of a test")
     return document

@@ -83,8 +83,9 @@ class Three(PolynomialKernel):
         if not is_unseen(matrix) and bool((poor := ~(error < _LOST)).any()):
             # first without derivatives: those of matrices without logarithm would be NaN
             again = iterative_log(matrix[poor].detach(), self)
-            poor = poor.masked_scatter(poor, torch.isfinite(again).all(-1).all(-1))
-            log = log.index_put((poor,), iterative_log(matrix[poor], self))
+            found = torch.isfinite(again).all(-1).all(-1)
+            poor = poor.masked_scatter(poor, found)
+            log = log.index_put((poor,), iterative_log(matrix[poor], self) if matrix.requires_grad else again[found])
         return log.to(single)
 
 
