@@ -34,7 +34,8 @@ def written_out(f: Callable[..., Tensor], kept: list[torch.fx.Graph] | None = No
         return make_boxed_func(module.forward)
 
     backend = aot_autograd(fw_compiler=run, bw_compiler=run, decompositions=select_decomp_table())
-    wrapped = torch.compile(f, fullgraph=True, backend=backend, isolate_recompiles=True)
+    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}  # as the switch does
+    wrapped = torch.compile(f, fullgraph=True, backend=backend, options=options, isolate_recompiles=True)
 
     def call(*x: Tensor) -> Tensor:
         for one in x:
@@ -166,6 +167,33 @@ class TestSwitch:
         assert (line.operation, line.dtype, line.derivatives, line.reason) == ("exp", torch.float64, False, "")
         assert line.seconds > 0
         assert "exp in torch.float64: compiled" in repr(group.compiler)
+
+    def test_long_operations_are_compiled_for_smaller_batches(self) -> None:
+        """Of 100 elements an exponential costs more operators than a compiled call, a product fewer."""
+        group = compiled(SL(2))
+        v = torch.randn(100, 3, generator=seeded(0), dtype=torch.float64)
+        g = group.exp(v)
+        group.exp(v[:50])
+        group.compose(g, g)
+        assert [line.operation for line in group.compiler.report] == ["exp"]
+        group.compose(g.repeat(10, 1, 1), g.repeat(10, 1, 1))
+        assert [line.operation for line in group.compiler.report] == ["exp", "compose"]
+
+    def test_code_is_used_for_what_it_was_made_for_alone(self) -> None:
+        """Once one tensor twice, derivatives by one argument, inference and another number of threads."""
+        plain, group = SL(2), compiled(SL(2), threshold=2)
+        g, h = plain.random(2, 4, generator=seeded(0), dtype=torch.float64)
+        assert_relative(group.compose(g, g), plain.compose(g, g), 1e-14)
+        assert_relative(group.compose(g, h), plain.compose(g, h), 1e-14)
+        a, b = g.clone().requires_grad_(), h.clone().requires_grad_()
+        for inputs in ((g, b), (a, h), (a, b), (a, a)):
+            leaves = [x for x in inputs if x.requires_grad]
+            results = [torch.autograd.grad(one.compose(*inputs).cos().sum(), leaves) for one in (plain, group)]
+            for expected, found in zip(*results, strict=True):
+                assert_relative(found, expected, 1e-14)
+        with torch.inference_mode():
+            assert group.compose(g, h).is_inference()
+        assert not group.compose(g, h).requires_grad
 
     def test_batches_broadcast_and_scales_stay(self) -> None:
         plain = SL(2, scale=[0.1, 2.0, 3.0])

@@ -505,12 +505,16 @@ class LieGroup(ABC):
         Arguments without a batch become a batch of one. Then no entry is a tensor without dimensions: forward mode of
         torch 2.13 gives the product of such a float32 tensor with a Python number a float64 derivative.
         """
-        result = None if self._compiler is None else self._compiler(f, ranks, arguments)
-        if result is not None:
-            return result
+        if self._compiler is not None:
+            result = self._compiler(f, ranks, arguments)
+            if result is not None:
+                return result
         single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
-        value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
-        value = value.squeeze(0) if all(single) else value
+        if True in single:
+            value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
+            value = value.squeeze(0) if all(single) else value
+        else:
+            value = in_single(f, *arguments)
         if self._compiler is not None or torch.compiler.is_compiling():
             return value  # for speed a view, where that is all
         # where there is nothing to compute, not the argument itself, which whoever gets it might change in place
@@ -539,7 +543,7 @@ class LieGroup(ABC):
             ShapeError: another shape.
         """
         g, shape = check_tensor(name, g), self._element_shape
-        if g.ndim < len(shape) or tuple(g.shape[g.ndim - len(shape) :]) != shape:
+        if g.ndim < len(shape) or g.shape[g.ndim - len(shape) :] != shape:
             raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
         return g
 
@@ -573,10 +577,10 @@ def _check_batch(batch: Sequence[int], dtype: torch.dtype | None, device: torch.
     check_device(device)
 
 
-def _check_broadcast(*batches: torch.Size) -> None:
+def _check_broadcast(first: torch.Size, second: torch.Size) -> None:
+    if first == second:
+        return
     try:
-        torch.broadcast_shapes(*batches)
+        torch.broadcast_shapes(first, second)
     except RuntimeError as error:
-        raise ShapeError(
-            f"expected batches that broadcast, got {' and '.join(str(list(b)) for b in batches)}"
-        ) from error
+        raise ShapeError(f"expected batches that broadcast, got {list(first)} and {list(second)}") from error

@@ -22,7 +22,7 @@ __all__ = ["Compilation", "Compiler", "compiled"]
 GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
 
-_THRESHOLD = 1000
+_SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled call costs less than its operators
 _MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
 _OPTIONS = {
     # all nodes of an operation in one loop, also those that read nothing in common (constants, entries copied)
@@ -36,7 +36,7 @@ _OPTIONS = {
 }
 
 
-def compiled(group: GroupT, threshold: int = _THRESHOLD) -> GroupT:
+def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     """The same group, the operations of which `torch.compile` turns into one loop over the batch each.
 
     A group like any other, with the same elements, scale and fingerprint: samplers, scores and inverters take it. An
@@ -50,7 +50,8 @@ def compiled(group: GroupT, threshold: int = _THRESHOLD) -> GroupT:
 
     Args:
         group: any group.
-        threshold: the smallest batch that is compiled.
+        threshold: the smallest batch that is compiled; by default 1000, and 64 for operations of more than 25 torch
+            operators, of which a small batch costs one call each.
 
     Raises:
         ConfigurationError: no group, or a threshold below two.
@@ -98,8 +99,9 @@ class Compiler:
         threshold: see `compiled`.
     """
 
-    def __init__(self, threshold: int = _THRESHOLD) -> None:
-        self.threshold = check_count("threshold", threshold, 2)
+    def __init__(self, threshold: int | None = None) -> None:
+        self.threshold = None if threshold is None else check_count("threshold", threshold, 2)
+        self._operators: dict[str, int] = {}
         self._functions: dict[Key, Callable[..., Tensor] | None] = {}
         self._report: list[Compilation] = []
 
@@ -120,23 +122,41 @@ class Compiler:
         """``f`` of arguments with trailing dimensions of these ranks, or none: to be computed eagerly."""
         if not _is_plain(arguments):
             return None
-        batches = [x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True)]
-        batch = torch.broadcast_shapes(*batches)
-        if batch.numel() < self.threshold:
-            return None
-        flat = [
-            x.expand(*batch, *x.shape[x.ndim - rank :]).reshape(-1, *x.shape[x.ndim - rank :]).contiguous()
-            for x, rank in zip(arguments, ranks, strict=True)
-        ]
-        derivatives = torch.is_grad_enabled() and any(x.requires_grad for x in arguments)
         first = arguments[0]
-        key = (f.__name__, first.dtype, first.device, derivatives, torch.is_inference_mode_enabled())
+        batch = first.shape[: first.ndim - ranks[0]]
+        same = all(x.shape[: x.ndim - rank] == batch for x, rank in zip(arguments[1:], ranks[1:], strict=True))
+        if not same:
+            batch = torch.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True)))
+        size = batch.numel()
+        if size < (self.threshold or _SMALLEST):
+            return None
+        if same and len(batch) == 1:
+            flat = [x.contiguous() for x in arguments]
+        else:
+            flat = [
+                x.expand(*batch, *x.shape[x.ndim - rank :]).reshape(-1, *x.shape[x.ndim - rank :]).contiguous()
+                for x, rank in zip(arguments, ranks, strict=True)
+            ]
+        if self.threshold is None and size < _LARGE and self._count(f, flat) <= _FEW_OPERATORS:
+            return None
+        derivatives = tuple(x.requires_grad for x in arguments) if torch.is_grad_enabled() else ()
+        # all that the code depends on, as the guards of torch.compile are left out
+        key = (
+            *(f.__name__, first.dtype, first.device, any(derivatives) and derivatives),
+            *(torch.is_inference_mode_enabled(), torch.get_num_threads()),
+        )
         if key not in self._functions:
-            self._functions[key] = self._compile(f, flat, derivatives)
+            self._functions[key] = self._compile(f, flat, any(derivatives))
         function = self._functions[key]
         if function is None:
             return None
-        return function(*_marked(flat)).unflatten(0, batch)
+        value = function(*flat)
+        return value if len(batch) == 1 else value.unflatten(0, batch)
+
+    def _count(self, f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int:
+        if f.__name__ not in self._operators:
+            self._operators[f.__name__] = _count_operators(f, flat)
+        return self._operators[f.__name__]
 
     def _compile(self, f: Callable[..., Tensor], flat: list[Tensor], derivatives: bool) -> Callable[..., Tensor] | None:
         what = f.__name__.strip("_").removeprefix("scaled_"), flat[0].dtype, derivatives
@@ -146,7 +166,7 @@ class Compiler:
         if eager.untyped_storage().data_ptr() in inputs:
             self._report.append(Compilation(*what, reason="a view of its argument"))
             return None
-        number = _count_operators(f, flat)
+        number = self._count(f, flat)
         if number > _MOST_OPERATORS:
             self._report.append(Compilation(*what, reason=f"an iteration of {number} operators"))
             return None
@@ -173,7 +193,8 @@ class Compiler:
 def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     from trivgeo.groups._entries import WriteOut  # brings all of inductor, which takes seconds
 
-    options = {**_OPTIONS, "post_grad_custom_post_pass": WriteOut()}
+    # one entry of `Compiler` for all that a guard could tell apart
+    options = {**_OPTIONS, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "post_grad_custom_post_pass": WriteOut()}
     compiler: Any = torch.compile  # torch's own annotation lacks the last argument
     result: Callable[..., Tensor] = compiler(f, fullgraph=True, options=options, isolate_recompiles=True)
     return result
