@@ -123,10 +123,11 @@ class Compiler:
         if not _is_plain(arguments):
             return None
         first = arguments[0]
-        batch = first.shape[: first.ndim - ranks[0]]
-        same = all(x.shape[: x.ndim - rank] == batch for x, rank in zip(arguments[1:], ranks[1:], strict=True))
+        batches = [x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True)]
+        batch, *others = batches
+        same = all(other == batch for other in others)
         if not same:
-            batch = torch.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True)))
+            batch = torch.broadcast_shapes(*batches)
         size = batch.numel()
         if size < (self.threshold or _SMALLEST):
             return None
@@ -194,7 +195,8 @@ def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     from trivgeo.groups._entries import WriteOut  # brings all of inductor, which takes seconds
 
     # one entry of `Compiler` for all that a guard could tell apart
-    options = {**_OPTIONS, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "post_grad_custom_post_pass": WriteOut()}
+    unguarded = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut()}
     compiler: Any = torch.compile  # torch's own annotation lacks the last argument
     result: Callable[..., Tensor] = compiler(f, fullgraph=True, options=options, isolate_recompiles=True)
     return result
