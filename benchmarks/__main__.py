@@ -64,26 +64,22 @@ def main() -> None:
         return
     steady = steady_allocator()
     device = torch.device(arguments.device)
-    start = time.perf_counter()
-    rows = groups.run(device, arguments.seconds, selection)
-    seconds = time.perf_counter() - start
-    text = groups.table(rows)
-    print(text)
-    print(f"\n{len(rows)} rows in {seconds:.0f} s")
-    if selection != groups.Selection() and arguments.name is None:
-        return
-    report = {
-        "suite": "groups",
-        "environment": {**environment(device), "steady_allocator": steady},
-        "seconds": seconds,
-        "rows": rows,
-    }
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    kept = selection == groups.Selection() or arguments.name is not None
     path = arguments.out / (arguments.name or f"groups-{device.type}")
-    path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    path.with_suffix(".txt").write_text(text + "\n")
-    picture(path.with_suffix(".json"), path.with_suffix(".svg"))
-    print(f"written to {path}.json, .txt and .svg")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    report = {"suite": "groups", "environment": {**environment(device), "steady_allocator": steady}}
+    rows, start = [], time.perf_counter()
+    for more in groups.run(device, arguments.seconds, selection):
+        rows += more
+        print(groups.table(more), flush=True)
+        if kept:  # after each operation, so that a run that is ended keeps what it has
+            report |= {"seconds": time.perf_counter() - start, "rows": rows}
+            path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+            path.with_suffix(".txt").write_text(groups.table(rows) + "\n")
+    print(f"\n{len(rows)} rows in {time.perf_counter() - start:.0f} s")
+    if kept:
+        picture(path.with_suffix(".json"), path.with_suffix(".svg"))
+        print(f"written to {path}.json, .txt and .svg")
 
 
 if __name__ == "__main__":

@@ -221,6 +221,8 @@ class TestSwitch:
         torch.func.vmap(rotations.exp)(v)
         torch.func.jvp(rotations.exp, (v,), (v,))
         rotations.exp(v.to(torch.bfloat16))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rotations.compose(g, g)
         assert len(rotations.compiler.report) == 1
 
     def test_it_is_the_same_group(self) -> None:

@@ -42,11 +42,12 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     A group like any other, with the same elements, scale and fingerprint: samplers, scores and inverters take it. An
     operation is compiled at its first call on a large batch, once for each dtype, with and without derivatives; code
     is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
-    threshold; calls inside the transforms of ``torch.func``, in forward mode, and inside another `torch.compile`;
-    half precision; operations that compute nothing (the inverse of a rotation is a view), or are iterations too long to
-    compile (the logarithm of matrices of four or more rows, up to rotations). The first compiled result is compared
-    with the eager one. Where there is no compiler, or its result differs, one warning says so, and the operation stays
-    eager. Derivatives of derivatives are not supported by torch in compiled code, and raise an error.
+    threshold; calls inside the transforms of ``torch.func``, in forward mode, inside another `torch.compile`, and under
+    ``torch.autocast``; half precision; operations that compute nothing (the inverse of a rotation is a view), or are
+    iterations too long to compile (the logarithm of matrices of four or more rows, up to rotations). The first compiled
+    result is compared with the eager one. Where there is no compiler, or its result differs, one warning says so, and
+    the operation stays eager. Derivatives of derivatives are not supported by torch in compiled code, and raise an
+    error.
 
     Args:
         group: any group.
@@ -211,11 +212,12 @@ def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _is_plain(arguments: Sequence[Tensor]) -> bool:
-    """Whether these are ordinary numbers outside all transforms."""
+    """Whether these are ordinary numbers outside all transforms, and to be computed in their own precision."""
     return (
         not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
+        and not torch._C._is_any_autocast_enabled()
         and all(
             type(x) in (Tensor, torch.nn.Parameter) and x.dtype in (torch.float32, torch.float64) for x in arguments
         )
