@@ -33,7 +33,7 @@ _OPTIONS = {
     "max_fusion_buffer_group_pairwise_attempts": 1,  # neighbours; all pairs would be tried
     "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
     "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
-    "cpp.enable_loop_tail_vec": False,  # the few elements after the last full vector one by one: half the compiler's work
+    "cpp.enable_loop_tail_vec": False,  # the last elements one by one: less than half of the compiler's work
 }
 
 
