@@ -518,8 +518,10 @@ class LieGroup(ABC):
         if self._compiler is not None or torch.compiler.is_compiling():
             return value  # for speed a view, where that is all
         # where there is nothing to compute, not the argument itself, which whoever gets it might change in place
-        aliased = any(torch._C._is_alias_of(value, x) for x in arguments)  # type: ignore[attr-defined]
-        return value.clone() if aliased else value
+        for x in arguments:
+            if torch._C._is_alias_of(value, x):  # type: ignore[attr-defined]
+                return value.clone()
+        return value
 
     @final
     def _set_scale(self, scale: Scale) -> None:
