@@ -216,7 +216,7 @@ class TestRotationPosterior:
 
     @pytest.mark.parametrize(
         ("samples", "steps", "num_mc", "bound"),
-        [(60, 15, 2, 0.45), pytest.param(1000, 100, 16, 0.12, marks=pytest.mark.slow)],
+        [(60, 15, 2, 0.45), pytest.param(400, 60, 8, 0.12, marks=pytest.mark.slow)],
     )
     def test_samples_follow_the_exact_density(
         self, tmp_path: Path, samples: int, steps: int, num_mc: int, bound: float
