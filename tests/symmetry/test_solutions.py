@@ -31,8 +31,10 @@ def test_special_functions(airy: Symmetries) -> None:
         airy.with_solutions({"y1": sp.airyai(2 * x)})
     with pytest.raises(ConfigurationError, match="functions: expected some of"):
         airy.with_solutions({"u": x})
-    with pytest.raises(ConfigurationError, match="expected functions of"):
+    with pytest.raises(ConfigurationError, match="expected functions of known values, got y1, solutions of"):
         airy.group()
+    with pytest.raises(ConfigurationError, match=r"settings: expected some of .*got \['n'\]"):
+        airy.group(n=2)
 
 
 @pytest.mark.slow
@@ -97,6 +99,38 @@ def test_particular_solutions(equation: str, particular: str) -> None:
     assert system.holds({unknown: p})
     assert system.holds({unknown: by_hand})
     assert found.system.holds({unknown: sp.expand(by_hand - p)})
+
+
+def test_particular_solution_without_formula() -> None:
+    """The fields are those of the homogeneous equation about it, and close like those; a formula can be put in."""
+    equation = "u_t = u_xx + diff(x/(1 + t^2 + x^2), t) - diff(x/(1 + t^2 + x^2), x, 2)"
+    found, heat = find_symmetries(equation), find_symmetries("u_t = u_xx")
+    assert found.is_complete
+    assert "p_u: solution of u_t = " in repr(found)
+    assert found.algebra.structure_constants == heat.algebra.structure_constants
+    p = x / (1 + t**2 + x**2)
+    fields = found.with_solutions({"p_u": p})
+    assert all(verify(equation, field) == 0 for field in fields)
+    unknown = sp.Symbol("u")
+    for field, plain in zip(fields, heat, strict=True):  # by hand
+        xi, tau, eta = plain.components
+        moved = eta.subs(unknown, unknown - p) + xi * sp.diff(p, x) + tau * sp.diff(p, t)
+        assert field.components[:2] == (xi, tau)
+        assert sp.simplify(field.components[2] - moved) == 0
+    with pytest.raises(AlgebraError, match="no symmetry"):
+        found.with_solutions({"p_u": 2 * p})
+    with pytest.raises(ConfigurationError, match="with_solutions"):
+        found.group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("force", ["t + x*u", "exp(x^2)", "t*exp(-x^2)", "1/x", "1 - x^2*u", "sin(x*t)"])
+def test_forced_heat(force: str) -> None:
+    """All six symmetries, whether or not there is a particular solution in closed form."""
+    found = find_symmetries(f"u_t = u_xx + {force}")
+    assert found.is_complete
+    assert len(found) == 6
+    assert found.algebra.name() == find_symmetries("u_t = u_xx").algebra.name()
 
 
 @pytest.mark.slow
