@@ -117,6 +117,7 @@ def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: 
     variables = system.variables
     seeds = list(dict.fromkeys(function for offset in offsets for function in _functions(offset, variables)))
     if integrals:
+        seeds = list(dict.fromkeys(_without_powers(seed, variables) for seed in seeds)) + seeds
         has_logarithms = any(seed.has(sp.log) for seed in seeds)
         antiderivatives = [sp.integrate(seed, v, manual=True) for seed in seeds for v in variables if seed.has(v)]
         for integral in antiderivatives:
@@ -124,6 +125,7 @@ def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: 
                 integral = integral.replace(sp.log, lambda e: sp.log(e**2) / 2)
             if not integral.has(sp.Integral, sp.Piecewise, sp.I):
                 seeds += [f for f in _functions(integral, variables) if f not in seeds and not f.is_polynomial()]
+    seeds = list(dict.fromkeys(seeds))
     for seed in seeds:  # which grows
         more = (function for v in variables for function in _functions(sp.diff(seed, v), variables))
         seeds += [function for function in more if function not in seeds][: _SEEDS - len(seeds)]
@@ -160,6 +162,11 @@ def _functions(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> list[sp.E
     """What the terms of an expression are multiples of."""
     terms = sp.Add.make_args(sp.expand(expression))
     return [term.as_independent(*variables, as_Add=False)[1] for term in terms if term != 0]
+
+
+def _without_powers(function: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
+    """Without factors that are polynomials."""
+    return sp.Mul(*(factor for factor in sp.Mul.make_args(function) if not factor.is_polynomial(*variables)))
 
 
 def term_matrix(
