@@ -115,6 +115,8 @@ def _system(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSyste
 def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: bool) -> list[sp.Expr] | None:
     """A solution among polynomials times what the inhomogeneity, its derivatives and integrals are made of."""
     variables = system.variables
+    if any(_is_large_fraction(offset, variables) for offset in offsets):
+        return None  # terms would have to cancel that are not compared
     seeds = list(dict.fromkeys(function for offset in offsets for function in _functions(offset, variables)))
     if integrals:
         seeds = list(dict.fromkeys(_without_powers(seed, variables) for seed in seeds)) + seeds
@@ -162,6 +164,12 @@ def _functions(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> list[sp.E
     """What the terms of an expression are multiples of."""
     terms = sp.Add.make_args(sp.expand(expression))
     return [term.as_independent(*variables, as_Add=False)[1] for term in terms if term != 0]
+
+
+def _is_large_fraction(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> bool:
+    """Whether something other than a monomial or a linear function is a denominator."""
+    bases = (power.base for power in expression.atoms(sp.Pow) if power.exp.is_negative and power.base.is_Add)
+    return any(base.is_polynomial(*variables) and sp.total_degree(base, *variables) > 1 for base in bases)
 
 
 def _without_powers(function: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
