@@ -207,7 +207,14 @@ def test_accuracy() -> None:
 
 def test_shifted_fibre() -> None:
     """Symmetries of heat for u + x: translations of x move u, and nothing is integrated."""
-    heat = [(1, 0, 0), (0, 1, 0), (0, 0, r), (2 * p, 0, -q * r), (q, 2 * p, 0), (4 * p * q, 4 * p * p, -r * (q * q + 2 * p))]
+    heat = [
+        (1, 0, 0),
+        (0, 1, 0),
+        (0, 0, r),
+        (2 * p, 0, -q * r),
+        (q, 2 * p, 0),
+        (4 * p * q, 4 * p * p, -r * (q * q + 2 * p)),
+    ]
     moved = [(a, b, sp.expand(c.subs(r, r + q) - a) if c != 0 else -a) for a, b, c in heat]
     plain, group = (from_generators(fields, variables=(q, p, r)) for fields in (heat, moved))
     assert set(group.action().flows.values()) == {"closed form"}

@@ -137,10 +137,10 @@ def test_verify_is_not_fooled_by_form() -> None:
     [
         ("u_t^2 = -1", "solvable for real derivatives"),
         ("u_t^2 + u_x^2 + 1 = 0", "solvable for real derivatives"),
-        ("u_t = diff(u, x, 20)", "order 12 at most, got one of order 20"),
+        (u.diff(t) - u.diff(x, 20), "order 10 at most, got one of order 20"),
     ],
 )
-def test_refused_early(pde: str, reason: str) -> None:
+def test_refused_early(pde: Any, reason: str) -> None:
     """Equations without a real solution, and orders for which there is no bound on the time."""
     with pytest.raises(ConfigurationError, match=reason):
         find_symmetries(pde)

@@ -22,7 +22,7 @@ Index = tuple[int, ...]
 
 _EQUATIONS = 60  # with their consequences
 _REAL_POINTS = 200
-_ORDER = 12  # of derivatives: beyond it the work grows without a known bound
+_ORDER = 10  # of derivatives: as in text; beyond it the work grows without a known bound
 
 
 class EvolutionSystem:

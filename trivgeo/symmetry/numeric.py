@@ -38,6 +38,7 @@ def vanishes(expression: sp.Expr) -> bool:
     values = sp.lambdify(symbols, list(terms), [_SLOPES, "mpmath"], cse=True)
     numbers = random.Random(0)
     passed = 0
+
     def total(numerators: Sequence[int], digits: int) -> tuple[Any, Any]:
         """The sum of all terms, and that of their sizes."""
         with mpmath.workdps(digits):

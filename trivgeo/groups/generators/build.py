@@ -84,8 +84,8 @@ def from_generators(
       over these coordinates with polynomial fields that are among finitely many functions which elements move linearly,
       or whose logarithm, but for powers of denominators, is among such functions: the fibre of most linear equations,
       Burgers, Schroedinger, Kolmogorov. All of these cost a batch some dozens of elementwise operators. Others in
-      closed form that move affinely over these, :math:`A(x) u + b(x)`, if fields of the group shift each x, and u at most
-      by a constant.
+      closed form that move affinely over these, :math:`A(x) u + b(x)`, if fields of the group shift each x, and u by a
+      constant.
     - By one quadrature: coordinates u whose fields are affine in them with commuting A, over others that are solved.
     - Integrated: what is left. Where the fields that vanish at a point tell it from those nearby, Newton's method then
       finds the digits, so that such images are as exact as closed forms.
