@@ -205,6 +205,28 @@ def test_accuracy() -> None:
     assert float(known.double().mean()) > 0.8
 
 
+def test_shifted_fibre() -> None:
+    """Symmetries of heat for u + x: translations of x move u, and nothing is integrated."""
+    heat = [
+        (1, 0, 0),
+        (0, 1, 0),
+        (0, 0, r),
+        (2 * p, 0, -q * r),
+        (q, 2 * p, 0),
+        (4 * p * q, 4 * p * p, -r * (q * q + 2 * p)),
+    ]
+    moved = [(a, b, sp.expand(c.subs(r, r + q) - a) if c != 0 else -a) for a, b, c in heat]
+    plain, group = (from_generators(fields, variables=(q, p, r)) for fields in (heat, moved))
+    assert set(group.action().flows.values()) == {"closed form"}
+    w, start = 0.3 * randn(20, 6, seed=1), rand(5, 3, seed=2)
+    up = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    expected = plain.action()(plain.exp(w), start + start @ up)
+    image = group.action()(group.exp(w), start)
+    known = torch.isfinite(expected).all(-1)
+    assert_relative((image + image @ up)[known], expected[known], 1e-11)
+    assert float(known.double().mean()) > 0.8
+
+
 def test_tangent_vectors() -> None:
     """Projective maps of the plane move tangent vectors by their derivative: matrices that do not commute."""
     old, tangent = sp.Matrix([x, y]), sp.Matrix([p, q])
@@ -307,8 +329,9 @@ def test_random_bases(name: str) -> None:
     """The textbook's basis and ten of condition 100 of each algebra: laws, and images that are those of the flows."""
     if fields_of(name) is None:  # of solutions without a formula
         equation = next(each for each in CATALOGUE if each.name == name)
-        with pytest.raises(ConfigurationError, match="expected functions of"):
-            find_symmetries(equation.equations.split(";")).group(**VALUES)
+        found = find_symmetries(equation.equations.split(";"))
+        with pytest.raises(ConfigurationError, match="expected functions of known values"):
+            found.group(**{s.name: VALUES[s.name] for s in found.parameters})
         return
     for seed in (None, *range(10)):
         missed = errors_in_basis(name, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,5 @@ def test_there_are_many() -> None:
     assert len({case.name for case in CATALOGUE}) == len(CATALOGUE)
     assert all(case.source for case in CATALOGUE)
     assert {case.name for case in CATALOGUE} >= FAST
+    page = Path(__file__).parents[2] / "docs" / "symmetries.md"
+    assert f"catalogue of {len(CATALOGUE)} equations" in page.read_text()

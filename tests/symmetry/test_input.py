@@ -130,3 +130,17 @@ def test_verify_is_not_fooled_by_form() -> None:
     twin = sp.exp(phase * x + phase**2 * t)
     assert verify(heat, (0, 0, twin - sp.exp((1 + sp.sqrt(3)) * x + (4 + 2 * sp.sqrt(3)) * t))) == 0
     assert verify(heat, (0, 0, twin * (1 + sp.Rational(1, 10**30)) + x**2)) != 0
+
+
+@pytest.mark.parametrize(
+    ("pde", "reason"),
+    [
+        ("u_t^2 = -1", "solvable for real derivatives"),
+        ("u_t^2 + u_x^2 + 1 = 0", "solvable for real derivatives"),
+        (u.diff(t) - u.diff(x, 20), "order 10 at most, got one of order 20"),
+    ],
+)
+def test_refused_early(pde: Any, reason: str) -> None:
+    """Equations without a real solution, and orders for which there is no bound on the time."""
+    with pytest.raises(ConfigurationError, match=reason):
+        find_symmetries(pde)

@@ -31,8 +31,10 @@ def test_special_functions(airy: Symmetries) -> None:
         airy.with_solutions({"y1": sp.airyai(2 * x)})
     with pytest.raises(ConfigurationError, match="functions: expected some of"):
         airy.with_solutions({"u": x})
-    with pytest.raises(ConfigurationError, match="expected functions of"):
+    with pytest.raises(ConfigurationError, match="expected functions of known values, got y1, solutions of"):
         airy.group()
+    with pytest.raises(ConfigurationError, match=r"settings: expected some of .*got \['n'\]"):
+        airy.group(n=2)
 
 
 @pytest.mark.slow
@@ -97,6 +99,45 @@ def test_particular_solutions(equation: str, particular: str) -> None:
     assert system.holds({unknown: p})
     assert system.holds({unknown: by_hand})
     assert found.system.holds({unknown: sp.expand(by_hand - p)})
+
+
+def test_particular_solution_without_formula() -> None:
+    """Airy's heat, forced: all symmetries of the homogeneous equation about p, of which the equation alone is known."""
+    found, free = find_symmetries("u_t = u_xx + x*u + t"), find_symmetries("u_t = u_xx + x*u")
+    assert found.is_complete
+    assert "p_u: solution of u_t = " in repr(found)
+    p, unknown = next(iter(found.solutions)), sp.Symbol("u")
+    for field, plain in zip(found, free, strict=True):  # by hand, but for derivatives that the equation replaces
+        xi, tau, eta = plain.components
+        moved = eta.subs(unknown, unknown - p) + xi * sp.diff(p, x) + tau * sp.diff(p, t)
+        assert field.components[:2] == (xi, tau)
+        assert sp.expand(field.components[2] - moved) == 0
+    assert found.algebra.structure_constants == free.algebra.structure_constants
+    with pytest.raises(AlgebraError, match="no symmetry"):
+        found.with_solutions({"p_u": x * t})
+    with pytest.raises(ConfigurationError, match="with_solutions"):
+        found.group()
+
+
+@pytest.mark.slow
+def test_particular_solution_put_in() -> None:
+    """One that the search does not find makes symmetries, and others do not."""
+    equation, p = "u_t = u_xx + diff(1/(1 + x^2), x, 2)", -1 / (1 + x**2)
+    found = find_symmetries(equation)
+    assert found.is_complete
+    assert all(verify(equation, field) == 0 for field in found.with_solutions({"p_u": p}))
+    with pytest.raises(AlgebraError, match="no symmetry"):
+        found.with_solutions({"p_u": 2 * p})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("force", ["t + x*u", "exp(x^2)", "t*exp(-x^2)", "1/x", "1 - x^2*u", "sin(x*t)"])
+def test_forced_heat(force: str) -> None:
+    """All six symmetries, whether or not there is a particular solution in closed form."""
+    found = find_symmetries(f"u_t = u_xx + {force}")
+    assert found.is_complete
+    assert len(found) == 6
+    assert found.algebra.name() == find_symmetries("u_t = u_xx").algebra.name()
 
 
 @pytest.mark.slow

@@ -31,9 +31,10 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
     the dimension is met. Coefficients are exact and rational in the parameters; the result holds for generic
     parameters, and special values may have more symmetries.
 
-    Linear ordinary equations have their symmetries in terms of solutions, which are functions without a formula where
-    none was found: see `Symmetries.solutions`. Equations that are homogeneous about a particular solution, or linear in
-    another unknown or with variable and unknown exchanged, have those of the simpler equation.
+    Linear ordinary equations have their symmetries in terms of solutions, and inhomogeneous partial ones in terms of a
+    particular solution; those are functions without a formula where none was found: see `Symmetries.solutions`.
+    Equations that are homogeneous about a particular solution, or linear in another unknown or with variable and
+    unknown exchanged, have those of the simpler equation.
 
     What adds a solution of a linear partial equation is kept apart as `Symmetries.infinite_ideal`; for ordinary
     equations it is finite and belongs to the algebra.
@@ -57,9 +58,10 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
         The symmetries; see `trivgeo.symmetry.result.Symmetries`.
 
     Raises:
-        ConfigurationError: the degree is less than one, the equations cannot be solved for leading derivatives, hold
-            other functions than powers, exponentials, logarithms, trigonometric and hyperbolic functions, or are
-            complex, or two names clash (a parameter ``u_x``, variables x and xx), or SymPy is missing.
+        ConfigurationError: the degree is less than one, the equations cannot be solved for real leading derivatives,
+            hold derivatives of an order beyond 10, or other functions than powers, exponentials, logarithms,
+            trigonometric and hyperbolic functions, or are complex, or two names clash (a parameter ``u_x``, variables x
+            and xx), or SymPy is missing.
         AlgebraError: a field that was found is no symmetry (which would be an error of this library).
     """
     require_sympy()

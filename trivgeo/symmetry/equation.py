@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import sympy as sp
@@ -13,13 +14,15 @@ from sympy.core.function import AppliedUndef
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
 from trivgeo.symmetry.numeric import vanishes
-from trivgeo.symmetry.solutions import Arbitrary, arbitrary
+from trivgeo.symmetry.solutions import Arbitrary, arbitrary, with_symbols
 
 __all__ = ["EvolutionSystem", "residuals_of"]
 
 Index = tuple[int, ...]
 
 _EQUATIONS = 60  # with their consequences
+_REAL_POINTS = 200
+_ORDER = 10  # of derivatives: as in text; beyond it the work grows without a known bound
 
 
 class EvolutionSystem:
@@ -58,6 +61,9 @@ class EvolutionSystem:
         for a, unknown in enumerate(self.unknowns):
             self._symbols[a, self.zero] = unknown
             self._jets[unknown] = (a, self.zero)
+        order = max((d.derivative_count for e in residuals for d in e.atoms(sp.Derivative)), default=0)
+        if order > _ORDER:
+            raise ConfigurationError(f"pde: expected derivatives of order {_ORDER} at most, got one of order {order}")
         self.leaders: tuple[tuple[int, Index], ...] = ()
         self.right: tuple[sp.Expr, ...] = ()
         self.orders: tuple[int, ...] = ()
@@ -259,7 +265,7 @@ class EvolutionSystem:
             key = max(((a, index) for _, a, index in jets), key=self._rank)
             right = _solution(equation, self.jet(*key))
             if right is None or not any(key[1]):
-                return f"not solvable for derivatives: {equation} = 0"
+                return f"not solvable for real derivatives: {equation} = 0"
             # what has a derivative of the new leader is reduced again
             again = [k for k in solved if k[0] == key[0] and _covers(k[1], key[1])]
             pending += [self.jet(*k) - solved.pop(k) for k in again]
@@ -365,7 +371,24 @@ def _solution(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
         solutions = sp.solve(numerator, symbol)
     except NotImplementedError:
         return None
+    solutions = [solution for solution in solutions if _is_real_somewhere(solution)]
     return sp.expand(solutions[-1]) if solutions else None
+
+
+def _is_real_somewhere(expression: sp.Expr) -> bool:
+    """Whether an expression has a real value at one of many real points, of sizes from a hundredth to a hundred."""
+    expression = with_symbols(expression)
+    symbols = sorted(expression.free_symbols, key=str)
+    values = sp.lambdify(symbols, expression, "mpmath")
+    random = Random(0)
+    for _ in range(_REAL_POINTS):
+        point = [random.choice((-1.0, 1.0)) * 10 ** random.uniform(-2.0, 2.0) for _ in symbols]
+        try:
+            if abs(complex(values(*point)).imag) == 0.0:
+                return True
+        except (ZeroDivisionError, ValueError, OverflowError):
+            continue  # a pole
+    return False
 
 
 def _shift(index: Index, position: int, by: int) -> Index:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import sympy as sp
 
-from trivgeo.symmetry.equation import EvolutionSystem, multi_indices
+from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
 from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.solutions import Particular
 
-__all__ = ["Equivalent", "simpler", "term_matrix"]
+__all__ = ["Equivalent", "about_any_solution", "simpler", "term_matrix"]
 
 _SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
 _DEGREE = 4
@@ -48,18 +49,55 @@ def simpler(system: EvolutionSystem) -> Equivalent | None:
 
 
 def _homogeneous(system: EvolutionSystem) -> Equivalent | None:
-    r"""About a particular solution p of linear equations: :math:`u - p` solves the homogeneous ones."""
+    """About a particular solution that has a formula."""
+    offsets = _offsets(system)
+    if not any(offsets):
+        return None
+    particular = _particular(system, offsets, False) or _particular(system, offsets, True)
+    return None if particular is None else _about(system, particular)
+
+
+def about_any_solution(system: EvolutionSystem) -> Equivalent | None:
+    """The homogeneous equations of inhomogeneous linear ones, about a particular solution without a formula."""
+    return _about(system, _abstract(system)) if any(_offsets(system)) else None
+
+
+def _offsets(system: EvolutionSystem) -> list[sp.Expr]:
+    """What right sides of linear equations have beside the unknowns; zeros if they are not linear."""
     none = {symbol: sp.S.Zero for right in system.right for symbol, _, _ in system.jets_in(right)}
-    offsets = [right.xreplace(none) for right in system.right]
-    if not system.is_linear or not any(offsets):
-        return None
-    particular = _particular(system, offsets)
-    if particular is None:
-        return None
+    return [right.xreplace(none) if system.is_linear else sp.S.Zero for right in system.right]
+
+
+def _about(system: EvolutionSystem, particular: Sequence[sp.Expr]) -> Equivalent:
+    r"""With a particular solution p of linear equations :math:`u - p` solves the homogeneous ones."""
     old = (*system.variables, *system.unknowns)
     new = (*system.variables, *(u - p for u, p in zip(system.unknowns, particular, strict=True)))
-    right = [sp.expand(r - o) for r, o in zip(system.right, offsets, strict=True)]
+    right = [sp.expand(r - o) for r, o in zip(system.right, _offsets(system), strict=True)]
     return Equivalent(_system(system, right), new, old)
+
+
+def _abstract(system: EvolutionSystem) -> list[sp.Expr]:
+    """A solution of the equations that nothing else is known of."""
+    sides = zip(system.leaders, system.right, strict=True)
+    words = "solution of " + "; ".join(f"{system.jet(*leader)} = {right}" for leader, right in sides)
+    taken = {s.name for s in (*system.variables, *system.unknowns, *system.parameters)}
+    known: dict[tuple[int, Index], type[Particular]] = {}
+
+    def solution(a: int, index: Index) -> sp.Expr:
+        if (a, index) not in known:
+            root = f"p_{system.unknowns[a]}"
+            root += "_" * (root in taken)
+            letters = "".join(str(v) * k for v, k in zip(system.variables, index, strict=True))
+
+            def rate(position: int) -> sp.Expr:
+                value = system.value(a, tuple(k + (i == position) for i, k in enumerate(index)))
+                return value.xreplace({s: solution(b, inner) for s, b, inner in system.jets_in(value)})
+
+            own = {"rate": staticmethod(rate), "index": index, "root": root, "equation": words}
+            known[a, index] = type(root + f"_{letters}" * any(index), (Particular,), own)
+        return known[a, index](*system.variables)
+
+    return [solution(a, system.zero) for a in range(len(system.unknowns))]
 
 
 def _system(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSystem:
@@ -74,10 +112,22 @@ def _system(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSyste
     return EvolutionSystem(residuals, system.variables[system.time])
 
 
-def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr]) -> list[sp.Expr] | None:
-    """A solution among polynomials times what the inhomogeneity and its derivatives are made of."""
+def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: bool) -> list[sp.Expr] | None:
+    """A solution among polynomials times what the inhomogeneity, its derivatives and integrals are made of."""
     variables = system.variables
+    if any(_is_large_fraction(offset, variables) for offset in offsets):
+        return None  # terms would have to cancel that are not compared
     seeds = list(dict.fromkeys(function for offset in offsets for function in _functions(offset, variables)))
+    if integrals:
+        seeds = list(dict.fromkeys(_without_powers(seed, variables) for seed in seeds)) + seeds
+        has_logarithms = any(seed.has(sp.log) for seed in seeds)
+        antiderivatives = [sp.integrate(seed, v, manual=True) for seed in seeds for v in variables if seed.has(v)]
+        for integral in antiderivatives:
+            if not has_logarithms:  # those of squares are real on both sides of a pole
+                integral = integral.replace(sp.log, lambda e: sp.log(e**2) / 2)
+            if not integral.has(sp.Integral, sp.Piecewise, sp.I):
+                seeds += [f for f in _functions(integral, variables) if f not in seeds and not f.is_polynomial()]
+    seeds = list(dict.fromkeys(seeds))
     for seed in seeds:  # which grows
         more = (function for v in variables for function in _functions(sp.diff(seed, v), variables))
         seeds += [function for function in more if function not in seeds][: _SEEDS - len(seeds)]
@@ -114,6 +164,17 @@ def _functions(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> list[sp.E
     """What the terms of an expression are multiples of."""
     terms = sp.Add.make_args(sp.expand(expression))
     return [term.as_independent(*variables, as_Add=False)[1] for term in terms if term != 0]
+
+
+def _is_large_fraction(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> bool:
+    """Whether something other than a monomial or a linear function is a denominator."""
+    bases = (power.base for power in expression.atoms(sp.Pow) if power.exp.is_negative and power.base.is_Add)
+    return any(base.is_polynomial(*variables) and sp.total_degree(base, *variables) > 1 for base in bases)
+
+
+def _without_powers(function: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
+    """Without factors that are polynomials."""
+    return sp.Mul(*(factor for factor in sp.Mul.make_args(function) if not factor.is_polynomial(*variables)))
 
 
 def term_matrix(

@@ -14,7 +14,7 @@ from trivgeo.symmetry.brackets import bracket
 from trivgeo.symmetry.determining import LinearForm, characteristics, check, left_side, symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
-from trivgeo.symmetry.equivalent import simpler, term_matrix
+from trivgeo.symmetry.equivalent import Equivalent, about_any_solution, simpler, term_matrix
 from trivgeo.symmetry.growth import COLUMNS, Found, grow
 from trivgeo.symmetry.linear import Space
 from trivgeo.symmetry.numeric import vanishes
@@ -66,17 +66,27 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
 
 def _all(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
     """The symmetries of the equations, or of simpler ones in other variables, in terms of solutions if need be."""
-    other = simpler(system)
-    if other is not None and dimension.size is not None:
-        of_other = symmetry_condition(other.system)
-        there = _all(other.system, of_other, Jets(other.system, of_other, jets.linear), dimension)
-        if len(there.generators) == dimension.size:
-            fields = [[other.pulled_back(field) for field in part] for part in (there.generators, there.superposition)]
-            return replace(there, generators=fields[0], superposition=fields[1])
+    found = _those_of(simpler(system), jets, dimension)
+    if found is not None:
+        return found
     found = grow(system, conditions, jets, dimension)
-    if dimension.size not in (None, len(found.generators)) and is_linear_ordinary(system):
-        found = replace(found, generators=from_solutions(system, found.generators, dimension.size))
-    return found
+    if dimension.size in (None, len(found.generators)):
+        return found
+    if is_linear_ordinary(system):
+        return replace(found, generators=from_solutions(system, found.generators, dimension.size))
+    return _those_of(about_any_solution(system), jets, dimension) or found
+
+
+def _those_of(other: Equivalent | None, jets: Jets, dimension: Dimension) -> Found | None:
+    """The symmetries of simpler equations in the variables of the given ones, if all are found."""
+    if other is None or dimension.size is None:
+        return None
+    of_other = symmetry_condition(other.system)
+    there = _all(other.system, of_other, Jets(other.system, of_other, jets.linear), dimension)
+    if len(there.generators) < dimension.size:
+        return None
+    fields = [[other.pulled_back(field) for field in part] for part in (there.generators, there.superposition)]
+    return replace(there, generators=fields[0], superposition=fields[1])
 
 
 @lru_cache(maxsize=8)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.equation import Index, multi_indices
-from trivgeo.symmetry.solutions import Arbitrary, Solution, arbitrary
+from trivgeo.symmetry.solutions import Arbitrary, Particular, Solution, arbitrary
 
 __all__ = ["PRIMES", "Evaluator", "Series", "echelon", "irrational", "rational", "usable_primes"]
 
@@ -177,7 +177,7 @@ class Evaluator:
             return self._circle(e.args[0])[int(isinstance(e, sp.cos))]
         if isinstance(e, Arbitrary):
             return self._arbitrary(e)
-        if isinstance(e, _INTEGRALS) and not s.order:
+        if isinstance(e, (*_INTEGRALS, Particular)) and not s.order:
             return s.constant(self._draw(e))
         if isinstance(e, Solution) and not s.order:
             return s.constant(self._draw(e)) if e.relation is None else self(e.free())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from trivgeo.symmetry.formulas import flow, invariants, moved_solution
 from trivgeo.symmetry.names import named
 from trivgeo.symmetry.optimal import OptimalSystem, optimal_system
 from trivgeo.symmetry.reduction import Reduction, reduced
-from trivgeo.symmetry.solutions import Solution
+from trivgeo.symmetry.solutions import Particular, Solution
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.determining import LinearForm
@@ -344,9 +345,9 @@ class Symmetries(Sequence[Symmetry]):
 
     @property
     def solutions(self) -> dict[sp.Expr, str]:
-        """Functions in the generators that are known by a linear equation alone, and by which."""
-        atoms = {f for g in self.generators for c in g.components for f in c.atoms(Solution)}
-        return {f: f.equation for f in sorted(atoms, key=str) if "'" not in type(f).__name__}
+        """Functions in the generators that are known by linear equations alone, and by which."""
+        atoms = {f for g in self.generators for c in g.components for f in c.atoms(Solution, Particular)}
+        return {f: f.equation for f in sorted(atoms, key=str) if type(f).__name__ == _root(f)}
 
     def with_solutions(self, functions: Mapping[str, Any]) -> tuple[Symmetry, ...]:
         """The generators with functions in place of those that are known by an equation alone.
@@ -359,12 +360,16 @@ class Symmetries(Sequence[Symmetry]):
             ConfigurationError: a name is none of them.
             AlgebraError: the fields are then no symmetries, as a function is no such solution.
         """
+        atoms = {f for g in self.generators for c in g.components for f in c.atoms(Particular)}
         classes = {type(f).__name__: f for f in self.solutions}
         if not set(functions) <= set(classes):
             raise ConfigurationError(f"functions: expected some of {sorted(classes)}, got {sorted(functions)}")
         values: dict[sp.Expr, sp.Expr] = {}
         for name, value in functions.items():
             derivative, put = classes[name], self._system.plain(value, name)
+            for f in atoms:
+                if f.root == name:
+                    values[f] = sp.diff(put, *zip(self._system.variables, f.index, strict=True))
             while isinstance(derivative, Solution):
                 values[derivative], derivative = put, derivative.diff(self.variables[0])
                 put = sp.diff(put, self.variables[0])
@@ -472,11 +477,21 @@ class Symmetries(Sequence[Symmetry]):
 
         Raises:
             AlgebraError: the generators do not close under the bracket.
-            ConfigurationError: a parameter has no value.
+            ConfigurationError: a parameter has no value, a name is neither a parameter nor an option, or generators
+                hold functions without a formula: put some in by `with_solutions`, and use `from_generators`.
         """
         names = {s.name for s in self.parameters}
         parameters = {key: _number(key, value) for key, value in settings.items() if key in names}
         options = {key: value for key, value in settings.items() if key not in names}
+        unknown = sorted(set(options) - _OPTIONS)
+        if unknown:
+            raise ConfigurationError(f"settings: expected some of {sorted(names | _OPTIONS)}, got {unknown}")
+        if self.solutions:
+            raise ConfigurationError(
+                "generators: expected functions of known values, got "
+                + "; ".join(f"{type(f).__name__}, {words}" for f, words in self.solutions.items())
+                + ": `with_solutions` puts formulas in"
+            )
         fields = {g.name: g.components for g in self.generators}
         return from_generators(fields, variables=self.variables, parameters=parameters, **options)
 
@@ -565,6 +580,14 @@ class Symmetries(Sequence[Symmetry]):
         for equation, names in itertools.groupby(self.solutions, key=lambda f: self.solutions[f]):
             lines.append(f"{', '.join(type(f).__name__ for f in names)}: {equation}")
         return "\n".join([*lines, self.statement])
+
+
+_OPTIONS = set(inspect.signature(from_generators).parameters) - {"fields", "variables", "parameters"}
+
+
+def _root(function: sp.Expr) -> str:
+    """The name of a function without a formula, of which this is a derivative."""
+    return function.root if isinstance(function, Particular) else type(function).__name__.rstrip("'")
 
 
 def _real(parameter: Any) -> sp.Symbol:

@@ -1,4 +1,4 @@
-"""Functions without a formula: known by a linear equation alone, such as Bessel's, or arbitrary."""
+"""Functions without a formula: known by linear equations alone, such as Bessel's, or arbitrary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import sympy as sp
 
-__all__ = ["Arbitrary", "Solution", "arbitrary", "fundamental", "with_symbols"]
+__all__ = ["Arbitrary", "Particular", "Solution", "arbitrary", "fundamental", "with_symbols"]
 
 
 class _Primed(sp.Function):
@@ -65,6 +65,28 @@ class Solution(_Primed):
         return self if self.relation is None else self.relation.xreplace({self.variable: self.args[0]})
 
 
+class Particular(sp.Function):
+    """A solution of linear partial equations, or one of its derivatives; each is a class of its own.
+
+    Derivatives that the equations express by others are reduced by them.
+
+    Attributes:
+        rate: the derivative in the variable at a position.
+        index: how often it is differentiated in each variable.
+        root: the name of the solution itself.
+        equation: what it is, in words.
+    """
+
+    rate: ClassVar[Callable[[int], sp.Expr]]
+    index: ClassVar[tuple[int, ...]]
+    root: ClassVar[str]
+    equation: ClassVar[str]
+
+    def fdiff(self, argindex: int = 1) -> sp.Expr:
+        """The derivative."""
+        return type(self).rate(argindex - 1)
+
+
 def fundamental(
     names: Sequence[str],
     variable: sp.Symbol,
@@ -95,4 +117,4 @@ def fundamental(
 def with_symbols(expression: sp.Expr) -> sp.Expr:
     """With a symbol for each function without a formula: all may have any values, but for relations."""
     expression = expression.xreplace({f: f.free() for f in expression.atoms(Solution)})
-    return expression.xreplace({f: sp.Dummy() for f in expression.atoms(_Primed)})
+    return expression.xreplace({f: sp.Dummy() for f in expression.atoms(_Primed, Particular)})

@@ -341,7 +341,9 @@ class FlowAction(GeneratedAction):
         stays = group._compose(group._compose(back, g), forth)
         # where g is not used, what it does must not spoil the gradients of others
         stays = torch.where(some, stays, group.identity(dtype=x.dtype, device=x.device))
-        image = carried.move(group.vector(stays), torch.where(some, x[..., carried.above], 0.0))
+        slopes = carried.slopes.like(x)
+        above = torch.where(some, x[..., carried.above], 0.0) - (here - origin) @ slopes
+        image = carried.move(group.vector(stays), above) + (there - origin) @ slopes
         image = torch.where(some, image, math.nan)
         sizes = (1.0 + each.detach().abs().amax(-1) for each in (back, g, forth))
         error = torch.finfo(x.dtype).eps * math.prod(sizes, start=torch.ones_like(x[..., 0]).detach())

@@ -48,13 +48,19 @@ def simple_basis(vectors: Sequence[Sequence[Any]], variables: Sequence[Any]) -> 
     Returns:
         ``None`` if a coefficient is not rational, or there is a linear relation between the fields.
     """
+    # products are kept as they were written if they can be: expanded ones lose digits by cancellation
+    return _simple(vectors, variables, expanded=False) or _simple(vectors, variables, expanded=True)
+
+
+def _simple(vectors: Sequence[Sequence[Any]], variables: Sequence[Any], *, expanded: bool) -> SimpleBasis | None:
+    """See `simple_basis`; with products expanded, or not."""
     n = len(vectors)
     monomials: dict[Any, Any] = {}  # (component, key) to the expression of the function
     rows = []
     for vector in vectors:
         row: dict[Any, Fraction] = {}
         for component, entry in enumerate(vector):
-            for function, number in _terms(entry, variables):
+            for function, number in _terms(entry, variables, expanded):
                 if not number.is_Rational:
                     return None
                 key = (component, function)
@@ -70,7 +76,10 @@ def simple_basis(vectors: Sequence[Sequence[Any]], variables: Sequence[Any]) -> 
         mixing = torch.eye(n, dtype=torch.float64)
     else:
         table = [[row.get(key, Fraction(0)) for key in keys] for row in rows]
-        matrix, columns = _reduced_decimals(table) or reduced(table)
+        found = _reduced_decimals(table)
+        if found is None and not expanded and _looks_rounded(table):
+            return None
+        matrix, columns = found or reduced(table)
         if len(matrix) < n:
             return None
         pivots = [keys[c] for c in columns]
@@ -87,7 +96,7 @@ def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fr
     ``None`` if no number looks rounded, or the result is not rational.
     """
     n = len(table)
-    if len(table[0]) < n or max(x.denominator for row in table for x in row) <= _ROUNDED:
+    if len(table[0]) < n or not _looks_rounded(table):
         return None
     a = torch.tensor([[float(x) for x in row] for row in table], dtype=torch.float64)
     _, triangle, order = scipy.linalg.qr(a.numpy(), mode="economic", pivoting=True)
@@ -102,13 +111,18 @@ def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fr
     return matrix, columns
 
 
-def _terms(expression: Any, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+def _looks_rounded(table: Sequence[Sequence[Fraction]]) -> bool:
+    return max(x.denominator for row in table for x in row) > _ROUNDED
+
+
+def _terms(expression: Any, variables: Sequence[Any], expanded: bool) -> list[tuple[Any, Any]]:
     """The terms of a sum: the factor that depends on the variables, and its coefficient."""
     sp = require_sympy()
     if expression.is_polynomial(*variables):
         terms = sp.Poly(expression, *variables).terms()
         return [(sp.Mul(*(x**k for x, k in zip(variables, m, strict=True))), c) for m, c in terms if c]
-    parts = (term.as_independent(*variables, as_Add=False) for term in sp.Add.make_args(sp.expand(expression)))
+    terms = sp.Add.make_args(sp.expand(expression) if expanded else expression)
+    parts = (term.as_independent(*variables, as_Add=False) for term in terms)
     return [(function, number) for number, function in parts]
 
 

@@ -84,7 +84,8 @@ def from_generators(
       over these coordinates with polynomial fields that are among finitely many functions which elements move linearly,
       or whose logarithm, but for powers of denominators, is among such functions: the fibre of most linear equations,
       Burgers, Schroedinger, Kolmogorov. All of these cost a batch some dozens of elementwise operators. Others in
-      closed form that move affinely over these, :math:`A(x) u + b(x)`, if the derivatives by x are fields of the group.
+      closed form that move affinely over these, :math:`A(x) u + b(x)`, if fields of the group shift each x, and u by a
+      constant.
     - By one quadrature: coordinates u whose fields are affine in them with commuting A, over others that are solved.
     - Integrated: what is left. Where the fields that vanish at a point tell it from those nearby, Newton's method then
       finds the digits, so that such images are as exact as closed forms.
@@ -126,14 +127,14 @@ def from_generators(
         ShapeError: a field returns the wrong shape.
     """
     entries, labels = _labelled(fields)
-    given, symbolic = _vector_fields(entries, labels, variables, parameters)
+    given, symbolic, simple = _vector_fields(entries, labels, variables, parameters)
     if symbolic is None:
         check_derivatives(given, sample_points(given, _CHECKED, sampler))
     settings = FlowSettings() if settings is None else check_type("settings", settings, FlowSettings)
     points = sample_points(given, 4 * (given.dim + 1) ** 2 + 8, sampler)
     if flow is not None:
         check_flow(flow, given, points[:_CHECKED])
-    moved, symbolic, source = _source(given, symbolic, points, sampler, split)
+    moved, symbolic, source = _source(given, symbolic, simple, points, sampler, split)
     unmix = torch.linalg.inv(source.mixing)
     algebra = _in_basis(source.algebra, source.mixing, labels)
     mixed_flow = None if flow is None else _OfSource(flow, Constant(unmix))
@@ -200,6 +201,7 @@ def _acting(
 def _source(
     fields: VectorFields,
     symbolic: _Symbolic | None,
+    simple: _Simple | None,
     points: Tensor,
     sampler: Callable[[int], Tensor] | None,
     split: tuple[Vectors, Vectors] | None,
@@ -215,28 +217,26 @@ def _source(
         found = find_split(algebra, exact) if split is None else _given_split(algebra, mixing, labels, split)
         return Source(algebra, found, mixing)
 
-    simple = None if symbolic is None else simple_basis(symbolic.vectors, symbolic.symbols)
-    if simple is not None and symbolic is not None:
-        other, names = _Symbolic(simple.vectors, symbolic.symbols), [f"Y{i + 1}" for i in range(len(fields))]
-        if simple.algebra is not None:
-            if torch.equal(simple.mixing, unit):
-                other, turned, names = symbolic, fields, list(labels)
-            else:
-                turned = _compiled(other, fields.coordinates, names)
-            algebra = LieAlgebra(torch.tensor(simple.algebra.floats(), dtype=torch.float64), names)
-            return turned, other, source(algebra, simple.mixing, simple.algebra)
-    algebra = LieAlgebra(-fit_brackets(fields, sampler), labels)
-    exact = rational(algebra)
-    if exact is not None or split is not None:
-        return fields, symbolic, source(algebra, unit, exact)
-    if simple is not None and not torch.equal(simple.mixing, unit):
-        turned = _compiled(other, fields.coordinates, names)
-        algebra = LieAlgebra(-fit_brackets(turned, sampler), names)
-        return turned, other, source(algebra, simple.mixing, None)
+    if simple is not None:
+        if simple.exact is not None:
+            constants = torch.tensor(simple.exact.floats(), dtype=torch.float64)
+        else:
+            try:
+                constants = -fit_brackets(simple.fields, sampler)
+            except AlgebraError:
+                fit_brackets(fields, sampler)  # its message names the user's fields
+                raise
+        algebra = LieAlgebra(constants, simple.fields.names)
+        exact = rational(algebra) if simple.exact is None else simple.exact
+        if exact is not None or split is not None or not torch.equal(simple.mixing, unit):
+            return simple.fields, simple.symbolic, source(algebra, simple.mixing, exact)
+    else:
+        algebra = LieAlgebra(-fit_brackets(fields, sampler), labels)
+        exact = rational(algebra)
     try:
-        return fields, symbolic, source(algebra, unit, None)
+        return fields, symbolic, source(algebra, unit, exact)
     except AlgebraError:
-        if symbolic is not None:
+        if symbolic is not None or exact is not None or split is not None:
             raise
     weights = evaluation_basis(fields, points)
     turned = fields.mixed(weights)
@@ -271,6 +271,16 @@ class _Symbolic:
 
     vectors: list[tuple[Any, ...]]
     symbols: list[Any]
+
+
+@dataclass(frozen=True)
+class _Simple:
+    """A simple basis of the span of expressions, see `simple_basis`: the given fields are ``mixing`` times these."""
+
+    fields: VectorFields
+    symbolic: _Symbolic
+    mixing: Tensor
+    exact: RationalAlgebra | None
 
 
 def _motion(
@@ -328,13 +338,13 @@ def _vector_fields(
     labels: Sequence[str],
     variables: Sequence[Any] | int,
     parameters: Mapping[Any, Any] | None,
-) -> tuple[VectorFields, _Symbolic | None]:
-    """The fields as torch functions, and as expressions if they were given so."""
+) -> tuple[VectorFields, _Symbolic | None, _Simple | None]:
+    """The fields as torch functions, as expressions if they were given so, and those of a simple basis."""
     if all(callable(entry) for entry in entries):
         if parameters is not None:
             raise ConfigurationError("parameters: expected none for torch functions; close over the values")
         coordinates = [f"x{i + 1}" for i in range(variables)] if isinstance(variables, int) else list(variables)
-        return VectorFields(entries, [str(c) for c in coordinates], labels), None
+        return VectorFields(entries, [str(c) for c in coordinates], labels), None, None
     if any(callable(entry) for entry in entries) or isinstance(variables, int):
         raise ConfigurationError("fields: expected torch functions only, or SymPy vectors with symbols as variables")
     sp = require_sympy()
@@ -343,7 +353,16 @@ def _vector_fields(
     if not all(isinstance(s, sp.Symbol) for s in symbols):
         raise ConfigurationError(f"variables: expected SymPy symbols or names, got {symbols}")
     symbolic = _Symbolic(substitute(entries, symbols, parameters or {}), symbols)
-    return _compiled(symbolic, [s.name for s in symbols], labels), symbolic
+    coordinates = [s.name for s in symbols]
+    basis = simple_basis(symbolic.vectors, symbols)
+    if basis is None:
+        return _compiled(symbolic, coordinates, labels), symbolic, None
+    if torch.equal(basis.mixing, torch.eye(len(entries), dtype=torch.float64)):
+        fields = _compiled(symbolic, coordinates, labels)
+        return fields, symbolic, _Simple(fields, symbolic, basis.mixing, basis.algebra)
+    other = _Symbolic(basis.vectors, symbols)
+    turned = _compiled(other, coordinates, [f"Y{i + 1}" for i in range(len(entries))])
+    return turned.mixed(basis.mixing, labels), symbolic, _Simple(turned, other, basis.mixing, basis.algebra)
 
 
 def _compiled(symbolic: _Symbolic, coordinates: Sequence[str], labels: Sequence[str]) -> VectorFields:

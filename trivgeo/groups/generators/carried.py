@@ -1,9 +1,11 @@
 r"""Coordinates over others that have a closed form, moved without integrals: where the others do not move.
 
-Let the coordinates x move in closed form by themselves, with fields :math:`\partial_x` among those of the group, which
-leave the other coordinates u alone. Then :math:`\tau(x) = \exp((x - o) \cdot \partial_x)` carries (o, u) to (x, u),
-and :math:`k = \tau(g.x)^{-1} g\, \tau(x)` leaves o where it is. What g does to u at x, k does to u at o; and that is
-the flow of :math:`w = \log k` at a place that stays, whose field :math:`A_w(o) u + b_w(o)` has constant coefficients.
+Let the coordinates x move in closed form by themselves, with fields :math:`T_i = \partial_{x_i} + s_i \partial_u` of
+constant coefficients among those of the group; mostly s = 0, and they leave the other coordinates u alone. Then
+:math:`\tau(x) = \exp((x - o) \cdot T)` carries (o, u) to (x, u + (x - o) s), and
+:math:`k = \tau(g.x)^{-1} g\, \tau(x)` leaves o where it is. What g does to u at x, k does to u at o, up to these
+shifts; and that is the flow of :math:`w = \log k` at a place that stays, whose field :math:`A_w(o) u + b_w(o)` has
+constant coefficients.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Carried:
         below: positions of x.
         above: positions of u.
         origin: o, in the order of ``below``.
-        shifts: vectors whose fields are the derivatives by x, ``[len(below), n]``.
+        shifts: vectors whose fields are the T, ``[len(below), n]``.
+        slopes: the s, ``[len(below), r]``.
         linear: the matrices A of the fields at o, ``[n, r, r]``.
         shift: b of the fields at o, ``[n, r]``.
     """
@@ -41,6 +44,7 @@ class Carried:
     above: tuple[int, ...]
     origin: Constant
     shifts: Constant
+    slopes: Constant
     linear: Constant
     shift: Constant
 
@@ -67,13 +71,15 @@ def find_carried(fields: VectorFields, points: Tensor, below: tuple[int, ...]) -
     if not below or not above or len(above) > _LARGEST:
         return None
     values = fields(points)
-    table = values.permute(1, 0, 2).flatten(1)  # [n, p m]
+    # unknown are the combinations of the fields, and the constants that they have in u
+    table = torch.cat([values, -torch.eye(m, dtype=torch.float64)[list(above)].expand(len(points), -1, m)], 1)
+    table = table.transpose(0, 1).flatten(1)
     units = torch.eye(m, dtype=torch.float64)[list(below)].repeat(1, len(points))
-    shifts = torch.linalg.lstsq(table.T, units.T, driver="gelsd").solution.T
-    size = shifts.abs() @ table.abs()
-    if bool(((shifts @ table - units).abs() > _EXACT * (1.0 + size)).any()):
+    found = torch.linalg.lstsq(table.T, units.T, driver="gelsd").solution.T
+    if bool(((found @ table - units).abs() > _EXACT * (1.0 + found.abs() @ table.abs())).any()):
         return None
-    shifts = torch.where(shifts.abs() < _EXACT * shifts.abs().amax(-1, keepdim=True), 0.0, shifts)
+    found = torch.where(found.abs() < _EXACT * found.abs().amax(-1, keepdim=True), 0.0, found)
+    shifts, slopes = found.split([len(fields), len(above)], -1)
     places = points.clone()
     places[:, list(above)] = 0.0
     shift, linear = fields(places)[..., list(above)], fields.slopes(places)[..., list(above), :][..., list(above)]
@@ -83,4 +89,5 @@ def find_carried(fields: VectorFields, points: Tensor, below: tuple[int, ...]) -
     if not bool(known) or bool(((affine - goal).abs() > _EXACT * (1.0 + goal.abs().amax((0, 2))[:, None])).any()):
         return None
     origin = points[0][list(below)]
-    return Carried(below, above, Constant(origin), Constant(shifts), Constant(linear[0]), Constant(shift[0]))
+    here = linear[0], shift[0]
+    return Carried(below, above, *map(Constant, (origin, shifts, slopes, *here)))

@@ -21,6 +21,7 @@ __all__ = ["Chart", "straighten"]
 
 _LARGEST = 12  # operations in a function that is integrated and inverted: larger ones may take SymPy for ever
 _INVERSE = 1e-9
+_DEPENDENT = 1e-9
 Curve = Callable[..., Tensor]
 
 
@@ -102,6 +103,8 @@ def _functions_along(entries: Sequence[Any], z: Any) -> set[Any] | None:
 def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] | None:
     """A new symbol, the new coordinate as a function of z, and the inverse."""
     sp = require_sympy()
+    if not _are_few(functions, z, values):
+        return None
     real = sp.Dummy(z.name, **_sign(values))
     for function in sorted(functions, key=lambda f: (sp.count_ops(f), str(f))):
         if sp.count_ops(function) > _LARGEST:
@@ -123,6 +126,13 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
             if all(_is_quadratic(f, new) for f in moved):
                 return new, y.subs(real, z), inverse
     return None
+
+
+def _are_few(functions: set[Any], z: Any, values: Tensor) -> bool:
+    """Whether functions span three dimensions at most, as those of 1, y and y^2 do."""
+    table = compile_expressions(sorted(functions, key=str), [z])(values)
+    singular = torch.linalg.svdvals(table / table.norm(dim=0).clamp(min=1e-300))
+    return len(singular) <= 3 or bool(singular[3] < _DEPENDENT * singular[0])
 
 
 def _is_quadratic(function: Any, z: Any) -> bool:

@@ -65,10 +65,11 @@ class VectorFields:
     def __len__(self) -> int:
         return len(self._functions)
 
-    def mixed(self, weights: Tensor) -> VectorFields:
-        """The combinations ``weights X`` of these fields, ``[n, n]``."""
+    def mixed(self, weights: Tensor, names: Sequence[str] | None = None) -> VectorFields:
+        """The combinations ``weights X`` of these fields, ``[n, n]``, by the same names or others."""
         result = copy.copy(self)
         result._weights = Constant(weights)
+        result.names = self.names if names is None else tuple(names)
         return result
 
     def sizes(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,9 +94,13 @@ class VectorFields:
     def slopes(self, x: Tensor) -> Tensor:
         """Their derivatives at points ``[*batch, m]``: ``[*batch, n, m, m]``, derivatives last."""
         shape = (len(self), self.dim)
-        if self._formulas is None or self._formulas.slopes is None or self._weights is not None:
+        if self._formulas is None or self._formulas.slopes is None:
             return jvp_columns(lambda y: self(y).flatten(-2), x).unflatten(-2, shape)
-        return self._formulas.slopes(*x.unbind(-1)).unflatten(-1, (*shape, self.dim))
+        slopes = self._formulas.slopes(*x.unbind(-1))
+        if self._weights is not None:
+            slopes = self._weights.like(slopes) @ slopes.unflatten(-1, (len(self), -1))
+            return slopes.unflatten(-1, (self.dim, self.dim))
+        return slopes.unflatten(-1, (*shape, self.dim))
 
     def combination(self, v: Tensor, x: Tensor) -> Tensor:
         """The field of an algebra vector: v ``[*batch, n]``, x ``[*batch, m]``."""
