@@ -24,6 +24,7 @@ Key = tuple[Any, ...]
 
 _SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled call costs less than its operators
 _MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
+_MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
 _OPTIONS = {
     # all nodes of an operation in one loop, also those that read nothing in common (constants, entries copied)
     "max_fusion_size": 4096,
@@ -131,7 +132,7 @@ class Compiler:
         if not same:
             batch = torch.broadcast_shapes(*batches)
         size = batch.numel()
-        if size < (self.threshold or _SMALLEST):
+        if size < (self.threshold or _SMALLEST) or (first.device.type != "cpu" and size > _MOST_OF_32_BITS):
             return None
         if same and len(batch) == 1:
             flat = [x.contiguous() for x in arguments]
@@ -143,7 +144,7 @@ class Compiler:
         if self.threshold is None and size < _LARGE and self._count(f, flat) <= _FEW_OPERATORS:
             return None
         derivatives = tuple(x.requires_grad for x in arguments) if torch.is_grad_enabled() else ()
-        # all that the code depends on, as the guards of torch.compile are left out
+        # all that the code depends on, with the index of 32 bits, as the guards of torch.compile are left out
         key = (
             *(f.__name__, first.dtype, first.device, any(derivatives) and derivatives),
             *(torch.is_inference_mode_enabled(), torch.get_num_threads()),
