@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -240,7 +241,16 @@ class MomentumTransport(Transport):
     .. math:: \nabla_\xi \log p_t(g, \xi) = -\xi - C\, \nabla \log \hat p_\sigma(\hat g).
 
     The network sees :math:`\hat g` and is to tell :math:`(\nabla_\xi \log p_t + \xi)\, \sigma / C`, the noise of
-    :math:`\hat g`; where the group is not abelian also the momentum, on which it then depends a little.
+    :math:`\hat g`; where the group is not abelian also the momentum, on which it then depends a little. For there
+
+    .. math:: g \exp(-C (\xi + \eta)) \approx \hat g \exp(-C J_r(-C \xi)\, \eta), \quad J_r(-C \xi) =
+        \mathrm{Ad}_{\exp(C \xi / 2)} \big(1 + \tfrac1{24} \mathrm{ad}_{C \xi}^2 + \dots\big)
+
+    carries a gradient at :math:`\hat g` to one in :math:`\xi`: the network answers in the frame of :math:`\hat g`, and
+    :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network would hardly
+    learn. The turns of the frames on the way also make targets noisier, to :math:`1 + \kappa \sigma^2 / 4` times the
+    variance, :math:`\kappa = \tfrac1n \sum_{ij} |[e_i, e_j]|^2`: targets are in units of that, so that wide noise, of
+    which nothing can be learned, does not outweigh the rest.
 
     Attributes:
         noise: the noise.
@@ -278,8 +288,10 @@ class MomentumTransport(Transport):
         ]
         w, momentum, target = (torch.cat(x) for x in zip(*samples, strict=True))
         covariance, width = self._coefficients(t)
-        g = self.group.retract(self.group.compose(clean, w), -covariance * momentum)
-        return Lesson(g, level, momentum if self.sees_momentum else None, (target + momentum) * width / covariance)
+        half = self.group.exp(-0.5 * covariance * momentum)
+        g = self._moved(self.group.compose(clean, w), half)
+        answer = self.group.coadjoint(half, (target + momentum) * width / covariance)
+        return Lesson(g, level, momentum if self.sees_momentum else None, answer)
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """At the last time."""
@@ -293,8 +305,9 @@ class MomentumTransport(Transport):
             times = g.new_full(self.group.batch_shape(g), t)
             covariance, width = self._coefficients(times)
             level = (times / self.first).log() / math.log(self.last / self.first)
-            seen = self.group.retract(g, -covariance * momentum)
-            return covariance / width * network(seen, level, momentum if self.sees_momentum else None) - momentum
+            half = self.group.exp(-0.5 * covariance * momentum)
+            answer = network(self._moved(g, half), level, momentum if self.sees_momentum else None)
+            return covariance / width * self.group.coadjoint(self.group.inverse(half), answer) - momentum
 
         return KineticDiffusion(self.group, self.noise.friction, score)
 
@@ -359,6 +372,15 @@ class MomentumTransport(Transport):
             logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + moved)
         return torch.stack(logs).logsumexp(0) - math.log(self.draws)
 
+    @functools.cached_property
+    def _brackets(self) -> float:
+        """The mean of the squares of the brackets of a unit vector with a standard normal one."""
+        return float(self.group.algebra.structure_constants.square().sum()) / self.group.dim
+
+    def _moved(self, g: Tensor, half: Tensor) -> Tensor:
+        """To where the network sees it, by exp(-C xi / 2), twice."""
+        return self.group.compose(self.group.compose(g, half), half)
+
     def _parts(self, t: float) -> int:
         """Of the noise at a time; one call where they do not matter."""
         if self.group.algebra.is_abelian:
@@ -370,9 +392,11 @@ class MomentumTransport(Transport):
         return float(self.noise.moments(torch.tensor(self.first))[1])
 
     def _coefficients(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """C and sigma, ``[*batch, 1]``."""
+        """C and the unit of what the network tells, ``[*batch, 1]``."""
         variance, covariance, given = self.noise.moments(t)
-        return covariance.to(t.dtype).unsqueeze(-1), (variance * given).sqrt().to(t.dtype).unsqueeze(-1)
+        square = variance * given
+        width = (square / (1.0 + 0.25 * self._brackets * square)).sqrt()
+        return covariance.to(t.dtype).unsqueeze(-1), width.to(t.dtype).unsqueeze(-1)
 
 
 def noise_parts(group: LieGroup, variance: float, fewest: int = 6) -> int:

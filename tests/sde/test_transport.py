@@ -1,0 +1,60 @@
+"""What the network of kinetic diffusion is to tell: in a frame in which the momentum hardly matters, of size one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.helpers import affine_line, assert_relative, seeded
+from trivgeo.groups import SO, SU, LieGroup, Torus
+from trivgeo.sde import KineticNoise, MomentumTransport
+from trivgeo.sde.transport import stratified
+
+T = 0.7
+
+
+def at_one_time(group: LieGroup) -> MomentumTransport:
+    """All levels are the same time."""
+    return MomentumTransport(KineticNoise(group, 1.3, 6), T, T * (1.0 + 1e-9))
+
+
+@pytest.mark.parametrize("group", [Torus(2), SO(3), affine_line()], ids=repr)
+def test_answers_make_the_score(group: LieGroup) -> None:
+    """The process makes of the answers of a lesson the targets of its noise, whose mean is the score."""
+    transport, clean = at_one_time(group), group.random(20, generator=seeded(2), dtype=torch.float64)
+    lesson = transport.lesson(clean, seeded(0))
+    generator = seeded(0)
+    noise = transport.noise.sample(T + 0.0 * stratified(20, clean, generator), generator)
+    score = transport.process(lambda *_: lesson.target).score
+    assert score is not None
+    found = score(group.compose(clean, noise.elements), noise.momentum, T)
+    assert_relative(found, noise.target, 1e-6)
+
+
+def test_frame() -> None:
+    """Of one clean element: nearer to the noise in units of its size, by half, than answers in the frame of g."""
+    group, transport = SO(4), at_one_time(SO(4))
+    lesson = transport.lesson(group.identity(4000, dtype=torch.float64), seeded(0))
+    variance, covariance, given = (float(x) for x in transport.noise.moments(torch.tensor(T)))
+    assert lesson.momentum is not None
+    noise = group.log(lesson.elements) / (variance * given) ** 0.5
+
+    def missed(part: float) -> float:
+        answer = group.coadjoint(group.exp(part * covariance * lesson.momentum), lesson.target)
+        slope = (answer * noise).sum() / noise.square().sum()
+        return float((answer - slope * noise).square().mean())
+
+    own = missed(0.0)
+    assert own < 0.6 * missed(0.5)
+    assert own < 0.6 * missed(-0.5)
+
+
+@pytest.mark.parametrize(("group", "widest"), [(Torus(2), 4.0), (SO(3), 2.8), (SU(4), 1.5)], ids=repr)
+def test_size_of_targets(group: LieGroup, widest: float) -> None:
+    """About one from little noise to that which leaves nothing of the data."""
+    noise = KineticNoise(group, 4.0 / widest, 9)
+    transport = MomentumTransport(noise, 0.02 * widest, noise.time_of(widest**2))
+    lesson = transport.lesson(group.random(1024, std=0.3, generator=seeded(0)), seeded(1))
+    sizes = [float(x.square().mean()) for x in lesson.target.chunk(8)]
+    assert min(sizes) > 0.55, sizes
+    assert max(sizes) < 1.4, sizes
