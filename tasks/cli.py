@@ -89,6 +89,12 @@ class TasksCLI(LightningCLI):
         except (MisconfigurationException, TypeError, ValueError) as error:
             raise ConfigurationError(f"trainer: {error}") from error
 
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except MisconfigurationException as error:  # such as a model that has nothing to test
+            raise ConfigurationError(f"{subcommand}: {error}") from error
+
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case."""
         if isinstance(self.model, ShardedTest) and writer_of(self.trainer) is None:

@@ -34,8 +34,8 @@ class UniformRotation(TransformationLaw):
         return self.group.exp(2 * math.pi * turns)
 
 
-_TOGETHER = 2048
-"""Images whose energies are evaluated at once: their gradients take about a gigabyte."""
+_TOGETHER = 256
+"""Images whose energies are evaluated at once: larger tensors are mapped anew each time, which doubles the time."""
 
 
 class RotationPosterior(ShardedTest):

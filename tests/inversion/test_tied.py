@@ -10,7 +10,7 @@ from tests.helpers import affine_line, assert_relative, randn, seeded
 from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operator_action
 from trivgeo.actions import OperatorInput
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.groups import PointAction, Translation
+from trivgeo.groups import SO, PointAction, Translation
 from trivgeo.inversion import TIED, Descend, InversionResult
 from trivgeo.sde import GeometricSchedule
 
@@ -76,6 +76,30 @@ def spring_of_all(x: Tensor, g: Tensor) -> Tensor:
     return torch.stack(
         [torch.stack([spring((points - h)[None])[0] for h in row]) for points, row in zip(x, g, strict=True)]
     )
+
+
+@pytest.mark.slow
+def test_wells_of_unequal_width() -> None:
+    """A narrow deep well far from a wide one: scores of few noise samples favour the wide one."""
+
+    def energy(x: Tensor) -> Tensor:
+        angle = -torch.atan2(x[..., 0, 1], x[..., 0, 0])
+        narrow, wide = ((k * ((angle - a).cos() - 1.0)).exp() for k, a in ((30.0, 2.0), (6.0, -1.0)))
+        return -torch.log(narrow + 0.2 * wide + 0.002)
+
+    def variation(num_mc: int) -> float:
+        inverter = TIED(group.action(), energy, GeometricSchedule(0.1, 5.0), 60, num_mc, samples, 1.0, None)
+        angles = group.log(inverter(given, generator=seeded(0)).elements)[0, :, 0].remainder(2.0 * math.pi)
+        share = torch.bincount((angles * (bins / (2.0 * math.pi))).long() % bins, minlength=bins) / samples
+        return float(0.5 * (share - exact).abs().sum())
+
+    group, samples, bins = SO(2), 400, 12
+    grid = group.exp((torch.arange(1200, dtype=torch.float64) + 0.5)[:, None] * (2.0 * math.pi / 1200))
+    given = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
+    exact = torch.softmax(-energy(group.action()(group.inverse(grid), given)), 0).reshape(bins, -1).sum(-1)
+    assert variation(2) > 0.3
+    assert variation(64) < 0.12
+    assert variation(512) < 0.09
 
 
 class AffineLineAction(PointAction):

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 from scipy.integrate import quad
@@ -68,6 +69,22 @@ class TestEverySchedule:
         ):
             assert found[:3].tolist() == pytest.approx(expected, rel=1e-12)
             assert found[3:].isnan().all()
+
+
+@pytest.mark.parametrize("bounds", [(1e-9, 1.0), (1.0, 1e-9), (1e-3, 50.0)])
+@pytest.mark.parametrize(("start", "end"), [(0.0, 1e-6), (0.0, 0.01), (0.5, 0.5 + 1e-7), (1 - 1e-5, 1.0), (0.0, 1.0)])
+def test_small_coefficients(bounds: tuple[float, float], start: float, end: float) -> None:
+    """Relative accuracy against fifty digits, where the sum of primitives has lost all of float64's."""
+    with mpmath.workdps(50):
+        a, b = map(mpmath.mpf, bounds)
+        square = lambda t: (a + (b - a) * mpmath.sin(mpmath.pi * t / 2) ** 2) ** 2  # noqa: E731
+        expected = mpmath.quad(square, [mpmath.mpf(start), mpmath.mpf(end)])
+        schedule = CosineSchedule(*bounds)
+        assert schedule(end) == pytest.approx(float(mpmath.sqrt(square(mpmath.mpf(end)))), rel=1e-11)
+    assert schedule.variance(start, end) == pytest.approx(float(expected), rel=1e-11)
+    if start == 0.0:
+        single = float(schedule.variance(start, torch.tensor(end)))
+        assert single == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_constant_rows() -> None:

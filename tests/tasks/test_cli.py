@@ -12,6 +12,7 @@ from tests.tasks.helpers import CONFIGS
 from trivgeo.errors import ConfigurationError
 
 HEAT = "--config=tasks/configs/heat/tied.yaml"
+NOTHING_TO_TEST = (("model", "DemoModel"), ("data", "BoringDataModule"))
 INVERTER = "--model.init_args.inverter.init_args"
 
 
@@ -34,6 +35,10 @@ INVERTER = "--model.init_args.inverter.init_args"
         (["test", HEAT, "--data=null"], "ConfigurationError: data: expected some, of which the model takes equation"),
         (["test", HEAT, "--model=null"], "the following arguments are required: test.model"),
         (["test", HEAT, "--model.init_args.inverter=null"], "the following arguments are required: inverter"),
+        (
+            ["test", *(f"--{part}=lightning.pytorch.demos.boring_classes.{name}" for part, name in NOTHING_TO_TEST)],
+            "ConfigurationError: test: No `test_step()` method defined",
+        ),
         (["sweep", "--config=nothing.yaml"], "ConfigurationError: nothing.yaml: expected the description of a table"),
     ],
 )

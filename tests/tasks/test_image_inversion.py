@@ -214,21 +214,16 @@ class TestRotationPosterior:
             expected = (start @ kernel) * width / math.sqrt(2 * math.pi * variance)
             assert_relative(found, expected, 2e-3)
 
-    @pytest.mark.parametrize(
-        ("samples", "steps", "num_mc", "bound"),
-        [(60, 15, 2, 0.45), pytest.param(1000, 100, 16, 0.12, marks=pytest.mark.slow)],
-    )
-    def test_samples_follow_the_exact_density(
-        self, tmp_path: Path, samples: int, steps: int, num_mc: int, bound: float
-    ) -> None:
+    def test_samples_follow_the_exact_density(self, tmp_path: Path) -> None:
+        """Roughly: at these settings scores are biased. tests/inversion/test_tied.py has the limit of many."""
         arguments = override(
             tmp_path,
             "rotmnist/posterior.yaml",
             data={"init_args": {"limit": 2, "batch_size": 2}},
-            model={"init_args": {"num_samples": samples, "steps": steps, "num_mc": num_mc, "bins": 12}},
+            model={"init_args": {"num_samples": 60, "steps": 15, "num_mc": 2, "bins": 12}},
         )
         main(arguments)
         metrics = results(tmp_path)["metrics"]
-        assert metrics["total variation"]["worst"] < bound
+        assert metrics["total variation"]["worst"] < 0.45
         assert 0 < metrics["total variation of an exact sample"]["mean"] < metrics["total variation"]["worst"] + 0.1
         assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"

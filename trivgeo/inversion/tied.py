@@ -66,7 +66,8 @@ class Reverse(Stage):
     Args:
         schedule: see `TIED`.
         steps: number M of steps.
-        num_mc: number N of noise samples of one score.
+        num_mc: number N of noise samples of one score. With few of them the wells that are found are right, but wide
+            ones get more than their share: for weights of modes take dozens.
         temperature: T, positive.
         max_score_norm: longer scores are shortened to this length; ``None`` for no bound.
         side: which datum a step moves, ``"restored"`` or ``"given"``; that of the noise.

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,9 @@ from trivgeo.errors import ConfigurationError, DomainError
 __all__ = ["ConstantSchedule", "CosineSchedule", "GeometricSchedule", "LinearSchedule", "Schedule"]
 
 Time = TypeVar("Time", float, Tensor)
+
+_GAUSS = [each.tolist() for each in np.polynomial.legendre.leggauss(12)]
+"""Nodes and weights on [-1, 1]: to 1e-17 for products of the four sines of `CosineSchedule` on a unit interval."""
 
 
 class Schedule(ABC):
@@ -107,24 +111,17 @@ class CosineSchedule(_Bounded):
 
     def __call__(self, t: Time) -> Time:
         """The diffusion coefficient at t."""
-        return self._mean - self._half * _cos(math.pi * check_time(t))
+        return self._at(check_time(t))
 
     def variance(self, start: float, end: Time) -> Time:
-        r"""The integral of :math:`(a - b \cos \pi t)^2`, term by term."""
-        return self._primitive(check_time(end)) - self._primitive(check_time(start))
+        """By quadrature, exact to rounding: the closed form cancels where gamma is small."""
+        first, last = check_time(start), check_time(end)
+        middle, half = 0.5 * (first + last), 0.5 * (last - first)
+        return half * sum(w * self._at(middle + x * half) ** 2 for x, w in zip(*_GAUSS, strict=True))
 
-    @property
-    def _mean(self) -> float:
-        return 0.5 * (self.minimum + self.maximum)
-
-    @property
-    def _half(self) -> float:
-        return 0.5 * (self.maximum - self.minimum)
-
-    def _primitive(self, t: Time) -> Time:
-        a, b = self._mean, self._half
-        linear = (a * a + 0.5 * b * b) * t
-        return linear + (0.25 * b * b * _sin(2.0 * math.pi * t) - 2.0 * a * b * _sin(math.pi * t)) / math.pi
+    def _at(self, t: Time) -> Time:
+        angle = 0.5 * math.pi * t
+        return self.minimum * _cos(angle) ** 2 + self.maximum * _sin(angle) ** 2
 
 
 class ConstantSchedule(Schedule):
