@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.helpers import affine_line, assert_relative, seeded
+from trivgeo.errors import CheckpointError
 from trivgeo.groups import SO, SU, LieGroup, Torus
-from trivgeo.sde import KineticNoise, MomentumTransport
+from trivgeo.sde import GroupDiffusion, KineticNoise, MomentumTransport
+from trivgeo.sde.terminal import HaarLaw
 from trivgeo.sde.transport import stratified
 
 T = 0.7
@@ -58,3 +62,16 @@ def test_size_of_targets(group: LieGroup, widest: float) -> None:
     sizes = [float(x.square().mean()) for x in lesson.target.chunk(8)]
     assert min(sizes) > 0.55, sizes
     assert max(sizes) < 1.4, sizes
+
+
+def test_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was learned in another frame is refused; on abelian groups nothing has changed."""
+    for group in (Torus(2), SO(3)):
+        model = GroupDiffusion(group, "momentum", width=8, depth=1)
+        model.settings, model.law = {"widest": 2.8}, HaarLaw(group)
+        with monkeypatch.context() as patch:
+            patch.setattr(MomentumTransport, "version", 1)
+            model.save(tmp_path / f"{group!r}.safetensors")
+    GroupDiffusion.load(tmp_path / "Torus(2).safetensors", Torus(2))
+    with pytest.raises(CheckpointError, match="expected version 2 of what a network of kind 'momentum' tells, got 1"):
+        GroupDiffusion.load(tmp_path / "SO(3).safetensors", SO(3))

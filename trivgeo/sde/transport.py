@@ -65,10 +65,12 @@ class Transport(ABC):
     Attributes:
         group: see `TrivializedSDE`.
         sees_momentum: whether the network is given momenta.
+        version: of what the network is to tell; networks that learned another are of no use.
     """
 
     group: LieGroup
     sees_momentum: bool = False
+    version: int = 1
     first: float
 
     @abstractmethod
@@ -273,6 +275,11 @@ class MomentumTransport(Transport):
     def sees_momentum(self) -> bool:  # type: ignore[override]
         """Where the group is not abelian."""
         return not self.group.algebra.is_abelian
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        """2 where the group is not abelian: 1 was in the frame of g and in units of sigma, which there is another."""
+        return 1 if self.group.algebra.is_abelian else 2
 
     def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
         """At stratified logarithms of the time."""
