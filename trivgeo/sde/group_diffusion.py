@@ -260,7 +260,7 @@ class GroupDiffusion(nn.Module):
             group: the group it is on, with its scale.
 
         Raises:
-            CheckpointError: the file is none of these, or its model is on another group, or its weights are not finite, or
+            CheckpointError: the file is none of these, or its model is on another group, its weights are not finite, or
                 they come from a version in which this kind of network told something else.
         """
         file = read_file(path)
