@@ -526,7 +526,8 @@ class ModuleMatrices:
 
 def _times(matrix: Tensor, x: Tensor) -> Tensor:
     """``matrix x`` for matrices ``[*batch, 1, r, d]`` and points ``[*batch, p, d]``."""
-    if x.shape[-2] > _MANY:
+    count: int | torch.SymInt = x.shape[-2]
+    if isinstance(count, torch.SymInt) or count > _MANY:  # a program may be for any number of points
         return transform_points(matrix, x)
     total = matrix[..., 0] * x[..., :1]
     for j in range(1, x.shape[-1]):
