@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -250,9 +249,7 @@ class MomentumTransport(Transport):
 
     carries a gradient at :math:`\hat g` to one in :math:`\xi`: the network answers in the frame of :math:`\hat g`, and
     :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network would hardly
-    learn. The turns of the frames on the way also make targets noisier, to :math:`1 + \kappa \sigma^2 / 4` times the
-    variance, :math:`\kappa = \tfrac1n \sum_{ij} |[e_i, e_j]|^2`: targets are in units of that, so that wide noise, of
-    which nothing can be learned, does not outweigh the rest.
+    learn.
 
     Attributes:
         noise: the noise.
@@ -278,7 +275,7 @@ class MomentumTransport(Transport):
 
     @property
     def version(self) -> int:  # type: ignore[override]
-        """2 where the group is not abelian: 1 was in the frame of g and in units of sigma, which there is another."""
+        """2 where the group is not abelian: 1 was in the frame of g, which there is another."""
         return 1 if self.group.algebra.is_abelian else 2
 
     def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
@@ -379,11 +376,6 @@ class MomentumTransport(Transport):
             logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + moved)
         return torch.stack(logs).logsumexp(0) - math.log(self.draws)
 
-    @functools.cached_property
-    def _brackets(self) -> float:
-        """The mean of the squares of the brackets of a unit vector with a standard normal one."""
-        return float(self.group.algebra.structure_constants.square().sum()) / self.group.dim
-
     def _moved(self, g: Tensor, half: Tensor) -> Tensor:
         """To where the network sees it, by exp(-C xi / 2), twice."""
         return self.group.compose(self.group.compose(g, half), half)
@@ -399,11 +391,9 @@ class MomentumTransport(Transport):
         return float(self.noise.moments(torch.tensor(self.first))[1])
 
     def _coefficients(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """C and the unit of what the network tells, ``[*batch, 1]``."""
+        """C and sigma, ``[*batch, 1]``."""
         variance, covariance, given = self.noise.moments(t)
-        square = variance * given
-        width = (square / (1.0 + 0.25 * self._brackets * square)).sqrt()
-        return covariance.to(t.dtype).unsqueeze(-1), width.to(t.dtype).unsqueeze(-1)
+        return covariance.to(t.dtype).unsqueeze(-1), (variance * given).sqrt().to(t.dtype).unsqueeze(-1)
 
 
 def noise_parts(group: LieGroup, variance: float, fewest: int = 6) -> int:
