@@ -335,11 +335,14 @@ def train(
 
     Raises:
         CheckpointError: the folder holds the state of another training.
+        ConfigurationError: it is a file.
     """
+    kept = None if folder is None else Path(folder)
+    if kept is not None and kept.exists() and not kept.is_dir():
+        raise ConfigurationError(f"folder: expected a folder, got the file {kept}")
     each = max(1, min(100, steps // 10))
     epochs = -(-steps // each)
     callbacks: list[pl.Callback] = [Bar(epochs * each, type(module).__name__, progress)]
-    kept = None if folder is None else Path(folder)
     if kept is not None:
         callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
     last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"

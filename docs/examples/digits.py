@@ -30,7 +30,7 @@ moved = action(law(len(x), torch.Generator().manual_seed(1)).to(x), x)
 print(check := check_energy(action, energy, clean, law))
 search = TIED.for_data(action, energy, clean, law, seconds=60)
 restored = search(moved, generator=torch.Generator().manual_seed(0)).restore(moved)
-model = TestTimeEquivariant(classifier, LearnedInverter(action, seed=0).fit(clean, law, steps=1200))
+model = TestTimeEquivariant(classifier, LearnedInverter(action, seed=0).fit(clean, law, steps=1000))
 logits = {"alone": classifier(moved), "TIED": classifier(restored), "learned": model(moved)}
 accuracy = {name: float((z.argmax(-1) == y).float().mean()) for name, z in logits.items()}
 print(accuracy)

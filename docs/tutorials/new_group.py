@@ -49,9 +49,10 @@ print(f"brackets:\n{symmetries.algebra}")
 # ## 2. From the symmetries to a group
 #
 # `group()` derives everything else: the split into SL(2) and a Heisenberg ideal, the product, the exponential, the
-# logarithm, and the action on jets (x, t, u). `action.flows` says how the action finds each coordinate: (x, t) in
-# closed form, u by one quadrature along it; `action.flow_error` estimates what that costs. `scale` is part of the
-# group's definition: it says how far unit noise goes along each generator.
+# logarithm, and the action on jets (x, t, u). `action.flows` says how the action finds each coordinate: here all in
+# closed form, u by a representation of the group; `action.flow_error` estimates what a quadrature or an integration
+# costs where there is one. `scale` is part of the group's definition: it says how far unit noise goes along each
+# generator.
 
 # %%
 SCALE = [0.3, 0.3, 0.15, 0.05, 0.3, 0.5]

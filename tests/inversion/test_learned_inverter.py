@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput, PointCloud
-from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, ShapeError
+from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective, Translation
 from trivgeo.inversion import (
     AmortizedInverter,
@@ -23,6 +23,7 @@ from trivgeo.inversion import (
     PointsBackbone,
     TestTimeEquivariant,
     backbone_for,
+    check_energy,
 )
 from trivgeo.inversion.law import noise_between, spread_of
 
@@ -109,6 +110,15 @@ class TestTrained:
         with torch.no_grad():
             program = torch.export.export(model, (x[:3],), dynamic_shapes=({0: batch},), strict=False)
             assert_relative(program.module()(x), model(x), 1e-5)
+
+    def test_exported_in_bfloat16(self) -> None:
+        """The convolutions of an exported program round as those of the network do."""
+        backbone = ImageBackbone(3, (1, 8, 8), width=8, precision="bfloat16").eval()
+        backbone.initialise(0)
+        x, level = torch.rand(4, 1, 8, 8, generator=seeded(0)), torch.full((4,), 0.5)
+        with torch.no_grad():
+            program = torch.export.export(backbone, (x, level), strict=False)
+            assert torch.equal(program.module()(x, level), backbone(x, level))
 
 
 class TestTraining:
@@ -234,6 +244,27 @@ class TestRefused:
     def test_numbers(self, options: dict[str, float]) -> None:
         with pytest.raises(ConfigurationError, match=next(iter(options))):
             LearnedInverter(GROUP.action()).fit(clean, law, **options)  # type: ignore[arg-type]
+
+    def test_laws_that_change(self) -> None:
+        """What is right when it is first looked at and wrong in training is not learned from."""
+        once = lambda n, g: law(n, g) if n > 100 else law(n + 1, g)  # noqa: E731
+        broken = lambda n, g: law(n, g) * (1.0 if n > 100 else torch.nan)  # noqa: E731
+        for wrong, error in ((once, ShapeError), (broken, NonFiniteError)):
+            inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8))
+            with pytest.raises(error, match="law"):
+                inverter.fit(clean(64, seeded(0)), wrong, steps=2, batch_size=8)
+            assert inverter.score is None
+
+    def test_other_numbers_than_asked_for(self) -> None:
+        with pytest.raises(ShapeError, match="law"):
+            check_energy(GROUP.action(), lambda x: x.square().sum((1, 2)), clean(8, seeded(0)), lambda n, g: law(1, g))
+        with pytest.raises(ShapeError, match="clean"):
+            LearnedInverter(GROUP.action()).fit(lambda n, g: clean(3, g), law)
+
+    def test_folder_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigurationError, match="folder"):
+            quick(folder=tmp_path / "file")
 
     def test_without_lightning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in [

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev
 
 from tests.helpers import assert_relative, randn, random_elements, seeded
-from trivgeo.actions import PointCloud
+from trivgeo.actions import ImageWarp, PointCloud, Referenced, WithReference
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import (
     SE,
@@ -41,6 +41,7 @@ from trivgeo.inversion import (
     Start,
     Trimmed,
     Under,
+    with_normals,
 )
 
 
@@ -164,6 +165,81 @@ def clouds(group: LieGroup, count: int, noise: float = 0.0) -> tuple[Tensor, Ten
     reference = randn(12, 3, seed=5)
     g = random_elements(group, count, std=0.5, seed=6)
     return reference, g, group.action()(g, reference) + noise * randn(count, 12, 3, seed=7)
+
+
+class TestReferences:
+    """A batch of registrations, each with its own target, is what it is one by one."""
+
+    def test_residuals(self) -> None:
+        x, y = randn(4, 20, 3), randn(4, 30, 3, seed=1)
+        assert_relative(PairedPoints()(Referenced(x, y[:, :20])), x - y[:, :20], 0.0)
+        for tangent in (0.0, 0.3, 1.0):
+            alone = torch.cat([NearestPoints(y[i], tangent)(x[i : i + 1]) for i in range(4)])
+            function = NearestPoints(tangent=tangent)
+            given = Referenced(x, y if tangent == 1.0 else with_normals(y))
+            assert_relative(function(given), alone, 1e-12)
+            mapped = torch.func.vmap(lambda *pair, f=function: f(Referenced(*(part[None] for part in pair)))[0])
+            assert_relative(mapped(*given), alone, 1e-12)
+            to_each = torch.func.vmap(lambda x, y=given.reference[0], f=function: f(Referenced(x[None], y[None]))[0])
+            assert_relative(to_each(x)[0], alone[0], 1e-12)
+
+    def test_registrations(self) -> None:
+        group = SE(3)
+        targets, pose = randn(3, 40, 3), random_elements(group, 3, std=0.6, seed=1)
+        scans = PointCloud(group)(pose, targets[:, :25]) + 0.01 * randn(3, 25, 3, seed=2)
+        starts = group.compose(pose.unsqueeze(1), random_elements(group, 3, 4, std=0.3, seed=3))
+        loss, descent = GemanMcClure(0.5), LevenbergMarquardt(5)
+        energy = LeastSquares(NearestPoints(tangent=0.5), loss)
+        several = Inverter(WithReference(PointCloud(group)), energy, [descent], max_evaluations=8)
+        together = several(Referenced(scans, with_normals(targets)), initial=starts)
+        for i in range(3):
+            energy = LeastSquares(NearestPoints(targets[i], 0.5), loss)
+            alone = Inverter(PointCloud(group), energy, [descent])(scans[i : i + 1], initial=starts[i : i + 1])
+            assert_relative(together.elements[i], alone.elements[0], 1e-9)
+            assert_relative(together.energies[i], alone.energies[0], 1e-9)
+        assert float(group.distance(together.best(), pose).max()) < 0.05
+
+    def test_action(self) -> None:
+        group = Affine(2)
+        action = WithReference(ImageWarp(group))
+        g, h = (random_elements(group, 3, std=0.2, seed=s) for s in range(2))
+        x = Referenced(randn(3, 1, 5, 4), randn(3, 7, seed=1))
+        y = action(g, x)
+        assert_relative(y.x, ImageWarp(group)(g, x.x), 0.0)
+        assert torch.equal(y.reference, x.reference)
+        each = action(torch.stack([g, h]), x)
+        assert (each.x.shape, each.reference.shape) == ((2, 3, 1, 5, 4), (2, 3, 7))
+        assert action.batch_shape(x) == (3,)
+        assert bool(action.is_valid(g, x).all())
+        assert_relative(action.log_abs_det_jacobian(g, x), ImageWarp(group).log_abs_det_jacobian(g, x.x), 0.0)
+        assert repr(action) == f"WithReference(ImageWarp({group!r}, 'bilinear'))"
+
+    def test_bad_input(self) -> None:
+        action = WithReference(PointCloud(SE(3)))
+        for wrong in (3, action):
+            with pytest.raises(ConfigurationError):
+                WithReference(wrong)  # type: ignore[arg-type]
+        x, y = randn(2, 5, 3), randn(2, 7, 3)
+        with pytest.raises(ConfigurationError, match="Referenced"):
+            action.check_data(x)
+        for pair in (Referenced(x, y[:1]), Referenced(x[..., :2], y), Referenced(x, y.new_zeros(()))):
+            with pytest.raises(ShapeError):
+                action.check_data(pair)
+        with pytest.raises(ConfigurationError, match="Referenced"):
+            NearestPoints()(x)
+        with pytest.raises(ConfigurationError, match="reference"):
+            NearestPoints(y[0])(Referenced(x, y))
+        with pytest.raises(ConfigurationError, match="reference"):
+            NearestPoints().nearest(x)
+        with pytest.raises(ShapeError, match="with_normals"):
+            NearestPoints(tangent=0.3)(Referenced(x, y))
+        for function in (PairedPoints(), NearestPoints()):
+            for pair in (Referenced(x, y[..., :2]), Referenced(x, y[:, 0])):
+                with pytest.raises(ShapeError):
+                    function(pair)
+        for points in (y[0, 0], y[:, :0]):
+            with pytest.raises(ShapeError):
+                with_normals(points)
 
 
 class TestCurvature:

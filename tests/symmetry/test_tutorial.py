@@ -17,4 +17,4 @@ def test_new_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert figure.stat().st_size > 0
     report = capsys.readouterr().out
     assert "degree 3 has no more" in report
-    assert "flows: {'x': 'closed form', 't': 'closed form', 'u': 'quadrature'}" in report
+    assert "flows: {'x': 'closed form', 't': 'closed form', 'u': 'closed form'}" in report

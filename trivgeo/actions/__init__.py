@@ -7,6 +7,7 @@ from trivgeo.actions.field import Field, Grid, resample
 from trivgeo.actions.field_action import FieldAction
 from trivgeo.actions.image import ImageWarp
 from trivgeo.actions.operator import OperatorAction, OperatorInput, interpolate
+from trivgeo.actions.reference import Referenced, WithReference
 
 __all__ = [
     "Field",
@@ -16,6 +17,8 @@ __all__ = [
     "OperatorAction",
     "OperatorInput",
     "PointCloud",
+    "Referenced",
+    "WithReference",
     "augment",
     "interpolate",
     "resample",

@@ -183,9 +183,10 @@ class LieGroup(ABC):
         """See `exp_with_score`; subclasses write it out where no Jacobian is needed for it."""
         if self._natural_algebra.is_abelian:
             return self._exp(v), gradient
+        jacobian, pull_back, *_ = torch.func.vjp(lambda u: self._left_jacobian(-u), v)
         # J^-T y by inv_ex: `solve` of torch 2.13 is wrong under some transforms
-        inverse = torch.linalg.inv_ex(self._left_jacobian(-v))[0]
-        slope = torch.func.grad(lambda u: log_abs_det(self._left_jacobian(-u)).sum())(v)
+        inverse = torch.linalg.inv_ex(jacobian)[0]
+        (slope,) = pull_back(inverse.mT)  # of log |det J|, whose differential is tr(J^-1 dJ)
         return self._exp(v), (inverse.mT @ (gradient - weight * slope).unsqueeze(-1)).squeeze(-1)
 
     def _project(self, g: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ from trivgeo.inversion.least_squares import (
     NearestPoints,
     PairedPoints,
     Trimmed,
+    with_normals,
 )
 from trivgeo.inversion.lielac import LieLAC
 from trivgeo.inversion.modes import Modes
@@ -129,6 +130,7 @@ __all__ = [
     "calibrated_scale",
     "check_energy",
     "consistency_loss",
+    "with_normals",
 ]
 
 check_calls(__name__, __all__)

@@ -64,7 +64,8 @@ class ImageBackbone(NoiseNetwork):
             leave a map of at most seven by seven.
         width: of the hidden linear layers.
         precision: of the convolutions and the hidden layers; ``"bfloat16"`` takes half the time where the processor
-            has instructions for it.
+            has instructions for it. It rounds to three digits, so that a change in the last digit of an image, as
+            another batch size or an exported program make, may change its answers in the third.
         mean: of the values of each channel, subtracted; default 0.
         std: of the values of each channel, divided by; default 1.
 

@@ -19,7 +19,7 @@ from trivgeo.checks import check_count
 from trivgeo.errors import DomainError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import DataEnergy
-from trivgeo.inversion.law import Law, noise_between, spread_of
+from trivgeo.inversion.law import Law, drawn, noise_between, spread_of
 from trivgeo.inversion.posterior import Posterior, PosteriorEnergy, check_action
 from trivgeo.sde import GeometricSchedule, trivialized_grad_and_value
 
@@ -160,7 +160,7 @@ def check_energy(
         raise DomainError("energy: expected finite energies of clean data, got none")
 
     began = time.perf_counter()
-    moved = law(data * samples, keyed(seed, 4)).to(like).reshape(data, samples, *group.element_shape)
+    moved = drawn(group, law, data * samples, keyed(seed, 4)).to(like).reshape(data, samples, *group.element_shape)
     gradient, there = probe.gradients(group.inverse(moved))
     seconds = (time.perf_counter() - began) / (data * samples)
     defined = (torch.isfinite(there) & torch.isfinite(gradient).all(-1))[kept]

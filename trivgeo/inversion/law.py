@@ -9,17 +9,36 @@ import torch
 from torch import Tensor
 
 from trivgeo._random import keyed
-from trivgeo.errors import DomainError
+from trivgeo.errors import DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde import GeometricSchedule
 
-__all__ = ["Law", "noise_between", "spread_of"]
+__all__ = ["Law", "drawn", "noise_between", "spread_of"]
 
 Law = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""
 
 _SAMPLES = 4096
 _FLOOR = 0.05
+
+
+def drawn(group: LieGroup, law: Law, count: int, generator: torch.Generator) -> Tensor:
+    """Elements ``[count, *element_shape]`` of a law that somebody wrote.
+
+    Raises:
+        ConfigurationError: the law draws no floating-point numbers.
+        ShapeError: it draws no elements of the group, or another number of them.
+        NonFiniteError: they hold NaN or infinity.
+    """
+    g = group.check_elements(law(count, generator), "law")
+    wanted = [count, *group.element_shape]
+    if list(g.shape) != wanted:
+        raise ShapeError(f"law: expected elements {wanted}, got {list(g.shape)}")
+    finite = torch.isfinite(g)
+    if not bool(finite.all()):
+        bad = int((~finite).sum())
+        raise NonFiniteError(f"law: expected elements that have a logarithm, got {bad} NaN or infinite entries")
+    return g
 
 
 def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
@@ -34,11 +53,10 @@ def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
         seed: of the elements drawn.
 
     Raises:
-        ShapeError: what the law draws are no elements.
+        ShapeError: what the law draws are no elements, or too few.
         DomainError: fewer than half of them have a logarithm, or all are the identity.
     """
-    g = law(_SAMPLES, keyed(seed, 3))
-    group.check_elements(g, "law")
+    g = drawn(group, law, _SAMPLES, keyed(seed, 3))
     v = group.with_scale(None).log(g.double().cpu())
     v = v[torch.isfinite(v).all(-1)]
     if len(v) < _SAMPLES // 2:

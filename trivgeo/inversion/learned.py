@@ -16,6 +16,7 @@ from trivgeo._random import keyed, normal, seed, uniform
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.law import drawn
 from trivgeo.inversion.posterior import check_action, check_batch, flat_rows, in_blocks, lift
 from trivgeo.sde.denoising import noise_with_target
 from trivgeo.sde.schedule import Schedule, check_time
@@ -157,7 +158,7 @@ class LearnedScore(nn.Module):
     def _carriers(self, level: Float[Tensor, " b"], generator: torch.Generator | None) -> Tensor:
         """What moves the clean data."""
         if callable(self.carried):  # a law that somebody wrote: with a generator on the CPU, in a dtype of its own
-            return self.carried(len(level), keyed(seed(level, generator))).to(level)
+            return drawn(self.group, self.carried, len(level), keyed(seed(level, generator))).to(level)
         each = self.levels[1] / math.sqrt(self.noise_steps)
         factors = self.group.exp(each * normal((self.noise_steps, len(level), self.group.dim), level, generator))
         return functools.reduce(self.group.compose, factors)

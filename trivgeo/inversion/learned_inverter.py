@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from trivgeo._random import integers, keyed
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
-from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.amortized import Denoise
 from trivgeo.inversion.backbones import NoiseNetwork, backbone_for, leaves_length
@@ -126,9 +126,11 @@ class LearnedInverter(Inverter):
             The inverter itself.
 
         Raises:
-            ConfigurationError: no backbone is known for the action, Lightning is missing, or a number is out of range.
-            ShapeError: the data do not fit the action, or the elements its group.
-            NonFiniteError: the data hold NaN or infinity.
+            ConfigurationError: no backbone is known for the action, Lightning is missing, a number is out of range, or
+                the folder is a file.
+            ShapeError: the data do not fit the action, the elements not its group, or other numbers of them are drawn
+                than asked for.
+            NonFiniteError: the data or the elements hold NaN or infinity.
             DomainError: too few of the elements have a logarithm.
             CheckpointError: the folder holds the state of another training.
         """
@@ -224,8 +226,11 @@ class LearnedInverter(Inverter):
 
     def _untrained(self, clean: Any, law: Law, batch_size: int) -> tuple[LearnedScore, Law]:
         """The score before training, and what draws the data of a step."""
-        some = clean(max(batch_size, 512), keyed(self.seed, 2)) if callable(clean) else clean
-        check_batch(self.action, some)
+        count = max(batch_size, 512)
+        some = clean(count, keyed(self.seed, 2)) if callable(clean) else clean
+        given = check_batch(self.action, some)
+        if callable(clean) and given != count:
+            raise ShapeError(f"clean: expected a function that draws the {count} data asked for, got {given}")
         scale = spread_of(self.action.group, law, self.seed)
         action = self.action.with_scale(_WIDER * scale)
         backbone = backbone_for(action, some) if self.backbone is None else self.backbone

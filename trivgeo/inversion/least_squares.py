@@ -12,7 +12,8 @@ from scipy.spatial import KDTree
 from torch import Tensor, nn
 
 from trivgeo._text import Described
-from trivgeo.checks import check_count, check_positive, check_tensor
+from trivgeo.actions import Referenced
+from trivgeo.checks import check_count, check_positive, check_tensor, check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.energy import CurvedEnergy
@@ -21,7 +22,16 @@ from trivgeo.inversion.posterior import GivenPosterior, where_rows
 from trivgeo.inversion.result import Population
 from trivgeo.sde.resampling import systematic_indices
 
-__all__ = ["GemanMcClure", "Laplace", "LeastSquares", "LevenbergMarquardt", "NearestPoints", "PairedPoints", "Trimmed"]
+__all__ = [
+    "GemanMcClure",
+    "Laplace",
+    "LeastSquares",
+    "LevenbergMarquardt",
+    "NearestPoints",
+    "PairedPoints",
+    "Trimmed",
+    "with_normals",
+]
 
 _TOGETHER = 2**22
 """Distances that are held at once in a search for neighbours."""
@@ -158,22 +168,25 @@ class PairedPoints(nn.Module):
     """Residuals of clouds ``[batch, m, n]``: from each point of a reference to the same point of the cloud.
 
     Args:
-        reference: ``[m, n]``, in the order of the clouds.
+        reference: ``[m, n]``, in the order of the clouds; ``None`` if each datum brings its own, see `WithReference`.
 
     Raises:
         ShapeError: the reference is no cloud; or (when called) the clouds are of other points.
+        ConfigurationError: (when called) data without a reference where none was given.
     """
 
-    def __init__(self, reference: Float[Tensor, "m n"]) -> None:
+    def __init__(self, reference: Float[Tensor, "m n"] | None = None) -> None:
         super().__init__()
-        self.reference: Tensor
-        self.register_buffer("reference", _check_reference(reference))
+        self.reference: Tensor | None
+        self.register_buffer("reference", None if reference is None else _check_reference(reference))
 
-    def forward(self, x: Float[Tensor, "batch m n"]) -> Float[Tensor, "batch m n"]:
+    def forward(self, x: Float[Tensor, "batch m n"] | Referenced) -> Float[Tensor, "batch m n"]:
         """The differences."""
-        if x.shape[-2:] != self.reference.shape:
-            raise ShapeError(f"x: expected clouds [batch, *{list(self.reference.shape)}], got {list(x.shape)}")
-        return x - self.reference
+        cloud, reference = _apart(x, self.reference)
+        if cloud.ndim != 3 or cloud.shape[-2:] != reference.shape[-2:]:
+            wanted = ", ".join(map(str, reference.shape[-2:]))
+            raise ShapeError(f"x: expected clouds [batch, {wanted}], as the reference, got {list(cloud.shape)}")
+        return cloud - reference
 
 
 class NearestPoints(nn.Module):
@@ -187,64 +200,109 @@ class NearestPoints(nn.Module):
     The reference may show more than the clouds do (partial views); for clouds that hold more than the reference, or
     outliers, take a loss that does not grow: `GemanMcClure`, or `Trimmed`.
 
+    ```python
+    action = WithReference(PointCloud(SE(3)))  # a batch of registrations, each with its own target
+    energy = LeastSquares(NearestPoints(tangent=0.3), GemanMcClure(0.1))
+    result = Inverter(action, energy, [LevenbergMarquardt(20)])(Referenced(scans, with_normals(targets)))
+    ```
+
     Args:
-        reference: ``[k, n]``, in any order.
+        reference: ``[k, n]``, in any order; ``None`` if each datum brings its own, see `WithReference`: ``[batch, k,
+            n]``, or `with_normals` if ``tangent`` is below one.
         tangent: tau, in [0, 1]; 0.3 is good for surfaces.
 
     Raises:
         ShapeError: the reference is no cloud; or (when called) the clouds have other coordinates.
-        ConfigurationError: tau is out of its range.
+        ConfigurationError: tau is out of its range; or (when called) data without a reference where none was given.
     """
 
-    def __init__(self, reference: Float[Tensor, "k n"], tangent: float = 1.0) -> None:
+    def __init__(self, reference: Float[Tensor, "k n"] | None = None, tangent: float = 1.0) -> None:
         super().__init__()
         if isinstance(tangent, bool) or not isinstance(tangent, int | float) or not 0.0 <= tangent <= 1.0:
             raise ConfigurationError(f"tangent: expected a number in [0, 1], got {tangent!r}")
         self.tangent = tangent
-        self.reference: Tensor
-        self.register_buffer("reference", _check_reference(reference))
-        self._tree = KDTree(self.reference.detach().double().cpu().numpy())
-        self.normals: Tensor
-        self.register_buffer("normals", self._normals() if tangent < 1.0 else torch.zeros_like(reference))
+        self.reference: Tensor | None
+        self.normals: Tensor | None
+        self._tree: KDTree | None = None
+        if reference is not None:
+            self._tree = KDTree(_check_reference(reference).detach().double().cpu().numpy())
+        self.register_buffer("reference", reference)
+        self.register_buffer("normals", None if reference is None or tangent == 1.0 else normals_of(reference))
 
-    def _normals(self) -> Tensor:
-        """The directions in which the reference varies least about each point."""
-        points = self.reference.detach().double().cpu()
-        number = min(_NEIGHBOURS, len(points))
-        about = points[torch.from_numpy(self._tree.query(points.numpy(), k=[*range(1, number + 1)])[1])]
-        about = about - about.mean(1, keepdim=True)
-        return torch.linalg.eigh(about.mT @ about)[1][..., 0].to(self.reference)
-
-    def forward(self, x: Float[Tensor, "batch m n"]) -> Float[Tensor, "batch m n"]:
+    def forward(self, x: Float[Tensor, "batch m n"] | Referenced) -> Float[Tensor, "batch m n"]:
         """The residuals; which point is nearest is held fixed in derivatives."""
-        if x.ndim != 3 or x.shape[-1] != self.reference.shape[-1]:
-            raise ShapeError(f"x: expected clouds [batch, m, {self.reference.shape[-1]}], got {list(x.shape)}")
-        index = _Nearest.apply(x, self.nearest)
-        d = x - self.reference[index]
-        if self.tangent == 1.0:
+        cloud, reference = _apart(x, self.reference)
+        normals = self.normals
+        if self.reference is None and self.tangent < 1.0:
+            if reference.shape[-1] % 2:
+                raise ShapeError(f"x: expected references with_normals, [batch, k, 2 n], got {list(reference.shape)}")
+            reference, normals = reference.chunk(2, -1)
+        if cloud.ndim != 3 or cloud.shape[-1] != reference.shape[-1]:
+            raise ShapeError(f"x: expected clouds [batch, m, {reference.shape[-1]}], got {list(cloud.shape)}")
+        index = _Nearest.apply(cloud, reference, self._nearest)
+        d = cloud - _points(reference, index)
+        if normals is None:
             return d
-        normal = self.normals[index]
+        normal = _points(normals, index)
         return self.tangent * d + (1.0 - self.tangent) * (d * normal).sum(-1, keepdim=True) * normal
 
     def nearest(self, x: Float[Tensor, "*batch n"]) -> Int[Tensor, "*batch"]:
-        """Which point of the reference is nearest to each point: by a tree on the CPU, by all distances elsewhere."""
+        """Which point of the reference is nearest to each point: by a tree on the CPU, by all distances elsewhere.
+
+        Raises:
+            ConfigurationError: each datum brings its own reference.
+        """
+        if self.reference is None:
+            raise ConfigurationError("reference: expected one to search in, got None")
         if x.shape[-1] != self.reference.shape[-1]:
             raise ShapeError(f"x: expected points [..., {self.reference.shape[-1]}], got {list(x.shape)}")
+        return self._nearest(x, self.reference)
+
+    def _nearest(self, x: Tensor, reference: Tensor) -> Tensor:
         x = x.detach().nan_to_num()
-        if x.device.type == "cpu":
+        if self._tree is not None and x.device.type == "cpu":
             return torch.from_numpy(self._tree.query(x.double().numpy())[1]).reshape(x.shape[:-1])
-        flat, half = x.reshape(-1, x.shape[-1]), 0.5 * self.reference.square().sum(-1)
+        middle = reference.mean(-2, keepdim=True)
+        flat, reference = (x.reshape(-1, x.shape[-1]) if reference.ndim == 2 else x) - middle, reference - middle
+        half = 0.5 * reference.square().sum(-1).unsqueeze(-2)
         # |x - y|^2 less |x|^2, halved
-        parts = flat.split(max(1, _TOGETHER // len(half)))
-        return torch.cat([(half - part @ self.reference.mT).argmin(-1) for part in parts]).reshape(x.shape[:-1])
+        parts = flat.split(max(1, _TOGETHER // half.numel()), -2)
+        return torch.cat([(half - part @ reference.mT).argmin(-1) for part in parts], -1).reshape(x.shape[:-1])
+
+
+def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k m"]:
+    """Clouds with the normals of the surfaces that they lie on, ``[*batch, k, 2 n]``, for `NearestPoints`.
+
+    Args:
+        points: of the surfaces; the normal at each is the direction in which its ten nearest ones vary least.
+
+    Raises:
+        ShapeError: they are no clouds.
+    """
+    if points.ndim < 2 or 0 in points.shape:
+        raise ShapeError(f"points: expected clouds [*batch, k, n], got {list(points.shape)}")
+    return torch.cat([points, normals_of(points)], -1)
+
+
+def normals_of(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k n"]:
+    """The directions in which clouds vary least about each point."""
+    clouds = points.detach().double().cpu().reshape(-1, *points.shape[-2:])
+    number = min(_NEIGHBOURS, clouds.shape[1])
+    # one tree for all: clouds lie in layers of one more coordinate, further apart than any is wide
+    layer = torch.arange(len(clouds)) * (2.0 * (clouds.amax((0, 1)) - clouds.amin((0, 1))).norm() + 1.0)
+    layered = torch.cat([clouds, layer.reshape(-1, 1, 1).expand(*clouds.shape[:2], 1)], -1).flatten(0, 1).numpy()
+    index = KDTree(layered).query(layered, k=[*range(1, number + 1)])[1]
+    about = clouds.flatten(0, 1)[torch.from_numpy(index)]
+    about = about - about.mean(1, keepdim=True)
+    return torch.linalg.eigh(about.mT @ about)[1][..., 0].reshape(points.shape).to(points)
 
 
 class _Nearest(torch.autograd.Function):
-    """`NearestPoints.nearest`, which sees plain tensors under every transform."""
+    """A search for neighbours, which sees plain tensors under every transform."""
 
     @staticmethod
-    def forward(x: Tensor, nearest: Callable[[Tensor], Tensor]) -> Tensor:
-        return nearest(x)
+    def forward(x: Tensor, reference: Tensor, nearest: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return nearest(x, reference)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -252,15 +310,41 @@ class _Nearest(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *of_index: Tensor) -> Any:
-        return None, None
+        return None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         return None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, nearest: Callable[[Tensor], Tensor]) -> Any:
-        return _Nearest.apply(x, nearest), in_dims[0]
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        x: Tensor,
+        reference: Tensor,
+        nearest: Callable[[Tensor, Tensor], Tensor],
+    ) -> Any:
+        first = lambda tensor, dim: tensor if dim is None else tensor.movedim(dim, 0)  # noqa: E731
+        return _Nearest.apply(first(x, in_dims[0]), first(reference, in_dims[1]), nearest), 0
+
+
+def _apart(x: Any, reference: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Clouds, and the reference for all of them or one for each."""
+    if reference is not None:
+        if isinstance(x, Referenced):
+            raise ConfigurationError(
+                "x: expected clouds alone, since the energy has a reference for all, got Referenced"
+            )
+        return x, reference
+    x = check_type("x", x, Referenced)
+    if x.reference.ndim != 3 or 0 in x.reference.shape:
+        raise ShapeError(f"x.reference: expected clouds [batch, k, n], got {list(x.reference.shape)}")
+    return x.x, x.reference
+
+
+def _points(points: Tensor, index: Tensor) -> Tensor:
+    """The points of these numbers, of the cloud for all or of one for each row."""
+    return points[index] if points.ndim == 2 else torch.take_along_dim(points, index.unsqueeze(-1), -2)
 
 
 class LevenbergMarquardt(Stage):

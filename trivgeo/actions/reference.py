@@ -1,0 +1,102 @@
+"""The action on data that each carry something that stays where it is: what they are to be compared with."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from trivgeo._text import described
+from trivgeo.checks import check_tensor, check_type
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import Action
+
+__all__ = ["Referenced", "WithReference"]
+
+
+class Referenced(NamedTuple):
+    """A datum and its reference.
+
+    Attributes:
+        x: the data, with batch dimensions ``[*batch]``.
+        reference: ``[*batch, ...]``, one for each datum.
+    """
+
+    x: Any
+    reference: Tensor
+
+    def __repr__(self) -> str:
+        return described(self)
+
+
+@final
+class WithReference(Action):
+    """An action on data each of which has a reference of its own, :math:`g.(x, r) = (g.x, r)`.
+
+    A batch of registrations, each with its own target, is one batch of data: energies and networks see the moved
+    datum beside the reference, which does not move.
+
+    Args:
+        action: the action on the data alone.
+
+    Raises:
+        ConfigurationError: it is no action, or already one with references.
+
+    Example:
+        >>> action = WithReference(PointCloud(Translation(2)))
+        >>> y = action(torch.tensor([1.0, 0.0]), Referenced(torch.zeros(3, 2), torch.ones(5, 2)))
+        >>> y.x[0], y.reference[0]
+        (tensor([1., 0.]), tensor([1., 1.]))
+    """
+
+    def __init__(self, action: Action) -> None:
+        self.action = check_type("action", action, Action)  # type: ignore[type-abstract]
+        if isinstance(action, WithReference):
+            raise ConfigurationError(f"action: expected one without references, got {action!r}")
+        self.group = action.group
+
+    def __repr__(self) -> str:
+        """The action on the data."""
+        return f"WithReference({self.action!r})"
+
+    def __call__(self, g: Tensor, x: Referenced) -> Referenced:
+        """The moved data, beside references that have not moved.
+
+        Raises:
+            ShapeError: an element or a datum has the wrong shape, or the batches do not broadcast.
+        """
+        self.check_data(x)
+        y = self.action(g, x.x)
+        inner = x.reference.shape[len(self.action.batch_shape(x.x)) :]
+        return Referenced(y, x.reference.expand(*self.action.batch_shape(y), *inner))
+
+    def is_valid(self, g: Tensor, x: Referenced) -> Bool[Tensor, "..."]:
+        """Where the action on the data is defined."""
+        return self.action.is_valid(g, x.x)
+
+    def log_abs_det_jacobian(self, g: Tensor, x: Referenced) -> Float[Tensor, "*out"]:
+        """That of the data alone."""
+        return self.action.log_abs_det_jacobian(g, x.x)
+
+    def batch_shape(self, x: Any) -> torch.Size:
+        """That of the data."""
+        return self.action.batch_shape(x.x)
+
+    def check_data(self, x: Any, name: str = "x") -> None:
+        """Raise a typed error unless ``x`` is a `Referenced` with one reference for each datum.
+
+        Raises:
+            ConfigurationError: another type.
+            ShapeError: data that do not fit the action, or references with another batch shape.
+        """
+        check_type(name, x, Referenced)
+        self.action.check_data(x.x, f"{name}.x")
+        batch = self.action.batch_shape(x.x)
+        reference = check_tensor(f"{name}.reference", x.reference)
+        if reference.shape[: len(batch)] != batch:
+            raise ShapeError(
+                f"{name}.reference: expected one for each datum, [{', '.join(map(str, batch))}, ...], got "
+                f"{list(reference.shape)}"
+            )
