@@ -50,6 +50,20 @@ def test_moments() -> None:
     assert float(noise.moments(torch.tensor(noise.time_of(3.0)))[0]) == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("steps", [2, 3])
+def test_abelian_quotient(steps: int) -> None:
+    """The logarithm of the scale of x -> e^a x + b moves as on a line, exactly in however few steps."""
+    number, t = 20_000, 4.0
+    group = affine_line()
+    noise = KineticNoise(group, FRICTION, steps)
+    sample = noise.sample(torch.full((number,), t, dtype=torch.float64), seeded(0))
+    variance, covariance, _ = (float(x) for x in noise.moments(torch.tensor(t)))
+    pairs = torch.stack([sample.elements[:, 0], sample.momentum[:, 0]], -1)
+    expected = torch.tensor([[variance, covariance], [covariance, 1.0]], dtype=torch.float64)
+    spread = (expected**2 + expected.diagonal().unsqueeze(-1) * expected.diagonal()).div(number).sqrt()
+    assert float(((torch.cov(pairs.mT) - expected) / spread).abs().max()) < 4.0
+
+
 STD = 0.5  # of normal data on the line
 
 

@@ -240,7 +240,6 @@ class GroupDiffusion(nn.Module):
         Raises:
             ConfigurationError: the model is not fitted.
         """
-        self.transport  # noqa: B018 - raises if the model is not fitted
         header = {
             "group": self.group.fingerprint(),
             "scale": self.group.scale.tolist(),
@@ -248,6 +247,7 @@ class GroupDiffusion(nn.Module):
             "seed": self.seed,
             "shape": list(self._shape),
             "settings": self.settings,
+            "version": self.transport.version,
         }
         write_file(self, path, {_ENTRY: header})
 
@@ -260,7 +260,8 @@ class GroupDiffusion(nn.Module):
             group: the group it is on, with its scale.
 
         Raises:
-            CheckpointError: the file is none of these, or its model is on another group, or its weights are not finite.
+            CheckpointError: the file is none of these, or its model is on another group, its weights are not finite, or
+                they come from a version in which this kind of network told something else.
         """
         file = read_file(path)
         header = file.entry(_ENTRY)
@@ -275,6 +276,11 @@ class GroupDiffusion(nn.Module):
             raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
         like = group.random(8, std=0.1, generator=torch.Generator().manual_seed(0))
         model.law = fit_terminal_law(group, like)  # of its shape
+        if (version := header.get("version", 1)) != model.transport.version:
+            raise CheckpointError(
+                f"{path}: expected version {model.transport.version} of what a network of kind {model.kind!r} tells, "
+                f"got {version}; fit the model again"
+            )
         return file.fill(model)
 
     def _adapt(self, data: Tensor) -> None:

@@ -65,8 +65,8 @@ class KineticNoise:
     .. math:: dg = d(L_g)_e[\xi]\,dt, \quad d\xi = -\gamma \xi\,dt + \sqrt{2 \gamma}\,dw, \quad \xi_0 \sim N(0, 1)
 
     The momentum stays standard normal. On abelian groups the displacement and the momentum are jointly normal, and are
-    drawn so. Elsewhere the element moves with the momenta at the middles of equal steps, whose joint law is exact:
-    :math:`w = x_1 \cdots x_m, x_k = \exp(h \xi_k)`, weak order 2.
+    drawn so. Elsewhere the element moves with the mean momenta of equal steps, whose joint law with the momentum at the
+    end is exact: :math:`w = x_1 \cdots x_m, x_k = \exp(h \bar\xi_k)`, weak order 2.
 
     The target. Moving :math:`x_k \to x_k \exp(c_k \mathrm{Ad}_{x_{k+1} \cdots x_m} \eta)` leaves w as it is, to first
     order, where :math:`\sum c_k = 0`, and changes no volume; with :math:`\xi \to \xi + \eta` integration by parts gives
@@ -131,36 +131,37 @@ class KineticNoise:
 
     def _simulated(self, t: Tensor, generator: torch.Generator | None) -> KineticSample:
         m, group = self.steps, self.group
-        h = t / m
-        keep = torch.exp(-self.friction * h).unsqueeze(-1)
-        last = keep.sqrt()
-        spread, spread_last = (1.0 - keep**2).sqrt(), (1.0 - keep).sqrt()
+        law = self._law(t.double() / m)
+        factor = torch.linalg.cholesky(law)
+        inverse = torch.linalg.solve_triangular(factor, torch.eye(m + 1).to(law), upper=False)
         z = normal((m + 1, *t.shape, group.dim), t, generator)
-        momenta = [z[0]]
-        for k in range(1, m):
-            momenta.append(keep * momenta[-1] + spread * z[k])
-        end = last * momenta[-1] + spread_last * z[m]
-        # gradients of the joint log-density of all momenta
-        slopes = [-z[0], *(-z[k] / spread for k in range(1, m))]
-        for k in range(m - 1):
-            slopes[k] = slopes[k] - keep * slopes[k + 1]
-        total_end = -z[m] / spread_last
-        slopes[-1] = slopes[-1] - last * total_end
-        # how the momenta follow that at the end, given their sum
-        order = torch.arange(m, dtype=torch.float64, device=t.device)
-        rate = torch.exp(-self.friction * h.double()).unsqueeze(-1)
-        with_end = rate ** (m - 0.5 - order)
-        among = rate.unsqueeze(-1) ** (order.unsqueeze(-1) - order).abs()
-        with_sum = among.sum(-1)
+        means = torch.einsum("...jk,k...n->j...n", factor.to(t.dtype), z)
+        # the gradient of their joint log-density
+        slopes = -torch.einsum("...kj,k...n->j...n", inverse.to(t.dtype), z)
+        # how they follow the momentum at the end, given their sum
+        with_end, with_sum = law[..., :m, m], law[..., :m, :m].sum(-1)
         a, b = with_sum.sum(-1, keepdim=True), with_end.sum(-1, keepdim=True)
         shares = ((a * with_end - b * with_sum) / (a - b * b)).to(t.dtype)
-        h = h.unsqueeze(-1)
-        x, scores = group.exp_with_score(h * torch.stack(momenta), torch.stack(slopes), h)
+        h = (t / m).unsqueeze(-1)
+        x, scores = group.exp_with_score(h * means[:m], slopes[:m], h)
         w, total = x[0], shares[..., :1] * scores[0]
         for k in range(1, m):
             w = group.compose(w, x[k])
             total = group.coadjoint(x[k], total) + shares[..., k : k + 1] * scores[k]
-        return KineticSample(w, end, total_end + total)
+        return KineticSample(w, means[m], slopes[m] + total)
+
+    def _law(self, h: Tensor) -> Tensor:
+        """The covariance of the mean momenta over m steps of length h and of the momentum at the end."""
+        m = self.steps
+        variance, covariance, _ = (x[..., None, None] for x in self.moments(h))
+        h = h[..., None, None]
+        order = torch.arange(m, dtype=torch.float64, device=h.device)
+        between = (order.unsqueeze(-1) - order).abs()
+        among = torch.exp(-self.friction * h * (between - 1.0).clamp(min=0.0)) * (covariance / h) ** 2
+        among = torch.where(between == 0, variance / h**2, among)
+        with_end = torch.exp(-self.friction * h * (m - 1.0 - order)) * covariance / h
+        one = torch.ones_like(h)
+        return torch.cat([torch.cat([among, with_end.mT], -1), torch.cat([with_end, one], -1)], -2)
 
 
 @dataclass(frozen=True, repr=False)

@@ -40,7 +40,8 @@ class NetworkLessons(NetworkTraining[GroupNetwork]):
     def lesson(self) -> str:
         """The group, and the transport with its levels of noise."""
         scale = [f"{x:.5g}" for x in self.transport.group.scale.flatten().tolist()]
-        return f"{scale} {described(self.transport)}"
+        version = "" if self.transport.version == 1 else f" version {self.transport.version}"
+        return f"{scale} {described(self.transport)}{version}"
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """See `NetworkTraining`; with the count of what was lost."""

@@ -64,10 +64,12 @@ class Transport(ABC):
     Attributes:
         group: see `TrivializedSDE`.
         sees_momentum: whether the network is given momenta.
+        version: of what the network is to tell; networks that learned another are of no use.
     """
 
     group: LieGroup
     sees_momentum: bool = False
+    version: int = 1
     first: float
 
     @abstractmethod
@@ -240,7 +242,14 @@ class MomentumTransport(Transport):
     .. math:: \nabla_\xi \log p_t(g, \xi) = -\xi - C\, \nabla \log \hat p_\sigma(\hat g).
 
     The network sees :math:`\hat g` and is to tell :math:`(\nabla_\xi \log p_t + \xi)\, \sigma / C`, the noise of
-    :math:`\hat g`; where the group is not abelian also the momentum, on which it then depends a little.
+    :math:`\hat g`; where the group is not abelian also the momentum, on which it then depends a little. For there
+
+    .. math:: g \exp(-C (\xi + \eta)) \approx \hat g \exp(-C J_r(-C \xi)\, \eta), \quad J_r(-C \xi) =
+        \mathrm{Ad}_{\exp(C \xi / 2)} \big(1 + \tfrac1{24} \mathrm{ad}_{C \xi}^2 + \dots\big)
+
+    carries a gradient at :math:`\hat g` to one in :math:`\xi`: the network answers in the frame of :math:`\hat g`, and
+    :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network would hardly
+    learn.
 
     Attributes:
         noise: the noise.
@@ -264,6 +273,11 @@ class MomentumTransport(Transport):
         """Where the group is not abelian."""
         return not self.group.algebra.is_abelian
 
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        """2 where the group is not abelian: 1 was in the frame of g, which there is another."""
+        return 1 if self.group.algebra.is_abelian else 2
+
     def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
         """At stratified logarithms of the time."""
         level = stratified(len(clean), clean, generator)
@@ -278,8 +292,10 @@ class MomentumTransport(Transport):
         ]
         w, momentum, target = (torch.cat(x) for x in zip(*samples, strict=True))
         covariance, width = self._coefficients(t)
-        g = self.group.retract(self.group.compose(clean, w), -covariance * momentum)
-        return Lesson(g, level, momentum if self.sees_momentum else None, (target + momentum) * width / covariance)
+        half = self.group.exp(-0.5 * covariance * momentum)
+        g = self._moved(self.group.compose(clean, w), half)
+        answer = self.group.coadjoint(half, (target + momentum) * width / covariance)
+        return Lesson(g, level, momentum if self.sees_momentum else None, answer)
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """At the last time."""
@@ -293,8 +309,9 @@ class MomentumTransport(Transport):
             times = g.new_full(self.group.batch_shape(g), t)
             covariance, width = self._coefficients(times)
             level = (times / self.first).log() / math.log(self.last / self.first)
-            seen = self.group.retract(g, -covariance * momentum)
-            return covariance / width * network(seen, level, momentum if self.sees_momentum else None) - momentum
+            half = self.group.exp(-0.5 * covariance * momentum)
+            answer = network(self._moved(g, half), level, momentum if self.sees_momentum else None)
+            return covariance / width * self.group.coadjoint(self.group.inverse(half), answer) - momentum
 
         return KineticDiffusion(self.group, self.noise.friction, score)
 
@@ -358,6 +375,10 @@ class MomentumTransport(Transport):
             moved = -shift @ group.algebra.trace_ad_like(shift)
             logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + moved)
         return torch.stack(logs).logsumexp(0) - math.log(self.draws)
+
+    def _moved(self, g: Tensor, half: Tensor) -> Tensor:
+        """To where the network sees it, by exp(-C xi / 2), twice."""
+        return self.group.compose(self.group.compose(g, half), half)
 
     def _parts(self, t: float) -> int:
         """Of the noise at a time; one call where they do not matter."""

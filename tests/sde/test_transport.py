@@ -1,0 +1,66 @@
+"""What the network of kinetic diffusion is to tell: in a frame in which the momentum hardly matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers import affine_line, assert_relative, seeded
+from trivgeo.errors import CheckpointError
+from trivgeo.groups import SO, LieGroup, Torus
+from trivgeo.sde import GroupDiffusion, KineticNoise, MomentumTransport
+from trivgeo.sde.terminal import HaarLaw
+from trivgeo.sde.transport import stratified
+
+T = 0.7
+
+
+def at_one_time(group: LieGroup) -> MomentumTransport:
+    """All levels are the same time."""
+    return MomentumTransport(KineticNoise(group, 1.3, 6), T, T * (1.0 + 1e-9))
+
+
+@pytest.mark.parametrize("group", [Torus(2), SO(3), affine_line()], ids=repr)
+def test_answers_make_the_score(group: LieGroup) -> None:
+    """The process makes of the answers of a lesson the targets of its noise, whose mean is the score."""
+    transport, clean = at_one_time(group), group.random(20, generator=seeded(2), dtype=torch.float64)
+    lesson = transport.lesson(clean, seeded(0))
+    generator = seeded(0)
+    noise = transport.noise.sample(T + 0.0 * stratified(20, clean, generator), generator)
+    score = transport.process(lambda *_: lesson.target).score
+    assert score is not None
+    found = score(group.compose(clean, noise.elements), noise.momentum, T)
+    assert_relative(found, noise.target, 1e-6)
+
+
+def test_frame() -> None:
+    """Of one clean element: nearer to the noise in units of its size, by half, than answers in the frame of g."""
+    group, transport = SO(4), at_one_time(SO(4))
+    lesson = transport.lesson(group.identity(4000, dtype=torch.float64), seeded(0))
+    variance, covariance, given = (float(x) for x in transport.noise.moments(torch.tensor(T)))
+    assert lesson.momentum is not None
+    noise = group.log(lesson.elements) / (variance * given) ** 0.5
+
+    def missed(part: float) -> float:
+        answer = group.coadjoint(group.exp(part * covariance * lesson.momentum), lesson.target)
+        slope = (answer * noise).sum() / noise.square().sum()
+        return float((answer - slope * noise).square().mean())
+
+    own = missed(0.0)
+    assert own < 0.6 * missed(0.5)
+    assert own < 0.6 * missed(-0.5)
+
+
+def test_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was learned in another frame is refused; on abelian groups nothing has changed."""
+    for group in (Torus(2), SO(3)):
+        model = GroupDiffusion(group, "momentum", width=8, depth=1)
+        model.settings, model.law = {"widest": 2.8}, HaarLaw(group)
+        with monkeypatch.context() as patch:
+            patch.setattr(MomentumTransport, "version", 1)
+            model.save(tmp_path / f"{group!r}.safetensors")
+    GroupDiffusion.load(tmp_path / "Torus(2).safetensors", Torus(2))
+    with pytest.raises(CheckpointError, match="expected version 2 of what a network of kind 'momentum' tells, got 1"):
+        GroupDiffusion.load(tmp_path / "SO(3).safetensors", SO(3))
