@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from trivgeo._text import Described, described
+from trivgeo.checks import check_tensor, check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
@@ -94,8 +95,9 @@ class EnergyTrace(Described):
         """Look at one state; of a `PhasePoint`, at its elements."""
         if index % self._every:
             return
+        elements = state if isinstance(state, Tensor) else next(iter(state), None)
         with torch.no_grad():
-            energy = self._energy(state if isinstance(state, Tensor) else state[0])
+            energy = check_tensor("energy", self._energy(check_type("state", elements, Tensor)))
         self.steps.append(index)
         self.means.append(float(energy[torch.isfinite(energy)].mean()))
 

@@ -132,7 +132,8 @@ class KineticNoise:
     def _simulated(self, t: Tensor, generator: torch.Generator | None) -> KineticSample:
         m, group = self.steps, self.group
         law = self._law(t.double() / m)
-        factor = torch.linalg.cholesky(law)
+        factor, unknown = torch.linalg.cholesky_ex(law)
+        factor = factor.masked_fill(unknown[..., None, None] != 0, math.nan)  # of times that are not positive
         inverse = torch.linalg.solve_triangular(factor, torch.eye(m + 1).to(law), upper=False)
         z = normal((m + 1, *t.shape, group.dim), t, generator)
         means = torch.einsum("...jk,k...n->j...n", factor.to(t.dtype), z)

@@ -13,6 +13,7 @@ from torch import Tensor
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal, uniform
 from trivgeo._text import described
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.diagnostics import effective_sample_size
@@ -200,7 +201,7 @@ def systematic_indices(
     log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, number: int | None = None
 ) -> Int[Tensor, "*batch m"]:
     """Ancestors by systematic resampling: chain i has floor or ceil of m times its weight; default m = K."""
-    number = log_weights.shape[-1] if number is None else number
+    number = log_weights.shape[-1] if number is None else check_count("number", number)
     cumulative = torch.softmax(log_weights.double(), -1).cumsum(-1)
     cumulative = cumulative / cumulative[..., -1:]
     shift = uniform((*log_weights.shape[:-1], 1), cumulative, generator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,9 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
     named = {str(key): exact(value, f"parameters[{key}]") for key, value in parameters.items()}
     result = []
     for index, field in enumerate(fields):
-        components = list(field) if not hasattr(field, "components") else field.components
+        components = getattr(field, "components", field)
+        if not isinstance(components, Iterable):
+            raise ConfigurationError(f"fields[{index}]: expected one component for each variable, got {field!r}")
         entries = [read(entry, f"fields[{index}]") for entry in components]
         if len(entries) != len(variables):
             raise ConfigurationError(
