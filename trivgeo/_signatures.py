@@ -246,7 +246,12 @@ def _fits(hint: Any) -> Fits | None:
     if not isinstance(kind, type) or typing.is_typeddict(kind):
         return None
     if kind is collections.abc.Iterable:
-        return lambda value: isinstance(value, kind) and not isinstance(value, Tensor)
+        part = _fits(inner[0]) if inner else None  # of what can be read twice
+        return lambda value: (
+            isinstance(value, kind)
+            and not isinstance(value, Tensor)
+            and (part is None or not _is_sequence(value) or all(map(part, value)))
+        )
     return lambda value: isinstance(value, kind)
 
 

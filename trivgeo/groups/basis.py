@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo._text import Described
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 
 __all__ = ["Basis", "Scale"]
@@ -31,7 +32,7 @@ class Basis(Described):
     """
 
     def __init__(self, scale: Scale, dim: int) -> None:
-        values = _checked(scale, dim)
+        values = _checked(scale, check_count("dim", dim, 0))
         self.scale: Tensor = values
         """As given, ``[n]`` or ``[n, n]``; float64 on the CPU."""
         self._diagonal = values.ndim == 1

@@ -10,6 +10,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.inverter import Inverter
@@ -100,4 +101,4 @@ class TestTimeEquivariant(nn.Module):
     def _predict(self, x: Any, g: Tensor) -> Tensor:
         action = self.inverter.action
         y = self.network(action(action.group.inverse(g), x))
-        return y if self.output_action is None else self.output_action(g, y)
+        return check_type("output", y if self.output_action is None else self.output_action(g, y), Tensor)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trivgeo._text import Described
 from trivgeo.actions import Referenced
 from trivgeo.checks import check_count, check_positive, check_tensor, check_type
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.energy import CurvedEnergy
 from trivgeo.inversion.inverter import Stage
@@ -278,9 +278,12 @@ def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k
 
     Raises:
         ShapeError: they are no clouds.
+        NonFiniteError: they hold NaN or infinity.
     """
     if points.ndim < 2 or 0 in points.shape:
         raise ShapeError(f"points: expected clouds [*batch, k, n], got {list(points.shape)}")
+    if not bool(torch.isfinite(points).all()):
+        raise NonFiniteError("points: expected finite coordinates, got NaN or infinity")
     return torch.cat([points, normals_of(points)], -1)
 
 
