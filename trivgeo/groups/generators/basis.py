@@ -112,7 +112,7 @@ def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fr
 
 
 def _looks_rounded(table: Sequence[Sequence[Fraction]]) -> bool:
-    return max(x.denominator for row in table for x in row) > _ROUNDED
+    return any(x.denominator > _ROUNDED for row in table for x in row)
 
 
 def _terms(expression: Any, variables: Sequence[Any], expanded: bool) -> list[tuple[Any, Any]]:
