@@ -293,10 +293,13 @@ def errors_in_basis(name: str, seed: int | None) -> dict[str, float]:
     g, h, k = (group.exp(each @ unmix) for each in plain)
     start = rand(2, len(variables), seed=seed or 0, low=0.3, high=1.0)
     action, compose = group.action(), group.compose
-    image, product = action(g, start), compose(g, h)
+    image, product, between = action(g, start), compose(g, h), action(h, start)
     case = Case(name, fields, variables)
     truth = torch.stack([torch.stack([flow(case, each, point) for point in start]) for each in plain[0]])
-    once, twice = action(product, start), action(g, action(h, start))
+    once, twice, beside = action(product, start), action(g, between), action(g, between * (1.0 + 2.0**-50))
+    # where the last digits of a point between, far out, decide on its image, they are not those of the product
+    steady = (beside - twice).abs().amax(-1) <= 1e-10 * twice.abs().amax(-1)
+    stiff = torch.isfinite(beside - twice).all(-1) & ~steady
     sane, sheets = torch.isfinite(truth).all(-1), group._motion.sheets
     if sheets is not None and group._motion.chart is None:
         sane = sane & sheets.holds(start, truth)  # others could have another name
@@ -307,8 +310,9 @@ def errors_in_basis(name: str, seed: int | None) -> dict[str, float]:
         "adjoint": error(group.Ad(product), group.Ad(g) @ group.Ad(h)),
         "adjoint of exp": error(group.Ad(g), torch.linalg.matrix_exp(group.algebra.ad(plain[0] @ unmix))),
         "flow": error(image, truth, defined=True),
-        "product of images": error(once, twice, defined=True),
+        "product of images": error(once[steady], twice[steady], defined=True),
         "lost": float((sane & ~torch.isfinite(image).all(-1)).double().sum() / sane.double().sum().clamp(min=1.0)),
+        "stiff": float(stiff.double().mean()),
     }
 
 
@@ -335,5 +339,5 @@ def test_random_bases(name: str) -> None:
         return
     for seed in (None, *range(10)):
         missed = errors_in_basis(name, seed)
-        assert missed.pop("lost") <= 0.25
+        assert max(missed.pop("lost"), missed.pop("stiff")) <= 0.25
         assert max(missed.values()) < 1e-10, (seed, missed)
