@@ -196,6 +196,8 @@ class _Writer:
             ]
             entries = [self.new(aten.unsqueeze.default, e, -1) for e in entries]
             flat = self.new(aten.cat.default, entries, -1) if len(entries) > 1 else entries[0]
+            # its own size: that of another batch is equal, but may have another name
+            size = [self.new(aten.sym_size.int, flat, 0) for _ in size]
             result = self.new(aten.view.default, flat, [*size, *others])
             if batch:
                 order = [*range(1, batch + 1), 0, *range(batch + 1, value.ndim)]
