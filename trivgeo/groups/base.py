@@ -347,9 +347,10 @@ class LieGroup(ABC):
         v, gradient = promoted(v=self.check_vectors(v), gradient=self.check_vectors(gradient, "gradient"))
         _check_broadcast(v.shape[:-1], gradient.shape[:-1])
         v, gradient = torch.broadcast_tensors(v, gradient)
-        if not isinstance(weight, Tensor | float | int):
-            raise ConfigurationError(f"weight: expected a number or a tensor, got {weight!r}")
-        weight = torch.as_tensor(weight, dtype=v.dtype, device=v.device)
+        try:
+            weight = torch.as_tensor(weight, dtype=v.dtype, device=v.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigurationError(f"weight: expected a number or a tensor, got {weight!r}") from error
         if weight.ndim and weight.shape[-1] != 1:
             raise ShapeError(f"weight: expected a number or one for each vector, [*batch, 1], got {list(weight.shape)}")
         element, score = self._exp_with_score(

@@ -225,7 +225,8 @@ class NearestPoints(nn.Module):
         self.normals: Tensor | None
         self._tree: KDTree | None = None
         if reference is not None:
-            self._tree = KDTree(_check_reference(reference).detach().double().cpu().numpy())
+            reference = _check_reference(reference)
+            self._tree = KDTree(reference.detach().double().cpu().numpy())
         self.register_buffer("reference", reference)
         self.register_buffer("normals", None if reference is None or tangent == 1.0 else normals_of(reference))
 
