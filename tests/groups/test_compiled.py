@@ -17,7 +17,7 @@ from torch._inductor.decomposition import select_decomp_table
 from tests.groups.cases import CASES, GroupCase
 from tests.helpers import assert_relative, seeded
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import SE, SL, SO, Affine, HeatSymmetry, LieGroup, Projective, compilation, compiled
+from trivgeo.groups import SE, SL, SO, Affine, GLPlus, HeatSymmetry, LieGroup, Projective, compilation, compiled
 from trivgeo.groups._entries import WriteOut, aten
 
 SMALL = 3  # elements of a batch of tests
@@ -100,6 +100,17 @@ def test_a_whole_operation_is_elementwise() -> None:
     entries = {aten.select.int, aten.mul.Tensor, aten.add.Tensor}
     assert {node.target for node in called if node.meta["val"].ndim == 1} == entries
     assert sum(node.target is aten.cat.default for node in called) == 1
+
+
+def test_a_group_of_another_size_is_written_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both multiply by one method: what it was traced with first is no size that may vary."""
+    graphs: list[torch.fx.Graph] = []
+    monkeypatch.setattr(compilation, "_torch_compile", lambda f: written_out(f, graphs))
+    for group in (SL(2), SO(3), GLPlus(4)):
+        g, h = group.random(2, SMALL, generator=seeded(0), dtype=torch.float64)
+        assert_relative(compiled(group, threshold=2).compose(g, h), group.compose(g, h), 1e-14)
+    assert len(graphs) == 3
+    assert not {node.target for graph in graphs for node in graph.nodes} & {aten.bmm.default}
 
 
 def test_indices_have_derivatives() -> None:

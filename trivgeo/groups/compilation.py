@@ -210,6 +210,8 @@ def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:
     views = [x.view(x.shape) for x in flat]  # the mark stays on a tensor
     for x in views:
         torch._dynamo.mark_dynamic(x, 0)
+        # else what another group compiled by the same method, of another size, would make these vary, too
+        torch._dynamo.mark_static(x, [*range(1, x.ndim)])
     return views
 
 
