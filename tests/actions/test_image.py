@@ -348,5 +348,13 @@ def test_elements_and_images_of_two_dtypes(make: type[LieGroup]) -> None:
     warped = ImageWarp(group)(g, image.float())
     assert_relative(warped, ImageWarp(group)(g, image), 1e-6)
     assert_relative(ImageWarp(group)(g.float(), image), ImageWarp(group)(g, image), 1e-4)
-    assert ImageWarp(group)(g.tolist(), image).shape == image.shape
-    assert ImageWarp(group, fill=torch.ones(1).numpy()[0])(g, image).shape == image.shape
+
+
+@pytest.mark.parametrize("make", [Affine, Projective], ids=lambda make: make.__name__)
+def test_wrong_types_that_hold_numbers_are_taken(make: type[LieGroup]) -> None:
+    group = make(2)
+    g, image = random_elements(group, 3, std=0.1), rand(3, 1, 5, 6)
+    assert torch.equal(ImageWarp(group)(g.tolist(), image), ImageWarp(group)(g.float(), image))
+    one = torch.ones(1)
+    filled = ImageWarp(group, fill=one.numpy()[0])(g, image)
+    assert torch.equal(filled, ImageWarp(group, fill=1.0)(g, image))

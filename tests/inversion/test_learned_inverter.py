@@ -226,8 +226,7 @@ class TestBackbones:
         inverter = LearnedInverter(OperatorAction(group.action())).fit(x, heat, steps=3, batch_size=8)
         assert inverter(x).elements.shape == (3, 1, *group.element_shape)
 
-    def test_unknown(self) -> None:
-
+    def test_unknown_actions_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="backbone"):
             backbone_for(object(), torch.zeros(1))  # type: ignore[arg-type]
 

@@ -106,7 +106,7 @@ def _(action: FieldAction, x: Field) -> NoiseNetwork:
 def _unit_field(shape: Sequence[int]) -> Field:
     """Two of zeros on the unit box at times 0, 1, ..."""
     values = torch.zeros(2, *shape)
-    return Field.on_box(values, [(0.0, 1.0)] * (len(shape) - 2), list(range(shape[1])))
+    return Field.on_box(values, [(0.0, 1.0)] * (len(shape) - 2), [float(k) for k in range(shape[1])])
 
 
 def _features(y: Field) -> Float[Tensor, "b f"]:
