@@ -230,8 +230,10 @@ class LieGroup(ABC):
     @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         """The product ``g h``; batches broadcast."""
-        g, h = promoted(g=self.check_elements(g), h=self.check_elements(h, "h"))
-        _check_broadcast(self.batch_shape(g), self.batch_shape(h))
+        g, h = self.check_elements(g), self.check_elements(h, "h")
+        if g.shape != h.shape or g.dtype != h.dtype or g.device != h.device:
+            g, h = promoted(g=g, h=h)
+            _check_broadcast(self.batch_shape(g), self.batch_shape(h))
         return self._on_elements(self._compose, g, h)
 
     @final

@@ -20,6 +20,7 @@ from trivgeo.groups._matrices import (
     kernel,
     matvec,
     phi1_ad,
+    product,
     transform_points,
 )
 from trivgeo.groups.action import PointAction
@@ -133,7 +134,7 @@ class InhomogeneousGroup(LieGroup):
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         a, b = self._split(g)
-        whole = a @ h
+        whole = product(a, h)
         whole.select(-1, self.size).add_(b)  # in place: on small batches two thirds of the time of putting it together
         return whole
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import kernel, transform_points
+from trivgeo.groups._matrices import kernel, product, transform_points
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -85,7 +85,7 @@ class MatrixGroup(LieGroup):
         return (v @ self._units.like(v)).unflatten(-1, self._element_shape)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        return g @ h
+        return product(g, h)
 
     def _inverse(self, g: Tensor) -> Tensor:
         return self._kernel.inverse(g)
