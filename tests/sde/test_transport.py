@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError
-from trivgeo.groups import SO, LieGroup, Torus
+from trivgeo.groups import SO, SU, LieGroup, Torus
 from trivgeo.sde import GroupDiffusion, KineticNoise, MomentumTransport
 from trivgeo.sde.terminal import HaarLaw
 from trivgeo.sde.transport import stratified
@@ -51,6 +52,26 @@ def test_frame() -> None:
     own = missed(0.0)
     assert own < 0.6 * missed(0.5)
     assert own < 0.6 * missed(-0.5)
+
+
+@pytest.mark.parametrize("group", [SO(3), SO(4), SU(3)], ids=repr)
+def test_lessons_by_the_noise_of_their_answers(group: LieGroup) -> None:
+    """Of one clean element, weights are one over the variance of answers, about; where that is more, so are lessons."""
+    number = 8000
+    transport = MomentumTransport(KineticNoise(group, 4.0 / 2.0, 8), 0.03, 3.5)
+    lesson = transport.lesson(group.identity(number, dtype=torch.float64), seeded(0))
+    edges = torch.tensor([0.0, 0.5, 0.7, 0.85, 0.95])
+    density = []
+    for low, high in itertools.pairwise(edges):
+        rows = (lesson.level >= low) & (lesson.level < high)
+        noise = float((lesson.target[rows].square().mean(-1) * lesson.weight[rows]).mean())
+        assert 0.7 < noise < 1.2, (low, noise)
+        density.append((float(rows.sum()) / number / float(high - low), float((1.0 / lesson.weight[rows]).mean())))
+    for (a, v), (b, w) in itertools.pairwise(density):
+        assert b / a == pytest.approx((w / v) ** 0.75, rel=0.1)
+    abelian = MomentumTransport(KineticNoise(Torus(2)), 0.03, 3.5).lesson(torch.zeros(8, 2), seeded(0))
+    assert torch.equal(abelian.weight, torch.ones(8))
+    assert_relative(abelian.level.diff(), torch.full((7,), 1.0 / 8.0), 1e-5)
 
 
 def test_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,8 @@ __all__ = ["GroupDiffusion"]
 _ENTRY = "trivgeo.GroupDiffusion"  # of the header of its files
 KINDS = ("diffusion", "momentum", "flow")
 _NARROWEST = 0.0025  # the noise that stands for none, in units of the widest
-_MIXED = 8.0  # logarithm of what is left of the slowest mode of a compact group
+# logarithm of what is left of the slowest mode of a compact group; less where brackets make kinetic noise costly
+_MIXED, _MIXED_KINETIC = 8.0, 6.0
 _STEPS = 100
 _TOLERANCE = 1e-4
 _ROWS = 4096  # for which laws are fitted
@@ -295,7 +296,8 @@ class GroupDiffusion(nn.Module):
             target = self.transport.lesson(rows, generator).target
             self.settings = {"speed": float(target[torch.isfinite(target).all(-1)].square().mean().sqrt())}
         else:
-            self.settings = {"widest": _widest(self.group, rows)}
+            curved = self.kind == "momentum" and not self.group.algebra.is_abelian
+            self.settings = {"widest": _widest(self.group, rows, _MIXED_KINETIC if curved else _MIXED)}
             noised = self.transport.noised(rows, generator)
             self.law = fit_terminal_law(self.group, noised[torch.isfinite(noised.flatten(1)).all(-1)])
         seen = self.transport.lesson(rows, generator).elements
@@ -323,7 +325,7 @@ class GroupDiffusion(nn.Module):
         return float(periods[periods > 0].log().sum())
 
 
-def _widest(group: LieGroup, data: Tensor) -> float:
+def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:
     r"""The standard deviation of noise that leaves nothing of the data to be seen.
 
     On a compact group the slowest mode :math:`\chi` has :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, which is read off
@@ -346,4 +348,4 @@ def _widest(group: LieGroup, data: Tensor) -> float:
     bend = (entries(h) + entries(-h) - 2.0 * at).sum(0) / 1e-6
     there = at.abs() > 0.5
     slowest = float((-0.5 * bend / at)[there].min())
-    return math.sqrt(2.0 * _MIXED / (2.0 * slowest))
+    return math.sqrt(mixed / slowest)

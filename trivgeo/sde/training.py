@@ -54,7 +54,7 @@ class NetworkLessons(NetworkTraining[GroupNetwork]):
         self.lost = torch.tensor(checkpoint.get("lost", 0))
 
     def training_step(self, clean: Tensor, index: int) -> Tensor:
-        """The mean square of what the network misses of the lessons of some data."""
+        """The weighted mean square of what the network misses of the lessons of some data."""
         loss, found = self._missed(clean, self.step_generator())
         self.lost = self.lost + (~found).sum()
         return loss
@@ -69,10 +69,11 @@ class NetworkLessons(NetworkTraining[GroupNetwork]):
         super().on_train_batch_end(outputs, batch, batch_idx)
 
     def _missed(self, clean: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        elements, level, momentum, target = self.transport.lesson(clean, generator)
+        elements, level, momentum, target, weight = self.transport.lesson(clean, generator)
         found = torch.isfinite(target).all(-1) & torch.isfinite(elements.flatten(1)).all(-1)
         shape = found.reshape(-1, *[1] * (elements.ndim - 1))
         identity = self.transport.group.identity(dtype=elements.dtype, device=elements.device)
         answer = self.network(torch.where(shape, elements, identity), level, momentum)
         missed = answer - torch.where(found.unsqueeze(-1), target, 0.0)
-        return (missed.square().mean(-1) * found).sum() / found.sum().clamp(min=1), found
+        weight = weight * found
+        return (missed.square().mean(-1) * weight).sum() / weight.sum().clamp(min=1e-6), found

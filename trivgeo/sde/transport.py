@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -37,6 +38,7 @@ Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _FEWEST, _MOST = 3, 32  # factors of one noise sample, where it is simulated
 _GRADES = 8  # of levels, each with its number of these
+_GRID = 256  # of a table of levels
 
 
 class Lesson(NamedTuple):
@@ -47,12 +49,14 @@ class Lesson(NamedTuple):
         level: in [0, 1], from data to noise, ``[b]``.
         momentum: ``[b, dim]``, or none.
         target: of size one, about, ``[b, dim]``; rows that are not finite do not count.
+        weight: of the rows in the mean of the square, ``[b]``.
     """
 
     elements: Tensor
     level: Float[Tensor, " b"]
     momentum: Float[Tensor, "b n"] | None
     target: Float[Tensor, "b n"]
+    weight: Float[Tensor, " b"]
 
     def __repr__(self) -> str:
         return described(self)
@@ -143,7 +147,8 @@ class DiffusionTransport(Transport):
             for rows, steps in graded(len(clean), parts)
         ]
         elements, targets, _ = (torch.cat(x) for x in zip(*noise, strict=True))
-        return Lesson(self.group.compose(clean, elements), t, None, -variance.sqrt().unsqueeze(-1) * targets)
+        answers = -variance.sqrt().unsqueeze(-1) * targets
+        return Lesson(self.group.compose(clean, elements), t, None, answers, torch.ones_like(t))
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """At t = 1."""
@@ -208,7 +213,7 @@ class FlowTransport(Transport):
         u = self.group.log(self.group.compose(self.group.inverse(clean), self.law.sample(len(clean), generator)))
         found = torch.isfinite(u).all(-1, keepdim=True)
         g = self.group.retract(clean, t.unsqueeze(-1) * torch.where(found, u, 0.0))
-        return Lesson(g, t, None, u / self.speed)
+        return Lesson(g, t, None, u / self.speed, torch.ones_like(t))
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """A draw of the terminal law."""
@@ -251,6 +256,9 @@ class MomentumTransport(Transport):
     :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network would hardly
     learn.
 
+    Of an answer in a lesson brackets make the variance about :math:`v = 1 + \kappa \sigma^2 / 4, \kappa = \sum_{ij}
+    |[e_i, e_j]|^2 / n`, in place of 1. Lessons count by 1 / v, and there are more of the levels at which v is large.
+
     Attributes:
         noise: the noise.
         first: the time that stands for the data.
@@ -279,12 +287,12 @@ class MomentumTransport(Transport):
         return 1 if self.group.algebra.is_abelian else 2
 
     def lesson(self, clean: Tensor, generator: torch.Generator | None) -> Lesson:
-        """At stratified logarithms of the time."""
-        level = stratified(len(clean), clean, generator)
-        t = self.first * torch.exp(level * math.log(self.last / self.first))
+        """At stratified logarithms of the time, more of those whose answers are noisy."""
+        level = self._levels(stratified(len(clean), clean, generator))
+        t = self._time(level)
 
-        def parts(level: float) -> int:
-            return self._parts(self.first * math.exp(level * math.log(self.last / self.first)))
+        def parts(share: float) -> int:
+            return self._parts(float(self._time(self._levels(torch.tensor(share)))))
 
         samples = [
             dataclasses.replace(self.noise, steps=steps).sample(t[rows], generator)
@@ -295,7 +303,7 @@ class MomentumTransport(Transport):
         half = self.group.exp(-0.5 * covariance * momentum)
         g = self._moved(self.group.compose(clean, w), half)
         answer = self.group.coadjoint(half, (target + momentum) * width / covariance)
-        return Lesson(g, level, momentum if self.sees_momentum else None, answer)
+        return Lesson(g, level, momentum if self.sees_momentum else None, answer, 1.0 / self._answer_variance(level))
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """At the last time."""
@@ -375,6 +383,35 @@ class MomentumTransport(Transport):
             moved = -shift @ group.algebra.trace_ad_like(shift)
             logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + moved)
         return torch.stack(logs).logsumexp(0) - math.log(self.draws)
+
+    def _time(self, level: Tensor) -> Tensor:
+        """From the first to the last in equal ratios."""
+        return self.first * torch.exp(level * math.log(self.last / self.first))
+
+    @functools.cached_property
+    def _curvature(self) -> float:
+        """kappa, see `MomentumTransport`."""
+        return float(self.group.algebra.structure_constants.square().sum()) / self.group.dim
+
+    def _answer_variance(self, level: Tensor) -> Tensor:
+        """v, see `MomentumTransport`."""
+        return 1.0 + 0.25 * self._curvature * self._coefficients(self._time(level))[1].squeeze(-1).square()
+
+    @functools.cached_property
+    def _shares(self) -> Tensor:
+        """Of the lessons, below each level of a grid; their density goes with v^(3/4)."""
+        grid = torch.linspace(0.0, 1.0, _GRID + 1, dtype=torch.float64)
+        below = torch.cumulative_trapezoid(self._answer_variance(grid) ** 0.75, grid)
+        return torch.cat([torch.zeros_like(below[:1]), below / below[-1]])
+
+    def _levels(self, share: Tensor) -> Tensor:
+        """Levels below which there is that share of the lessons."""
+        if self._curvature == 0.0:
+            return share
+        shares = self._shares.to(share)
+        right = torch.searchsorted(shares, share).clamp(1, _GRID)
+        low, high = shares[right - 1], shares[right]
+        return (right - 1 + (share - low) / (high - low)) / _GRID
 
     def _moved(self, g: Tensor, half: Tensor) -> Tensor:
         """To where the network sees it, by exp(-C xi / 2), twice."""
