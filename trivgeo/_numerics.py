@@ -18,6 +18,7 @@ from torch import Tensor
 
 __all__ = [
     "Constant",
+    "abs_det",
     "dense_exp",
     "in_single",
     "jvp",
@@ -95,13 +96,13 @@ def log_ratio(half_trace: Tensor, p: Tensor) -> Tensor:
     Returns:
         f, NaN where A has no real logarithm (trace at most -2).
     """
-    no_log = (p >= 0) & (half_trace < 0)
-    small = (p.abs() < _LOG_RADIUS) & (half_trace > 0)
+    # comparisons alone: compiled, what joins truth values takes most of the time, as does asinh for arcosh
+    small = torch.where(half_trace > 0, p.abs(), 1.0) < _LOG_RADIUS
+    no_log = torch.where(p >= 0, half_trace, 1.0) < 0
     near = polynomial(torch.where(small, p, 0.0), _LOG_SERIES)
-    hyperbolic = (p > 0) & ~small & ~no_log
-    elliptic = (p < 0) & ~small
-    r = torch.sqrt(torch.where(hyperbolic | elliptic, p.abs(), 1.0))
-    far = torch.where(hyperbolic, torch.asinh(r), torch.atan2(r, torch.where(elliptic, half_trace, 0.0))) / r
+    r = torch.sqrt(torch.where(small, 1.0, p.abs().clamp(min=torch.finfo(p.dtype).tiny)))
+    arcosh, arccos = torch.log1p(half_trace.abs() - 1.0 + r), torch.atan2(r, half_trace)
+    far = torch.where(p > 0, arcosh, arccos) / r
     return torch.where(no_log, math.nan, torch.where(small, near, far))
 
 
@@ -125,10 +126,17 @@ def log_abs_det(matrix: Tensor) -> Tensor:
     ``torch.linalg.det`` and ``slogdet`` return wrong values under ``vmap(jacfwd)`` with an outer batch (torch
     2.13); closed forms up to n = 3 and the diagonal of ``lu_factor_ex`` beyond do not.
     """
-    n = matrix.shape[-1]
-    if n > 3:
+    if matrix.shape[-1] > 3:
         lu, _, _ = torch.linalg.lu_factor_ex(matrix)
         return lu.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
+    return abs_det(matrix).log()
+
+
+def abs_det(matrix: Tensor) -> Tensor:
+    """``|det matrix|``, see `log_abs_det`."""
+    n = matrix.shape[-1]
+    if n > 3:
+        return log_abs_det(matrix).exp()
     m = [row.unbind(-1) for row in matrix.unbind(-2)]
     if n == 1:
         det = m[0][0]
@@ -140,7 +148,7 @@ def log_abs_det(matrix: Tensor) -> Tensor:
             - m[0][1] * (m[1][0] * m[2][2] - m[1][2] * m[2][0])
             + m[0][2] * (m[1][0] * m[2][1] - m[1][1] * m[2][0])
         )
-    return det.abs().log()
+    return det.abs()
 
 
 _forward_mode = threading.RLock()

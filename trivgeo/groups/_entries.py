@@ -260,13 +260,28 @@ def _pointwise(w: _Writer, node: Node) -> Entries | None:
 
 
 def _where(w: _Writer, node: Node) -> Entries | None:
-    """By a known mask bookkeeping, too."""
-    if node.args[0] not in w.known or len({x.meta["val"].dtype for x in node.args[1:]}) > 1:
+    """By a known mask bookkeeping, too; by one joined of others a choice by each of these."""
+    if len({x.meta["val"].dtype for x in node.args[1:]}) > 1:
         return _pointwise(w, node)
-    mask, first, second = (
-        np.broadcast_to(x, _shape(node)) for x in (w.known[node.args[0]], *map(w.get, node.args[1:]))
-    )
-    return np.where(mask, first, second)
+    first, second = (np.broadcast_to(w.get(x), _shape(node)) for x in node.args[1:])
+    if node.args[0] in w.known:
+        return np.where(np.broadcast_to(w.known[node.args[0]], _shape(node)), first, second)
+    mask = np.broadcast_to(w.get(node.args[0]), _shape(node))
+    result = np.empty(_shape(node), dtype=object)
+    for index in np.ndindex(*result.shape):
+        result[index] = _chosen(w, mask[index], first[index], second[index])
+    return result
+
+
+def _chosen(w: _Writer, mask: Node, x: Node, y: Node) -> Node:
+    """x where the mask is true, else y: what joins masks takes the processor longer than choices do."""
+    if mask.target in (aten.bitwise_not.default, aten.logical_not.default):
+        return _chosen(w, mask.args[0], y, x)
+    if mask.target in (aten.bitwise_and.Tensor, aten.logical_and.default):
+        return _chosen(w, mask.args[0], _chosen(w, mask.args[1], x, y), y)
+    if mask.target in (aten.bitwise_or.Tensor, aten.logical_or.default):
+        return _chosen(w, mask.args[0], x, _chosen(w, mask.args[1], x, y))
+    return w.entry(aten.where.self, (mask, x, y), {})
 
 
 def _unless(neutral: float) -> Rule:
