@@ -6,6 +6,7 @@ A table stands in a text between `<!-- table: NAME -->` and `<!-- end -->`, and 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -326,18 +327,23 @@ def report() -> str:
     return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables())
 
 
-def speed(mode: str, batch: int = 100_000) -> str:
-    """Milliseconds of group operations beside other libraries."""
+def speed(mode: str, batch: int, unit: float) -> str:
+    """Times of group operations in units of seconds beside other libraries, and the faster of our own by the floor."""
     document = json.loads(SPEED.read_text())
     rows = [row for row in document["rows"] if "seconds" in row and (row["mode"], row["batch"]) == (mode, batch)]
     libraries = list(dict.fromkeys(row["library"] for row in rows))
     cells: dict[str, dict[str, str]] = {}
+    floors: dict[str, float] = {}
     for row in rows:
-        time = row["seconds"]
-        text = NONE if time is None else f"{1e3 * time:.1f}"
-        cells.setdefault(f"{row['group']} {row['operation']}", {})[row["library"]] = text
-    lines = [[name, *(found.get(library, NONE) for library in libraries)] for name, found in cells.items()]
-    return markdown(["operation", *libraries], lines)
+        name = f"{row['group']} {row['operation']}"
+        cells.setdefault(name, {})[row["library"]] = f"{row['seconds'] / unit:.{1 if unit > 1e-6 else 0}f}"
+        if row["library"].startswith("trivgeo"):
+            floors[name] = min(row["seconds"] / row["floor_seconds"], floors.get(name, math.inf))
+    lines = [
+        [name, *(found.get(library, NONE) for library in libraries), f"{floors[name]:.1f}"]
+        for name, found in cells.items()
+    ]
+    return markdown(["operation", *libraries, "by the floor"], lines)
 
 
 def conditions() -> str:
@@ -374,7 +380,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "registration": registration,
     "devices": devices,
     "report": report,
-    "speed-forward": lambda: speed("forward"),
+    "speed-forward": lambda: speed("forward", 100_000, 1e-3),
+    "speed-backward": lambda: speed("forward+backward", 100_000, 1e-3),
+    "speed-small": lambda: speed("forward", 100, 1e-6),
+    "speed-small-backward": lambda: speed("forward+backward", 100, 1e-6),
     "speed-conditions": conditions,
     "symmetries": symmetries,
 }
