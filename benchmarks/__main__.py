@@ -46,7 +46,7 @@ def main() -> None:
     if first:
         parser.add_argument("command")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=900.0, help="about how long it may take")
+    parser.add_argument("--seconds", type=float, default=2400.0, help="about how long it may take")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--groups", nargs="*", default=[], help="names, or all (default: those that others have, ...)")
     parser.add_argument("--operations", nargs="*", default=[], help="exp, log, compose, inverse, Ad (default: all)")

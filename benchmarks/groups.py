@@ -267,6 +267,8 @@ def run(device: torch.device, seconds: float, selection: Selection) -> Iterator[
             libraries = _libraries(group)
             for operation in selection.operations:
                 rows = _missing(group, libraries, operation)
+                if budget.left() < 0:
+                    print(f"left out, for want of time: {operation} of {group!r}", flush=True)
                 for mode in ("forward", "forward+backward"):
                     rows += _compare(group, libraries, operation, mode, selection.batches, device, budget)
                 yield rows
