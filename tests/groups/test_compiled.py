@@ -66,6 +66,7 @@ def many_rules(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         a.amin(-1),
         torch.where((a > 0).all(-1), 1.0, c),
         torch.where((b > 0).any(-1), c, 0.0),
+        torch.where(~((c > 0) & (a[..., 0] < 0)) & ((b[..., 0] > 0) | (c < 1)), c, 2.0 * c),
         torch.cat([parts[1], parts[0] * 2.0, c.unsqueeze(-1)], -1),
         torch.stack([a.diagonal(dim1=-2, dim2=-1), c], -1).mT,
         torch.diag_embed(c),
@@ -88,6 +89,7 @@ def test_every_rule_is_the_operator() -> None:
     targets = {node.target for node in graphs[0].nodes}
     assert not targets & {aten.bmm.default, aten.mm.default, aten.linalg_cross.default, aten.amax.default}
     assert not targets & {aten.index.Tensor, aten.constant_pad_nd.default}
+    assert not targets & {aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_not.default}
     assert aten.linalg_matrix_exp.default in targets
 
 

@@ -263,14 +263,10 @@ def _where(w: _Writer, node: Node) -> Entries | None:
     """By a known mask bookkeeping, too; by one joined of others a choice by each of these."""
     if len({x.meta["val"].dtype for x in node.args[1:]}) > 1:
         return _pointwise(w, node)
-    first, second = (np.broadcast_to(w.get(x), _shape(node)) for x in node.args[1:])
+    first, second = map(w.get, node.args[1:])
     if node.args[0] in w.known:
-        return np.where(np.broadcast_to(w.known[node.args[0]], _shape(node)), first, second)
-    mask = np.broadcast_to(w.get(node.args[0]), _shape(node))
-    result = np.empty(_shape(node), dtype=object)
-    for index in np.ndindex(*result.shape):
-        result[index] = _chosen(w, mask[index], first[index], second[index])
-    return result
+        return np.where(w.known[node.args[0]], first, second)
+    return _entrywise(functools.partial(_chosen, w), w.get(node.args[0]), first, second)
 
 
 def _chosen(w: _Writer, mask: Node, x: Node, y: Node) -> Node:
@@ -444,11 +440,16 @@ def _fold(target: Any) -> Callable[[_Writer, Node], Entries | None]:
 
 
 def _each(w: _Writer, target: Any, *arrays: Entries) -> Entries:
-    """A function of entries."""
+    """An operator on entries."""
+    return _entrywise(lambda *entries: w.entry(target, entries, {}), *arrays)
+
+
+def _entrywise(f: Callable[..., Node], *arrays: Entries) -> Entries:
+    """A function of entries; arrays broadcast."""
     arrays = tuple(np.broadcast_arrays(*arrays))
     result = np.empty(arrays[0].shape, dtype=object)
     for index in np.ndindex(*result.shape):
-        result[index] = w.entry(target, tuple(a[index] for a in arrays), {})
+        result[index] = f(*(a[index] for a in arrays))
     return result
 
 

@@ -46,8 +46,8 @@ class GroupDiffusion(nn.Module):
     is compact of the group, and a normal law elsewhere (`fit_terminal_law`). The levels of noise are taken from the
     group where it is compact, and from the spread of the data elsewhere.
 
-    On groups that are not compact, kinds that learn a score find too small densities for the outermost elements: of a
-    wide law the mean log-likelihood is a few hundredths of a nat a dimension too small; flow matching has less of that.
+    On groups that are not compact plain diffusion finds too small densities for the outermost elements: of maps
+    :math:`x \mapsto e^a x + b` the mean log-likelihood is a few hundredths of a nat a dimension too small.
 
     Densities are with respect to, factor by factor of a product: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar
     measure of total mass one on other compact groups, and on others left Haar measure that is Lebesgue measure of the
@@ -299,8 +299,8 @@ class GroupDiffusion(nn.Module):
             target = self.transport.lesson(rows, generator).target
             self.settings = {"speed": float(target[torch.isfinite(target).all(-1)].square().mean().sqrt())}
         else:
-            curved = self.kind == "momentum" and not self.group.algebra.is_abelian
-            self.settings = {"widest": _widest(self.group, rows, _MIXED_KINETIC if curved else _MIXED)}
+            mixed = _MIXED_KINETIC if self.network.sees_momentum else _MIXED
+            self.settings = {"widest": _widest(self.group, rows, mixed)}
             noised = self.transport.noised(rows, generator)
             self.law = fit_terminal_law(self.group, noised[torch.isfinite(noised.flatten(1)).all(-1)])
         seen = self.transport.lesson(rows, generator).elements
