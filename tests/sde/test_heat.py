@@ -7,14 +7,17 @@ import math
 import pytest
 import torch
 
-from tests.helpers import assert_relative, seeded
-from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
+from tests.helpers import affine_line, assert_relative, seeded
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.sde import (
     GeometricSchedule,
     HaarLaw,
+    MixtureLaw,
     NormalLaw,
     fit_terminal_law,
     flow_likelihood,
+    forward_noising,
     heat_kernel,
     probability_flow,
     trivialized_grad,
@@ -114,6 +117,49 @@ class TestTerminalLaws:
         again = fit_terminal_law(group, g)
         assert isinstance(again, NormalLaw)
         assert abs(float((again.log_density(g) - law.log_density(g)).mean())) < 0.05
+
+    def test_mixture(self) -> None:
+        """On x -> e^a x + b: mass one for left Haar measure, e^-a da db, and the density of its samples."""
+        group = affine_line()
+        generator = seeded(0)
+        tails = forward_noising(
+            group, GeometricSchedule(0.1, 3.0), group.identity(4000, dtype=torch.float64), generator=seeded(5)
+        )
+        law = fit_terminal_law(group, tails, components=4)
+        assert isinstance(law, MixtureLaw)
+        box = torch.rand(400_000, 2, generator=generator, dtype=torch.float64)
+        element = torch.stack([12.0 * box[:, 0] - 6.0, (16.0 * box[:, 1] - 8.0).sinh()], -1)
+        density = (
+            law.log_density(element).exp() * (-element[:, 0]).exp() * 12.0 * 16.0 * (1.0 + element[:, 1] ** 2).sqrt()
+        )
+        assert float((density.mean() - 1.0).abs() / (density.std() / math.sqrt(len(box)))) < 4.0
+        g = law.sample(20_000, seeded(1))
+        inside = lambda x: (x[:, 0] > 0.3) & (x[:, 1] < -0.2)  # noqa: E731
+        share = float((density * inside(element)).mean())
+        assert float(inside(g).double().mean()) == pytest.approx(share, abs=0.02)
+        assert 0.3 < float(inside(g[:10_000]).double().mean()) / share < 3.0
+        plain = fit_terminal_law(group, tails)
+        assert float((law.log_density(tails) - plain.log_density(tails)).mean()) > 0.02
+
+    def test_mixture_where_logarithms_end(self) -> None:
+        """Elements of SL(2) that have none have densities, from other centres."""
+        group = SL(2)
+        g = group.random(4000, std=1.5, generator=seeded(0)) @ group.random(4000, std=1.5, generator=seeded(1))
+        assert int((~torch.isfinite(group.log(g)).all(-1)).sum()) > 100
+        law = fit_terminal_law(group, g, components=8)
+        assert bool(torch.isfinite(law.log_density(g)).all())
+
+    def test_bad_mixtures(self) -> None:
+        g = SE(2).random(20, generator=seeded(0))
+        with pytest.raises(ShapeError, match="samples: expected at least 30 elements"):
+            fit_terminal_law(SE(2), g, components=30)
+        with pytest.raises(ConfigurationError, match="components"):
+            fit_terminal_law(SE(2), g, components=0)
+        law = fit_terminal_law(SE(2), g)
+        with pytest.raises(ShapeError, match="weights: expected one for each of 2 laws"):
+            MixtureLaw([law, law], torch.ones(1))
+        with pytest.raises(DomainError, match="weights: expected positive numbers of sum one"):
+            MixtureLaw([law, law], torch.ones(2))
 
     def test_haar(self) -> None:
         assert isinstance(fit_terminal_law(SO(3), SO(3).identity(3)), HaarLaw)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError
-from trivgeo.groups import SO, SU, LieGroup, Torus
+from trivgeo.groups import SO, SU, LieGroup, Torus, Translation
 from trivgeo.sde import GroupDiffusion, KineticNoise, MomentumTransport
-from trivgeo.sde.terminal import HaarLaw
+from trivgeo.sde.terminal import fit_terminal_law
 from trivgeo.sde.transport import stratified
 
 T = 0.7
@@ -75,13 +76,37 @@ def test_lessons_by_the_noise_of_their_answers(group: LieGroup) -> None:
 
 
 def test_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was learned in another frame is refused; on abelian groups nothing has changed."""
-    for group in (Torus(2), SO(3)):
+    """What was learned in another frame, or of other entries, is refused; on tori nothing has changed."""
+    for group in (Torus(2), SO(3), Translation(2)):
         model = GroupDiffusion(group, "momentum", width=8, depth=1)
-        model.settings, model.law = {"widest": 2.8}, HaarLaw(group)
+        model.settings, model.law = {"widest": 2.8}, fit_terminal_law(group, group.random(8), components=8)
         with monkeypatch.context() as patch:
-            patch.setattr(MomentumTransport, "version", 1)
+            patch.setattr(GroupDiffusion, "_versions", 1)  # as it was written once
             model.save(tmp_path / f"{group!r}.safetensors")
     GroupDiffusion.load(tmp_path / "Torus(2).safetensors", Torus(2))
-    with pytest.raises(CheckpointError, match="expected version 2 of what a network of kind 'momentum' tells, got 1"):
+    with pytest.raises(CheckpointError, match=r"expected versions \[2, 1\] of what a network of kind 'momentum' tells"):
         GroupDiffusion.load(tmp_path / "SO(3).safetensors", SO(3))
+    with pytest.raises(CheckpointError, match=r"expected versions \[1, 2\] .* got \[1, 1\]; fit the model again"):
+        GroupDiffusion.load(tmp_path / "Translation(2).safetensors", Translation(2))
+
+
+def test_density_of_a_perfect_network() -> None:
+    """Of a normal law on the line: exact for every momentum, though noise of this width still shows where it began."""
+    spread = 0.5
+    model = GroupDiffusion(Translation(1), "momentum", width=8, depth=1).double()
+    model.settings = {"widest": 2.0 * spread}
+    transport = model.transport
+    assert isinstance(transport, MomentumTransport)
+    data = spread * torch.randn(200_000, 1, generator=seeded(0), dtype=torch.float64)
+    law = fit_terminal_law(Translation(1), transport.noised(data, seeded(1)))
+
+    def network(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
+        width = transport._coefficients(transport._time(level))[1]
+        return width * g / (spread**2 + width**2)
+
+    at = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64).unsqueeze(-1)
+    found = transport.log_density(network, at, law, seeded(2), 1e-7, None)
+    exact = torch.distributions.Normal(0.0, spread).log_prob(at[:, 0].double())
+    assert torch.allclose(found, exact, atol=0.01), found - exact
+    drawn = transport.sample(network, law.sample(20_000, seeded(3)), seeded(4), 1e-5, None)
+    assert float(drawn.std()) == pytest.approx(spread, rel=0.02)

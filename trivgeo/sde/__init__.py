@@ -55,7 +55,7 @@ from trivgeo.sde.reverse import reverse_diffusion, reverse_process
 from trivgeo.sde.schedule import ConstantSchedule, CosineSchedule, GeometricSchedule, LinearSchedule, Schedule
 from trivgeo.sde.score import EnergySamples, FunctionScore, Run, Score, ScoreEstimate
 from trivgeo.sde.steppers import GeometricHeun, RungeKuttaMuntheKaas4
-from trivgeo.sde.terminal import HaarLaw, NormalLaw, TerminalLaw, fit_terminal_law
+from trivgeo.sde.terminal import HaarLaw, MixtureLaw, NormalLaw, TerminalLaw, fit_terminal_law
 from trivgeo.sde.transport import DiffusionTransport, FlowTransport, Lesson, MomentumTransport, Transport
 
 __all__ = [
@@ -91,6 +91,7 @@ __all__ = [
     "KineticSample",
     "Lesson",
     "LinearSchedule",
+    "MixtureLaw",
     "MomentumTransport",
     "NoiseKernel",
     "NoisePaths",

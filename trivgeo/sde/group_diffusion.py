@@ -30,7 +30,8 @@ _NARROWEST = 0.0025  # the noise that stands for none, in units of the widest
 _MIXED, _MIXED_KINETIC = 8.0, 6.0
 _STEPS = 100
 _TOLERANCE = 1e-4
-_ROWS = 4096  # for which laws are fitted
+_ROWS = 16_384  # for which laws are fitted
+_COMPONENTS = 8  # of the law that noise ends at
 _OFF = 0.01  # how far from an element the entries of one may be
 
 
@@ -43,11 +44,8 @@ class GroupDiffusion(nn.Module):
 
     ``kind`` is how data and noise are joined: ``"diffusion"``, see `DiffusionTransport`, with a geometric schedule;
     ``"momentum"``, see `MomentumTransport`; ``"flow"``, see `FlowTransport`. What noise ends at is Haar's law on what
-    is compact of the group, and a normal law elsewhere (`fit_terminal_law`). The levels of noise are taken from the
-    group where it is compact, and from the spread of the data elsewhere.
-
-    On groups that are not compact plain diffusion finds too small densities for the outermost elements: of maps
-    :math:`x \mapsto e^a x + b` the mean log-likelihood is a few hundredths of a nat a dimension too small.
+    is compact of the group, and elsewhere a normal law or a mixture of such (`fit_terminal_law`). The levels of noise
+    are taken from the group where it is compact, and from the spread of the data elsewhere.
 
     Densities are with respect to, factor by factor of a product: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar
     measure of total mass one on other compact groups, and on others left Haar measure that is Lebesgue measure of the
@@ -251,7 +249,7 @@ class GroupDiffusion(nn.Module):
             "seed": self.seed,
             "shape": list(self._shape),
             "settings": self.settings,
-            "version": self.transport.version,
+            "version": self._versions,
         }
         write_file(self, path, {_ENTRY: header})
 
@@ -278,12 +276,14 @@ class GroupDiffusion(nn.Module):
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if not fits:
             raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
-        like = group.random(8, std=0.1, generator=torch.Generator().manual_seed(0))
-        model.law = fit_terminal_law(group, like)  # of its shape
-        if (version := header.get("version", 1)) != model.transport.version:
+        like = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
+        model.law = model._fitted_law(like)  # of its shape
+        version = header.get("version", 1)
+        version = version if isinstance(version, list) else [version, 1]
+        if version != model._versions:
             raise CheckpointError(
-                f"{path}: expected version {model.transport.version} of what a network of kind {model.kind!r} tells, "
-                f"got {version}; fit the model again"
+                f"{path}: expected versions {model._versions} of what a network of kind {model.kind!r} tells and sees "
+                f"on {group!r}, got {version}; fit the model again"
             )
         return file.fill(model)
 
@@ -294,7 +294,7 @@ class GroupDiffusion(nn.Module):
         if len(rows) < _ROWS:
             rows = rows.repeat(_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_ROWS]
         if self.kind == "flow":
-            self.law = fit_terminal_law(self.group, rows, 1.2)
+            self.law = self._fitted_law(rows)
             self.settings = {"speed": 1.0}
             target = self.transport.lesson(rows, generator).target
             self.settings = {"speed": float(target[torch.isfinite(target).all(-1)].square().mean().sqrt())}
@@ -302,9 +302,19 @@ class GroupDiffusion(nn.Module):
             mixed = _MIXED_KINETIC if self.network.sees_momentum else _MIXED
             self.settings = {"widest": _widest(self.group, rows, mixed)}
             noised = self.transport.noised(rows, generator)
-            self.law = fit_terminal_law(self.group, noised[torch.isfinite(noised.flatten(1)).all(-1)])
+            self.law = self._fitted_law(noised[torch.isfinite(noised.flatten(1)).all(-1)])
         seen = self.transport.lesson(rows, generator).elements
         self.network.standardise(seen[torch.isfinite(seen.flatten(1)).all(-1)])
+
+    def _fitted_law(self, samples: Tensor) -> TerminalLaw:
+        """A flow may end at any law that is wide enough, noise ends at a certain one."""
+        if self.kind == "flow":
+            return fit_terminal_law(self.group, samples, 1.2)
+        return fit_terminal_law(self.group, samples, components=_COMPONENTS)
+
+    @property
+    def _versions(self) -> list[int]:
+        return [self.transport.version, self.network.version]
 
     def _checked(self, g: Tensor, name: str) -> Tensor:
         """The nearest elements, if they are near."""
@@ -329,14 +339,14 @@ class GroupDiffusion(nn.Module):
 
 
 def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:
-    r"""The standard deviation of noise that leaves nothing of the data to be seen.
+    r"""The standard deviation of noise that leaves of the data no more than a `MixtureLaw` can tell.
 
     On a compact group the slowest mode :math:`\chi` has :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, which is read off
-    the entries of an element at the identity; elsewhere three times the widest spread of the data.
+    the entries of an element at the identity; elsewhere twice the widest spread of the data.
     """
     if not group.is_compact:
         _, v = group_mean(group, data)
-        return 3.0 * float(v.std(0).max())
+        return 2.0 * float(v.std(0).max())
     e = group.identity(dtype=torch.float64)
     periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).reshape(group.element_shape)
     rate = torch.where(periods > 0, 2.0 * math.pi / torch.where(periods > 0, periods, 1.0), 1.0)

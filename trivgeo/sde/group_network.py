@@ -24,8 +24,10 @@ class GroupNetwork(nn.Module):
     r"""Elements, levels in [0, 1] and, if it has any use for them, momenta, to vectors ``[*batch, dim]``.
 
     An entry of an element that is periodic (an angle) enters as sines and cosines of its multiples, so that the network
-    is a function on the group; another one, standardised, as itself and as sines and cosines. Then come residual blocks
-    of two layers with layer normalisation and SiLU, to which the level is added. At first the output is zero.
+    is a function on the group; another one, standardised, as itself and as sines and cosines. Entries of groups that
+    are not compact grow without bound, like exponentials on many, and so do their changes: of these, standardised by
+    median and quartiles, the area hyperbolic sine is taken first. Then come residual blocks of two layers with layer
+    normalisation and SiLU, to which the level is added. At first the output is zero.
 
     Where the group is not abelian, the trivialized gradient :math:`\nabla_{\mathfrak g} \langle Y, g \rangle` of a
     linear function of the entries is added, whose coefficients Y are an output too: what points from g to another
@@ -64,6 +66,11 @@ class GroupNetwork(nn.Module):
                 nn.init.zeros_(layer.weight)
                 nn.init.zeros_(layer.bias)
 
+    @property
+    def version(self) -> int:
+        """2 where entries have no bound: 1 saw them as they are."""
+        return 1 if self.group.is_compact else 2
+
     def standardise(self, g: Tensor) -> None:
         """Take mean and spread of the entries from elements ``[m, *element_shape]``."""
         self.group.check_elements(g)
@@ -72,8 +79,13 @@ class GroupNetwork(nn.Module):
         if not self._plain:
             return
         entries = g.flatten(1)[:, self._plain]
-        self.mean.copy_(entries.mean(0))
-        self.std.copy_(entries.std(0).clamp(min=1e-3))
+        if self.group.is_compact:
+            self.mean.copy_(entries.mean(0))
+            self.std.copy_(entries.std(0).clamp(min=1e-3))
+            return
+        low, middle, high = entries.quantile(entries.new_tensor([0.25, 0.5, 0.75]), 0)
+        self.mean.copy_(middle)
+        self.std.copy_((0.74 * (high - low)).clamp(min=1e-3))  # of a normal law
 
     def forward(self, g: Tensor, level: Float[Tensor, "*batch"], momentum: Tensor | None = None) -> Tensor:
         """See `GroupNetwork`."""
@@ -89,6 +101,7 @@ class GroupNetwork(nn.Module):
             features += [f for k in _HARMONICS for f in ((k * angle).sin(), (k * angle).cos())]
         if self._plain:
             entries = (flat[..., self._plain] - self.mean) / self.std
+            entries = entries if self.group.is_compact else entries.asinh()
             features += [entries, *(f for k in _ENTRY_WAVES for f in ((k * entries).sin(), (k * entries).cos()))]
         if momentum is not None:
             features.append(momentum)

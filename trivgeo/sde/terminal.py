@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._numerics import log_abs_det
-from trivgeo._random import normal
+from trivgeo._random import choice, normal, permutation
+from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import DirectProduct, LieGroup
 
-__all__ = ["HaarLaw", "NormalLaw", "TerminalLaw", "fit_terminal_law"]
+__all__ = ["HaarLaw", "MixtureLaw", "NormalLaw", "TerminalLaw", "fit_terminal_law"]
 
 _TRIES = 20_000
+_ROUNDS = 50  # of expectation-maximization
 
 
 class TerminalLaw(nn.Module, ABC):
@@ -111,21 +114,52 @@ class NormalLaw(TerminalLaw):
 
     def log_density(self, g: Tensor) -> Tensor:
         """By the logarithm and its derivative."""
-        v = self._group.log(self._group.compose(self._group.inverse(self.centre), g))
-        found = torch.isfinite(v).all(-1)
-        v = torch.where(found.unsqueeze(-1), v, 0.0)
-        z = torch.linalg.solve_triangular(self.factor, (v - self.mean).unsqueeze(-1), upper=False).squeeze(-1)
-        log = -0.5 * (z.square().sum(-1) + self._group.dim * math.log(2.0 * math.pi))
-        log = log - self.factor.diagonal().log().sum() - self.log_mass
-        if not self._group.algebra.is_abelian:
-            log = log - log_abs_det(self._group.right_jacobian(v))
-        return torch.where(found, log, -torch.inf)
+        v, volume = _seen_from(self._group, self.centre, g)
+        return _normal_log_density(v, self.mean, self.factor) - self.log_mass - volume
 
     def _accepted(self, number: int, generator: torch.Generator | None) -> Tensor:
         v = self.mean + normal((number, self._group.dim), self.mean, generator) @ self.factor.mT
         back = self._group.log(self._group.exp(v))
         bound = torch.finfo(v.dtype).eps ** 0.4 * (1.0 + v.abs().amax(-1))
         return v[(back - v).abs().amax(-1) < bound]
+
+
+class MixtureLaw(TerminalLaw):
+    r"""The law :math:`\sum_k w_k p_k` of one of some laws on the same group, taken by chance.
+
+    Args:
+        laws: the laws p_k.
+        weights: the chances w_k, positive, of sum one, ``[K]``.
+
+    Raises:
+        ShapeError: there are not as many weights as laws, or none.
+        DomainError: the weights are no chances.
+    """
+
+    def __init__(self, laws: Sequence[TerminalLaw], weights: Float[Tensor, " K"]) -> None:
+        super().__init__()
+        if not laws or weights.shape != (len(laws),):
+            raise ShapeError(f"weights: expected one for each of {len(laws)} laws, got {list(weights.shape)}")
+        if not bool((weights > 0.0).all()) or abs(float(weights.sum()) - 1.0) > 1e-4:
+            raise DomainError(f"weights: expected positive numbers of sum one, got {weights.tolist()}")
+        self.laws = nn.ModuleList(laws)
+        self.register_buffer("weights", weights.detach().clone())
+        self.weights: Tensor
+
+    def sample(self, number: int, generator: torch.Generator | None = None) -> Tensor:
+        """As many of each as chance has it, in random order."""
+        counts = choice(self.weights.unsqueeze(0), number, generator)[0].bincount(minlength=len(self.laws)).tolist()
+        g = torch.cat([law.sample(count, generator) for law, count in zip(self._each, counts, strict=True)])
+        return g[permutation((number,), self.weights, generator)]
+
+    def log_density(self, g: Tensor) -> Tensor:
+        """By the densities of all."""
+        each = torch.stack([law.log_density(g) for law in self._each], -1)
+        return (each + self.weights.log()).logsumexp(-1)
+
+    @property
+    def _each(self) -> list[TerminalLaw]:
+        return [law for law in self.laws if isinstance(law, TerminalLaw)]
 
 
 class _ProductLaw(TerminalLaw):
@@ -147,34 +181,88 @@ class _ProductLaw(TerminalLaw):
         return [law for law in self.laws if isinstance(law, TerminalLaw)]
 
 
-def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0) -> TerminalLaw:
-    """The Haar law of what is compact of a group, and a normal one of the rest with the moments of samples.
+def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0, components: int = 1) -> TerminalLaw:
+    """The Haar law of what is compact of a group, and a normal one, or a mixture, fitted to samples on the rest.
 
     Args:
         group: see `TrivializedSDE`.
-        samples: elements ``[m, *element_shape]``; the normal law has their mean and covariance, in logarithms about
+        samples: elements ``[m, *element_shape]``; a normal law has their mean and covariance, in logarithms about
             their `group_mean`.
-        widen: factor on its standard deviations.
+        widen: factor on the standard deviations of one normal law.
+        components: normal laws of a `MixtureLaw`, each in logarithms about an element of its own, by
+            expectation-maximization from these: for laws with long tails, and on groups where some elements have no
+            logarithm.
 
     Raises:
-        ShapeError: there are fewer than two samples, or they are no elements.
+        ShapeError: there are fewer than two samples, or than components, or they are no elements.
+        ConfigurationError: ``components`` is less than one.
     """
     group.check_elements(samples, "samples")
-    if len(group.batch_shape(samples)) != 1 or len(samples) < 2:
-        raise ShapeError(f"samples: expected at least two elements [m, ...], got {list(samples.shape)}")
+    check_count("components", components)
+    if len(group.batch_shape(samples)) != 1 or len(samples) < max(2, components):
+        expected = f"at least {max(2, components)} elements [m, ...]"
+        raise ShapeError(f"samples: expected {expected}, got {list(samples.shape)}")
     if group.is_compact:
         return HaarLaw(group).to(samples)
     if isinstance(group, DirectProduct) and group.scale.ndim == 1:
         scales = group.scale.split([factor.dim for factor in group.factors])
         factors = [factor.with_scale(scale) for factor, scale in zip(group.factors, scales, strict=True)]
         parts = zip(factors, group.split(samples), strict=True)
-        return _ProductLaw(group, [fit_terminal_law(factor, part, widen) for factor, part in parts])
+        return _ProductLaw(group, [fit_terminal_law(factor, part, widen, components) for factor, part in parts])
+    if components > 1:
+        return _fit_mixture(group, samples, components)
     centre, v = group_mean(group, samples)
-    # samples may span fewer dimensions than the group has
-    covariance = torch.atleast_2d(torch.cov(v.double().mT))
-    ridge = 1e-6 * covariance.diagonal().mean().clamp(min=1e-12) * torch.eye(group.dim).to(covariance)
-    factor = widen * torch.linalg.cholesky(covariance + ridge)
+    factor = widen * _factor(torch.atleast_2d(torch.cov(v.double().mT)))
     return NormalLaw(group, centre, v.mean(0), factor.to(v))
+
+
+def _fit_mixture(group: LieGroup, samples: Tensor, components: int) -> MixtureLaw:
+    """By expectation-maximization; logarithms about the centres, which stay, are taken once."""
+    order = permutation((len(samples),), samples, torch.Generator(samples.device).manual_seed(0))
+    seen, centres = [], []
+    for _ in range(components):
+        centres.append(samples[order[0]])
+        seen.append(_seen_from(group, centres[-1], samples))
+        unseen = torch.stack([volume for _, volume in seen]).isinf().all(0)[order]
+        order = torch.cat([order[unseen], order[~unseen][1:]])  # the next one where there was no logarithm yet
+    v, volumes = (torch.stack(x).double() for x in zip(*seen, strict=True))  # [K, m, n], [K, m]
+    # from the samples nearest to each centre
+    nearest = v.square().sum(-1).masked_fill(volumes.isinf(), math.inf)
+    shares = (nearest <= nearest.kthvalue(len(samples) // components, -1, keepdim=True).values).double()
+    for _ in range(_ROUNDS):
+        counts = shares.sum(-1, keepdim=True).clamp(min=1e-6)
+        means = (shares.unsqueeze(-1) * v).sum(-2) / counts
+        away = v - means.unsqueeze(-2)
+        factors = _factor((shares.unsqueeze(-1) * away).mT @ away / counts.unsqueeze(-1))
+        weights = counts.squeeze(-1) / counts.sum()
+        each = _normal_log_density(v, means.unsqueeze(-2), factors) - volumes + weights.log().unsqueeze(-1)
+        shares = each.softmax(0).nan_to_num(0.0)  # seen from no centre
+    laws = [NormalLaw(group, *law) for law in zip(centres, means.to(samples), factors.to(samples), strict=True)]
+    return MixtureLaw(laws, weights.to(samples))
+
+
+def _factor(covariance: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
+    """A triangular square root; samples may span fewer dimensions than the group has."""
+    ridge = 1e-6 * covariance.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-12)
+    return torch.linalg.cholesky(covariance + ridge[..., None, None] * torch.eye(covariance.shape[-1]).to(covariance))
+
+
+def _seen_from(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The logarithm v about a centre, and :math:`\log |\det J_r(v)|`; zero and infinity where there is none."""
+    v = group.log(group.compose(group.inverse(centre), g))
+    found = torch.isfinite(v).all(-1)
+    v = torch.where(found.unsqueeze(-1), v, 0.0)
+    volume = v.new_zeros(v.shape[:-1]) if group.algebra.is_abelian else log_abs_det(group.right_jacobian(v))
+    return v, torch.where(found, volume, torch.inf)
+
+
+def _normal_log_density(v: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
+    """Of rows of vectors."""
+    n = v.shape[-1]
+    inverse = torch.linalg.solve_triangular(factor, torch.eye(n).to(factor), upper=False)
+    squares = ((v - mean) @ inverse.mT).square().sum(-1)
+    size = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True) + 0.5 * n * math.log(2.0 * math.pi)
+    return -0.5 * squares - (size if factor.ndim > 2 else size.squeeze(-1))
 
 
 def group_mean(group: LieGroup, samples: Tensor, rounds: int = 5) -> tuple[Tensor, Float[Tensor, "m n"]]:

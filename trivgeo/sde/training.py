@@ -41,6 +41,7 @@ class NetworkLessons(NetworkTraining[GroupNetwork]):
         """The group, and the transport with its levels of noise."""
         scale = [f"{x:.5g}" for x in self.transport.group.scale.flatten().tolist()]
         version = "" if self.transport.version == 1 else f" version {self.transport.version}"
+        version += "" if self.network.version == 1 else f" network {self.network.version}"
         return f"{scale} {described(self.transport)}{version}"
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -262,7 +262,7 @@ class MomentumTransport(Transport):
     Attributes:
         noise: the noise.
         first: the time that stands for the data.
-        last: the time at which the terminal law is taken, with an independent momentum.
+        last: the time at which :math:`\hat g` is taken to follow the terminal law, with an independent momentum.
         draws: momenta of one density, which is the mean over them.
     """
 
@@ -306,9 +306,9 @@ class MomentumTransport(Transport):
         return Lesson(g, level, momentum if self.sees_momentum else None, answer, 1.0 / self._answer_variance(level))
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
-        """At the last time."""
-        t = torch.full((len(clean),), self.last).to(clean)
-        return self.group.compose(clean, self.noise.sample(t, generator).elements)
+        """Where the network sees them at the last time: there they do not depend on the momentum."""
+        sample = self.noise.sample(torch.full((len(clean),), self.last).to(clean), generator)
+        return self._shifted(self.group.compose(clean, sample.elements), sample.momentum, -self._covariance(self.last))
 
     def process(self, network: Network) -> KineticDiffusion:
         """The diffusion with its score, for `solve` along falling times."""
@@ -332,7 +332,7 @@ class MomentumTransport(Transport):
     ) -> Tensor:
         """Steps are those of `SplittingAOA`, in equal ratios of the time, one evaluation each."""
         momentum = normal((len(start), self.group.dim), start, generator)
-        point = KineticPoint(start, momentum)
+        point = KineticPoint(self._shifted(start, momentum, self._covariance(self.last)), momentum)
         if steps is None:
             state = followed(self.flow(network), join_state(self.group, point), self.last, self.first, tolerance)
             final = split_state(self.group, state)
@@ -340,7 +340,7 @@ class MomentumTransport(Transport):
             ratio = self.first / self.last
             grid = [self.last * ratio ** (k / steps) for k in range(steps)] + [self.first]
             final = solve(self.process(network), point, grid, generator=generator).followed
-        return self.group.retract(final.elements, -self._first_covariance * final.momentum)
+        return self._shifted(final.elements, final.momentum, -self._covariance(self.first))
 
     def log_density(
         self,
@@ -360,15 +360,21 @@ class MomentumTransport(Transport):
         # the element moves with the momentum, which does not depend on it
         inner = (ExactDivergence() if divergence is None else divergence).within(range(n, 2 * n))
 
+        first, last = self._covariance(self.first), self._covariance(self.last)
+
+        def moved(momentum: Tensor) -> Tensor:
+            """What left Haar measure grows by, under the translation from the right by exp(xi), in logarithms."""
+            return -momentum @ group.algebra.trace_ad_like(momentum)
+
         def end(state: Tensor) -> Tensor:
             elements, momentum = split_state(group, state)
-            return law.log_density(elements) - 0.5 * momentum.square().sum(-1)
+            seen = law.log_density(self._shifted(elements, momentum, -last)) - last * moved(momentum)
+            return seen - 0.5 * momentum.square().sum(-1)
 
         logs = []
         for _ in range(self.draws):
             momentum = normal((len(g), n), g, generator)
-            shift = self._first_covariance * momentum
-            state = join_state(group, KineticPoint(group.retract(g, shift), momentum))
+            state = join_state(group, KineticPoint(self._shifted(g, momentum, first), momentum))
             found = flow_likelihood(
                 flow,
                 state,
@@ -379,9 +385,7 @@ class MomentumTransport(Transport):
                 tolerance=tolerance,
                 generator=generator,
             )
-            # left Haar measure under the translation from the right by exp(shift)
-            moved = -shift @ group.algebra.trace_ad_like(shift)
-            logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + moved)
+            logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + first * moved(momentum))
         return torch.stack(logs).logsumexp(0) - math.log(self.draws)
 
     def _time(self, level: Tensor) -> Tensor:
@@ -423,9 +427,12 @@ class MomentumTransport(Transport):
             return self.noise.steps
         return min(self.noise.steps, noise_parts(self.group, float(self.noise.moments(torch.tensor(t))[0])))
 
-    @property
-    def _first_covariance(self) -> float:
-        return float(self.noise.moments(torch.tensor(self.first))[1])
+    def _shifted(self, g: Tensor, momentum: Tensor, covariance: float) -> Tensor:
+        return self.group.retract(g, covariance * momentum)
+
+    def _covariance(self, t: float) -> float:
+        """C."""
+        return float(self.noise.moments(torch.tensor(t))[1])
 
     def _coefficients(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """C and sigma, ``[*batch, 1]``."""
