@@ -230,9 +230,10 @@ class LieGroup(ABC):
     @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         """The product ``g h``; batches broadcast."""
-        g, h = self.check_elements(g), self.check_elements(h, "h")
-        if g.shape != h.shape or g.dtype != h.dtype or g.device != h.device:
-            g, h = promoted(g=g, h=h)
+        g = self.check_elements(g)
+        # most are alike; of small batches each check is a part of the time that is seen
+        if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype == h.dtype and g.device == h.device):
+            g, h = promoted(g=g, h=self.check_elements(h, "h"))
             _check_broadcast(self.batch_shape(g), self.batch_shape(h))
         return self._on_elements(self._compose, g, h)
 
@@ -498,7 +499,7 @@ class LieGroup(ABC):
 
     @final
     def _on_elements(self, f: Callable[..., Tensor], *elements: Tensor) -> Tensor:
-        return self._evaluate(f, [len(self._element_shape)] * len(elements), elements)
+        return self._evaluate(f, (len(self._element_shape),) * len(elements), elements)
 
     @final
     def _on_vectors(self, f: Callable[..., Tensor], v: Tensor) -> Tensor:
@@ -515,8 +516,8 @@ class LieGroup(ABC):
             result = self._compiler(f, ranks, arguments)
             if result is not None:
                 return result
-        single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
-        if True in single:
+        if _any_single(arguments, ranks):
+            single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
             value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
             value = value.squeeze(0) if all(single) else value
         else:
@@ -583,6 +584,13 @@ def _check_batch(batch: Sequence[int], dtype: torch.dtype | None, device: torch.
         check_count("batch", size, 0)
     check_dtype(dtype)
     check_device(device)
+
+
+def _any_single(arguments: Sequence[Tensor], ranks: Sequence[int]) -> bool:
+    for x, rank in zip(arguments, ranks, strict=True):  # noqa: SIM110 -- at every operation, and faster
+        if x.ndim == rank:
+            return True
+    return False
 
 
 def _check_broadcast(first: torch.Size, second: torch.Size) -> None:

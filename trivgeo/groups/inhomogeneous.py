@@ -140,7 +140,7 @@ class InhomogeneousGroup(LieGroup):
 
     def _inverse(self, g: Tensor) -> Tensor:
         a = self.linear._inverse(g[..., : self.size])
-        return torch.cat([a, -(a @ g[..., self.size :])], -1)
+        return torch.cat([a, -product(a, g[..., self.size :])], -1)
 
     def _halves(self, v: Tensor) -> tuple[Tensor, Tensor]:
         return v[..., : self.linear.dim], v[..., self.linear.dim :]

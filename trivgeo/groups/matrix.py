@@ -172,7 +172,7 @@ def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
     """
     k = g.shape[-1]
     places = [(i, j) for i in range(k) for j in range(k)]
-    if k <= _UNROLLED_CONJUGATION:
+    if k <= _UNROLLED_CONJUGATION and not torch.compiler.is_compiling():
         # entry by entry into one tensor, since broadcasting over dimensions this short is three times slower; with the
         # batch last until the end, since reading and writing with strides costs as much again
         left, right = ([row.unbind(0) for row in m.movedim((-2, -1), (0, 1)).contiguous().unbind(0)] for m in (g, h))

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp, plane_log_ratio, stumpff
+from trivgeo._numerics import Constant, dense_exp, plane_log_ratio, stumpff
 from trivgeo.groups._matrices.affine import affine_exp
 from trivgeo.groups._matrices.basic import rows_of, stack_rows
 from trivgeo.groups._matrices.kernel import Kernel
@@ -16,6 +16,8 @@ from trivgeo.groups._matrices.one import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
 from trivgeo.groups._matrices.series import is_few
 
 __all__ = ["Two"]
+
+_SIGNS = Constant(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
 
 
 @final
@@ -29,9 +31,8 @@ class Two(Kernel):
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
         """By the adjugate."""
-        (a, b), (c, d) = rows_of(matrix)
-        adjugate = stack_rows([[d, -b], [-c, a]])
-        return adjugate if unimodular else adjugate / (a * d - b * c)[..., None, None]
+        adjugate = matrix.flip(-2, -1).mT * _SIGNS.like(matrix)
+        return adjugate if unimodular else adjugate / (matrix[..., 0, :] * adjugate[..., 0]).sum(-1)[..., None, None]
 
     def exp(self, matrix: Tensor) -> Tensor:
         """By the functions of `stumpff`."""
