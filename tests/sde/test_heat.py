@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.helpers import affine_line, assert_relative, seeded
-from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.sde import (
     GeometricSchedule,
@@ -140,6 +140,8 @@ class TestTerminalLaws:
         assert 0.3 < float(inside(g[:10_000]).double().mean()) / share < 3.0
         plain = fit_terminal_law(group, tails)
         assert float((law.log_density(tails) - plain.log_density(tails)).mean()) > 0.02
+        wide = fit_terminal_law(group, tails, widen=3.0, components=4)
+        assert float((wide.log_density(tails) - law.log_density(tails)).mean()) < -0.5
 
     def test_mixture_where_logarithms_end(self) -> None:
         """Elements of SL(2) that have none have densities, from other centres."""
@@ -155,6 +157,10 @@ class TestTerminalLaws:
             fit_terminal_law(SE(2), g, components=30)
         with pytest.raises(ConfigurationError, match="components"):
             fit_terminal_law(SE(2), g, components=0)
+        with pytest.raises(ConfigurationError, match="widen"):
+            fit_terminal_law(SE(2), g, -1.0)
+        with pytest.raises(NonFiniteError, match="samples"):
+            fit_terminal_law(SE(2), g * math.nan)
         law = fit_terminal_law(SE(2), g)
         with pytest.raises(ShapeError, match="weights: expected one for each of 2 laws"):
             MixtureLaw([law, law], torch.ones(1))

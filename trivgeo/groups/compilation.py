@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -126,21 +127,14 @@ class Compiler:
         if not _is_plain(arguments):
             return None
         first = arguments[0]
-        batches = [x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True)]
-        batch, *others = batches
-        same = all(other == batch for other in others)
-        if not same:
-            batch = torch.broadcast_shapes(*batches)
-        size = batch.numel()
-        if size < (self.threshold or _SMALLEST) or (first.device.type != "cpu" and size > _MOST_OF_32_BITS):
+        batch, alike = _common_batch(arguments, ranks)
+        size = math.prod(batch)
+        if size < (self.threshold or _SMALLEST) or (not first.is_cpu and size > _MOST_OF_32_BITS):
             return None
-        if same and len(batch) == 1:
-            flat = [x.contiguous() for x in arguments]
-        else:
-            flat = [
-                x.expand(*batch, *x.shape[x.ndim - rank :]).reshape(-1, *x.shape[x.ndim - rank :]).contiguous()
-                for x, rank in zip(arguments, ranks, strict=True)
-            ]
+        if not alike:
+            shapes = (x.shape[x.ndim - rank :] for x, rank in zip(arguments, ranks, strict=True))
+            arguments = [x.expand(*batch, *s).reshape(-1, *s) for x, s in zip(arguments, shapes, strict=True)]
+        flat = [x.contiguous() for x in arguments]
         if self.threshold is None and size < _LARGE and self._count(f, flat) <= _FEW_OPERATORS:
             return None
         derivatives = tuple(x.requires_grad for x in arguments) if torch.is_grad_enabled() else ()
@@ -155,7 +149,7 @@ class Compiler:
         if function is None:
             return None
         value = function(*flat)
-        return value if len(batch) == 1 else value.unflatten(0, batch)
+        return value if alike else value.unflatten(0, batch)
 
     def _count(self, f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int:
         if f.__name__ not in self._operators:
@@ -217,16 +211,29 @@ def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _is_plain(arguments: Sequence[Tensor]) -> bool:
     """Whether these are ordinary numbers outside all transforms, and to be computed in their own precision."""
+    first = arguments[0]
+    if first.dtype not in (torch.float64, torch.float32):
+        return False
+    for x in arguments:
+        if type(x) not in (Tensor, torch.nn.Parameter) or x.dtype != first.dtype or x.device != first.device:
+            return False
     return (
         not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
         and not torch._C._is_any_autocast_enabled()
-        and all(
-            type(x) in (Tensor, torch.nn.Parameter) and x.dtype in (torch.float32, torch.float64) for x in arguments
-        )
-        and len({(x.dtype, x.device) for x in arguments}) == 1
     )
+
+
+def _common_batch(arguments: Sequence[Tensor], ranks: Sequence[int]) -> tuple[Sequence[int], bool]:
+    """The batch shape, and whether all have it already, in one dimension, which is the usual case."""
+    rows = arguments[0].shape[0]
+    for x, rank in zip(arguments, ranks, strict=True):
+        if x.ndim != rank + 1 or x.shape[0] != rows:
+            break
+    else:
+        return (rows,), True
+    return torch.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True))), False
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:

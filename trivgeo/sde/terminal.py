@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import choice, normal, permutation
-from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.checks import check_count, check_positive
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import DirectProduct, LieGroup
 
 __all__ = ["HaarLaw", "MixtureLaw", "NormalLaw", "TerminalLaw", "fit_terminal_law"]
@@ -188,20 +188,24 @@ def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0, compo
         group: see `TrivializedSDE`.
         samples: elements ``[m, *element_shape]``; a normal law has their mean and covariance, in logarithms about
             their `group_mean`.
-        widen: factor on the standard deviations of one normal law.
+        widen: factor on the standard deviations of normal laws.
         components: normal laws of a `MixtureLaw`, each in logarithms about an element of its own, by
             expectation-maximization from these: for laws with long tails, and on groups where some elements have no
             logarithm.
 
     Raises:
         ShapeError: there are fewer than two samples, or than components, or they are no elements.
-        ConfigurationError: ``components`` is less than one.
+        ConfigurationError: ``components`` is less than one, or ``widen`` not positive.
+        NonFiniteError: the samples hold NaN or infinity.
     """
     group.check_elements(samples, "samples")
     check_count("components", components)
+    check_positive("widen", widen)
     if len(group.batch_shape(samples)) != 1 or len(samples) < max(2, components):
         expected = f"at least {max(2, components)} elements [m, ...]"
         raise ShapeError(f"samples: expected {expected}, got {list(samples.shape)}")
+    if not bool(torch.isfinite(samples).all()):
+        raise NonFiniteError("samples: expected finite numbers, got NaN or infinity")
     if group.is_compact:
         return HaarLaw(group).to(samples)
     if isinstance(group, DirectProduct) and group.scale.ndim == 1:
@@ -210,13 +214,13 @@ def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0, compo
         parts = zip(factors, group.split(samples), strict=True)
         return _ProductLaw(group, [fit_terminal_law(factor, part, widen, components) for factor, part in parts])
     if components > 1:
-        return _fit_mixture(group, samples, components)
+        return _fit_mixture(group, samples, widen, components)
     centre, v = group_mean(group, samples)
     factor = widen * _factor(torch.atleast_2d(torch.cov(v.double().mT)))
     return NormalLaw(group, centre, v.mean(0), factor.to(v))
 
 
-def _fit_mixture(group: LieGroup, samples: Tensor, components: int) -> MixtureLaw:
+def _fit_mixture(group: LieGroup, samples: Tensor, widen: float, components: int) -> MixtureLaw:
     """By expectation-maximization; logarithms about the centres, which stay, are taken once."""
     order = permutation((len(samples),), samples, torch.Generator(samples.device).manual_seed(0))
     seen, centres = [], []
@@ -237,7 +241,9 @@ def _fit_mixture(group: LieGroup, samples: Tensor, components: int) -> MixtureLa
         weights = counts.squeeze(-1) / counts.sum()
         each = _normal_log_density(v, means.unsqueeze(-2), factors) - volumes + weights.log().unsqueeze(-1)
         shares = each.softmax(0).nan_to_num(0.0)  # seen from no centre
-    laws = [NormalLaw(group, *law) for law in zip(centres, means.to(samples), factors.to(samples), strict=True)]
+    laws = [
+        NormalLaw(group, *law) for law in zip(centres, means.to(samples), (widen * factors).to(samples), strict=True)
+    ]
     return MixtureLaw(laws, weights.to(samples))
 
 
