@@ -322,11 +322,6 @@ def _transpose(w: _Writer, node: Node) -> Entries:
     return w.get(node.args[0]).swapaxes(node.args[1], node.args[2])
 
 
-def _flip(w: _Writer, node: Node) -> Entries | None:
-    dims = tuple(_dim(node.args[0], d) for d in node.args[1])
-    return None if _batch_dim(node.args[0]) in dims else np.flip(w.get(node.args[0]), dims)
-
-
 def _expand(w: _Writer, node: Node) -> Entries:
     return np.broadcast_to(w.get(node.args[0]), _shape(node))
 
@@ -517,7 +512,6 @@ _RULES: dict[Any, Rule] = {
     aten.permute.default: _permute,
     aten.transpose.int: _transpose,
     aten.t.default: lambda w, node: w.get(node.args[0]).T,
-    aten.flip.default: _flip,
     aten.expand.default: _expand,
     aten.select.int: _select,
     aten.slice.Tensor: _slice,

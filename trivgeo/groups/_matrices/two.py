@@ -31,8 +31,14 @@ class Two(Kernel):
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
         """By the adjugate."""
-        adjugate = matrix.flip(-2, -1).mT * _SIGNS.like(matrix)
-        return adjugate if unimodular else adjugate / (matrix[..., 0, :] * adjugate[..., 0]).sum(-1)[..., None, None]
+        if is_few(matrix):  # fewer operators, each slower
+            adjugate = matrix.flip(-2, -1).mT * _SIGNS.like(matrix)
+            if unimodular:
+                return adjugate
+            return adjugate / (matrix.select(-2, 0) * adjugate.select(-1, 0)).sum(-1, keepdim=True).unsqueeze(-1)
+        (a, b), (c, d) = rows_of(matrix)
+        adjugate = stack_rows([[d, -b], [-c, a]])
+        return adjugate if unimodular else adjugate / (a * d - b * c)[..., None, None]
 
     def exp(self, matrix: Tensor) -> Tensor:
         """By the functions of `stumpff`."""
