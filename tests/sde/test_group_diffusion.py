@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.helpers import affine_line, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
+from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation
 from trivgeo.sde import (
     DiffusionTransport,
     ExactDivergence,
@@ -164,6 +164,60 @@ def test_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             GroupDiffusion(Torus(1), kind, seed, width=8, depth=1).fit(
                 others, steps=100, batch_size=16, folder=tmp_path / "b", progress=False
             )
+
+
+def test_refused_training_changes_nothing(tmp_path: Path) -> None:
+    """It used to leave the model half adapted to the other data, and an untrained one as if it were fitted."""
+    data = torch.rand(50, 1, generator=seeded(0))
+    fit = {"steps": 3, "batch_size": 8, "folder": tmp_path, "progress": False}
+    model = GroupDiffusion(Translation(1), "flow", width=8, depth=1).fit(data, **fit)
+    g = model.sample(4, generator=seeded(1))
+    other = GroupDiffusion(Translation(1), "flow", width=8, depth=1)
+    for refused in (model, other):
+        with pytest.raises(CheckpointError, match="folder"):
+            refused.fit(3.0 * data, **fit)
+    assert torch.equal(g, model.sample(4, generator=seeded(1)))
+    assert not model.network.training
+    with pytest.raises(ConfigurationError, match="fitted"):
+        other.sample(4)
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "momentum"])
+def test_noise_mixes_what_is_compact_of_a_product(kind: str) -> None:
+    """Of data that are narrow on both factors, noise in units of the other one left the angle where it was."""
+    group = DirectProduct(Torus(1), Translation(1))
+    data = 0.1 * torch.randn(4000, 2, generator=seeded(0))
+    model = GroupDiffusion(group, kind, width=8, depth=1)
+    model._adapt(data)
+    assert model.law is not None
+    noised, drawn = model.transport.noised(data, seeded(1)), model.law.sample(4000, seeded(2))
+    for f in (torch.cos, torch.sin):
+        assert float((f(noised[:, 0]).mean() - f(drawn[:, 0]).mean()).abs()) < 0.08
+    assert float(noised[:, 1].std() / drawn[:, 1].std()) == pytest.approx(1.0, abs=0.1)
+
+
+def _by_angle(h: Tensor, n: Tensor) -> Tensor:
+    cos, sin = h.cos(), h.sin()
+    return torch.cat([cos * n[..., :1] - sin * n[..., 1:], sin * n[..., :1] + cos * n[..., 1:]], -1)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        DirectProduct(Torus(1), Translation(1), scale=[[1.0, 0.3], [0.0, 1.0]]),
+        SemidirectProduct(Torus(1), Translation(2), _by_angle),
+        DirectProduct(Torus(1), Translation(1)),
+    ],
+    ids=["joined", "semidirect", "product"],
+)
+def test_densities_have_mass_one(group: LieGroup) -> None:
+    """With respect to angles and coordinates; where angles are joined to others it used to be a part of 2 pi."""
+    data = group.exp(0.3 * torch.randn(500, group.dim, generator=seeded(0)))
+    model = GroupDiffusion(group, "flow", width=8, depth=1).fit(data, steps=20, batch_size=64, progress=False)
+    side = torch.tensor([2.0 * math.pi, *[5.0] * (group.dim - 1)])
+    box = side * (torch.rand(8000, group.dim, generator=seeded(1)) - 0.5)
+    density = model.log_prob(box, tolerance=1e-2).exp() * side.prod()
+    assert float(density.mean()) == pytest.approx(1.0, abs=0.25)
 
 
 def test_bad_input() -> None:

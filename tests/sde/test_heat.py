@@ -127,7 +127,7 @@ class TestTerminalLaws:
         )
         law = fit_terminal_law(group, tails, components=4)
         assert isinstance(law, MixtureLaw)
-        box = torch.rand(400_000, 2, generator=generator, dtype=torch.float64)
+        box = torch.rand(100_000, 2, generator=generator, dtype=torch.float64)
         element = torch.stack([12.0 * box[:, 0] - 6.0, (16.0 * box[:, 1] - 8.0).sinh()], -1)
         density = (
             law.log_density(element).exp() * (-element[:, 0]).exp() * 12.0 * 16.0 * (1.0 + element[:, 1] ** 2).sqrt()
@@ -166,6 +166,23 @@ class TestTerminalLaws:
             MixtureLaw([law, law], torch.ones(1))
         with pytest.raises(DomainError, match="weights: expected positive numbers of sum one"):
             MixtureLaw([law, law], torch.ones(2))
+
+    def test_bad_factors(self) -> None:
+        """A covariance, whose upper half the density would not see."""
+        group, zero = Translation(2), torch.zeros(2)
+        for wrong in (torch.tensor([[1.0, 0.9], [0.9, 1.0]]), -torch.eye(2), torch.zeros(2, 2)):
+            with pytest.raises(DomainError, match="factor: expected a lower triangular matrix"):
+                NormalLaw(group, zero, zero, wrong)
+        with pytest.raises(ShapeError, match="factor"):
+            NormalLaw(group, zero, zero, torch.eye(3))
+        law = NormalLaw(group, zero, zero, torch.eye(2))
+        assert law.log_density(zero.double()).dtype == torch.float64
+        with pytest.raises(ConfigurationError, match="number"):
+            law.sample(-1)
+        with pytest.raises(ConfigurationError, match="float32 or float64"):
+            fit_terminal_law(group, torch.zeros(5, 2).half())
+        with pytest.raises(DomainError, match="samples: expected elements that have logarithms, got 0"):
+            fit_terminal_law(SL(2), 1e30 * torch.randn(50, 2, 2, generator=seeded(0)))
 
     def test_haar(self) -> None:
         assert isinstance(fit_terminal_law(SO(3), SO(3).identity(3)), HaarLaw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -12,13 +13,13 @@ from torch import Tensor, nn
 from trivgeo._random import integers, permutation
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.groups import LieGroup
+from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.kinetic import KineticNoise
 from trivgeo.sde.likelihood import Divergence
 from trivgeo.sde.schedule import GeometricSchedule
-from trivgeo.sde.terminal import TerminalLaw, fit_terminal_law, group_mean
+from trivgeo.sde.terminal import TerminalLaw, fit_terminal_law, group_mean, scaled_factors
 from trivgeo.sde.transport import DiffusionTransport, FlowTransport, MomentumTransport, Transport, noise_parts
 
 __all__ = ["GroupDiffusion"]
@@ -149,15 +150,20 @@ class GroupDiffusion(nn.Module):
         check_positive("minutes", minutes)
         check_count("batch_size", batch_size)
         check_positive("learning_rate", learning_rate)
-        self.to(data)
-        self.network.requires_grad_(True).train()
-        self._adapt(data)
 
         def draw(count: int, generator: torch.Generator) -> Tensor:
             return data[integers(len(data), (count,), torch.empty(0), generator).to(data.device)]
 
-        lessons = NetworkLessons(self.network, self.transport, learning_rate, self.seed)
-        run(lessons, draw, steps, batch_size, 60.0 * minutes, folder, progress)
+        before = copy.deepcopy(self.__dict__)
+        try:
+            self.to(data)
+            self.network.requires_grad_(True).train()
+            self._adapt(data)
+            lessons = NetworkLessons(self.network, self.transport, learning_rate, self.seed)
+            run(lessons, draw, steps, batch_size, 60.0 * minutes, folder, progress)
+        except BaseException:  # no model that looks like a fitted one
+            self.__dict__.update(before)
+            raise
         self.network.load_state_dict(lessons.average.state_dict())
         self.network.to(data).eval()
         self.lost = int(lessons.lost)
@@ -171,7 +177,8 @@ class GroupDiffusion(nn.Module):
         steps: int | None = None,
         tolerance: float | None = None,
     ) -> Tensor:
-        """Draw elements, ``[number, *element_shape]``, projected on the group to the last digit.
+        """Draw elements, ``[number, *element_shape]``, projected on the group to the last digit; NaN where a network
+        that has learned little leads a chain out of all numbers.
 
         By the stochastic process, whose noise mends errors of the network; or, given a tolerance, and always of kind
         "flow", by the flow, whose law is that of `log_prob`.
@@ -231,7 +238,7 @@ class GroupDiffusion(nn.Module):
         like = next(self.network.parameters())
         with torch.no_grad():
             found = transport.log_density(self.network, g.to(like), law, generator, tolerance, divergence)
-        return found - self._log_volume
+        return found - _log_volume(self.group)
 
     def save(self, path: str | Path) -> None:
         """Write weights, laws and settings to a safetensors file, with the fingerprint of the group.
@@ -331,20 +338,26 @@ class GroupDiffusion(nn.Module):
             raise DomainError(f"{name}: expected elements of {self.group!r}, got {int(wrong.sum())} rows that are none")
         return near
 
-    @property
-    def _log_volume(self) -> float:
-        """Of the angles, which Haar measure of mass one does not count."""
-        periods = torch.tensor(self.group.fingerprint()["periods"], dtype=torch.float64)
+
+def _log_volume(group: LieGroup) -> float:
+    """Of the angles of what is compact, which Haar measure of mass one does not count."""
+    if group.is_compact:
+        periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
         return float(periods[periods > 0].log().sum())
+    return sum(map(_log_volume, scaled_factors(group))) if isinstance(group, DirectProduct) else 0.0
 
 
 def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:
     r"""The standard deviation of noise that leaves of the data no more than a `MixtureLaw` can tell.
 
     On a compact group the slowest mode :math:`\chi` has :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, which is read off
-    the entries of an element at the identity; elsewhere twice the widest spread of the data.
+    the entries of an element at the identity; elsewhere twice the widest spread of the data. On a product of both it is
+    the wider one, for both have the same noise.
     """
     if not group.is_compact:
+        if isinstance(group, DirectProduct) and (factors := scaled_factors(group)):
+            parts = zip(factors, group.split(data), strict=True)
+            return max(_widest(factor, part, mixed) for factor, part in parts)
         _, v = group_mean(group, data)
         return 2.0 * float(v.std(0).max())
     e = group.identity(dtype=torch.float64)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import choice, normal, permutation
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import DirectProduct, LieGroup
 
@@ -79,7 +79,8 @@ class NormalLaw(TerminalLaw):
 
     Raises:
         ShapeError: an argument has another shape.
-        DomainError: none of the draws is the logarithm of its exponential.
+        DomainError: F is not lower triangular with a positive diagonal, or none of the draws is the logarithm of its
+            exponential.
     """
 
     def __init__(
@@ -89,6 +90,14 @@ class NormalLaw(TerminalLaw):
         group.check_elements(centre, "centre")
         if mean.shape != (group.dim,):
             raise ShapeError(f"mean: expected an algebra vector [{group.dim}], got {list(mean.shape)}")
+        if factor.shape != (group.dim, group.dim):
+            raise ShapeError(f"factor: expected a matrix [{group.dim}, {group.dim}], got {list(factor.shape)}")
+        if not bool((factor.diagonal() > 0.0).all()) or bool(factor.triu(1).any()):
+            raise DomainError(
+                "factor: expected a lower triangular matrix with a positive diagonal, such as the cholesky factor of a "
+                f"covariance, got {factor.tolist()}"
+            )
+        centre, mean, factor = promoted(centre=centre, mean=mean, factor=factor)
         self._group = group
         for name, value in (("centre", centre), ("mean", mean), ("factor", factor)):
             self.register_buffer(name, value.detach().clone())
@@ -107,6 +116,7 @@ class NormalLaw(TerminalLaw):
 
     def sample(self, number: int, generator: torch.Generator | None = None) -> Tensor:
         """By rejection."""
+        check_count("number", number, 0)
         found = self._accepted(number, generator)
         while len(found) < number:
             found = torch.cat([found, self._accepted(number, generator)])
@@ -148,6 +158,7 @@ class MixtureLaw(TerminalLaw):
 
     def sample(self, number: int, generator: torch.Generator | None = None) -> Tensor:
         """As many of each as chance has it, in random order."""
+        check_count("number", number, 0)
         counts = choice(self.weights.unsqueeze(0), number, generator)[0].bincount(minlength=len(self.laws)).tolist()
         g = torch.cat([law.sample(count, generator) for law, count in zip(self._each, counts, strict=True)])
         return g[permutation((number,), self.weights, generator)]
@@ -195,7 +206,8 @@ def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0, compo
 
     Raises:
         ShapeError: there are fewer than two samples, or than components, or they are no elements.
-        ConfigurationError: ``components`` is less than one, or ``widen`` not positive.
+        ConfigurationError: ``components`` is less than one, ``widen`` not positive, or the samples in half precision.
+        DomainError: their logarithms have no covariance: there are none, or they are too large.
         NonFiniteError: the samples hold NaN or infinity.
     """
     group.check_elements(samples, "samples")
@@ -204,20 +216,30 @@ def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0, compo
     if len(group.batch_shape(samples)) != 1 or len(samples) < max(2, components):
         expected = f"at least {max(2, components)} elements [m, ...]"
         raise ShapeError(f"samples: expected {expected}, got {list(samples.shape)}")
+    if torch.finfo(samples.dtype).bits < 32:
+        raise ConfigurationError(f"samples: expected float32 or float64, got {samples.dtype}")
     if not bool(torch.isfinite(samples).all()):
         raise NonFiniteError("samples: expected finite numbers, got NaN or infinity")
     if group.is_compact:
         return HaarLaw(group).to(samples)
-    if isinstance(group, DirectProduct) and group.scale.ndim == 1:
-        scales = group.scale.split([factor.dim for factor in group.factors])
-        factors = [factor.with_scale(scale) for factor, scale in zip(group.factors, scales, strict=True)]
+    if isinstance(group, DirectProduct) and (factors := scaled_factors(group)):
         parts = zip(factors, group.split(samples), strict=True)
         return _ProductLaw(group, [fit_terminal_law(factor, part, widen, components) for factor, part in parts])
     if components > 1:
         return _fit_mixture(group, samples, widen, components)
     centre, v = group_mean(group, samples)
+    if len(v) < 2:
+        raise DomainError(f"samples: expected elements that have logarithms, got {len(v)} of them")
     factor = widen * _factor(torch.atleast_2d(torch.cov(v.double().mT)))
     return NormalLaw(group, centre, v.mean(0), factor.to(v))
+
+
+def scaled_factors(group: DirectProduct) -> list[LieGroup]:
+    """The factors, each with its part of the scale; none where the scale joins them."""
+    if group.scale.ndim > 1:
+        return []
+    scales = group.scale.split([factor.dim for factor in group.factors])
+    return [factor.with_scale(scale) for factor, scale in zip(group.factors, scales, strict=True)]
 
 
 def _fit_mixture(group: LieGroup, samples: Tensor, widen: float, components: int) -> MixtureLaw:
@@ -250,7 +272,11 @@ def _fit_mixture(group: LieGroup, samples: Tensor, widen: float, components: int
 def _factor(covariance: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
     """A triangular square root; samples may span fewer dimensions than the group has."""
     ridge = 1e-6 * covariance.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-12)
-    return torch.linalg.cholesky(covariance + ridge[..., None, None] * torch.eye(covariance.shape[-1]).to(covariance))
+    unit = torch.eye(covariance.shape[-1]).to(covariance)
+    factor, fault = torch.linalg.cholesky_ex(covariance + ridge[..., None, None] * unit)
+    if bool(fault.any()) or not bool(torch.isfinite(factor).all()):
+        raise DomainError("samples: expected elements whose logarithms have a covariance, got some that are none")
+    return factor
 
 
 def _seen_from(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,7 +290,7 @@ def _seen_from(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tens
 
 def _normal_log_density(v: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
     """Of rows of vectors."""
-    n = v.shape[-1]
+    n, mean, factor = v.shape[-1], mean.to(v), factor.to(v)
     inverse = torch.linalg.solve_triangular(factor, torch.eye(n).to(factor), upper=False)
     squares = ((v - mean) @ inverse.mT).square().sum(-1)
     size = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True) + 0.5 * n * math.log(2.0 * math.pi)
