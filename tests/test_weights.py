@@ -105,3 +105,40 @@ def test_groups_of_other_dimension(tmp_path: Path) -> None:
     load(tmp_path / "some.safetensors")
     with pytest.raises(CheckpointError, match="another group"):
         GroupDiffusion.load(tmp_path / "some.safetensors", SO(3))
+
+
+def test_a_header_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing a module runs it: only those of this project are, and no class of another is taken unless imported."""
+    (tmp_path / "stranger.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "some.safetensors"
+    for name in ("stranger.Network", "this.x", "..a.b", "a", "trivgeo.nothing.X", "torch.nn.Linear"):
+        save_file({"a": torch.zeros(1)}, path, metadata={"network": name, "architecture": "{}"})
+        with pytest.raises(CheckpointError, match="expected a PoseNetwork"):
+            load_checkpoint(PoseNetwork, str(path))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_hostile_headers(tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+    network(path)
+    name = read_file(path).header["network"]
+    for architecture in ("[" * 100_000, f'{{"a": {"9" * 5000}}}', '{"kernels": 1e300}'):
+        save_file({"a": torch.zeros(1)}, path, metadata={"network": name, "architecture": architecture})
+        with pytest.raises(CheckpointError):
+            load_checkpoint(PoseNetwork, str(path))
+    save_file({"a": torch.zeros(4).to(torch.float8_e4m3fn)}, path)
+    with pytest.raises(CheckpointError, match="expected tensors of the usual dtypes"):
+        read_file(path)
+    with pytest.raises(CheckpointError, match="there is none"):
+        read_file("x" * 300)
+
+
+def test_only_the_file_is_written(tmp_path: Path) -> None:
+    """Somebody's model.tmp was lost."""
+    (tmp_path / "model.tmp").write_text("mine")
+    write_file(Perceptron(4, 2, 8), tmp_path / "model.safetensors", {})
+    assert {file.name for file in tmp_path.iterdir()} == {"model.tmp", "model.safetensors"}
+    assert (tmp_path / "model.tmp").read_text() == "mine"
+    with pytest.raises(CheckpointError, match="expected a file, got a folder"):
+        write_file(Perceptron(4, 2, 8), tmp_path, {})

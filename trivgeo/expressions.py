@@ -266,7 +266,7 @@ class _Reader:
         return value
 
     def _is_large(self, value: Any, bound: float) -> bool:
-        return not value.free_symbols and not abs(value.evalf(15)) <= bound
+        return value.is_number and not abs(value.evalf(15)) <= bound
 
     def _constant(self, node: ast.Constant, depth: int) -> Any:
         if not _NUMBER.fullmatch(str(node.kind)):
@@ -302,7 +302,7 @@ class _Reader:
             raise self._refuse("+ - * / or **")
         if self._is_large(right, _EXPONENT):
             raise self._refuse(f"exponents of at most {_EXPONENT}")
-        if left == 0 and not (right.is_number and right > 0):
+        if left == 0 and not (right.is_number and right.is_positive):
             raise self._refuse("powers of numbers other than zero")
         return left**right
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
+import sys
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +24,17 @@ from trivgeo.errors import CheckpointError
 __all__ = ["Network", "NetworkFile", "check_weights", "class_path", "initialise", "read_file", "write_file"]
 
 _CHECK = "checksum"  # of the header
+_DTYPES = {
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+}
+_OURS = ("trivgeo", "tasks")
 
 
 class Network(nn.Module, ABC):
@@ -74,7 +88,7 @@ class NetworkFile:
         """
         try:
             value = json.loads(self.header[key])
-        except (KeyError, json.JSONDecodeError) as error:
+        except (KeyError, ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{self.path}: expected {key!r} in the safetensors header, as JSON: {error}"
             ) from error
@@ -96,7 +110,7 @@ class NetworkFile:
         found, architecture = self._class(kind), self.entry("architecture")
         try:
             network = found(**architecture)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(
                 f"{self.path}: the header's architecture {architecture} is no {found.__name__}: {error}"
             ) from error
@@ -133,10 +147,17 @@ class NetworkFile:
         if name is None:
             raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got no network of this library")
         module, _, attribute = name.rpartition(".")
-        try:
-            found = vars(importlib.import_module(module)).get(attribute)
-        except (ImportError, ValueError) as error:
-            raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got {name}: {error}") from error
+        # importing runs code: of this project, and else only what the program has imported by itself
+        if module.split(".")[0] in _OURS and module not in sys.modules:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got {name}: {error}") from error
+        if module not in sys.modules:
+            raise CheckpointError(
+                f"{self.path}: expected a {kind.__name__}, got {name[:80]}, whose module this program has not imported"
+            )
+        found = vars(sys.modules[module]).get(attribute)
         if not isinstance(found, type) or not issubclass(found, kind):
             raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got {attribute}")
         return found
@@ -159,9 +180,11 @@ def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mappi
         entries: further entries of the header, of plain types.
 
     Raises:
-        CheckpointError: an entry cannot be written as JSON.
+        CheckpointError: an entry cannot be written as JSON, or the path is a folder.
     """
     path = Path(path)
+    if path.is_dir():
+        raise CheckpointError(f"{path}: expected a file, got a folder")
     if isinstance(network, Network):
         entries = {"architecture": network.architecture, **entries}
     header = {"network": class_path(network)} if isinstance(network, Network) else {}
@@ -171,9 +194,11 @@ def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mappi
         raise CheckpointError(f"{path}: expected {', '.join(entries)} of plain JSON types: {error}") from error
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    temporary = path.with_suffix(".tmp")
-    save_file(tensors, temporary, metadata={**header, _CHECK: _checksum(header, tensors)})
-    temporary.replace(path)
+    # a name of its own: `model.tmp` may be somebody's
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
+        temporary = Path(folder) / path.name
+        save_file(tensors, temporary, metadata={**header, _CHECK: _checksum(header, tensors)})
+        temporary.replace(path)
 
 
 def read_file(path: str | Path) -> NetworkFile:
@@ -184,7 +209,7 @@ def read_file(path: str | Path) -> NetworkFile:
             was written.
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):  # false where `Path.is_file` raises: names too long
         raise CheckpointError(f"{path}: expected a readable safetensors file, there is none")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -192,6 +217,8 @@ def read_file(path: str | Path) -> NetworkFile:
             tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: expected a readable safetensors file: {error}") from error
+    if strange := {x.dtype for x in tensors.values()} - _DTYPES:
+        raise CheckpointError(f"{path}: expected tensors of the usual dtypes, got {', '.join(map(str, strange))}")
     tensors = check_weights(path, tensors)
     written = header.pop(_CHECK, None)  # older files have none
     if written is not None and written != _checksum(header, tensors):
