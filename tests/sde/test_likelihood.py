@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from tests.sde.targets import TARGETS, KnownTarget, Normal, VonMises
 from trivgeo._numerics import jvp_columns
-from trivgeo.errors import ConfigurationError, DomainError
-from trivgeo.groups import SE, SO, Affine, LieGroup
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
 from trivgeo.sde import (
     ConstantSchedule,
     DormandPrince5,
@@ -109,6 +110,27 @@ class TestLikelihood:
         assert bad.log_density.isnan().tolist() == [False, False, True, False]
         good = bad.log_density[[0, 1, 3]]
         assert_relative(good, log_density(target, g)[[0, 1, 3]], 1e-3)
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (torch.zeros(4, 1), ShapeError),
+            (torch.zeros(4, 2), ShapeError),
+            (torch.zeros(1), ShapeError),
+            (torch.zeros(()), ShapeError),
+            (torch.zeros(4, dtype=torch.long), ConfigurationError),
+            (0.0, ConfigurationError),
+            (None, ConfigurationError),
+        ],
+    )
+    def test_densities_of_another_shape(self, answer: Any, error: type[Exception]) -> None:
+        still = TrivializedSDE(Translation(2), ConstantSchedule(0.0), noisy=False)
+        with pytest.raises(error, match="end_log_density: expected"):
+            flow_likelihood(still, torch.zeros(4, 2), lambda g: answer)
+
+    def test_one_element_has_one_density(self) -> None:
+        still = TrivializedSDE(Translation(2), ConstantSchedule(0.0), noisy=False)
+        assert float(flow_likelihood(still, torch.zeros(2), lambda g: 3.0 + g.sum()).log_density) == 3.0
 
 
 class TestPair:

@@ -6,6 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from trivgeo._random import uniform
 from trivgeo._text import Described
-from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError
+from trivgeo.checks import check_count, check_tensor
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import DirectProduct, LieGroup, Translation
 from trivgeo.sde.adaptive import solve_adaptive
 from trivgeo.sde.process import TrivializedSDE, check_noiseless
@@ -172,7 +173,7 @@ def flow_likelihood(
     Args:
         flow: the equation, such as a `probability_flow`.
         g: elements ``[*batch, *element_shape]`` at the start.
-        end_log_density: elements to ``[*batch]``, for left Haar measure.
+        end_log_density: elements to ``[*batch]``, for left Haar measure; nothing is broadcast.
         start: the time of the elements.
         end: the time at which the density is known.
         divergence: default `ExactDivergence`.
@@ -180,11 +181,12 @@ def flow_likelihood(
         generator: of `HutchinsonDivergence`.
 
     Raises:
-        ConfigurationError: see `solve_adaptive`, also for `DomainError`.
+        ConfigurationError: see `solve_adaptive`, also for `DomainError`; or the density is no floating-point tensor.
+        ShapeError: elements or densities of another shape.
     """
     check_noiseless(flow, "a likelihood")
     group = flow.group
-    group.check_elements(g)
+    g = group.check_elements(g)
     batch = group.batch_shape(g)
     chosen = (ExactDivergence() if divergence is None else divergence).prepare(
         g.new_zeros(*batch, group.dim), generator
@@ -202,7 +204,7 @@ def flow_likelihood(
     with torch.no_grad():
         solution = solve_adaptive(equation, state, start, end, tolerance=tolerance)
         final = solution.final[..., :size].unflatten(-1, group.element_shape)
-        log_density = end_log_density(final) + solution.final[..., -1]
+        log_density = _check_density(end_log_density(final), batch) + solution.final[..., -1]
     return FlowLikelihood(log_density, final, solution.failures, solution.evaluations)
 
 
@@ -212,6 +214,13 @@ def with_vectors(group: LieGroup, number: int) -> DirectProduct:
     rows = torch.block_diag(group.basis.rows, torch.eye(number, dtype=torch.float64))
     factor = group if natural else group.with_scale(None)
     return DirectProduct(factor, Translation(number), scale=None if natural else rows)
+
+
+def _check_density(value: Any, batch: torch.Size) -> Tensor:
+    value = check_tensor("end_log_density", value)
+    if value.shape != batch:
+        raise ShapeError(f"end_log_density: expected one number per element {list(batch)}, got {list(value.shape)}")
+    return value
 
 
 def _vector(flow: TrivializedSDE, g: Tensor, t: float) -> Tensor:
