@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
 from trivgeo.sde import (
     ConstantSchedule,
+    Divergence,
     DormandPrince5,
     ExactDivergence,
     HutchinsonDivergence,
@@ -92,6 +94,17 @@ class TestLikelihood:
         first = ExactDivergence(range(2))(group, field, g)[1] + ExactDivergence(range(2, 6))(group, field, g)[1]
         a = group.algebra.trace_ad_like(g)
         assert_relative(first + value @ a, exact, 1e-10)
+
+    @pytest.mark.parametrize("kind", [ExactDivergence, lambda directions: HutchinsonDivergence(directions=directions)])
+    def test_directions(self, kind: Callable[[Any], Divergence]) -> None:
+        group, g = Translation(2), torch.ones(3, 2)
+        for bad in ([0.5], [-1], [0, 0], 1, "01", [True], torch.tensor([0])):
+            with pytest.raises(ConfigurationError, match="directions: expected distinct indices, got"):
+                kind(bad)
+        with pytest.raises(ConfigurationError, match=r"directions: expected distinct indices below 2, got \[5\]"):
+            kind([5])(group, lambda x: x, g)
+        for directions in ([], [1], (1, 0), range(2)):
+            assert kind(directions)(group, lambda x: x, g)[1].tolist() == [float(len(directions))] * 3
 
     def test_lost_rows(self) -> None:
         """Where the field has no value the density is NaN, and counted; the others do not notice."""
