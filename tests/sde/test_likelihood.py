@@ -183,7 +183,10 @@ class TestPair:
         g = SO(3).identity(1)
         with pytest.raises(ConfigurationError, match="without noise"):
             solve_adaptive(sde, g, 0.0, 1.0)
-        with pytest.raises(DomainError, match="two times"):
-            solve_adaptive(replace(sde, noisy=False), g, 1.0, 1.0)
+        endless = replace(sde, noisy=False)
+        assert endless.horizon == math.inf
+        for start, end in ((1.0, 1.0), (0.0, math.inf), (math.inf, 0.0), (0.0, math.nan), (-1.0, 0.0)):
+            with pytest.raises(DomainError, match="two times"):
+                solve_adaptive(endless, g, start, end)
         with pytest.raises(ConfigurationError, match="max_steps"):
             solve_adaptive(replace(sde, noisy=False), g, 0.0, 1.0, tolerance=1e-6, max_steps=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -102,20 +103,20 @@ def solve_adaptive(
     Args:
         sde: the equation.
         initial: elements ``[*batch, *element_shape]`` at the start.
-        start: the first time, in [0, horizon].
+        start: the first time, finite, in [0, horizon].
         end: the last time.
         tolerance: of a step; the error of the solution is about as large.
         max_steps: of the run.
 
     Raises:
         ConfigurationError: the equation has noise, or it takes more steps.
-        DomainError: a time lies outside [0, horizon], or they are equal.
+        DomainError: a time lies outside [0, horizon], or is not finite, or they are equal.
     """
     check_positive("tolerance", tolerance)
     check_count("max_steps", max_steps)
     sde.check_state(initial, "initial")
-    if start == end or not all(0.0 <= t <= sde.horizon for t in (start, end)):
-        raise DomainError(f"start, end: expected two times in [0, {sde.horizon:g}], got {start} and {end}")
+    if start == end or not all(0.0 <= t <= min(sde.horizon, sys.float_info.max) for t in (start, end)):
+        raise DomainError(f"start, end: expected two times, finite and in [0, {sde.horizon:g}], got {start} and {end}")
     pair, batch = DormandPrince5(), sde.batch_shape(initial)
     run = Run((start, end), tuple(batch), initial.dtype, initial.device, None)
     equation = sde.prepare(run)
