@@ -230,6 +230,19 @@ class TestBadInput:
         with pytest.raises(ConfigurationError, match="energy"):
             TIED(operator_action(), "domain")  # type: ignore[arg-type]
 
+    def test_arrays_and_lists(self) -> None:
+        inverter = TIED(Translation(2).action(), spring, steps=2, num_hypotheses=2)
+        x = randn(3, 1, 2).float()
+        for same in (x.numpy(), x.tolist()):
+            assert torch.equal(inverter(same, generator=seeded(0)).elements, inverter(x, generator=seeded(0)).elements)
+        pair = clean_problems(2)
+        search = TIED(operator_action(), DOMAIN, steps=2, num_hypotheses=2)
+        arrays = OperatorInput(*(part.numpy() for part in pair))
+        assert torch.equal(search(arrays, generator=seeded(0)).elements, search(pair, generator=seeded(0)).elements)
+        for bad, error in ((x.long().numpy(), ConfigurationError), ([["a"]], ConfigurationError), ([1.0], ShapeError)):
+            with pytest.raises(error):
+                inverter(bad)
+
     def test_data(self) -> None:
         """Before the first step."""
         x = clean_problems(2)
