@@ -114,7 +114,7 @@ def solve_adaptive(
     """
     check_positive("tolerance", tolerance)
     check_count("max_steps", max_steps)
-    sde.check_state(initial, "initial")
+    initial = sde.group.check_elements(initial, "initial")
     if start == end or not all(0.0 <= t <= min(sde.horizon, sys.float_info.max) for t in (start, end)):
         raise DomainError(f"start, end: expected two times, finite and in [0, {sde.horizon:g}], got {start} and {end}")
     pair, batch = DormandPrince5(), sde.batch_shape(initial)
