@@ -220,6 +220,14 @@ class TestBadInput:
         with pytest.raises(ConfigurationError, match=name):
             TIED(operator_action(), DOMAIN, **{name: value})
 
+    def test_unknown_settings(self) -> None:
+        """Those of every inverter come by `replace`."""
+        known = "schedule, steps, num_mc, num_hypotheses, temperature, max_score_norm, side, keep_seen, pruning"
+        for name in ("max_evaluations", "stepps"):
+            with pytest.raises(ConfigurationError, match=f"settings: expected some of {known}, published, got {name}"):
+                TIED(operator_action(), DOMAIN, **{name: 3})
+        assert TIED(operator_action(), DOMAIN).replace(max_evaluations=3).max_evaluations == 3
+
     def test_temperature_is_needed(self) -> None:
         with pytest.raises(ConfigurationError, match="temperature"):
             TIED(operator_action(), DOMAIN, temperature=None)  # type: ignore[arg-type]
