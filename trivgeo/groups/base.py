@@ -350,7 +350,7 @@ class LieGroup(ABC):
         v, gradient = promoted(v=self.check_vectors(v), gradient=self.check_vectors(gradient, "gradient"))
         _check_broadcast(v.shape[:-1], gradient.shape[:-1])
         v, gradient = torch.broadcast_tensors(v, gradient)
-        dtype = v.dtype
+        dtype, given = v.dtype, (v, gradient)
         if torch.finfo(dtype).bits == 16:  # as `in_single`
             v, gradient = v.float(), gradient.float()
         weight = _numbers("weight", weight, v)
@@ -361,7 +361,10 @@ class LieGroup(ABC):
         element, score = self._exp_with_score(
             self._basis.to_natural(v), self._basis.covector_to_natural(gradient), weight.reshape(weight.shape or (1,))
         )
-        return element.to(dtype), self._basis.covector_from_natural(score).to(dtype)
+        element, score = element.to(dtype), self._basis.covector_from_natural(score).to(dtype)
+        if torch.compiler.is_compiling():
+            return element, score
+        return _apart(element, given), _apart(score, given)
 
     @final
     def project(self, g: Tensor) -> Tensor:
@@ -531,11 +534,7 @@ class LieGroup(ABC):
             value = in_single(f, *arguments)
         if self._compiler is not None or torch.compiler.is_compiling():
             return value  # for speed a view, where that is all
-        # where there is nothing to compute, not the argument itself, which whoever gets it might change in place
-        for x in arguments:
-            if torch._C._is_alias_of(value, x):  # type: ignore[attr-defined]
-                return value.clone()
-        return value
+        return _apart(value, arguments)
 
     @final
     def _set_scale(self, scale: Scale) -> None:
@@ -599,6 +598,14 @@ def _numbers(name: str, value: Any, like: Tensor) -> Tensor:
         return torch.as_tensor(value, dtype=like.dtype, device=like.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(f"{name}: expected a number or a tensor, got {value!r}") from error
+
+
+def _apart(value: Tensor, arguments: Sequence[Tensor]) -> Tensor:
+    """Where there is nothing to compute, not the argument itself, which whoever gets it might change in place."""
+    for x in arguments:
+        if torch._C._is_alias_of(value, x):  # type: ignore[attr-defined]
+            return value.clone()
+    return value
 
 
 def _any_single(arguments: Sequence[Tensor], ranks: Sequence[int]) -> bool:
