@@ -178,6 +178,18 @@ class TestPair:
         steps = [solve_adaptive(sde, g, 0.0, 2.0, tolerance=tol).steps for tol in (1e-3, 1e-6, 1e-9)]
         assert steps[0] < steps[1] < steps[2]
 
+    def test_rounding_does_not_stall(self) -> None:
+        """Coordinates that float32 holds to 64 cannot be followed to 1e-5; all others are, as if they were alone."""
+        fall = TrivializedSDE(Translation(2), ConstantSchedule(0.0), lambda g, t: -g, noisy=False)
+        g = torch.tensor([[1.0, 1.0], [1e9, 1e9], [1.0, 1e25]])
+        found = solve_adaptive(fall, g, 0.0, 1.0, max_steps=300)
+        assert found.steps < 20
+        assert_relative(found.final / g, torch.full_like(g, math.exp(-1.0)), 1e-5)
+        density = flow_likelihood(fall, g, lambda x: torch.zeros(3))
+        assert_relative(density.log_density, torch.full((3,), -2.0), 1e-5)
+        alone = solve_adaptive(fall, g[:1].double(), 0.0, 1.0, tolerance=1e-9)
+        assert_relative(alone.final, g[:1].double() * math.exp(-1.0), 1e-8)
+
     def test_bad_input(self) -> None:
         sde = TrivializedSDE(SO(3), ConstantSchedule(1.0), self.spinning)
         g = SO(3).identity(1)
