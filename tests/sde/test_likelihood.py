@@ -96,7 +96,7 @@ class TestLikelihood:
         assert_relative(first + value @ a, exact, 1e-10)
 
     @pytest.mark.parametrize("kind", [ExactDivergence, lambda directions: HutchinsonDivergence(directions=directions)])
-    def test_directions(self, kind: Callable[[Any], Divergence]) -> None:
+    def test_bad_directions(self, kind: Callable[[Any], Divergence]) -> None:
         group, g = Translation(2), torch.ones(3, 2)
         for bad in ([0.5], [-1], [0, 0], 1, "01", [True], torch.tensor([0])):
             with pytest.raises(ConfigurationError, match="directions: expected distinct indices, got"):
