@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from trivgeo.errors import ConfigurationError
 
@@ -22,6 +23,7 @@ __all__ = [
     "check_tensor",
     "check_type",
     "promoted",
+    "with_tensors",
 ]
 
 T = TypeVar("T")
@@ -88,6 +90,16 @@ def check_tensor(name: str, value: Any) -> Tensor:
     return value
 
 
+def with_tensors(name: str, value: Any) -> Any:
+    """A tensor or a (named) tuple, with NumPy arrays and lists of numbers as tensors, see `check_tensor`.
+
+    What is neither stays as it is, for whoever knows what is expected.
+    """
+    if isinstance(value, Tensor):
+        return value
+    return pytree.tree_map(lambda x: check_tensor(name, x) if _holds_numbers(x) else x, value, is_leaf=_holds_numbers)
+
+
 def promoted(**tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the wider of their floating-point dtypes.
 
@@ -123,6 +135,13 @@ def check_dtype(dtype: torch.dtype | None) -> None:
     """Raise `ConfigurationError` unless this is a real floating-point dtype, or none."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ConfigurationError(f"dtype: expected a floating-point dtype, got {dtype}")
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Whether this is an array, or a (nested) list of numbers."""
+    if type(value) not in (list, tuple):  # a named tuple is a datum of several parts
+        return isinstance(value, np.ndarray)
+    return all(isinstance(x, int | float | np.generic) for x in pytree.tree_leaves(value))
 
 
 def _is_number(value: float) -> bool:

@@ -209,7 +209,8 @@ def test_results_may_be_changed_in_place(case: GroupCase) -> None:
     v = random_vectors(group, 2, std=0.1)
     g = group.exp(v)
     given = v.clone(), g.clone(), group.scale.clone(), group.algebra.structure_constants.clone()
-    for result in (group.exp(v), group.log(g), group.inverse(g), group.project(g), group.compose(g, g)):
+    of_elements = group.log(g), group.inverse(g), group.project(g), group.compose(g, g)
+    for result in (group.exp(v), *group.exp_with_score(v, v), *of_elements):
         result.add_(1.0)
     for constant in (group.scale, group.basis.rows, group.algebra.structure_constants, group.algebra.trace_ad):
         constant.add_(1.0)

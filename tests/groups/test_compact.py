@@ -229,6 +229,25 @@ class TestScores:
         with pytest.raises(ShapeError, match="weight: expected"):
             group.exp_with_score(v, v, torch.ones(3))
 
+    @pytest.mark.parametrize("group", [SU(3), SE(2), Translation(2)], ids=repr)
+    def test_weights(self, group: LieGroup) -> None:
+        """Batches broadcast, also that of the weights, or are refused."""
+        v = random_vectors(group, 7, std=0.1)
+        with pytest.raises(ShapeError, match=r"batches that broadcast, got \[7\] and \[3\]"):
+            group.exp_with_score(v, v, torch.ones(3, 1))
+        g, score = group.exp_with_score(v[0], v[0], torch.ones(3, 1))
+        assert_relative(g, group.exp(v[0]).expand(3, *group.element_shape), 1e-13)
+        assert_relative(score, group.exp_with_score(v[0], v[0])[1].expand(3, -1), 1e-13)
+
+    @pytest.mark.parametrize("group", [SU(3), SE(2), Translation(2)], ids=repr)
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision(self, group: LieGroup, dtype: torch.dtype) -> None:
+        """Computed in single."""
+        v = random_vectors(group, 7, std=0.5).to(dtype)
+        single = group.exp_with_score(v.float(), -v.float())
+        for found, expected in zip(group.exp_with_score(v, -v), single, strict=True):
+            assert torch.equal(found, expected.to(dtype))
+
 
 class TestUniformLaw:
     @pytest.mark.parametrize("group", COMPACT, ids=str)

@@ -14,10 +14,27 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 
-from tests.groups.cases import CASES, GroupCase
-from tests.helpers import assert_relative, seeded
+from tests.groups.cases import CASES, GroupCase, marked
+from tests.helpers import assert_relative, random_vectors, seeded
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import SE, SL, SO, Affine, GLPlus, HeatSymmetry, LieGroup, Projective, compilation, compiled
+from trivgeo.groups import (
+    SE,
+    SL,
+    SO,
+    Affine,
+    GeneratedGroup,
+    GLPlus,
+    HeatSymmetry,
+    Heisenberg,
+    LieGroup,
+    MatrixGroup,
+    Nilpotent,
+    Projective,
+    Torus,
+    Translation,
+    compilation,
+    compiled,
+)
 from trivgeo.groups._entries import WriteOut, aten
 
 SMALL = 3  # elements of a batch of tests
@@ -237,6 +254,27 @@ class TestSwitch:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             rotations.compose(g, g)
         assert len(rotations.compiler.report) == 1
+
+    @pytest.mark.parametrize("case", marked(CASES))
+    def test_which_operations_are_views(self, case: GroupCase) -> None:
+        """Those that `compiled` names, below the threshold as beyond; of all others the result is one's own."""
+        named: list[tuple[Any, set[str]]] = [
+            ((Translation, Heisenberg, Nilpotent), {"exp", "log"}),
+            (Torus, {"exp"}),
+            (SO, {"inverse", "Ad"} if case.group.dim == 3 else {"inverse"}),
+        ]
+        views = {name for kinds, names in named if isinstance(case.group, kinds) for name in names}
+        if type(case.group)._project is LieGroup._project:
+            assert isinstance(case.group, Translation | Heisenberg | Nilpotent | MatrixGroup | GeneratedGroup)
+            views.add("project")
+        v = random_vectors(case.group, 4, std=0.1)
+        g = case.group.exp(v)
+        arguments = {"exp": v, "left_jacobian": v, "log": g, "inverse": g, "project": g, "Ad": g, "log_modular": g}
+        small, large = compiled(case.group, 100), compiled(case.group, 2)
+        for name, x in arguments.items():
+            assert torch._C._is_alias_of(getattr(small, name)(x), x) == (name in views), name
+        for name in views:
+            assert torch._C._is_alias_of(getattr(large, name)(arguments[name]), arguments[name]), name
 
     def test_it_is_the_same_group(self) -> None:
         group = compiled(HeatSymmetry(0.1, scale=0.5))

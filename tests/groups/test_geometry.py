@@ -83,6 +83,14 @@ class TestInterpolate:
         expected = r[0] * Rotation.from_rotvec(0.4 * (r[0].inv() * r[1]).as_rotvec())
         assert_relative(SO(3).interpolate(a, b, 0.4), torch.as_tensor(expected.as_matrix()), 1e-12)
 
+    def test_numbers_that_do_not_fit(self) -> None:
+        g = SO(3).identity(3)
+        with pytest.raises(ShapeError, match=r"batches that broadcast, got \[3\] and \[2\]"):
+            SO(3).interpolate(g, g, torch.zeros(2))
+        with pytest.raises(ConfigurationError, match="t: expected a number or a tensor"):
+            SO(3).interpolate(g, g, "half")  # type: ignore[arg-type]
+        assert SO(3).interpolate(g, g, [0.0, 0.5, 1.0]).shape == (3, 3, 3)  # type: ignore[arg-type]
+
 
 class TestMean:
     def test_barycentre(self, case: GroupCase) -> None:

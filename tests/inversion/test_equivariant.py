@@ -130,6 +130,15 @@ class TestPrediction:
         other = replace(inverter.result, energies=-ENERGIES.nan_to_num(posinf=-9.0))
         assert not torch.equal(model.predict(x, other), model(x))
 
+    def test_arrays_and_lists(self) -> None:
+        """Each with one clear meaning; lists are in the default dtype."""
+        elements, x = randn(2, 1, 2), randn(2, 4, 2, seed=1)
+        known = Known(Translation(2).action(), elements, torch.zeros(2, 1, dtype=torch.float64))
+        model = TestTimeEquivariant(square, known, Translation(2).action())
+        assert torch.equal(model(x.numpy()), model(x))
+        assert_relative(model(x.tolist()), model(x), 1e-6)
+        assert torch.equal(known.result.restore(x.numpy()), known.result.restore(x))
+
 
 class TestBadInput:
     @pytest.mark.parametrize("group", [HeatSymmetry(0.2), BurgersSymmetry(), Translation(2)], ids=repr)

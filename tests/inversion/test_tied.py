@@ -220,6 +220,14 @@ class TestBadInput:
         with pytest.raises(ConfigurationError, match=name):
             TIED(operator_action(), DOMAIN, **{name: value})
 
+    def test_unknown_settings(self) -> None:
+        """Those of every inverter come by `replace`."""
+        known = "schedule, steps, num_mc, num_hypotheses, temperature, max_score_norm, side, keep_seen, pruning"
+        for name in ("max_evaluations", "stepps"):
+            with pytest.raises(ConfigurationError, match=f"settings: expected some of {known}, published, got {name}"):
+                TIED(operator_action(), DOMAIN, **{name: 3})
+        assert TIED(operator_action(), DOMAIN).replace(max_evaluations=3).max_evaluations == 3
+
     def test_temperature_is_needed(self) -> None:
         with pytest.raises(ConfigurationError, match="temperature"):
             TIED(operator_action(), DOMAIN, temperature=None)  # type: ignore[arg-type]
@@ -229,6 +237,19 @@ class TestBadInput:
             TIED(heat_group(), DOMAIN)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="energy"):
             TIED(operator_action(), "domain")  # type: ignore[arg-type]
+
+    def test_arrays_and_lists(self) -> None:
+        inverter = TIED(Translation(2).action(), spring, steps=2, num_hypotheses=2)
+        x = randn(3, 1, 2).float()
+        for same in (x.numpy(), x.tolist()):
+            assert torch.equal(inverter(same, generator=seeded(0)).elements, inverter(x, generator=seeded(0)).elements)
+        pair = clean_problems(2)
+        search = TIED(operator_action(), DOMAIN, steps=2, num_hypotheses=2)
+        arrays = OperatorInput(*(part.numpy() for part in pair))
+        assert torch.equal(search(arrays, generator=seeded(0)).elements, search(pair, generator=seeded(0)).elements)
+        for bad, error in ((x.long().numpy(), ConfigurationError), ([["a"]], ConfigurationError), ([1.0], ShapeError)):
+            with pytest.raises(error):
+                inverter(bad)
 
     def test_data(self) -> None:
         """Before the first step."""

@@ -8,15 +8,19 @@ import torch
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError, TrivgeoError
-from trivgeo.groups import SO, Affine, LieGroup, Translation
+from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
 from trivgeo.sde import (
     ConstantSchedule,
     GeometricSchedule,
+    KineticDiffusion,
+    KineticPoint,
     TrivializedSDE,
+    flow_likelihood,
     forward_noising,
     probability_flow_sample,
     reverse_diffusion,
     solve,
+    solve_adaptive,
 )
 
 SCHEDULE = GeometricSchedule(0.01, 0.5)
@@ -98,6 +102,31 @@ def test_chains_that_cannot_be_followed_are_nan(draw: Any, value: float) -> None
     drawn = draw(SO(3), SCHEDULE, score, initial=start, steps=4, generator=torch.Generator().manual_seed(1))
     assert torch.isnan(drawn[1]).all()
     assert torch.isfinite(drawn[[0, 2]]).all()
+
+
+def test_elements_as_arrays_and_lists() -> None:
+    """Lists are in the default dtype."""
+    group, still = SE(2), TrivializedSDE(SE(2), ConstantSchedule(0.0), lambda g, t: g.flatten(-2)[..., :3], noisy=False)
+    noisy, kinetic = TrivializedSDE(group, SCHEDULE), KineticDiffusion(group)
+    g = group.random(4, generator=torch.Generator().manual_seed(0))
+
+    def noise() -> torch.Generator:
+        return torch.Generator().manual_seed(1)
+
+    for same in (g.numpy(), g.tolist()):
+        for call in (
+            lambda g: solve(noisy, g, [0.0, 1.0], generator=noise()).final,
+            lambda g: solve_adaptive(still, g, 0.0, 1.0).final,
+            lambda g: flow_likelihood(still, g, lambda g: g[..., 0, 0]).log_density,
+            lambda g: reverse_diffusion(group, SCHEDULE, still.drift, initial=g, steps=2, generator=noise()),
+            lambda g: forward_noising(group, SCHEDULE, g, steps=2, generator=noise()),
+            lambda g: forward_noising(group, SCHEDULE, g, t=0.0),
+        ):
+            assert torch.equal(call(same), call(g))
+        point = KineticPoint(same, [[1, 1, 1]] * 4)  # type: ignore[arg-type]
+        assert solve(kinetic, point, [0.0, 1.0], generator=noise()).final.elements.shape == g.shape
+        with pytest.raises(ShapeError, match="initial: expected elements"):
+            solve(noisy, same[0][0], [0.0, 1.0])
 
 
 def test_no_noise_is_a_copy() -> None:

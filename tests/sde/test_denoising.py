@@ -79,6 +79,13 @@ class TestNoise:
     def test_integration_by_parts(self, group: LieGroup) -> None:
         assert_parts(group, 30_000 if group.dim <= 3 else 2_500)
 
+    @pytest.mark.parametrize("group", [SO(3), SE(2), SU(3), Affine(2, scale=0.5), Translation(2)], ids=repr)
+    @pytest.mark.parametrize("order", [1, 2])
+    def test_half_precision(self, group: LieGroup, order: int) -> None:
+        for dtype in (torch.float16, torch.bfloat16):
+            sample = noise_with_target(group, torch.full((9,), 0.25, dtype=dtype), order=order, generator=seeded(0))
+            assert all(part.dtype == dtype and bool(part.isfinite().all()) for part in sample)
+
     def test_modular_function(self) -> None:
         group = Affine(2, scale=0.5)
         sample = noise_with_target(group, torch.full((9,), 0.5, dtype=torch.float64), generator=seeded(0))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +14,11 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from tests.sde.targets import TARGETS, KnownTarget, Normal, VonMises
 from trivgeo._numerics import jvp_columns
-from trivgeo.errors import ConfigurationError, DomainError
-from trivgeo.groups import SE, SO, Affine, LieGroup
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
 from trivgeo.sde import (
     ConstantSchedule,
+    Divergence,
     DormandPrince5,
     ExactDivergence,
     HutchinsonDivergence,
@@ -92,6 +95,17 @@ class TestLikelihood:
         a = group.algebra.trace_ad_like(g)
         assert_relative(first + value @ a, exact, 1e-10)
 
+    @pytest.mark.parametrize("kind", [ExactDivergence, lambda directions: HutchinsonDivergence(directions=directions)])
+    def test_bad_directions(self, kind: Callable[[Any], Divergence]) -> None:
+        group, g = Translation(2), torch.ones(3, 2)
+        for bad in ([0.5], [-1], [0, 0], 1, "01", [True], torch.tensor([0])):
+            with pytest.raises(ConfigurationError, match="directions: expected distinct indices, got"):
+                kind(bad)
+        with pytest.raises(ConfigurationError, match=r"directions: expected distinct indices below 2, got \[5\]"):
+            kind([5])(group, lambda x: x, g)
+        for directions in ([], [1], (1, 0), range(2)):
+            assert kind(directions)(group, lambda x: x, g)[1].tolist() == [float(len(directions))] * 3
+
     def test_lost_rows(self) -> None:
         """Where the field has no value the density is NaN, and counted; the others do not notice."""
         target = TARGETS["Aff(1)"]
@@ -109,6 +123,27 @@ class TestLikelihood:
         assert bad.log_density.isnan().tolist() == [False, False, True, False]
         good = bad.log_density[[0, 1, 3]]
         assert_relative(good, log_density(target, g)[[0, 1, 3]], 1e-3)
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (torch.zeros(4, 1), ShapeError),
+            (torch.zeros(4, 2), ShapeError),
+            (torch.zeros(1), ShapeError),
+            (torch.zeros(()), ShapeError),
+            (torch.zeros(4, dtype=torch.long), ConfigurationError),
+            (0.0, ConfigurationError),
+            (None, ConfigurationError),
+        ],
+    )
+    def test_densities_of_another_shape(self, answer: Any, error: type[Exception]) -> None:
+        still = TrivializedSDE(Translation(2), ConstantSchedule(0.0), noisy=False)
+        with pytest.raises(error, match="end_log_density: expected"):
+            flow_likelihood(still, torch.zeros(4, 2), lambda g: answer)
+
+    def test_one_element_has_one_density(self) -> None:
+        still = TrivializedSDE(Translation(2), ConstantSchedule(0.0), noisy=False)
+        assert float(flow_likelihood(still, torch.zeros(2), lambda g: 3.0 + g.sum()).log_density) == 3.0
 
 
 class TestPair:
@@ -143,12 +178,27 @@ class TestPair:
         steps = [solve_adaptive(sde, g, 0.0, 2.0, tolerance=tol).steps for tol in (1e-3, 1e-6, 1e-9)]
         assert steps[0] < steps[1] < steps[2]
 
+    def test_rounding_does_not_stall(self) -> None:
+        """Coordinates that float32 holds to 64 cannot be followed to 1e-5; all others are, as if they were alone."""
+        fall = TrivializedSDE(Translation(2), ConstantSchedule(0.0), lambda g, t: -g, noisy=False)
+        g = torch.tensor([[1.0, 1.0], [1e9, 1e9], [1.0, 1e25]])
+        found = solve_adaptive(fall, g, 0.0, 1.0, max_steps=300)
+        assert found.steps < 20
+        assert_relative(found.final / g, torch.full_like(g, math.exp(-1.0)), 1e-5)
+        density = flow_likelihood(fall, g, lambda x: torch.zeros(3))
+        assert_relative(density.log_density, torch.full((3,), -2.0), 1e-5)
+        alone = solve_adaptive(fall, g[:1].double(), 0.0, 1.0, tolerance=1e-9)
+        assert_relative(alone.final, g[:1].double() * math.exp(-1.0), 1e-8)
+
     def test_bad_input(self) -> None:
         sde = TrivializedSDE(SO(3), ConstantSchedule(1.0), self.spinning)
         g = SO(3).identity(1)
         with pytest.raises(ConfigurationError, match="without noise"):
             solve_adaptive(sde, g, 0.0, 1.0)
-        with pytest.raises(DomainError, match="two times"):
-            solve_adaptive(replace(sde, noisy=False), g, 1.0, 1.0)
+        endless = replace(sde, noisy=False)
+        assert endless.horizon == math.inf
+        for start, end in ((1.0, 1.0), (0.0, math.inf), (math.inf, 0.0), (0.0, math.nan), (-1.0, 0.0)):
+            with pytest.raises(DomainError, match="two times"):
+                solve_adaptive(endless, g, start, end)
         with pytest.raises(ConfigurationError, match="max_steps"):
             solve_adaptive(replace(sde, noisy=False), g, 0.0, 1.0, tolerance=1e-6, max_steps=2)

@@ -350,16 +350,21 @@ class LieGroup(ABC):
         v, gradient = promoted(v=self.check_vectors(v), gradient=self.check_vectors(gradient, "gradient"))
         _check_broadcast(v.shape[:-1], gradient.shape[:-1])
         v, gradient = torch.broadcast_tensors(v, gradient)
-        try:
-            weight = torch.as_tensor(weight, dtype=v.dtype, device=v.device)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ConfigurationError(f"weight: expected a number or a tensor, got {weight!r}") from error
+        dtype, given = v.dtype, (v, gradient)
+        if torch.finfo(dtype).bits == 16:  # as `in_single`
+            v, gradient = v.float(), gradient.float()
+        weight = _numbers("weight", weight, v)
         if weight.ndim and weight.shape[-1] != 1:
             raise ShapeError(f"weight: expected a number or one for each vector, [*batch, 1], got {list(weight.shape)}")
+        _check_broadcast(v.shape[:-1], weight.shape[:-1])
+        v, gradient, _ = torch.broadcast_tensors(v, gradient, weight)
         element, score = self._exp_with_score(
             self._basis.to_natural(v), self._basis.covector_to_natural(gradient), weight.reshape(weight.shape or (1,))
         )
-        return element, self._basis.covector_from_natural(score)
+        element, score = element.to(dtype), self._basis.covector_from_natural(score).to(dtype)
+        if torch.compiler.is_compiling():
+            return element, score
+        return _apart(element, given), _apart(score, given)
 
     @final
     def project(self, g: Tensor) -> Tensor:
@@ -390,9 +395,14 @@ class LieGroup(ABC):
         r"""The element :math:`g \exp(t \log(g^{-1} h))`: g at t = 0, h at t = 1, at constant speed between.
 
         The segment of `distance`. Batches, also that of ``t``, broadcast; NaN where the logarithm does not exist.
+
+        Raises:
+            ShapeError: batches that do not broadcast.
         """
         v = self.log(self.compose(self.inverse(g), h))
-        return self.retract(g, torch.as_tensor(t, dtype=v.dtype, device=v.device).unsqueeze(-1) * v)
+        t = _numbers("t", t, v)
+        _check_broadcast(v.shape[:-1], t.shape)
+        return self.retract(g, t.unsqueeze(-1) * v)
 
     @final
     def mean(self, g: Tensor, weights: Float[Tensor, "*#batch m"] | None = None, max_iterations: int = 100) -> Tensor:
@@ -524,11 +534,7 @@ class LieGroup(ABC):
             value = in_single(f, *arguments)
         if self._compiler is not None or torch.compiler.is_compiling():
             return value  # for speed a view, where that is all
-        # where there is nothing to compute, not the argument itself, which whoever gets it might change in place
-        for x in arguments:
-            if torch._C._is_alias_of(value, x):  # type: ignore[attr-defined]
-                return value.clone()
-        return value
+        return _apart(value, arguments)
 
     @final
     def _set_scale(self, scale: Scale) -> None:
@@ -584,6 +590,22 @@ def _check_batch(batch: Sequence[int], dtype: torch.dtype | None, device: torch.
         check_count("batch", size, 0)
     check_dtype(dtype)
     check_device(device)
+
+
+def _numbers(name: str, value: Any, like: Tensor) -> Tensor:
+    """Numbers in the dtype and on the device of a tensor."""
+    try:
+        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(f"{name}: expected a number or a tensor, got {value!r}") from error
+
+
+def _apart(value: Tensor, arguments: Sequence[Tensor]) -> Tensor:
+    """Where there is nothing to compute, not the argument itself, which whoever gets it might change in place."""
+    for x in arguments:
+        if torch._C._is_alias_of(value, x):  # type: ignore[attr-defined]
+            return value.clone()
+    return value
 
 
 def _any_single(arguments: Sequence[Tensor], ranks: Sequence[int]) -> bool:

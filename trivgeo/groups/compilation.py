@@ -46,11 +46,16 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     operation is compiled at its first call on a large batch, once for each dtype, with and without derivatives; code
     is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
     threshold; calls inside the transforms of ``torch.func``, in forward mode, inside another `torch.compile`, and under
-    ``torch.autocast``; half precision; operations that compute nothing (the inverse of a rotation is a view), or are
-    iterations too long to compile (the logarithm of matrices of four or more rows, up to rotations). The first compiled
-    result is compared with the eager one. Where there is no compiler, or its result differs, one warning says so, and
-    the operation stays eager. Derivatives of derivatives are not supported by torch in compiled code, and raise an
-    error.
+    ``torch.autocast``; half precision; operations that compute nothing, or are iterations too long to compile (the
+    logarithm of matrices of four or more rows, up to rotations). The first compiled result is compared with the eager
+    one. Where there is no compiler, or its result differs, one warning says so, and the operation stays eager.
+    Derivatives of derivatives are not supported by torch in compiled code, and raise an error.
+
+    What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
+    before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,
+    `Heisenberg` and `Nilpotent`, and `exp` of `Torus`; in any basis `inverse` of `SO` (and, in the natural one, `Ad` of
+    SO(3)), and `project` where subclasses of `LieGroup` do not write one: of `Translation`, `Heisenberg`, `Nilpotent`,
+    groups made by `from_generators`, and a `MatrixGroup` of one's own.
 
     Args:
         group: any group.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from trivgeo._random import normal
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy
@@ -58,6 +58,7 @@ def calibrated_scale(
     """
     check_positive("unit", unit)
     group = check_action(action).group
+    clean = with_tensors("clean", clean)
     posterior = PosteriorEnergy(action, energy, clean)
     per_datum = num_samples // posterior.batch
     if per_datum < 1:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from trivgeo._random import keyed, normal, permutation
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import DomainError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import DataEnergy
@@ -208,6 +208,7 @@ class _Probe:
 
 def _some(posterior: Posterior, clean: Any, seed: int) -> Any:
     """A few of the data."""
+    clean = with_tensors("clean", clean)
     first: Tensor = pytree.tree_leaves(clean)[0]
     index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
     x = pytree.tree_map(lambda leaf: leaf[index], clean)

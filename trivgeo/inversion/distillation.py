@@ -53,7 +53,7 @@ def consistency_loss(
         raise ConfigurationError(
             f"student: expected levels {teacher.levels} on {teacher.group!r}, got {student.levels} on {student.group!r}"
         )
-    check_batch(student.action, x)
+    x, _ = check_batch(student.action, x)
     group, action = student.group, student.action
     batch = student.noisy(x, generator)
     level = batch.level

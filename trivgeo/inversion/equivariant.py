@@ -10,7 +10,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from trivgeo.checks import check_type
+from trivgeo.checks import check_type, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.inverter import Inverter
@@ -68,6 +68,7 @@ class TestTimeEquivariant(nn.Module):
 
     def forward(self, x: Any, *, generator: torch.Generator | None = None) -> Tensor:
         """The prediction for a batch of data."""
+        x = with_tensors("x", x)
         return self.predict(x, self.inverter(x, generator=generator))
 
     def predict(self, x: Any, result: InversionResult) -> Tensor:
@@ -77,6 +78,7 @@ class TestTimeEquivariant(nn.Module):
             ShapeError: the result is not of these data.
             DomainError: none was found for some datum, and the network's outputs cannot be NaN.
         """
+        x = with_tensors("x", x)
         batch = self.inverter.action.batch_shape(x)
         if batch != result.energies.shape[:1]:
             raise ShapeError(f"x: expected the {len(result.energies)} data that were inverted, got batch {list(batch)}")

@@ -177,7 +177,7 @@ class LearnedScore(nn.Module):
             ShapeError: the data do not fit the action, or have no batch dimension.
             NonFiniteError: the data hold NaN or infinity.
         """
-        check_batch(self.action, x)
+        x, _ = check_batch(self.action, x)
         batch = self.noisy(x, generator)
         error = (self(batch.y, batch.level) - batch.noise).square().sum(-1)
         return (batch.weight * error).sum() / batch.weight.sum()

@@ -228,7 +228,7 @@ class LearnedInverter(Inverter):
         """The score before training, and what draws the data of a step."""
         count = max(batch_size, 512)
         some = clean(count, keyed(self.seed, 2)) if callable(clean) else clean
-        given = check_batch(self.action, some)
+        some, given = check_batch(self.action, some)
         if callable(clean) and given != count:
             raise ShapeError(f"clean: expected a function that draws the {count} data asked for, got {given}")
         scale = spread_of(self.action.group, law, self.seed)
@@ -249,7 +249,7 @@ class LearnedInverter(Inverter):
         if callable(clean):
             return score, clean
         # reading is done once: what is read of what was read is the same
-        return score, _picker(clean if prepare is None else prepare(clean))
+        return score, _picker(some if prepare is None else prepare(some))
 
     def _with_score(self, score: LearnedScore) -> LearnedInverter:
         self.score = score.eval().requires_grad_(False)

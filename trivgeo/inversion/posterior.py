@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from trivgeo._random import normal
 from trivgeo._text import Described
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, as_energy
@@ -50,7 +50,7 @@ class PosteriorEnergy(Described):
     ) -> None:
         self.action = check_action(action)
         self.energy = None if energy is None else as_energy(energy)
-        self.batch = check_batch(action, x)
+        x, self.batch = check_batch(action, x)
         self.log_det = log_det
         # the data as they are and as the energy reads them, cut in blocks together
         self._data = (x, x if self.energy is None else self.energy.prepare(action, x))
@@ -157,9 +157,9 @@ class GivenPosterior(Described):
         self._on_step = on_step
         self.action = posterior.action
         self.group = posterior.group
-        self.x = x
+        self.x = self._energy._data[0]
         self.batch = self._energy.batch
-        self.like: Tensor = pytree.tree_leaves(x)[0]
+        self.like: Tensor = pytree.tree_leaves(self.x)[0]
         self.max_evaluations = max_evaluations
         self.energy_evaluations = 0
         self.gradient_evaluations = 0
@@ -378,8 +378,9 @@ def _check_gradient(x: Any, energy: Tensor) -> None:
         raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
 
 
-def check_batch(action: Action, x: Any) -> int:
-    """The batch size of data that fit the action, are finite, and have one batch dimension."""
+def check_batch(action: Action, x: Any) -> tuple[Any, int]:
+    """Data that fit the action, are finite, and have one batch dimension, as tensors; and their number."""
+    x = with_tensors("x_tilde", x)
     action.check_data(x, "x_tilde")
     leaves = pytree.tree_leaves(x)
     for leaf in leaves:
@@ -392,7 +393,7 @@ def check_batch(action: Action, x: Any) -> int:
     batch = action.batch_shape(x)
     if len(batch) != 1 or batch[0] < 1:
         raise ShapeError(f"x_tilde: expected data with one batch dimension, got batch shape {list(batch)}")
-    return batch[0]
+    return x, batch[0]
 
 
 def check_bound(max_evaluations: int | None) -> int | None:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo._text import Described
+from trivgeo.checks import with_tensors
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.modes import Modes, modes_of
@@ -169,6 +170,7 @@ class InversionResult:
         Raises:
             ShapeError: the data are not those that were inverted, as many and of that shape.
         """
+        x = with_tensors("x", x)
         self.action.check_data(x)
         batch = self.action.batch_shape(x)
         if batch != self.energies.shape[:1]:

@@ -183,6 +183,9 @@ class ReverseOptions(TypedDict, total=False):
     published: bool
 
 
+_SETTINGS = ("schedule", "steps", "num_mc", "num_hypotheses", "temperature", "max_score_norm")
+
+
 class TIED(Inverter):
     r"""Samples the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
 
@@ -204,10 +207,11 @@ class TIED(Inverter):
         num_hypotheses: number K of chains.
         temperature: see `Reverse`.
         max_score_norm: see `Reverse`.
-        reverse: see `Reverse`: ``side``, ``keep_seen``, ``pruning``, ``published``.
+        reverse: see `Reverse`: ``side``, ``keep_seen``, ``pruning``, ``published``. Settings of every inverter, such
+            as ``max_evaluations``, come by `Inverter.replace`.
 
     Raises:
-        ConfigurationError: a setting out of its range, or an action or energy that is none.
+        ConfigurationError: a setting unknown or out of its range, or an action or energy that is none.
     """
 
     def __init__(
@@ -222,6 +226,12 @@ class TIED(Inverter):
         max_score_norm: float | None = 100.0,
         **reverse: Unpack[ReverseOptions],
     ) -> None:
+        known = ReverseOptions.__annotations__
+        if unknown := reverse.keys() - known.keys():
+            raise ConfigurationError(
+                f"settings: expected some of {', '.join((*_SETTINGS, *known))}, got {', '.join(sorted(unknown))}; "
+                "those of every inverter are set by replace(...)"
+            )
         stage = Reverse(schedule, steps, num_mc, temperature, max_score_norm, **reverse)
         start = Start(num_hypotheses)
         stage.check_size(num_hypotheses)

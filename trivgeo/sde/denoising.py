@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo._text import described
-from trivgeo.checks import check_choice, check_count
+from trivgeo.checks import check_choice, check_count, check_tensor
 from trivgeo.groups import LieGroup
 from trivgeo.sde.heat import heat_kernel
 from trivgeo.sde.process import Stepper, StepState, TrivializedSDE, check_reverse
@@ -70,17 +70,19 @@ def noise_with_target(
 
     Args:
         group: see `TrivializedSDE`.
-        variance: :math:`\sigma^2 > 0`, whose shape is the batch; dtype and device are those of the result.
+        variance: :math:`\sigma^2 > 0`, whose shape is the batch; dtype and device are those of the result; in half
+            precision the scores are computed in single.
         steps: the number m of factors, where the noise has to be simulated.
         order: weak order in 1 / m in which the law of w is that of Brownian motion: 1 for the noise of `NoiseKernel`; 2
             for a covariance of z that makes up for the commutators in a factor, see `LieAlgebra.noise_spread`.
         generator: see `solve`.
 
     Raises:
-        ConfigurationError: ``steps`` is less than one, or the order is neither 1 nor 2.
+        ConfigurationError: ``steps`` is less than one, the order is neither 1 nor 2, or the variance is no tensor.
     """
     check_count("steps", steps)
     check_choice("order", order, (1, 2))
+    variance = check_tensor("variance", variance)
     kernel = heat_kernel(group)
     if kernel is not None:
         exact = kernel.sample(variance, generator)

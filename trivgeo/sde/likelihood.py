@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,8 +15,8 @@ from torch import Tensor
 
 from trivgeo._random import uniform
 from trivgeo._text import Described
-from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError
+from trivgeo.checks import check_count, check_tensor
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import DirectProduct, LieGroup, Translation
 from trivgeo.sde.adaptive import solve_adaptive
 from trivgeo.sde.process import TrivializedSDE, check_noiseless
@@ -65,10 +67,16 @@ class ExactDivergence(Divergence):
     """One forward derivative for each direction.
 
     Attributes:
-        directions: the indices i in which X_i f_i does not vanish; default all.
+        directions: the distinct indices i in which X_i f_i does not vanish; default all.
+
+    Raises:
+        ConfigurationError: directions that are no distinct indices, or (when run) not those of the group.
     """
 
     directions: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        _check_directions(self.directions)
 
     def within(self, directions: Sequence[int]) -> Divergence:
         """With these directions."""
@@ -78,7 +86,9 @@ class ExactDivergence(Divergence):
         """All directions at once."""
         value = field(g)
         zero = torch.zeros_like(value)
-        chosen = range(group.dim) if self.directions is None else self.directions
+        chosen = range(group.dim) if self.directions is None else _check_directions(self.directions, group.dim)
+        if not chosen:
+            return value, torch.zeros_like(value[..., 0])
         unit = torch.eye(group.dim, dtype=value.dtype, device=value.device)[list(chosen)]
 
         def diagonal(direction: Tensor) -> Tensor:
@@ -95,7 +105,7 @@ class HutchinsonDivergence(Divergence):
 
     Attributes:
         probes: vectors of signs; each costs a forward derivative.
-        directions: see `ExactDivergence`; in others the signs are zero.
+        directions: see `ExactDivergence`, also for what is raised; in others the signs are zero.
     """
 
     probes: int = 1
@@ -104,6 +114,7 @@ class HutchinsonDivergence(Divergence):
 
     def __post_init__(self) -> None:
         check_count("probes", self.probes)
+        _check_directions(self.directions)
 
     def within(self, directions: Sequence[int]) -> Divergence:
         """With signs in these directions only, so that what couples them to others adds no variance."""
@@ -111,8 +122,7 @@ class HutchinsonDivergence(Divergence):
 
     def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
         """With the signs drawn."""
-        if self.directions is not None and any(not 0 <= i < like.shape[-1] for i in self.directions):
-            raise ConfigurationError(f"directions: expected some of {like.shape[-1]}, got {list(self.directions)}")
+        _check_directions(self.directions, like.shape[-1])
         signs = torch.where(uniform((self.probes, *like.shape), like, generator) < 0.5, -1.0, 1.0).to(like.dtype)
         if self.directions is not None:
             chosen = torch.zeros_like(signs)
@@ -172,7 +182,7 @@ def flow_likelihood(
     Args:
         flow: the equation, such as a `probability_flow`.
         g: elements ``[*batch, *element_shape]`` at the start.
-        end_log_density: elements to ``[*batch]``, for left Haar measure.
+        end_log_density: elements to ``[*batch]``, for left Haar measure; nothing is broadcast.
         start: the time of the elements.
         end: the time at which the density is known.
         divergence: default `ExactDivergence`.
@@ -180,11 +190,12 @@ def flow_likelihood(
         generator: of `HutchinsonDivergence`.
 
     Raises:
-        ConfigurationError: see `solve_adaptive`, also for `DomainError`.
+        ConfigurationError: see `solve_adaptive`, also for `DomainError`; or the density is no floating-point tensor.
+        ShapeError: elements or densities of another shape.
     """
     check_noiseless(flow, "a likelihood")
     group = flow.group
-    group.check_elements(g)
+    g = group.check_elements(g)
     batch = group.batch_shape(g)
     chosen = (ExactDivergence() if divergence is None else divergence).prepare(
         g.new_zeros(*batch, group.dim), generator
@@ -202,7 +213,7 @@ def flow_likelihood(
     with torch.no_grad():
         solution = solve_adaptive(equation, state, start, end, tolerance=tolerance)
         final = solution.final[..., :size].unflatten(-1, group.element_shape)
-        log_density = end_log_density(final) + solution.final[..., -1]
+        log_density = _check_density(end_log_density(final), batch) + solution.final[..., -1]
     return FlowLikelihood(log_density, final, solution.failures, solution.evaluations)
 
 
@@ -212,6 +223,24 @@ def with_vectors(group: LieGroup, number: int) -> DirectProduct:
     rows = torch.block_diag(group.basis.rows, torch.eye(number, dtype=torch.float64))
     factor = group if natural else group.with_scale(None)
     return DirectProduct(factor, Translation(number), scale=None if natural else rows)
+
+
+def _check_directions(directions: Any, number: int | None = None) -> Any:
+    """Return ``directions`` if they are none or distinct indices, below ``number`` where that is known."""
+    if directions is None:
+        return None
+    below, which = (math.inf, "distinct indices") if number is None else (number, f"distinct indices below {number}")
+    indices = isinstance(directions, Sequence) and all(type(i) is int and 0 <= i < below for i in directions)
+    if not indices or len(set(directions)) != len(directions):
+        raise ConfigurationError(f"directions: expected {which}, got {directions!r}")
+    return directions
+
+
+def _check_density(value: Any, batch: torch.Size) -> Tensor:
+    value = check_tensor("end_log_density", value)
+    if value.shape != batch:
+        raise ShapeError(f"end_log_density: expected one number per element {list(batch)}, got {list(value.shape)}")
+    return value
 
 
 def _vector(flow: TrivializedSDE, g: Tensor, t: float) -> Tensor:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from trivgeo._random import normal
 from trivgeo._text import Described, described
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.checkpoint import checkpointed
@@ -333,6 +333,7 @@ def solve(
             one, or it comes with ``observe``, which the backward pass would call again.
     """
     check_grid(times, sde.horizon)
+    initial = with_tensors("initial", initial)
     sde.check_state(initial, "initial")
     scheme: Stepper[Any, Any] = sde.default_stepper() if stepper is None else stepper
     wanted = _check_save_at(save_at, len(times))
