@@ -3,10 +3,13 @@
 import inspect
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pkgutil import resolve_name
 from types import FunctionType
 from typing import Any, NoReturn, get_type_hints
@@ -29,6 +32,8 @@ DEBUG = "JSONARGPARSE_DEBUG"
 
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
+
+_OURS = ("trivgeo", "tasks")
 
 _SAID_BY_DATA = ("equation", "inputs")
 
@@ -109,7 +114,8 @@ def check_callables(config: Any) -> None:
     """A configuration may come from a stranger: what it names by `class_path` makes objects of ours, and nothing else.
 
     Classes are checked against the type of their argument by the parser. A function passes there with any settings,
-    `os.system` among them; here it must say that it returns a module of torch or an object of a class of the library.
+    `os.system` among them; here it must say that it returns a module of torch or an object of a class of the library,
+    and be of ours or the user's: of no distribution that ours depends on, nor of the standard library.
 
     Raises:
         ConfigurationError: a function does not.
@@ -128,14 +134,56 @@ def check_callables(config: Any) -> None:
 
 def _check_callable(path: str) -> None:
     found = resolve_name(path)
-    if isinstance(found, type):
-        return
-    returned = get_type_hints(found).get("return") if isinstance(found, FunctionType) else None
-    ours = isinstance(returned, type) and any(
-        parent is nn.Module or parent.__module__.split(".")[0] in ("trivgeo", "tasks") for parent in returned.__mro__
-    )
-    if not ours:
+    if not isinstance(found, type) and not _makes_ours(found):
         raise ConfigurationError(f"class_path: expected a class, or a function that returns one of ours, got {path}")
+
+
+def _makes_ours(found: object) -> bool:
+    """Whether this is a function of ours or of the user's that says that it returns an object of ours."""
+    if not isinstance(found, FunctionType) or not _is_ours_or_users(found.__module__ or "builtins"):
+        return False
+    returned = get_type_hints(found).get("return")
+    return isinstance(returned, type) and any(
+        parent is nn.Module or parent.__module__.split(".")[0] in _OURS for parent in returned.__mro__
+    )
+
+
+def _is_ours_or_users(module: str) -> bool:
+    """Whether a module is of this project, or one that is there because the user wrote or installed it.
+
+    What we depend on is installed wherever this runs, so a stranger knows it, and some functions of it that return
+    modules run the code in their arguments.
+    """
+    package = module.split(".")[0]
+    if package in _OURS:
+        return True
+    return package not in sys.stdlib_module_names and package not in _packages_of_dependencies()
+
+
+@cache
+def _packages_of_dependencies() -> frozenset[str]:
+    """Names to import of all distributions that ours asks for, with any extra, and those ask for."""
+    asked, found = ["trivgeo"], set()
+    while asked:
+        name = _normal(asked.pop())
+        if name not in found:
+            found.add(name)
+            # one that is not installed asks for nothing; without metadata of ours nobody can tell what is the user's
+            try:
+                asked += requires(name) or ()
+            except PackageNotFoundError as error:
+                if name == "trivgeo":
+                    raise ConfigurationError(
+                        "class_path: expected a class, got a function, and without the metadata of trivgeo (is it"
+                        " installed?) only those of trivgeo and tasks are taken"
+                    ) from error
+    packages = packages_distributions().items()
+    return frozenset(package for package, names in packages if found & set(map(_normal, names)))
+
+
+def _normal(requirement: str) -> str:
+    """The name in a requirement, as package indices compare them."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()
 
 
 def main(args: ArgsType = None) -> LightningCLI:

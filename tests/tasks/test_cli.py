@@ -1,11 +1,14 @@
 """What the command line makes of numbers given beside a file, and of bad input: one short reason, and status 2."""
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
 
+from tasks import cli
 from tasks.__main__ import run
 from tasks.cli import check_callables, main
 from tests.tasks.helpers import CONFIGS
@@ -111,7 +114,16 @@ def leaves(tree: object, path: str = "") -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "path",
-    ["os.system", "subprocess.getoutput", "os.popen", "builtins.exec", "os.unlink", "shutil.rmtree", "torch.load"],
+    [
+        "os.system",
+        "subprocess.getoutput",
+        "os.popen",
+        "builtins.exec",
+        "os.unlink",
+        "shutil.rmtree",
+        "torch.load",
+        "torch.fx.graph_module.reduce_graph_module",  # says that it returns a module
+    ],
 )
 def test_functions_that_make_nothing_of_ours_are_refused(path: str) -> None:
     with pytest.raises(ConfigurationError, match=f"a function that returns one of ours, got {path}"):
@@ -121,6 +133,28 @@ def test_functions_that_make_nothing_of_ours_are_refused(path: str) -> None:
 def test_classes_and_functions_of_ours_pass() -> None:
     paths = ["trivgeo.inversion.TIED", "tasks.pde.kdv.kdv_from_generators", "lightning.pytorch.callbacks.Timer"]
     check_callables([{"class_path": path} for path in paths])
+
+
+def test_functions_of_the_user_pass_and_without_metadata_none_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ["from torch import nn", "from torch.fx.graph_module import reduce_graph_module"]
+    source += ["def make() -> nn.Module: ...", "def other() -> int: ..."]
+    (tmp_path / "users_own.py").write_text("\n".join(source))
+    monkeypatch.syspath_prepend(tmp_path)
+    check_callables({"class_path": "users_own.make"})
+    for name in ("other", "reduce_graph_module"):
+        with pytest.raises(ConfigurationError, match=f"got users_own.{name}"):
+            check_callables({"class_path": f"users_own.{name}"})
+
+    def lost(name: str) -> NoReturn:
+        raise PackageNotFoundError(name)
+
+    cli._packages_of_dependencies.cache_clear()
+    monkeypatch.setattr(cli, "requires", lost)
+    check_callables({"class_path": "tasks.pde.kdv.kdv_from_generators"})
+    with pytest.raises(ConfigurationError, match="without the metadata of trivgeo"):
+        check_callables({"class_path": "users_own.make"})
 
 
 def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
