@@ -6,14 +6,16 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pickle import UnpicklingError
 from pkgutil import resolve_name
 from types import FunctionType
 from typing import Any, NoReturn, get_type_hints
 
+import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -22,10 +24,10 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from torch import nn
 
-from tasks.files import recording
+from tasks.files import is_file, recording
 from tasks.overlays import resolved
 from tasks.results import ResultsWriter, ShardedTest, writer_of
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError
 
 DEBUG = "JSONARGPARSE_DEBUG"
 """Environment variable that asks for tracebacks."""
@@ -34,6 +36,8 @@ DEBUG = "JSONARGPARSE_DEBUG"
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
 
 _OURS = ("trivgeo", "tasks")
+
+_FOUND_BY_FIT = ("last", "best")
 
 _SAID_BY_DATA = ("equation", "inputs")
 
@@ -72,6 +76,13 @@ class TasksCLI(LightningCLI):
         for name in _SAID_BY_DATA:
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
 
+    def _parse_ckpt_path(self) -> None:
+        """As its parent, which reads settings from the checkpoint, but only from a file that is safe to read."""
+        subcommand = self.config.get("subcommand")
+        if subcommand is not None:
+            check_checkpoint(self.config[subcommand], _FOUND_BY_FIT if subcommand == "fit" else ())
+        super()._parse_ckpt_path()
+
     def before_instantiate_classes(self) -> None:
         """See `check_callables`; a model that takes something from the data needs some."""
         check_callables(self.config)
@@ -108,6 +119,37 @@ class TasksCLI(LightningCLI):
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, ResultsWriter):
                 callback.config = config
+
+
+def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
+    """Lightning takes addresses, too, and may read what is there as pickle; here `ckpt_path` is a file of tensors.
+
+    Args:
+        config: of a subcommand; its `weights_only` becomes true.
+        found: names that Lightning finds a file for.
+
+    Raises:
+        ConfigurationError: no such file, or pickles are asked for.
+        CheckpointError: the file is no checkpoint of Lightning, or one that only a pickle can read.
+    """
+    if config.get("weights_only") not in (None, True):
+        raise ConfigurationError(f"weights_only: expected true, got {str(config.weights_only).lower()}")
+    path = config.get("ckpt_path")
+    if path is None:
+        return
+    if "weights_only" in config:  # Lightning 2.5 has none
+        config.weights_only = True
+    if path in found:
+        return
+    if "://" in str(path) or not is_file(path):
+        raise ConfigurationError(f"ckpt_path: expected a file{''.join(f' or {name}' for name in found)}, got {path!r}")
+    try:
+        content = torch.load(path, weights_only=True, map_location="cpu")
+    except (UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path}: expected a checkpoint without pickled objects: {reason}") from error
+    if not isinstance(content, dict) or "state_dict" not in content:
+        raise CheckpointError(f"{path}: expected a checkpoint of Lightning, found no state_dict in it")
 
 
 def check_callables(config: Any) -> None:

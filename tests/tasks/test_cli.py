@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import torch
 import yaml
+from jsonargparse import Namespace
 
 from tasks import cli
 from tasks.__main__ import run
-from tasks.cli import check_callables, main
+from tasks.cli import check_callables, check_checkpoint, main
 from tests.tasks.helpers import CONFIGS
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError
 
 HEAT = "--config=tasks/configs/heat/tied.yaml"
 NOTHING_TO_TEST = (("model", "DemoModel"), ("data", "BoringDataModule"))
@@ -163,3 +165,55 @@ def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
     with pytest.raises((SystemExit, ConfigurationError)):
         main(["test", HEAT, f"--model.init_args.energy={value}"])
     assert not proof.exists()
+
+
+class Note:
+    """What a pickle would make; whoever reads it as tensors refuses it."""
+
+
+@pytest.mark.parametrize("path", ["http://localhost:1/a", "file:///dev/null", "", "missing.ckpt", ".", "last", "a\0b"])
+def test_a_checkpoint_is_a_file(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="ckpt_path: expected a file, got"):
+        check_checkpoint(Namespace(ckpt_path=path, weights_only=None))
+
+
+def test_checkpoints_hold_tensors_and_settings_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    config = Namespace(ckpt_path=str(path), weights_only=None)
+    for content in ({"state_dict": Note()}, {}, [1]):
+        torch.save(content, path)
+        with pytest.raises(CheckpointError, match=r"a.ckpt: expected a checkpoint"):
+            check_checkpoint(config)
+    for content in (b"", b"text", b"PK\3\4"):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"a.ckpt: expected a checkpoint"):
+            check_checkpoint(config)
+    torch.save({"state_dict": {}}, path)
+    check_checkpoint(config)
+    assert config.weights_only is True
+    config.weights_only = False
+    with pytest.raises(ConfigurationError, match="weights_only: expected true, got false"):
+        check_checkpoint(config)
+
+
+def test_fit_finds_its_last_checkpoint() -> None:
+    config = Namespace(ckpt_path="last", weights_only=None)
+    check_checkpoint(config, ("last", "best"))
+    assert config.weights_only is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["--ckpt_path=http://localhost:1/a.ckpt", "--weights_only=false"], "weights_only: expected true, got false"),
+        (["--ckpt_path=http://localhost:1/a.ckpt"], "ckpt_path: expected a file, got"),
+        (["--ckpt_path=README.md"], "README.md: expected a checkpoint"),
+    ],
+)
+def test_the_command_reads_no_other_checkpoint(
+    settings: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(["test", HEAT, *settings])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
