@@ -153,25 +153,34 @@ def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
 
 
 def check_callables(config: Any) -> None:
-    """A configuration may come from a stranger: what it names by `class_path` makes objects of ours, and nothing else.
+    """A configuration may come from a stranger: what it names makes objects of ours, and nothing else.
 
     Classes are checked against the type of their argument by the parser. A function passes there with any settings,
     `os.system` among them; here it must say that it returns a module of torch or an object of a class of the library,
-    and be of ours or the user's: of no distribution that ours depends on, nor of the standard library.
+    and be of ours or the user's: of no distribution that ours depends on, nor of the standard library. The same holds
+    of what the parser found by a path alone, for arguments that are called: a function, or a class that is no module.
 
     Raises:
         ConfigurationError: a function does not.
     """
-    if isinstance(config, list | tuple):
-        for part in config:
-            check_callables(part)
-    elif isinstance(config, Namespace | Mapping):
-        entries = vars(config) if isinstance(config, Namespace) else config
+    _check(config, "configuration", None)
+
+
+def _check(value: Any, name: str, owner: str | None) -> None:
+    """See `check_callables`, of an argument of this name of the class at the path `owner`."""
+    if isinstance(value, list | tuple | set):
+        for part in value:
+            _check(part, name, None)
+    elif isinstance(value, Namespace | Mapping):
+        entries = vars(value) if isinstance(value, Namespace) else value
         path = entries.get("class_path")
         if isinstance(path, str):
             _check_callable(path)
-        for part in entries.values():
-            check_callables(part)
+            owner = path
+        for key, part in entries.items():
+            _check(part, str(key), owner)
+    elif callable(value) and not _may_be_called(value) and not _is_default(value, name, owner):
+        raise ConfigurationError(f"{name}: expected a function that returns an object of ours, got {value!r}")
 
 
 def _check_callable(path: str) -> None:
@@ -188,6 +197,21 @@ def _makes_ours(found: object) -> bool:
     return isinstance(returned, type) and any(
         parent is nn.Module or parent.__module__.split(".")[0] in _OURS for parent in returned.__mro__
     )
+
+
+def _may_be_called(found: object) -> bool:
+    """Whether a stranger may have this called."""
+    if isinstance(found, type):
+        return issubclass(found, nn.Module) or _is_ours_or_users(found.__module__)
+    return _makes_ours(found)
+
+
+def _is_default(value: object, name: str, owner: str | None) -> bool:
+    """Whether the owner has this value by default: then nobody named it."""
+    found = None if owner is None else resolve_name(owner)
+    makers = [vars(parent).get("__init__") for parent in found.__mro__] if isinstance(found, type) else [found]
+    parameters = [inspect.signature(maker).parameters.get(name) for maker in makers if isinstance(maker, FunctionType)]
+    return any(parameter is not None and parameter.default is value for parameter in parameters)
 
 
 def _is_ours_or_users(module: str) -> bool:

@@ -1,6 +1,7 @@
 """What the command line makes of numbers given beside a file, and of bad input: one short reason, and status 2."""
 
 import json
+import math
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import NoReturn
@@ -217,3 +218,26 @@ def test_the_command_reads_no_other_checkpoint(
         run(["test", HEAT, *settings])
     (line,) = capsys.readouterr().err.splitlines()
     assert reason in line
+
+
+@pytest.mark.filterwarnings("ignore")  # the parser's, about functions without types
+@pytest.mark.parametrize("named", ["os.system", "torch.fx.graph_module.reduce_graph_module"])
+def test_functions_named_without_class_path_are_refused(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    callback = {"class_path": "lightning.pytorch.callbacks.LambdaCallback", "init_args": {"on_test_start": named}}
+    with pytest.raises(SystemExit, match="2"):
+        run(["test", HEAT, f"--trainer.callbacks=[{json.dumps(callback)}]"])
+    assert "ConfigurationError: on_test_start: expected a function that returns" in capsys.readouterr().err
+
+
+def test_functions_that_are_defaults_and_classes_of_modules_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody named a default, wherever it is from; the same function where it is none is refused."""
+    source = ["import math", "class Below:", "    def __init__(self, root=math.sqrt): ...", "class Above(Below): ..."]
+    (tmp_path / "with_default.py").write_text("\n".join(source))
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = {"root": math.sqrt, "module": torch.nn.ReLU}
+    check_callables({"class_path": "with_default.Above", "init_args": Namespace(**arguments)})
+    for other in ({"other": math.sqrt}, {"root": math.cos}, {"other": zip}, {"roots": [math.sqrt]}):
+        with pytest.raises(ConfigurationError, match="expected a function that returns"):
+            check_callables({"class_path": "with_default.Above", "init_args": Namespace(**other)})
