@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
 from pickle import UnpicklingError
 from pkgutil import resolve_name
 from types import FunctionType
@@ -20,11 +21,11 @@ import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning.pytorch import Trainer
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from torch import nn
 
-from tasks.files import is_file, recording
+from tasks.files import is_file, make_folder, recording, storage
 from tasks.overlays import resolved
 from tasks.results import ResultsWriter, ShardedTest, writer_of
 from trivgeo.errors import CheckpointError, ConfigurationError
@@ -66,6 +67,25 @@ class TasksParser(LightningArgumentParser):
         kept = [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
         sys.stderr.write("error: " + "\n".join(kept) + "\n")
         sys.exit(2)
+
+
+class SavedConfig(SaveConfigCallback):
+    """Writes `config.yaml`, to a folder that may be written to and nowhere else."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """As its parent.
+
+        Raises:
+            ConfigurationError: a symbolic link lies in the folder.
+            StorageError: it cannot be written to.
+        """
+        folder = trainer.log_dir  # a call of all devices
+        if folder is not None and trainer.is_global_zero and not self.already_saved:
+            make_folder(Path(folder))
+            with storage(Path(folder) / self.config_filename):
+                super().setup(trainer, pl_module, stage)
+        else:
+            super().setup(trainer, pl_module, stage)
 
 
 class TasksCLI(LightningCLI):
@@ -114,7 +134,8 @@ class TasksCLI(LightningCLI):
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case."""
         if isinstance(self.model, ShardedTest) and writer_of(self.trainer) is None:
-            self.trainer.callbacks.append(ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
+            # the first of all: a run that finds its folder in use must write nothing, not even its configuration
+            self.trainer.callbacks.insert(0, ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
         config = yaml.safe_load(self._parser("test").dump(self.config["test"], skip_none=False))
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, ResultsWriter):
@@ -265,6 +286,7 @@ def main(args: ArgsType = None) -> LightningCLI:
     with _without_known_noise(), recording():
         return TasksCLI(
             parser_class=TasksParser,
+            save_config_callback=SavedConfig,
             save_config_kwargs={"overwrite": True},
             trainer_defaults=dict(TRAINER_DEFAULTS),
             seed_everything_default=0,

@@ -14,6 +14,7 @@ from jsonargparse import Namespace
 from tasks import cli
 from tasks.__main__ import run
 from tasks.cli import check_callables, check_checkpoint, main
+from tasks.files import hold
 from tests.tasks.helpers import CONFIGS
 from trivgeo.errors import CheckpointError, ConfigurationError
 
@@ -241,3 +242,25 @@ def test_functions_that_are_defaults_and_classes_of_modules_pass(
     for other in ({"other": math.sqrt}, {"root": math.cos}, {"other": zip}, {"roots": [math.sqrt]}):
         with pytest.raises(ConfigurationError, match="expected a function that returns"):
             check_callables({"class_path": "with_default.Above", "init_args": Namespace(**other)})
+
+
+SILENT = ("test", HEAT, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu")
+
+
+def test_a_refused_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither where another run is at work nor where a link leads elsewhere."""
+    (tmp_path / "config.yaml").write_text("first")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "config.yaml").symlink_to(tmp_path / "config.yaml")
+    lock = hold(tmp_path)
+    try:
+        for folder, reason in (
+            (tmp_path, "one that is in use"),
+            (tmp_path / "linked", "without symbolic links, got one with 'config.yaml'"),
+        ):
+            with pytest.raises(SystemExit, match="2"):
+                run([*SILENT, f"--trainer.default_root_dir={folder}"])
+            assert reason in capsys.readouterr().err
+            assert (tmp_path / "config.yaml").read_text() == "first"
+    finally:
+        lock.release()

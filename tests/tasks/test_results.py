@@ -192,6 +192,17 @@ class TestOneFolder:
             other.stdout.close()
         writers(tmp_path, 1)
 
+    @pytest.mark.parametrize("name", ["results.json.tmp", "rows.jsonl.tmp", "config.yaml", "figure.png", ".lock"])
+    def test_a_folder_with_a_link_is_refused(self, tmp_path: Path, name: str) -> None:
+        outside, folder = tmp_path / "outside", tmp_path / "run"
+        outside.write_text("mine")
+        folder.mkdir()
+        (folder / name).symlink_to(outside)
+        with pytest.raises(ConfigurationError, match=f"without symbolic links, got one with '{name}'"):
+            writers(folder, 1)
+        assert outside.read_text() == "mine"
+        assert [path.name for path in folder.iterdir()] == [name]
+
     def test_a_row_written_twice_counts_once(self, tmp_path: Path) -> None:
         (writer,) = writers(tmp_path, 1)
         for _ in range(2):
