@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class ResultsWriter(Callback):
 
     A run that was killed goes on where it stopped; the batch it was in is done again. Which earlier rows are good is
     decided by what determines numbers, see `identity`: rows of a run with another identity are put aside, in
-    `earlier-<hash>.jsonl`. Every row carries a checksum; a damaged line is done again. One run at a time writes to a
+    `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on. Every row carries a checksum; a damaged line is done again. One run at a time writes to a
     folder. `results.json` holds the metrics (mean and standard deviation over seeds of the mean over cases), the rows,
     whether all batches were done, configuration, files read, versions, device and seconds of all parts of the run.
     Several devices write a file each; at the end they are one.
@@ -236,12 +236,20 @@ class ResultsWriter(Callback):
         return {key: rows for key, rows in whole.items() if len(rows) == rows[0]["rows_of_batch"]}
 
     def _put_aside(self) -> None:
-        """Keep the rows of another run under another name: its configuration may come back."""
-        header, *lines = _lines(self._path)
-        if header != self._header() and lines:
-            kept = self.directory / f"earlier-{hashlib.sha256(header.encode()).hexdigest()[:16]}.jsonl"
-            self._path.replace(kept)
-            rank_zero_info(f"{self.directory}: rows of a run with other settings, files or versions are now in {kept}")
+        """Keep the rows of another run, of all its devices, under other names: its configuration may come back."""
+        for path in [self._path, *self._other_files()]:
+            header, *lines = _lines(path)
+            if header != self._header() and lines:
+                kept = self._free(f"earlier-{hashlib.sha256(header.encode()).hexdigest()[:16]}")
+                path.replace(kept)
+                rank_zero_info(
+                    f"{self.directory}: rows of a run with other settings, files or versions are now in {kept}"
+                )
+
+    def _free(self, stem: str) -> Path:
+        """A file that is not there: rows that were put aside before stay."""
+        names = chain([f"{stem}.jsonl"], (f"{stem}.{number}.jsonl" for number in count(1)))
+        return next(path for name in names if not (path := self.directory / name).exists())
 
     def _write_all(self) -> None:
         write_whole(self._path, "\n".join([self._header(), *map(encoded, self.rows)]) + "\n")

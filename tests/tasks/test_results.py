@@ -16,7 +16,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from tasks.files import StorageError, checksum, encoded, read_document, recording, write_whole
+from tasks.files import StorageError, checksum, decoded, encoded, read_document, recording, write_whole
 from tasks.problems import Problems
 from tasks.results import ResultsWriter, ShardedTest, identity
 from trivgeo.errors import ConfigurationError
@@ -225,6 +225,16 @@ class TestOneFolder:
         (back,) = writers(tmp_path, 1, {"model": {"steps": 1}})
         assert len(back.rows) == 1
         assert (tmp_path / "rows.backup.jsonl").read_text() == "mine"
+
+    def test_rows_put_aside_are_never_lost(self, tmp_path: Path) -> None:
+        """Settings that come and go, on two devices: all rows that were ever written are still there."""
+        for turn in range(4):
+            runs = writers(tmp_path, 2, {"model": {"steps": turn % 2}})
+            for device, writer in enumerate(runs):
+                writer.write([row(turn, device)], batch=device)
+            kill(*runs)
+        kept = [decoded(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines() if line]
+        assert sorted((r["seed"], r["case"]) for r in kept if r) == [(turn, d) for turn in range(4) for d in range(2)]
 
     def test_seconds_are_of_all_parts(self, tmp_path: Path) -> None:
         (writer,) = writers(tmp_path, 1)
