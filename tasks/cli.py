@@ -132,7 +132,13 @@ class TasksCLI(LightningCLI):
             raise ConfigurationError(f"{subcommand}: {error}") from error
 
     def before_test(self) -> None:
-        """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case."""
+        """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case.
+
+        Raises:
+            ConfigurationError: no batch is to be tested: Lightning would skip the test without a word.
+        """
+        if self.trainer.limit_test_batches == 0:
+            raise ConfigurationError("trainer.limit_test_batches: expected at least one batch, got 0")
         if isinstance(self.model, ShardedTest) and writer_of(self.trainer) is None:
             # the first of all: a run that finds its folder in use must write nothing, not even its configuration
             self.trainer.callbacks.insert(0, ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
@@ -140,6 +146,16 @@ class TasksCLI(LightningCLI):
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, ResultsWriter):
                 callback.config = config
+
+    def after_test(self) -> None:
+        """See that something was tested.
+
+        Raises:
+            ConfigurationError: the data had no batch.
+        """
+        writer = writer_of(self.trainer)
+        if writer is not None and not writer.finished:
+            raise ConfigurationError("test: expected data with at least one batch, got none; no results were written")
 
 
 def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:

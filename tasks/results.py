@@ -4,10 +4,10 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, count
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DistributedSampler
 
 import trivgeo
-from tasks.files import append, check_file_name, checksum, decoded, encoded, files_read, hold, write_whole
+from tasks.files import append, check_file_name, checksum, decoded, encoded, files_read, hold, is_file, write_whole
 from tasks.problems import Problems
 from trivgeo.errors import ConfigurationError
 from trivgeo.training import versions
@@ -94,6 +94,7 @@ class ResultsWriter(Callback):
         self._of_seeds: dict[str, dict[int, float]] = {}
         self._rank = 0
         self._start = 0.0
+        self._finished = False
         self._earlier = 0.0
         self._identity = ""
         self._lock: BaseFileLock | None = None
@@ -107,6 +108,11 @@ class ResultsWriter(Callback):
     def seconds(self) -> float:
         """How long the run has taken so far, with its earlier parts."""
         return self._earlier + time.perf_counter() - self._start
+
+    @property
+    def finished(self) -> bool:
+        """Whether a test has come to its end."""
+        return self._finished
 
     def done(self, seed: int, batch: int = 0) -> bool:
         """Whether the rows of this batch of this seed are there."""
@@ -167,6 +173,7 @@ class ResultsWriter(Callback):
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the summary, give it to the trainer's loggers and print it."""
         self.gather(trainer)
+        self._finished = True
         if self._rank != 0:
             return
         self._write_all()
@@ -262,8 +269,8 @@ def identity(config: Mapping[str, Any]) -> str:
     """What determines the numbers of a run, as a hash: rows of two runs are exchangeable exactly when it is the same.
 
     It covers the settings of model and data but for names of pictures and bars, the seed, the precision, the content of
-    every file read (see `tasks.files.checksum`), the versions, and the source of this library; nothing else, so that
-    neither the folder nor the kind of output matters.
+    every file read (see `tasks.files.checksum`) with the settings that name it, the versions, and the source of this
+    library; nothing else, so that neither the folder nor the kind of output matters.
 
     Args:
         config: of the test, as the command line has it.
@@ -272,7 +279,7 @@ def identity(config: Mapping[str, Any]) -> str:
     parts = {
         "settings": _numeric({name: config.get(name) for name in ("model", "data", "seed_everything")}),
         "precision": trainer.get("precision"),
-        "files": sorted({*files_read().values(), *_weights(config.get("ckpt_path"))}),
+        "files": _contents(config),
         "versions": versions(),
         "source": _source(),
     }
@@ -286,8 +293,37 @@ def _numeric(settings: Any) -> Any:
     return [_numeric(value) for value in settings] if isinstance(settings, list) else settings
 
 
+def _contents(config: Mapping[str, Any]) -> list[tuple[list[str], str]]:
+    """The content of every file read, with what the configuration calls it, so that two files cannot change places."""
+    named = [(f"{part}.{name}", path) for part in ("model", "data") for name, path in _strings(config.get(part))]
+    contents = [(_roles(Path(path), named), content) for path, content in files_read().items()]
+    return sorted(contents + [(["ckpt_path"], content) for content in _weights(config.get("ckpt_path"))])
+
+
+def _roles(path: Path, named: Sequence[tuple[str, PurePath]]) -> list[str]:
+    """Settings that name a file or a folder of it; where none does, the file's own name, for folders may move."""
+    roles = []
+    for setting, place in named:
+        # a network may be called by the end of its path, without the suffix
+        if place.parts in (whole.parts[-len(place.parts) :] for whole in (path, path.with_suffix(""))):
+            roles.append(setting)
+        elif path.is_relative_to(place):
+            roles.append(f"{setting}/{path.relative_to(place).as_posix()}")
+    return sorted(roles) or [path.name]
+
+
+def _strings(settings: Any, name: str = "") -> Iterator[tuple[str, PurePath]]:
+    """All settings that could be paths, with their dotted names."""
+    if isinstance(settings, Mapping | list):
+        entries = settings.items() if isinstance(settings, Mapping) else enumerate(settings)
+        for key, value in entries:
+            yield from _strings(value, f"{name}.{key}".removeprefix("."))
+    elif isinstance(settings, str) and settings:
+        yield name, PurePath(settings)
+
+
 def _weights(path: str | None) -> list[str]:
-    return [checksum(path)] if path and Path(path).is_file() else []
+    return [checksum(path)] if path and is_file(path) else []
 
 
 @cache

@@ -264,3 +264,10 @@ def test_a_refused_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
             assert (tmp_path / "config.yaml").read_text() == "first"
     finally:
         lock.release()
+
+
+def test_a_test_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run([*SILENT, f"--trainer.default_root_dir={tmp_path / 'run'}", "--trainer.limit_test_batches=0"])
+    assert "limit_test_batches: expected at least one batch, got 0" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

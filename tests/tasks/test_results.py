@@ -377,6 +377,24 @@ class TestIdentity:
                 found.append(identity(self.CONFIG))
         assert found[0] == found[1] != found[2]
 
+    @pytest.mark.parametrize("settings", [("a/weights", "b/weights.pt"), ("a", "b"), ("x", "y")])
+    def test_two_files_do_not_change_places(
+        self, tmp_path: Path, settings: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Named by their paths, by their folders, or not at all."""
+        monkeypatch.chdir(tmp_path)
+        config = {"model": {"first": settings[0], "second": [settings[1]]}}
+        found = []
+        for contents in ("12", "21", "12"):
+            with recording():
+                for folder, content in zip("ab", contents, strict=True):
+                    path = Path(folder) / ("weights.pt" if folder == "b" or settings[0] != "x" else "other")
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_text(content)
+                    checksum(path)
+                found.append(identity(config))
+        assert found[0] == found[2] != found[1]
+
     def test_weights_given_to_the_trainer_matter(self, tmp_path: Path) -> None:
         path = tmp_path / "last.ckpt"
         path.write_text("1")
