@@ -181,7 +181,7 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
                 result = None
                 broken.append(str(error))
             metrics = table.metrics if cell.metrics is None else cell.metrics
-            ours = _figures(metrics, result) + ("" if result is None or result.complete else " (incomplete)")
+            ours = _figures(metrics, result) + incomplete(result is None or result.complete)
             if cell.run and result is None:
                 missing.append(cell.run)
             texts.append(_cell_text(ours, cell))
@@ -211,6 +211,11 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
     if broken:
         lines += ["", *(f"Not read: {reason}" for reason in dict.fromkeys(broken))]
     return "\n".join(lines), data
+
+
+def incomplete(complete: object) -> str:
+    """What stands behind the figures of a run that has not done all batches."""
+    return "" if complete else " (incomplete)"
 
 
 def _figures(metrics: Mapping[str, float], result: Result | None) -> str:

@@ -78,10 +78,10 @@ class ResultsWriter(Callback):
 
     A run that was killed goes on where it stopped; the batch it was in is done again. Which earlier rows are good is
     decided by what determines numbers, see `identity`: rows of a run with another identity are put aside, in
-    `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on. Every row carries a checksum; a damaged line is done again. One run at a time writes to a
-    folder. `results.json` holds the metrics (mean and standard deviation over seeds of the mean over cases), the rows,
-    whether all batches were done, configuration, files read, versions, device and seconds of all parts of the run.
-    Several devices write a file each; at the end they are one.
+    `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on. Every row carries a checksum; a damaged line is done
+    again. One run at a time writes to a folder. `results.json` holds the metrics (mean and standard deviation over
+    seeds of the mean over cases), the rows, whether all batches were done, configuration, files read, versions, device
+    and seconds of all parts of the run. Several devices write a file each; at the end they are one.
 
     Args:
         directory: where to write; created if missing.
