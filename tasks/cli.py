@@ -82,7 +82,10 @@ class SavedConfig(SaveConfigCallback):
         folder = trainer.log_dir  # a call of all devices
         if folder is not None and trainer.is_global_zero and not self.already_saved:
             make_folder(Path(folder))
-            with storage(Path(folder) / self.config_filename):
+            path = Path(folder) / self.config_filename
+            with storage(path):
+                if path.is_dir():
+                    raise IsADirectoryError(f"{path} is a folder")
                 super().setup(trainer, pl_module, stage)
         else:
             super().setup(trainer, pl_module, stage)

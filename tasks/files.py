@@ -122,18 +122,27 @@ def read_document(path: Path) -> dict[str, Any]:
     """The results of a test: of a run's folder, with their checksum, or as kept, without.
 
     Raises:
-        ConfigurationError: they are damaged, or something else.
-        OSError: the file cannot be read.
+        ConfigurationError: they are damaged, or something else, or cannot be read.
     """
     try:
         document = json.loads(path.read_bytes().decode(errors="replace"))
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: expected the results of a test, whole: {error}") from error
     if isinstance(document, dict) and _CHECK in document and not _is_intact(document, document.pop(_CHECK)):
         raise ConfigurationError(f"{path}: expected the results of a test, whole, got others than were written")
-    if not isinstance(document, dict) or not {"metrics", "device"} <= document.keys():
+    if not isinstance(document, dict) or "device" not in document or not _are_metrics(document.get("metrics")):
         raise ConfigurationError(f"{path}: expected the results of a test")
+    rows = document.get("rows", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ConfigurationError(f"{path}: rows: expected those of a test")
     return document
+
+
+def _are_metrics(metrics: object) -> bool:
+    return isinstance(metrics, dict) and all(
+        isinstance(spread, dict) and all(isinstance(spread.get(name), int | float) for name in ("mean", "std"))
+        for spread in metrics.values()
+    )
 
 
 def make_folder(directory: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, count
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeGuard
 
 import lightning.pytorch as pl
 import torch
@@ -18,7 +18,18 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DistributedSampler
 
 import trivgeo
-from tasks.files import append, check_file_name, checksum, decoded, encoded, files_read, hold, is_file, write_whole
+from tasks.files import (
+    append,
+    check_file_name,
+    checksum,
+    decoded,
+    encoded,
+    files_read,
+    hold,
+    is_file,
+    storage,
+    write_whole,
+)
 from tasks.problems import Problems
 from trivgeo.errors import ConfigurationError
 from trivgeo.training import versions
@@ -237,7 +248,7 @@ class ResultsWriter(Callback):
         for path in [self._path, *self._other_files()]:
             header, *lines = _lines(path)
             if header == self._header():
-                for row in filter(None, map(decoded, lines)):
+                for row in filter(_is_row, map(decoded, lines)):
                     found.setdefault((row["seed"], row["batch"]), {})[row["case"]] = row
         whole = {key: list(rows.values()) for key, rows in found.items()}
         return {key: rows for key, rows in whole.items() if len(rows) == rows[0]["rows_of_batch"]}
@@ -336,9 +347,25 @@ def _source() -> str:
     return digest.hexdigest()
 
 
+def _is_row(row: Row | None) -> TypeGuard[Row]:
+    """Whether something is what `ResultsWriter.write` writes: a checksum alone does not say so."""
+    return (
+        row is not None
+        and all(isinstance(row.get(name), int) for name in ("seed", "batch", "case", "rows_of_batch"))
+        and isinstance(row.get("run_seconds"), int | float)
+        and isinstance(metrics := row.get("metrics"), dict)
+        and all(isinstance(value, int | float) for value in metrics.values())
+    )
+
+
 def _lines(path: Path) -> list[str]:
-    """The lines of a file, at least one."""
-    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
+    """The lines of a file, at least one.
+
+    Raises:
+        StorageError: it is a folder, say.
+    """
+    with storage(path):
+        text = path.read_bytes().decode(errors="replace") if path.exists() else ""
     return text.splitlines() or [""]
 
 

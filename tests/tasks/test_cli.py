@@ -15,6 +15,7 @@ from tasks import cli
 from tasks.__main__ import run
 from tasks.cli import check_callables, check_checkpoint, main
 from tasks.files import hold
+from tasks.seeds import check_seeds
 from tests.tasks.helpers import CONFIGS
 from trivgeo.errors import CheckpointError, ConfigurationError
 
@@ -271,3 +272,15 @@ def test_a_test_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
         run([*SILENT, f"--trainer.default_root_dir={tmp_path / 'run'}", "--trainer.limit_test_batches=0"])
     assert "limit_test_batches: expected at least one batch, got 0" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_in_place_of_the_saved_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        run([*SILENT, f"--trainer.default_root_dir={tmp_path}"])
+    assert "StorageError" in capsys.readouterr().err
+
+
+def test_seeds_that_no_generator_takes() -> None:
+    with pytest.raises(ConfigurationError, match="seeds: expected integers below"):
+        check_seeds([99999999999999999999])

@@ -328,6 +328,34 @@ class TestDamage:
             assert cases(document) == expected
         assert refused > flips // 4
 
+    @pytest.mark.parametrize(
+        "change",
+        [{"batch": None}, {"case": [0]}, {"metrics": None}, {"metrics": {"error": "x"}}, {"run_seconds": "x"}],
+        ids=str,
+    )
+    def test_rows_with_a_checksum_that_no_test_wrote(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        (writer,) = writers(tmp_path, 1)
+        writer.write([row(0, 0)])
+        kill(writer)
+        path = tmp_path / "rows.jsonl"
+        other = {**writer.rows[0], "batch": 1, **change}
+        path.write_text(path.read_text() + encoded(other) + "\n" + encoded({"seed": 0}) + "\n")
+        (again,) = writers(tmp_path, 1)
+        assert again.rows == writer.rows
+        again.on_test_end(trainer(), Module())
+
+    @pytest.mark.parametrize("name", ["rows.jsonl", "rows.1.jsonl"])
+    def test_folders_in_place_of_files(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).mkdir()
+        with pytest.raises(StorageError, match=f"{name}: expected a file that can be written"):
+            writers(tmp_path, 1)
+
+    @pytest.mark.parametrize("path", ["file", "file/below", "a\0b"])
+    def test_folders_that_cannot_be_made(self, tmp_path: Path, path: str) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(StorageError, match="expected a file that can be written"):
+            writers(tmp_path / path, 1)
+
     @pytest.mark.parametrize("line", [b"\xff\xfe", b"[1, 2]", b"7", b'{"seed": 0}', b"[" * 100_000, b""])
     def test_lines_that_are_no_rows(self, tmp_path: Path, line: bytes) -> None:
         (writer,) = writers(tmp_path, 1)
