@@ -3,32 +3,42 @@
 import inspect
 import logging
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+from pickle import UnpicklingError
 from pkgutil import resolve_name
 from types import FunctionType
 from typing import Any, NoReturn, get_type_hints
 
+import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning.pytorch import Trainer
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from torch import nn
 
-from tasks.files import recording
+from tasks.files import is_file, make_folder, recording, storage
 from tasks.overlays import resolved
 from tasks.results import ResultsWriter, ShardedTest, writer_of
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError
 
 DEBUG = "JSONARGPARSE_DEBUG"
 """Environment variable that asks for tracebacks."""
 
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
+
+_OURS = ("trivgeo", "tasks")
+
+_FOUND_BY_FIT = ("last", "best")
 
 _SAID_BY_DATA = ("equation", "inputs")
 
@@ -59,6 +69,28 @@ class TasksParser(LightningArgumentParser):
         sys.exit(2)
 
 
+class SavedConfig(SaveConfigCallback):
+    """Writes `config.yaml`, to a folder that may be written to and nowhere else."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """As its parent.
+
+        Raises:
+            ConfigurationError: a symbolic link lies in the folder.
+            StorageError: it cannot be written to.
+        """
+        folder = trainer.log_dir  # a call of all devices
+        if folder is not None and trainer.is_global_zero and not self.already_saved:
+            make_folder(Path(folder))
+            path = Path(folder) / self.config_filename
+            with storage(path):
+                if path.is_dir():
+                    raise IsADirectoryError(f"{path} is a folder")
+                super().setup(trainer, pl_module, stage)
+        else:
+            super().setup(trainer, pl_module, stage)
+
+
 class TasksCLI(LightningCLI):
     """LightningCLI that hands the parsed configuration of a test to the writers of its results."""
 
@@ -66,6 +98,13 @@ class TasksCLI(LightningCLI):
         """What the data say the model need not be told: the equation, the format of the images."""
         for name in _SAID_BY_DATA:
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
+
+    def _parse_ckpt_path(self) -> None:
+        """As its parent, which reads settings from the checkpoint, but only from a file that is safe to read."""
+        subcommand = self.config.get("subcommand")
+        if subcommand is not None:
+            check_checkpoint(self.config[subcommand], _FOUND_BY_FIT if subcommand == "fit" else ())
+        super()._parse_ckpt_path()
 
     def before_instantiate_classes(self) -> None:
         """See `check_callables`; a model that takes something from the data needs some."""
@@ -96,46 +135,161 @@ class TasksCLI(LightningCLI):
             raise ConfigurationError(f"{subcommand}: {error}") from error
 
     def before_test(self) -> None:
-        """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case."""
+        """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case.
+
+        Raises:
+            ConfigurationError: no batch is to be tested: Lightning would skip the test without a word.
+        """
+        if self.trainer.limit_test_batches == 0:
+            raise ConfigurationError("trainer.limit_test_batches: expected at least one batch, got 0")
         if isinstance(self.model, ShardedTest) and writer_of(self.trainer) is None:
-            self.trainer.callbacks.append(ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
+            # the first of all: a run that finds its folder in use must write nothing, not even its configuration
+            self.trainer.callbacks.insert(0, ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
         config = yaml.safe_load(self._parser("test").dump(self.config["test"], skip_none=False))
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, ResultsWriter):
                 callback.config = config
 
+    def after_test(self) -> None:
+        """See that something was tested.
+
+        Raises:
+            ConfigurationError: the data had no batch.
+        """
+        writer = writer_of(self.trainer)
+        if writer is not None and not writer.finished:
+            raise ConfigurationError("test: expected data with at least one batch, got none; no results were written")
+
+
+def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
+    """Lightning takes addresses, too, and may read what is there as pickle; here `ckpt_path` is a file of tensors.
+
+    Args:
+        config: of a subcommand; its `weights_only` becomes true.
+        found: names that Lightning finds a file for.
+
+    Raises:
+        ConfigurationError: no such file, or pickles are asked for.
+        CheckpointError: the file is no checkpoint of Lightning, or one that only a pickle can read.
+    """
+    if config.get("weights_only") not in (None, True):
+        raise ConfigurationError(f"weights_only: expected true, got {str(config.weights_only).lower()}")
+    path = config.get("ckpt_path")
+    if path is None:
+        return
+    if "weights_only" in config:  # Lightning 2.5 has none
+        config.weights_only = True
+    if path in found:
+        return
+    if "://" in str(path) or not is_file(path):
+        raise ConfigurationError(f"ckpt_path: expected a file{''.join(f' or {name}' for name in found)}, got {path!r}")
+    try:
+        content = torch.load(path, weights_only=True, map_location="cpu")
+    except (UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path}: expected a checkpoint without pickled objects: {reason}") from error
+    if not isinstance(content, dict) or "state_dict" not in content:
+        raise CheckpointError(f"{path}: expected a checkpoint of Lightning, found no state_dict in it")
+
 
 def check_callables(config: Any) -> None:
-    """A configuration may come from a stranger: what it names by `class_path` makes objects of ours, and nothing else.
+    """A configuration may come from a stranger: what it names makes objects of ours, and nothing else.
 
     Classes are checked against the type of their argument by the parser. A function passes there with any settings,
-    `os.system` among them; here it must say that it returns a module of torch or an object of a class of the library.
+    `os.system` among them; here it must say that it returns a module of torch or an object of a class of the library,
+    and be of ours or the user's: of no distribution that ours depends on, nor of the standard library. The same holds
+    of what the parser found by a path alone, for arguments that are called: a function, or a class that is no module.
 
     Raises:
         ConfigurationError: a function does not.
     """
-    if isinstance(config, list | tuple):
-        for part in config:
-            check_callables(part)
-    elif isinstance(config, Namespace | Mapping):
-        entries = vars(config) if isinstance(config, Namespace) else config
+    _check(config, "configuration", None)
+
+
+def _check(value: Any, name: str, owner: str | None) -> None:
+    """See `check_callables`, of an argument of this name of the class at the path `owner`."""
+    if isinstance(value, list | tuple | set):
+        for part in value:
+            _check(part, name, None)
+    elif isinstance(value, Namespace | Mapping):
+        entries = vars(value) if isinstance(value, Namespace) else value
         path = entries.get("class_path")
         if isinstance(path, str):
             _check_callable(path)
-        for part in entries.values():
-            check_callables(part)
+            owner = path
+        for key, part in entries.items():
+            _check(part, str(key), owner)
+    elif callable(value) and not _may_be_called(value) and not _is_default(value, name, owner):
+        raise ConfigurationError(f"{name}: expected a function that returns an object of ours, got {value!r}")
 
 
 def _check_callable(path: str) -> None:
     found = resolve_name(path)
-    if isinstance(found, type):
-        return
-    returned = get_type_hints(found).get("return") if isinstance(found, FunctionType) else None
-    ours = isinstance(returned, type) and any(
-        parent is nn.Module or parent.__module__.split(".")[0] in ("trivgeo", "tasks") for parent in returned.__mro__
-    )
-    if not ours:
+    if not isinstance(found, type) and not _makes_ours(found):
         raise ConfigurationError(f"class_path: expected a class, or a function that returns one of ours, got {path}")
+
+
+def _makes_ours(found: object) -> bool:
+    """Whether this is a function of ours or of the user's that says that it returns an object of ours."""
+    if not isinstance(found, FunctionType) or not _is_ours_or_users(found.__module__ or "builtins"):
+        return False
+    returned = get_type_hints(found).get("return")
+    return isinstance(returned, type) and any(
+        parent is nn.Module or parent.__module__.split(".")[0] in _OURS for parent in returned.__mro__
+    )
+
+
+def _may_be_called(found: object) -> bool:
+    """Whether a stranger may have this called."""
+    if isinstance(found, type):
+        return issubclass(found, nn.Module) or _is_ours_or_users(found.__module__)
+    return _makes_ours(found)
+
+
+def _is_default(value: object, name: str, owner: str | None) -> bool:
+    """Whether the owner has this value by default: then nobody named it."""
+    found = None if owner is None else resolve_name(owner)
+    makers = [vars(parent).get("__init__") for parent in found.__mro__] if isinstance(found, type) else [found]
+    parameters = [inspect.signature(maker).parameters.get(name) for maker in makers if isinstance(maker, FunctionType)]
+    return any(parameter is not None and parameter.default is value for parameter in parameters)
+
+
+def _is_ours_or_users(module: str) -> bool:
+    """Whether a module is of this project, or one that is there because the user wrote or installed it.
+
+    What we depend on is installed wherever this runs, so a stranger knows it, and some functions of it that return
+    modules run the code in their arguments.
+    """
+    package = module.split(".")[0]
+    if package in _OURS:
+        return True
+    return package not in sys.stdlib_module_names and package not in _packages_of_dependencies()
+
+
+@cache
+def _packages_of_dependencies() -> frozenset[str]:
+    """Names to import of all distributions that ours asks for, with any extra, and those ask for in any case."""
+    asked, found = ["trivgeo"], set()
+    while asked:
+        name = _normal(asked.pop())
+        if name not in found:
+            found.add(name)
+            # one that is not installed asks for nothing; without metadata of ours nobody can tell what is the user's
+            try:
+                asked += [text for text in requires(name) or () if name == "trivgeo" or "extra ==" not in text]
+            except PackageNotFoundError as error:
+                if name == "trivgeo":
+                    raise ConfigurationError(
+                        "class_path: expected a class, got a function, and without the metadata of trivgeo (is it"
+                        " installed?) only those of trivgeo and tasks are taken"
+                    ) from error
+    packages = packages_distributions().items()
+    return frozenset(package for package, names in packages if found & set(map(_normal, names)))
+
+
+def _normal(requirement: str) -> str:
+    """The name in a requirement, as package indices compare them."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()
 
 
 def main(args: ArgsType = None) -> LightningCLI:
@@ -151,6 +305,7 @@ def main(args: ArgsType = None) -> LightningCLI:
     with _without_known_noise(), recording():
         return TasksCLI(
             parser_class=TasksParser,
+            save_config_callback=SavedConfig,
             save_config_kwargs={"overwrite": True},
             trainer_defaults=dict(TRAINER_DEFAULTS),
             seed_everything_default=0,

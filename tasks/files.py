@@ -64,6 +64,14 @@ def checksum(path: str | Path) -> str:
     return found
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether there is a file; nothing that the system refuses as a path is one: too long, links in a circle, NUL."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader, or a kill at any moment, finds the old content or the new, nothing between.
 
@@ -71,7 +79,7 @@ def write_whole(path: Path, text: str) -> None:
         StorageError: it cannot be written.
     """
     temporary = path.with_name(path.name + ".tmp")
-    with _storage(path):
+    with storage(path):
         with temporary.open("w") as file:
             file.write(text)
             file.flush()
@@ -85,7 +93,7 @@ def append(path: Path, text: str) -> None:
     Raises:
         StorageError: they cannot be written; what was there stays.
     """
-    with _storage(path), path.open("a") as file:
+    with storage(path), path.open("a") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -114,29 +122,52 @@ def read_document(path: Path) -> dict[str, Any]:
     """The results of a test: of a run's folder, with their checksum, or as kept, without.
 
     Raises:
-        ConfigurationError: they are damaged, or something else.
-        OSError: the file cannot be read.
+        ConfigurationError: they are damaged, or something else, or cannot be read.
     """
     try:
         document = json.loads(path.read_bytes().decode(errors="replace"))
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: expected the results of a test, whole: {error}") from error
     if isinstance(document, dict) and _CHECK in document and not _is_intact(document, document.pop(_CHECK)):
         raise ConfigurationError(f"{path}: expected the results of a test, whole, got others than were written")
-    if not isinstance(document, dict) or not {"metrics", "device"} <= document.keys():
+    if not isinstance(document, dict) or "device" not in document or not _are_metrics(document.get("metrics")):
         raise ConfigurationError(f"{path}: expected the results of a test")
+    rows = document.get("rows", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ConfigurationError(f"{path}: rows: expected those of a test")
     return document
+
+
+def _are_metrics(metrics: object) -> bool:
+    return isinstance(metrics, dict) and all(
+        isinstance(spread, dict) and all(isinstance(spread.get(name), int | float) for name in ("mean", "std"))
+        for spread in metrics.values()
+    )
+
+
+def make_folder(directory: Path) -> None:
+    """Make a folder to write to, where there is none. Whoever made it may have put links there that lead elsewhere.
+
+    Raises:
+        ConfigurationError: a symbolic link lies in it.
+        StorageError: it cannot be made.
+    """
+    with storage(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        linked = sorted(path.name for path in directory.iterdir() if path.is_symlink())
+    if linked:
+        raise ConfigurationError(f"{directory}: expected a folder without symbolic links, got one with {linked[0]!r}")
 
 
 def hold(directory: Path) -> FileLock:
     """Make a folder this run's own until the lock is released or the process ends, however it ends.
 
     Raises:
-        ConfigurationError: another process holds it.
+        ConfigurationError: another process holds it, or it holds a symbolic link.
         StorageError: it cannot be written to.
     """
-    with _storage(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
+    with storage(directory):
         lock = FileLock(directory / ".lock", thread_local=False)
         try:
             lock.acquire(blocking=False)
@@ -159,10 +190,14 @@ def check_file_name(name: str, value: str | None) -> str | None:
 
 
 @contextmanager
-def _storage(path: Path) -> Iterator[None]:
+def storage(path: Path) -> Iterator[None]:
+    """What the system refuses inside is a `StorageError` about this path."""
     try:
         yield
-    except OSError as error:
-        with contextlib.suppress(OSError):
+    except TrivgeoError:
+        raise
+    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
+        with contextlib.suppress(OSError, ValueError):
             path.with_name(path.name + ".tmp").unlink(missing_ok=True)
-        raise StorageError(f"{path}: expected a file that can be written: {error.strerror or error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise StorageError(f"{path}: expected a file that can be written: {reason}") from error

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from tasks.files import is_file
 from trivgeo.errors import ConfigurationError
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -31,7 +32,7 @@ def find(name: str | Path) -> Path:
         name: a path, or `heat/tied` or `tasks/configs/heat/tied.yaml` for a file of ours, whatever the folder.
     """
     ours = (CONFIGS.parents[1] / name, CONFIGS / f"{name}.yaml")
-    return next((path for path in (Path(name), *ours) if path.is_file()), Path(name))
+    return next((path for path in (Path(name), *ours) if is_file(path)), Path(name))
 
 
 def names() -> list[str]:
@@ -49,7 +50,8 @@ def read(path: str | Path) -> dict[str, Any]:
     """
     path = find(path)
     try:
-        return _named(_read(path.resolve(), ()), f"{path.resolve().parent.name}/{path.stem}")
+        whole = _resolved(path)
+        return _named(_read(whole, ()), f"{whole.parent.name}/{path.stem}")
     except RecursionError as error:
         raise ConfigurationError(f"{path}: expected a configuration that is no part of itself") from error
 
@@ -105,10 +107,25 @@ def _text(file: str) -> str:
     return yaml.safe_dump(read(file), sort_keys=False)
 
 
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, NUL
+        raise ConfigurationError(f"{str(path)!r}: expected the path of a configuration: {error}") from error
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is something, also what is no file, such as a pipe."""
+    try:
+        return path.exists()
+    except OSError:  # the name is too long
+        return False
+
+
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path in above:
         raise ConfigurationError(f"{path}: expected files that do not lie on themselves")
-    if not path.exists():
+    if not _exists(path):
         raise ConfigurationError(f"{path}: expected a configuration, the file does not exist (`list` names ours)")
     document = load(path) or {}
     if not isinstance(document, dict):
@@ -118,7 +135,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: {_BASE}: expected a list of files, got {files!r}")
     whole: dict[str, Any] = {}
     for file in files:
-        whole = merge(whole, _read((path.parent / file).resolve(), (*above, path)))
+        whole = merge(whole, _read(_resolved(path.parent / file), (*above, path)))
     return merge(whole, document)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.files import read_document
+from tasks.files import make_folder, read_document, write_whole
 from tasks.overlays import load
 from trivgeo.errors import ConfigurationError
 
@@ -117,9 +117,12 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     path = root / run / "results.json"
     if not path.exists():
         raise ConfigurationError(f"run: expected one with results in {root}, got {run!r}")
+    read_result(path)  # says what is no result
     document = read_document(path)
     if not document.get("complete", True):
-        raise ConfigurationError(f"{path}: expected all batches, {document['missing_batches']} are missing")
+        raise ConfigurationError(f"{path}: expected all batches, {document.get('missing_batches')} are missing")
+    if "rows" not in document or not isinstance(document.get("files", {}), dict):
+        raise ConfigurationError(f"{path}: expected the results of a test, with its rows and files")
     rows = document.pop("rows")
     # where files lay on this machine says nothing elsewhere
     document["files"] = {_place(Path(name)): sha256 for name, sha256 in document.get("files", {}).items()}
@@ -127,8 +130,8 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     document["seconds_a_case"] = _mean(rows, "seconds")
     document["evaluations_a_case"] = _evaluations(rows)
     kept = target / f"{run}.json"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(document, indent=1) + "\n")
+    make_folder(kept.parent)
+    write_whole(kept, json.dumps(document, indent=1) + "\n")
     return kept
 
 
@@ -145,15 +148,18 @@ def read_result(path: Path) -> Result:
     """
     document = read_document(path)
     rows: list[dict[str, Any]] = document.get("rows", [])
-    return Result(
-        document["metrics"],
-        document.get("cases", len(rows)),
-        document.get("seconds_a_case", _mean(rows, "seconds")),
-        document.get("evaluations_a_case", _evaluations(rows)),
-        document.get("device_name", document["device"]),
-        path,
-        document.get("complete", True),
-    )
+    try:
+        return Result(
+            document["metrics"],
+            int(document.get("cases", len(rows))),
+            float(document.get("seconds_a_case", _mean(rows, "seconds"))),
+            float(document.get("evaluations_a_case", _evaluations(rows))),
+            document.get("device_name", document["device"]),
+            path,
+            bool(document.get("complete", True)),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigurationError(f"{path}: expected the results of a test: {error}") from error
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
@@ -181,7 +187,7 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
                 result = None
                 broken.append(str(error))
             metrics = table.metrics if cell.metrics is None else cell.metrics
-            ours = _figures(metrics, result) + ("" if result is None or result.complete else " (incomplete)")
+            ours = _figures(metrics, result) + incomplete(result is None or result.complete)
             if cell.run and result is None:
                 missing.append(cell.run)
             texts.append(_cell_text(ours, cell))
@@ -211,6 +217,11 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
     if broken:
         lines += ["", *(f"Not read: {reason}" for reason in dict.fromkeys(broken))]
     return "\n".join(lines), data
+
+
+def incomplete(complete: object) -> str:
+    """What stands behind the figures of a run that has not done all batches."""
+    return "" if complete else " (incomplete)"
 
 
 def _figures(metrics: Mapping[str, float], result: Result | None) -> str:
@@ -253,7 +264,7 @@ def main(arguments: Sequence[str]) -> None:
         data += cells
     legend = "Ours in bold, the published figure in brackets (Kim et al. 2026)."
     document = "\n\n".join(["# Results", legend, *texts]) + "\n"
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "report.md").write_text(document)
-    (output / "report.json").write_text(json.dumps(data, indent=1) + "\n")
+    make_folder(output)
+    write_whole(output / "report.md", document)
+    write_whole(output / "report.json", json.dumps(data, indent=1) + "\n")
     sys.stdout.write(f"{document}\nwritten to {output / 'report.md'}\n")

@@ -4,11 +4,11 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
-from pathlib import Path
-from typing import Any
+from itertools import chain, count
+from pathlib import Path, PurePath
+from typing import Any, TypeGuard
 
 import lightning.pytorch as pl
 import torch
@@ -18,7 +18,18 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DistributedSampler
 
 import trivgeo
-from tasks.files import append, check_file_name, checksum, decoded, encoded, files_read, hold, write_whole
+from tasks.files import (
+    append,
+    check_file_name,
+    checksum,
+    decoded,
+    encoded,
+    files_read,
+    hold,
+    is_file,
+    storage,
+    write_whole,
+)
 from tasks.problems import Problems
 from trivgeo.errors import ConfigurationError
 from trivgeo.training import versions
@@ -78,10 +89,10 @@ class ResultsWriter(Callback):
 
     A run that was killed goes on where it stopped; the batch it was in is done again. Which earlier rows are good is
     decided by what determines numbers, see `identity`: rows of a run with another identity are put aside, in
-    `earlier-<hash>.jsonl`. Every row carries a checksum; a damaged line is done again. One run at a time writes to a
-    folder. `results.json` holds the metrics (mean and standard deviation over seeds of the mean over cases), the rows,
-    whether all batches were done, configuration, files read, versions, device and seconds of all parts of the run.
-    Several devices write a file each; at the end they are one.
+    `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on. Every row carries a checksum; a damaged line is done
+    again. One run at a time writes to a folder. `results.json` holds the metrics (mean and standard deviation over
+    seeds of the mean over cases), the rows, whether all batches were done, configuration, files read, versions, device
+    and seconds of all parts of the run. Several devices write a file each; at the end they are one.
 
     Args:
         directory: where to write; created if missing.
@@ -94,6 +105,7 @@ class ResultsWriter(Callback):
         self._of_seeds: dict[str, dict[int, float]] = {}
         self._rank = 0
         self._start = 0.0
+        self._finished = False
         self._earlier = 0.0
         self._identity = ""
         self._lock: BaseFileLock | None = None
@@ -107,6 +119,11 @@ class ResultsWriter(Callback):
     def seconds(self) -> float:
         """How long the run has taken so far, with its earlier parts."""
         return self._earlier + time.perf_counter() - self._start
+
+    @property
+    def finished(self) -> bool:
+        """Whether a test has come to its end."""
+        return self._finished
 
     def done(self, seed: int, batch: int = 0) -> bool:
         """Whether the rows of this batch of this seed are there."""
@@ -167,6 +184,7 @@ class ResultsWriter(Callback):
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the summary, give it to the trainer's loggers and print it."""
         self.gather(trainer)
+        self._finished = True
         if self._rank != 0:
             return
         self._write_all()
@@ -230,18 +248,26 @@ class ResultsWriter(Callback):
         for path in [self._path, *self._other_files()]:
             header, *lines = _lines(path)
             if header == self._header():
-                for row in filter(None, map(decoded, lines)):
+                for row in filter(_is_row, map(decoded, lines)):
                     found.setdefault((row["seed"], row["batch"]), {})[row["case"]] = row
         whole = {key: list(rows.values()) for key, rows in found.items()}
         return {key: rows for key, rows in whole.items() if len(rows) == rows[0]["rows_of_batch"]}
 
     def _put_aside(self) -> None:
-        """Keep the rows of another run under another name: its configuration may come back."""
-        header, *lines = _lines(self._path)
-        if header != self._header() and lines:
-            kept = self.directory / f"earlier-{hashlib.sha256(header.encode()).hexdigest()[:16]}.jsonl"
-            self._path.replace(kept)
-            rank_zero_info(f"{self.directory}: rows of a run with other settings, files or versions are now in {kept}")
+        """Keep the rows of another run, of all its devices, under other names: its configuration may come back."""
+        for path in [self._path, *self._other_files()]:
+            header, *lines = _lines(path)
+            if header != self._header() and lines:
+                kept = self._free(f"earlier-{hashlib.sha256(header.encode()).hexdigest()[:16]}")
+                path.replace(kept)
+                rank_zero_info(
+                    f"{self.directory}: rows of a run with other settings, files or versions are now in {kept}"
+                )
+
+    def _free(self, stem: str) -> Path:
+        """A file that is not there: rows that were put aside before stay."""
+        names = chain([f"{stem}.jsonl"], (f"{stem}.{number}.jsonl" for number in count(1)))
+        return next(path for name in names if not (path := self.directory / name).exists())
 
     def _write_all(self) -> None:
         write_whole(self._path, "\n".join([self._header(), *map(encoded, self.rows)]) + "\n")
@@ -254,8 +280,8 @@ def identity(config: Mapping[str, Any]) -> str:
     """What determines the numbers of a run, as a hash: rows of two runs are exchangeable exactly when it is the same.
 
     It covers the settings of model and data but for names of pictures and bars, the seed, the precision, the content of
-    every file read (see `tasks.files.checksum`), the versions, and the source of this library; nothing else, so that
-    neither the folder nor the kind of output matters.
+    every file read (see `tasks.files.checksum`) with the settings that name it, the versions, and the source of this
+    library; nothing else, so that neither the folder nor the kind of output matters.
 
     Args:
         config: of the test, as the command line has it.
@@ -264,7 +290,7 @@ def identity(config: Mapping[str, Any]) -> str:
     parts = {
         "settings": _numeric({name: config.get(name) for name in ("model", "data", "seed_everything")}),
         "precision": trainer.get("precision"),
-        "files": sorted({*files_read().values(), *_weights(config.get("ckpt_path"))}),
+        "files": _contents(config),
         "versions": versions(),
         "source": _source(),
     }
@@ -278,8 +304,37 @@ def _numeric(settings: Any) -> Any:
     return [_numeric(value) for value in settings] if isinstance(settings, list) else settings
 
 
+def _contents(config: Mapping[str, Any]) -> list[tuple[list[str], str]]:
+    """The content of every file read, with what the configuration calls it, so that two files cannot change places."""
+    named = [(f"{part}.{name}", path) for part in ("model", "data") for name, path in _strings(config.get(part))]
+    contents = [(_roles(Path(path), named), content) for path, content in files_read().items()]
+    return sorted(contents + [(["ckpt_path"], content) for content in _weights(config.get("ckpt_path"))])
+
+
+def _roles(path: Path, named: Sequence[tuple[str, PurePath]]) -> list[str]:
+    """Settings that name a file or a folder of it; where none does, the file's own name, for folders may move."""
+    roles = []
+    for setting, place in named:
+        # a network may be called by the end of its path, without the suffix
+        if place.parts in (whole.parts[-len(place.parts) :] for whole in (path, path.with_suffix(""))):
+            roles.append(setting)
+        elif path.is_relative_to(place):
+            roles.append(f"{setting}/{path.relative_to(place).as_posix()}")
+    return sorted(roles) or [path.name]
+
+
+def _strings(settings: Any, name: str = "") -> Iterator[tuple[str, PurePath]]:
+    """All settings that could be paths, with their dotted names."""
+    if isinstance(settings, Mapping | list):
+        entries = settings.items() if isinstance(settings, Mapping) else enumerate(settings)
+        for key, value in entries:
+            yield from _strings(value, f"{name}.{key}".removeprefix("."))
+    elif isinstance(settings, str) and settings:
+        yield name, PurePath(settings)
+
+
 def _weights(path: str | None) -> list[str]:
-    return [checksum(path)] if path and Path(path).is_file() else []
+    return [checksum(path)] if path and is_file(path) else []
 
 
 @cache
@@ -292,9 +347,25 @@ def _source() -> str:
     return digest.hexdigest()
 
 
+def _is_row(row: Row | None) -> TypeGuard[Row]:
+    """Whether something is what `ResultsWriter.write` writes: a checksum alone does not say so."""
+    return (
+        row is not None
+        and all(isinstance(row.get(name), int) for name in ("seed", "batch", "case", "rows_of_batch"))
+        and isinstance(row.get("run_seconds"), int | float)
+        and isinstance(metrics := row.get("metrics"), dict)
+        and all(isinstance(value, int | float) for value in metrics.values())
+    )
+
+
 def _lines(path: Path) -> list[str]:
-    """The lines of a file, at least one."""
-    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
+    """The lines of a file, at least one.
+
+    Raises:
+        StorageError: it is a folder, say.
+    """
+    with storage(path):
+        text = path.read_bytes().decode(errors="replace") if path.exists() else ""
     return text.splitlines() or [""]
 
 

@@ -11,9 +11,11 @@ generator_of = keyed
 
 
 def check_seeds(seeds: Sequence[int]) -> list[int]:
-    """Return the seeds if there are some, of at least 0, none of them twice, else raise `ConfigurationError`."""
+    """Return the seeds if there are some, of 63 bits, none of them twice, else raise `ConfigurationError`."""
     for seed in seeds:
         check_count("seeds", seed, 0)
+        if seed >= 2**63:  # generators and tensors hold no more
+            raise ConfigurationError(f"seeds: expected integers below 2^63, got {seed}")
     if not seeds or len(set(seeds)) != len(seeds):
         raise ConfigurationError(f"seeds: expected distinct seeds, got {list(seeds)}")
     return list(seeds)

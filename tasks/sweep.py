@@ -16,7 +16,8 @@ import yaml
 from matplotlib.figure import Figure
 
 from tasks import overlays
-from tasks.report import read_result
+from tasks.files import is_file, make_folder, storage, write_whole
+from tasks.report import Result, incomplete, read_result
 from trivgeo.errors import ConfigurationError
 
 
@@ -79,6 +80,7 @@ class Sweep:
             for axis in ("rows", "columns"):
                 document[axis] = [Line(**line) for line in document[axis]]
             sweep = cls(**document)
+            sweep._check()
         except (ConfigurationError, KeyError, TypeError) as error:
             raise ConfigurationError(f"{path}: expected the description of a table: {error}") from error
         shape = (len(sweep.rows), len(sweep.columns))
@@ -88,6 +90,60 @@ class Sweep:
             if any(len(values) != shape[1] for values in line.series.values()):
                 raise ConfigurationError(f"{path}: {line.label}: series: expected {shape[1]} values each")
         return sweep
+
+    def _check(self) -> None:
+        for name in ("title", "metric", "directory", "scale"):
+            _expect(name, "a text", getattr(self, name), str)
+        if self.scale not in ("linear", "log"):
+            raise ConfigurationError(f"scale: expected linear or log, got {self.scale!r}")
+        _expect("factor", "a number", self.factor, int, float)
+        for name in ("base", "rows", "columns", "published"):
+            _expect(name, "a list", getattr(self, name), list, tuple)
+        for name in ("settings", "marks", "quoted"):
+            _expect(name, "names and values", getattr(self, name), dict)
+        for kind, entries in (("base", self.base), ("marks", self.marks.values())):
+            for entry in entries:
+                _expect(kind, "texts", entry, str)
+        for published in self.published:
+            _expect("published", "lists of numbers", published, list)
+            for number in published:
+                _expect("published", "lists of numbers", number, int, float)
+        for line in (*self.rows, *self.columns):
+            _expect("label", "a text", line.label, str)
+            _expect(f"{line.label}: settings", "names and values", line.settings, dict)
+            _expect(f"{line.label}: series", "names and values", line.series, dict)
+            for values in line.series.values():
+                _expect(f"{line.label}: series", "lists", values, list)
+        for place in self.quoted.values():
+            _expect("quoted", "two numbers", place, list)
+            if len(place) != 2 or not all(isinstance(number, int | float) for number in place):
+                raise ConfigurationError(f"quoted: expected two numbers, got {place!r}")
+
+    def of(self, result: Result) -> Mapping[str, float]:
+        """What a run says of the metric.
+
+        Raises:
+            ConfigurationError: nothing.
+        """
+        if self.metric not in result.summary:
+            known = ", ".join(result.summary)
+            raise ConfigurationError(f"{result.origin}: metric: expected one of {known}, got {self.metric!r}")
+        return result.summary[self.metric]
+
+    def marked(self) -> dict[str, Result]:
+        """The results of the other runs in the picture, by label.
+
+        Raises:
+            ConfigurationError: there are none in a folder, they are damaged, or lack the metric.
+        """
+        found = {}
+        for label, folder in self.marks.items():
+            path = Path(folder) / "results.json"
+            if not is_file(path):
+                raise ConfigurationError(f"marks: {label}: expected the folder of a run with results, got {folder!r}")
+            found[label] = read_result(path)
+            self.of(found[label])
+        return found
 
     def run(self, run_test: Callable[[list[str]], Any]) -> list[list[dict[str, float]]]:
         """Run every cell, or go on with it; return its summary of the metric, and evaluations and seconds a case.
@@ -101,17 +157,17 @@ class Sweep:
             for place, column in enumerate(self.columns):
                 series = {name: values[place] for name, values in row.series.items()}
                 folder = Path(self.directory) / _slug(f"{row.label} {column.label}")
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
                 override = folder / "settings.yaml"
                 settings = {**self.settings, **row.settings, **column.settings, **series}
-                override.write_text(yaml.safe_dump(_nested(settings)))
+                write_whole(override, yaml.safe_dump(_nested(settings)))
                 writer = {"class_path": "tasks.results.ResultsWriter", "init_args": {"directory": str(folder)}}
                 arguments = [f"--config={file}" for file in [*self.base, str(override)]]
                 arguments += [f"--trainer.callbacks=[{json.dumps(writer)}]", f"--trainer.default_root_dir={folder}"]
                 run_test(["test", *arguments])
                 result = read_result(folder / "results.json")
-                cost = {"evaluations": result.evaluations, "seconds": result.seconds}
-                cells.append({**result.summary[self.metric], **cost})
+                cost = {"evaluations": result.evaluations, "seconds": result.seconds, "complete": result.complete}
+                cells.append({**self.of(result), **cost})
             table.append(cells)
         return table
 
@@ -123,10 +179,15 @@ class Sweep:
             cells = []
             for j, cell in enumerate(table[i]):
                 spread = f" ± {self.factor * cell['std']:.2g}" if cell["std"] else ""
-                text = f"{self.factor * cell['mean']:.4g}{spread}"
+                text = f"{self.factor * cell['mean']:.4g}{spread}" + incomplete(cell.get("complete", True))
                 cells.append(f"{text} ({self.published[i][j]:g})" if self.published else text)
             lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
         return "\n".join(lines)
+
+
+def _expect(name: str, what: str, value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise ConfigurationError(f"{name}: expected {what}, got {value!r}")
 
 
 def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, float]]]) -> None:
@@ -144,9 +205,8 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
             capsize=2,
             label=row.label,
         )
-    for label, folder in sweep.marks.items():
-        result = read_result(Path(folder) / "results.json")
-        cell = result.summary[sweep.metric]
+    for label, result in sweep.marked().items():
+        cell = sweep.of(result)
         axis.errorbar(
             [result.evaluations],
             [sweep.factor * cell["mean"]],
@@ -155,7 +215,7 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
             markersize=10,
             capsize=2,
             linestyle="none",
-            label=label,
+            label=label + incomplete(result.complete),
         )
     for label, (evaluations, value) in sweep.quoted.items():
         axis.plot([evaluations], [value], marker="x", color="black", linestyle="none", label=label)
@@ -179,25 +239,24 @@ def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any]) -> None
     parser = argparse.ArgumentParser(prog="python -m tasks sweep", description="run a table of tests")
     parser.add_argument("--config", required=True, help="YAML file with the table")
     sweep = Sweep.read(parser.parse_args(arguments).config)
+    folder = Path(sweep.directory)
+    # what cannot be drawn or written is said before hours of tests
+    sweep.marked()
+    make_folder(folder)
     table = sweep.run(run_test)
     text = sweep.format(table)
-    draw_budget(Path(sweep.directory) / "table.png", sweep, table)
-    folder = Path(sweep.directory)
-    (folder / "table.md").write_text(text + "\n")
-    (folder / "table.json").write_text(
-        json.dumps(
-            {
-                "title": sweep.title,
-                "metric": sweep.metric,
-                "rows": [r.label for r in sweep.rows],
-                "columns": [c.label for c in sweep.columns],
-                "cells": table,
-                "published": sweep.published,
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    with storage(folder / "table.png"):
+        draw_budget(folder / "table.png", sweep, table)
+    write_whole(folder / "table.md", text + "\n")
+    document = {
+        "title": sweep.title,
+        "metric": sweep.metric,
+        "rows": [r.label for r in sweep.rows],
+        "columns": [c.label for c in sweep.columns],
+        "cells": table,
+        "published": sweep.published,
+    }
+    write_whole(folder / "table.json", json.dumps(document, indent=1) + "\n")
     sys.stdout.write(f"\n{text}\n\nwritten to {folder / 'table.md'}\n")
 
 

@@ -1,15 +1,23 @@
 """What the command line makes of numbers given beside a file, and of bad input: one short reason, and status 2."""
 
 import json
+import math
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+import torch
 import yaml
+from jsonargparse import Namespace
 
+from tasks import cli
 from tasks.__main__ import run
-from tasks.cli import check_callables, main
+from tasks.cli import check_callables, check_checkpoint, main
+from tasks.files import hold
+from tasks.seeds import check_seeds
 from tests.tasks.helpers import CONFIGS
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError
 
 HEAT = "--config=tasks/configs/heat/tied.yaml"
 NOTHING_TO_TEST = (("model", "DemoModel"), ("data", "BoringDataModule"))
@@ -111,7 +119,16 @@ def leaves(tree: object, path: str = "") -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "path",
-    ["os.system", "subprocess.getoutput", "os.popen", "builtins.exec", "os.unlink", "shutil.rmtree", "torch.load"],
+    [
+        "os.system",
+        "subprocess.getoutput",
+        "os.popen",
+        "builtins.exec",
+        "os.unlink",
+        "shutil.rmtree",
+        "torch.load",
+        "torch.fx.graph_module.reduce_graph_module",  # says that it returns a module
+    ],
 )
 def test_functions_that_make_nothing_of_ours_are_refused(path: str) -> None:
     with pytest.raises(ConfigurationError, match=f"a function that returns one of ours, got {path}"):
@@ -123,9 +140,147 @@ def test_classes_and_functions_of_ours_pass() -> None:
     check_callables([{"class_path": path} for path in paths])
 
 
+def test_functions_of_the_user_pass_and_without_metadata_none_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ["from torch import nn", "from torch.fx.graph_module import reduce_graph_module"]
+    source += ["def make() -> nn.Module: ...", "def other() -> int: ..."]
+    (tmp_path / "users_own.py").write_text("\n".join(source))
+    monkeypatch.syspath_prepend(tmp_path)
+    check_callables({"class_path": "users_own.make"})
+    for name in ("other", "reduce_graph_module"):
+        with pytest.raises(ConfigurationError, match=f"got users_own.{name}"):
+            check_callables({"class_path": f"users_own.{name}"})
+
+    def lost(name: str) -> NoReturn:
+        raise PackageNotFoundError(name)
+
+    cli._packages_of_dependencies.cache_clear()
+    monkeypatch.setattr(cli, "requires", lost)
+    check_callables({"class_path": "tasks.pde.kdv.kdv_from_generators"})
+    with pytest.raises(ConfigurationError, match="without the metadata of trivgeo"):
+        check_callables({"class_path": "users_own.make"})
+
+
 def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     value = json.dumps({"class_path": "os.system", "init_args": {"command": f"touch {proof}"}})
     with pytest.raises((SystemExit, ConfigurationError)):
         main(["test", HEAT, f"--model.init_args.energy={value}"])
     assert not proof.exists()
+
+
+class Note:
+    """What a pickle would make; whoever reads it as tensors refuses it."""
+
+
+@pytest.mark.parametrize("path", ["http://localhost:1/a", "file:///dev/null", "", "missing.ckpt", ".", "last", "a\0b"])
+def test_a_checkpoint_is_a_file(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="ckpt_path: expected a file, got"):
+        check_checkpoint(Namespace(ckpt_path=path, weights_only=None))
+
+
+def test_checkpoints_hold_tensors_and_settings_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    config = Namespace(ckpt_path=str(path), weights_only=None)
+    for content in ({"state_dict": Note()}, {}, [1]):
+        torch.save(content, path)
+        with pytest.raises(CheckpointError, match=r"a.ckpt: expected a checkpoint"):
+            check_checkpoint(config)
+    for content in (b"", b"text", b"PK\3\4"):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"a.ckpt: expected a checkpoint"):
+            check_checkpoint(config)
+    torch.save({"state_dict": {}}, path)
+    check_checkpoint(config)
+    assert config.weights_only is True
+    config.weights_only = False
+    with pytest.raises(ConfigurationError, match="weights_only: expected true, got false"):
+        check_checkpoint(config)
+
+
+def test_fit_finds_its_last_checkpoint() -> None:
+    config = Namespace(ckpt_path="last", weights_only=None)
+    check_checkpoint(config, ("last", "best"))
+    assert config.weights_only is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["--ckpt_path=http://localhost:1/a.ckpt", "--weights_only=false"], "weights_only: expected true, got false"),
+        (["--ckpt_path=http://localhost:1/a.ckpt"], "ckpt_path: expected a file, got"),
+        (["--ckpt_path=README.md"], "README.md: expected a checkpoint"),
+    ],
+)
+def test_the_command_reads_no_other_checkpoint(
+    settings: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(["test", HEAT, *settings])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+
+
+@pytest.mark.filterwarnings("ignore")  # the parser's, about functions without types
+@pytest.mark.parametrize("named", ["os.system", "torch.fx.graph_module.reduce_graph_module"])
+def test_functions_named_without_class_path_are_refused(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    callback = {"class_path": "lightning.pytorch.callbacks.LambdaCallback", "init_args": {"on_test_start": named}}
+    with pytest.raises(SystemExit, match="2"):
+        run(["test", HEAT, f"--trainer.callbacks=[{json.dumps(callback)}]"])
+    assert "ConfigurationError: on_test_start: expected a function that returns" in capsys.readouterr().err
+
+
+def test_functions_that_are_defaults_and_classes_of_modules_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody named a default, wherever it is from; the same function where it is none is refused."""
+    source = ["import math", "class Below:", "    def __init__(self, root=math.sqrt): ...", "class Above(Below): ..."]
+    (tmp_path / "with_default.py").write_text("\n".join(source))
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = {"root": math.sqrt, "module": torch.nn.ReLU}
+    check_callables({"class_path": "with_default.Above", "init_args": Namespace(**arguments)})
+    for other in ({"other": math.sqrt}, {"root": math.cos}, {"other": zip}, {"roots": [math.sqrt]}):
+        with pytest.raises(ConfigurationError, match="expected a function that returns"):
+            check_callables({"class_path": "with_default.Above", "init_args": Namespace(**other)})
+
+
+SILENT = ("test", HEAT, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu")
+
+
+def test_a_refused_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither where another run is at work nor where a link leads elsewhere."""
+    (tmp_path / "config.yaml").write_text("first")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "config.yaml").symlink_to(tmp_path / "config.yaml")
+    lock = hold(tmp_path)
+    try:
+        for folder, reason in (
+            (tmp_path, "one that is in use"),
+            (tmp_path / "linked", "without symbolic links, got one with 'config.yaml'"),
+        ):
+            with pytest.raises(SystemExit, match="2"):
+                run([*SILENT, f"--trainer.default_root_dir={folder}"])
+            assert reason in capsys.readouterr().err
+            assert (tmp_path / "config.yaml").read_text() == "first"
+    finally:
+        lock.release()
+
+
+def test_a_test_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run([*SILENT, f"--trainer.default_root_dir={tmp_path / 'run'}", "--trainer.limit_test_batches=0"])
+    assert "limit_test_batches: expected at least one batch, got 0" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_in_place_of_the_saved_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        run([*SILENT, f"--trainer.default_root_dir={tmp_path}"])
+    assert "StorageError" in capsys.readouterr().err
+
+
+def test_seeds_that_no_generator_takes() -> None:
+    with pytest.raises(ConfigurationError, match="seeds: expected integers below"):
+        check_seeds([99999999999999999999])

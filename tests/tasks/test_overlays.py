@@ -96,3 +96,13 @@ class TestRead:
             assert "base" not in text
             assert text.startswith("test")
             assert text.endswith("--b=2")
+
+
+def test_paths_that_the_system_refuses(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    (tmp_path / "nul.yaml").write_text('base: ["a\\0b"]')
+    (tmp_path / "long.yaml").write_text(f"base: [{'x' * 300}]")
+    for path in ("x" * 300, "a\0b", *(str(tmp_path / name) for name in ("one", "nul.yaml", "long.yaml"))):
+        with pytest.raises(ConfigurationError, match=r"expected (a|the path of a) configuration"):
+            read(path)

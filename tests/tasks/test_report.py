@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tasks import report
+from tasks.files import StorageError
 from tasks.report import Cell, Table, find_result, format_table, keep, read_tables
 from trivgeo.errors import ConfigurationError
 
@@ -98,3 +99,41 @@ def test_bad_tables(tmp_path: Path) -> None:
     path.write_text("- {title: t, colour: red, metrics: {}, columns: [], rows: {}}")
     with pytest.raises(ConfigurationError, match="expected the description of a table"):
         read_tables(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metrics": []},
+        {"metrics": None},
+        {"metrics": {"accuracy": {}}},
+        {"metrics": {"accuracy": {"mean": "1", "std": 0.0}}},
+        {"rows": 5},
+        {"rows": [5]},
+        {"rows": None},
+        {"rows": [{"seconds": "x"}]},
+        {"cases": "x"},
+        {"seconds_a_case": None},
+    ],
+    ids=str,
+)
+def test_what_is_no_result_is_said(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = results(tmp_path, **changes)
+    text, _ = format_table(TABLE, [tmp_path])
+    assert f"Not read: {path}" in text
+    with pytest.raises(ConfigurationError, match=r"results\.json: .*expected th"):
+        keep("a/b", tmp_path, tmp_path / "kept")
+
+
+def test_a_folder_in_place_of_results(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "results.json"
+    path.mkdir(parents=True)
+    assert f"Not read: {path}" in format_table(TABLE, [tmp_path])[0]
+
+
+@pytest.mark.parametrize("output", ["file", "file/below"])
+def test_an_output_that_is_no_folder(tmp_path: Path, output: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError, match="expected a file that can be written"):
+        report.main(["--runs", str(tmp_path), "--output", str(tmp_path / output)])
+    assert (tmp_path / "file").read_text() == "mine"

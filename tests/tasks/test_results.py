@@ -16,7 +16,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from tasks.files import StorageError, checksum, encoded, read_document, recording, write_whole
+from tasks.files import StorageError, checksum, decoded, encoded, read_document, recording, write_whole
 from tasks.problems import Problems
 from tasks.results import ResultsWriter, ShardedTest, identity
 from trivgeo.errors import ConfigurationError
@@ -192,6 +192,17 @@ class TestOneFolder:
             other.stdout.close()
         writers(tmp_path, 1)
 
+    @pytest.mark.parametrize("name", ["results.json.tmp", "rows.jsonl.tmp", "config.yaml", "figure.png", ".lock"])
+    def test_a_folder_with_a_link_is_refused(self, tmp_path: Path, name: str) -> None:
+        outside, folder = tmp_path / "outside", tmp_path / "run"
+        outside.write_text("mine")
+        folder.mkdir()
+        (folder / name).symlink_to(outside)
+        with pytest.raises(ConfigurationError, match=f"without symbolic links, got one with '{name}'"):
+            writers(folder, 1)
+        assert outside.read_text() == "mine"
+        assert [path.name for path in folder.iterdir()] == [name]
+
     def test_a_row_written_twice_counts_once(self, tmp_path: Path) -> None:
         (writer,) = writers(tmp_path, 1)
         for _ in range(2):
@@ -214,6 +225,16 @@ class TestOneFolder:
         (back,) = writers(tmp_path, 1, {"model": {"steps": 1}})
         assert len(back.rows) == 1
         assert (tmp_path / "rows.backup.jsonl").read_text() == "mine"
+
+    def test_rows_put_aside_are_never_lost(self, tmp_path: Path) -> None:
+        """Settings that come and go, on two devices: all rows that were ever written are still there."""
+        for turn in range(4):
+            runs = writers(tmp_path, 2, {"model": {"steps": turn % 2}})
+            for device, writer in enumerate(runs):
+                writer.write([row(turn, device)], batch=device)
+            kill(*runs)
+        kept = [decoded(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines() if line]
+        assert sorted((r["seed"], r["case"]) for r in kept if r) == [(turn, d) for turn in range(4) for d in range(2)]
 
     def test_seconds_are_of_all_parts(self, tmp_path: Path) -> None:
         (writer,) = writers(tmp_path, 1)
@@ -307,6 +328,34 @@ class TestDamage:
             assert cases(document) == expected
         assert refused > flips // 4
 
+    @pytest.mark.parametrize(
+        "change",
+        [{"batch": None}, {"case": [0]}, {"metrics": None}, {"metrics": {"error": "x"}}, {"run_seconds": "x"}],
+        ids=str,
+    )
+    def test_rows_with_a_checksum_that_no_test_wrote(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        (writer,) = writers(tmp_path, 1)
+        writer.write([row(0, 0)])
+        kill(writer)
+        path = tmp_path / "rows.jsonl"
+        other = {**writer.rows[0], "batch": 1, **change}
+        path.write_text(path.read_text() + encoded(other) + "\n" + encoded({"seed": 0}) + "\n")
+        (again,) = writers(tmp_path, 1)
+        assert again.rows == writer.rows
+        again.on_test_end(trainer(), Module())
+
+    @pytest.mark.parametrize("name", ["rows.jsonl", "rows.1.jsonl"])
+    def test_folders_in_place_of_files(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).mkdir()
+        with pytest.raises(StorageError, match=f"{name}: expected a file that can be written"):
+            writers(tmp_path, 1)
+
+    @pytest.mark.parametrize("path", ["file", "file/below", "a\0b"])
+    def test_folders_that_cannot_be_made(self, tmp_path: Path, path: str) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(StorageError, match="expected a file that can be written"):
+            writers(tmp_path / path, 1)
+
     @pytest.mark.parametrize("line", [b"\xff\xfe", b"[1, 2]", b"7", b'{"seed": 0}', b"[" * 100_000, b""])
     def test_lines_that_are_no_rows(self, tmp_path: Path, line: bytes) -> None:
         (writer,) = writers(tmp_path, 1)
@@ -355,6 +404,24 @@ class TestIdentity:
                 checksum(path)
                 found.append(identity(self.CONFIG))
         assert found[0] == found[1] != found[2]
+
+    @pytest.mark.parametrize("settings", [("a/weights", "b/weights.pt"), ("a", "b"), ("x", "y")])
+    def test_two_files_do_not_change_places(
+        self, tmp_path: Path, settings: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Named by their paths, by their folders, or not at all."""
+        monkeypatch.chdir(tmp_path)
+        config = {"model": {"first": settings[0], "second": [settings[1]]}}
+        found = []
+        for contents in ("12", "21", "12"):
+            with recording():
+                for folder, content in zip("ab", contents, strict=True):
+                    path = Path(folder) / ("weights.pt" if folder == "b" or settings[0] != "x" else "other")
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_text(content)
+                    checksum(path)
+                found.append(identity(config))
+        assert found[0] == found[2] != found[1]
 
     def test_weights_given_to_the_trainer_matter(self, tmp_path: Path) -> None:
         path = tmp_path / "last.ckpt"

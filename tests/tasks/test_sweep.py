@@ -9,7 +9,7 @@ import yaml
 
 from tasks import overlays, sweep
 from tasks.sweep import Line, Sweep
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, TrivgeoError
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"
 
@@ -101,6 +101,67 @@ def test_bad_tables_are_refused(tmp_path: Path) -> None:
         Sweep.read(str(path))
     with pytest.raises(ConfigurationError, match="expected the description of a table"):
         Sweep.read(str(tmp_path / "missing.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"factor": "x"}, "factor: expected a number, got 'x'"),
+        ({"scale": "x"}, "scale: expected linear or log, got 'x'"),
+        ({"settings": 5}, "settings: expected names and values, got 5"),
+        ({"published": 5}, "published: expected a list, got 5"),
+        ({"published": [5, 6]}, "published: expected lists of numbers, got 5"),
+        ({"directory": None}, "directory: expected a text, got None"),
+        ({"rows": 5}, "expected the description of a table"),
+        ({"rows": [{"label": "a", "settings": []}]}, "a: settings: expected names and values"),
+        ({"quoted": {"a": 5}}, "quoted: expected two numbers, got 5"),
+        ({"marks": {"other": "no/folder"}}, "marks: other: expected the folder of a run with results, got 'no/folder'"),
+        ({"directory": "/dev/null/x"}, "/dev/null/x: expected a file that can be written"),
+    ],
+    ids=str,
+)
+def test_bad_tables_are_refused_before_any_test(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    path, runner = tmp_path / "sweep.yaml", Runner()
+    path.write_text(yaml.safe_dump(table(tmp_path, **changes)))
+    with pytest.raises(TrivgeoError, match=reason):
+        sweep.main(["--config", str(path)], runner)
+    assert not runner.calls
+
+
+def test_an_unknown_metric_is_an_error(tmp_path: Path) -> None:
+    path, runner = tmp_path / "sweep.yaml", Runner()
+    path.write_text(yaml.safe_dump(table(tmp_path, metric="colour")))
+    with pytest.raises(ConfigurationError, match="metric: expected one of accuracy, got 'colour'"):
+        sweep.main(["--config", str(path)], runner)
+    assert len(runner.calls) == 1
+
+
+def test_incomplete_cells_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Stopped(Runner):
+        def __call__(self, arguments: list[str]) -> None:
+            super().__call__(arguments)
+            path = Path(arguments[2].removeprefix("--config=")).with_name("results.json")
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"complete": len(self.calls) > 1}))
+
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(table(tmp_path)))
+    sweep.main(["--config", str(path)], Stopped())
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert text in capsys.readouterr().out
+    assert "| M = 1 | 51.7 (incomplete) (50) | 51.1 (51) |" in text
+
+
+def test_no_cell_is_written_through_a_link(tmp_path: Path) -> None:
+    path, runner, outside = tmp_path / "sweep.yaml", Runner(), tmp_path / "outside"
+    outside.write_text("mine")
+    cell = tmp_path / "out" / "M_1_seven"
+    cell.mkdir(parents=True)
+    (cell / "settings.yaml").symlink_to(outside)
+    path.write_text(yaml.safe_dump(table(tmp_path)))
+    with pytest.raises(ConfigurationError, match=r"without symbolic links, got one with 'settings.yaml'"):
+        sweep.main(["--config", str(path)], runner)
+    assert outside.read_text() == "mine"
+    assert not runner.calls
 
 
 @pytest.mark.parametrize("name", ["heat/budget", "affnist/budget"])
