@@ -27,14 +27,14 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(TEST_ENV) $(BIN)/python -m pytest -m "not slow" -n $(PYTEST_WORKERS)
+	$(TEST_ENV) $(BIN)/python -m pytest -m "not slow" -n $(PYTEST_WORKERS) --dist worksteal
 
 test-all: lint test-shapes
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 # the fast tests with every signature of the library checked at run time, but for those that give wrong types on purpose
 test-shapes: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m "not slow" -k "$(RIGHT_TYPES)" \
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow" -k "$(RIGHT_TYPES)" \
 		--jaxtyping-packages=trivgeo,beartype.beartype tests/actions tests/inversion tests/sde
 
 bench: setup
