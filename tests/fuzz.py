@@ -244,7 +244,9 @@ def outcome(target: Target, positional: list[Any], named: dict[str, Any]) -> tup
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         foreign = place.filename == __file__ and "target.call" not in (place.line or "")
-        if foreign or FOREIGN.search(str(error)) or type(error).__name__ in target.announced:
+        # as `except` would have it: numpy's error of a ufunc is a TypeError
+        kinds = {kind.__name__ for kind in type(error).__mro__ if kind is not Exception}
+        if foreign or FOREIGN.search(str(error)) or kinds & target.announced:
             return None, None
         where = f"{'/'.join(Path(place.filename).parts[-3:])}:{place.lineno}"
         return None, f"{type(error).__name__}: {str(error)[:160]} [{where}]"
