@@ -95,6 +95,13 @@ class TestLikelihood:
         a = group.algebra.trace_ad_like(g)
         assert_relative(first + value @ a, exact, 1e-10)
 
+    @pytest.mark.parametrize("kind", [ExactDivergence, HutchinsonDivergence])
+    def test_bad_fields(self, kind: Callable[[], Divergence]) -> None:
+        g = Translation(2).identity(3)
+        for bad, error in ((type, ConfigurationError), (Tensor.sum, ShapeError), (lambda x: x[:, :1], ShapeError)):
+            with pytest.raises(error, match="field: expected"):
+                kind()(Translation(2), bad, g)
+
     @pytest.mark.parametrize("kind", [ExactDivergence, lambda directions: HutchinsonDivergence(directions=directions)])
     def test_bad_directions(self, kind: Callable[[Any], Divergence]) -> None:
         group, g = Translation(2), torch.ones(3, 2)

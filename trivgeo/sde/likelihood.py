@@ -84,7 +84,7 @@ class ExactDivergence(Divergence):
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
         """All directions at once."""
-        value = field(g)
+        value = check_drift(field(g), group, g, "field")
         zero = torch.zeros_like(value)
         chosen = range(group.dim) if self.directions is None else _check_directions(self.directions, group.dim)
         if not chosen:
