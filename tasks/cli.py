@@ -25,7 +25,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from torch import nn
 
-from tasks.files import is_file, make_folder, recording, storage
+from tasks.files import make_folder, recording, storage
 from tasks.overlays import resolved
 from tasks.results import ResultsWriter, ShardedTest, writer_of
 from trivgeo.errors import CheckpointError, ConfigurationError
@@ -181,7 +181,7 @@ def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
         config.weights_only = True
     if path in found:
         return
-    if "://" in str(path) or not is_file(path):
+    if "://" in str(path) or not os.path.isfile(path):
         raise ConfigurationError(f"ckpt_path: expected a file{''.join(f' or {name}' for name in found)}, got {path!r}")
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")

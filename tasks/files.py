@@ -64,14 +64,6 @@ def checksum(path: str | Path) -> str:
     return found
 
 
-def is_file(path: str | Path) -> bool:
-    """Whether there is a file; nothing that the system refuses as a path is one: too long, links in a circle, NUL."""
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader, or a kill at any moment, finds the old content or the new, nothing between.
 

@@ -9,13 +9,13 @@ go with it. `$name` in a value becomes the folder and the stem of the file that 
 `heat/tied_mixed`.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tasks.files import is_file
 from trivgeo.errors import ConfigurationError
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -32,7 +32,7 @@ def find(name: str | Path) -> Path:
         name: a path, or `heat/tied` or `tasks/configs/heat/tied.yaml` for a file of ours, whatever the folder.
     """
     ours = (CONFIGS.parents[1] / name, CONFIGS / f"{name}.yaml")
-    return next((path for path in (Path(name), *ours) if is_file(path)), Path(name))
+    return next((path for path in (Path(name), *ours) if os.path.isfile(path)), Path(name))
 
 
 def names() -> list[str]:
@@ -114,18 +114,10 @@ def _resolved(path: Path) -> Path:
         raise ConfigurationError(f"{str(path)!r}: expected the path of a configuration: {error}") from error
 
 
-def _exists(path: Path) -> bool:
-    """Whether there is something, also what is no file, such as a pipe."""
-    try:
-        return path.exists()
-    except OSError:  # the name is too long
-        return False
-
-
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path in above:
         raise ConfigurationError(f"{path}: expected files that do not lie on themselves")
-    if not _exists(path):
+    if not os.path.exists(path):
         raise ConfigurationError(f"{path}: expected a configuration, the file does not exist (`list` names ours)")
     document = load(path) or {}
     if not isinstance(document, dict):

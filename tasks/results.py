@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,6 @@ from tasks.files import (
     encoded,
     files_read,
     hold,
-    is_file,
     storage,
     write_whole,
 )
@@ -334,7 +334,7 @@ def _strings(settings: Any, name: str = "") -> Iterator[tuple[str, PurePath]]:
 
 
 def _weights(path: str | None) -> list[str]:
-    return [checksum(path)] if path and is_file(path) else []
+    return [checksum(path)] if path and os.path.isfile(path) else []
 
 
 @cache

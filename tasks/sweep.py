@@ -6,6 +6,7 @@ python -m tasks sweep --config tasks/configs/affnist/sweep_steps.yaml
 import argparse
 import copy
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from tasks import overlays
-from tasks.files import is_file, make_folder, storage, write_whole
+from tasks.files import make_folder, storage, write_whole
 from tasks.report import Result, incomplete, read_result
 from trivgeo.errors import ConfigurationError
 
@@ -139,7 +140,7 @@ class Sweep:
         found = {}
         for label, folder in self.marks.items():
             path = Path(folder) / "results.json"
-            if not is_file(path):
+            if not os.path.isfile(path):
                 raise ConfigurationError(f"marks: {label}: expected the folder of a run with results, got {folder!r}")
             found[label] = read_result(path)
             self.of(found[label])

@@ -160,17 +160,13 @@ class MixtureLaw(TerminalLaw):
         """As many of each as chance has it, in random order."""
         check_count("number", number, 0)
         counts = choice(self.weights.unsqueeze(0), number, generator)[0].bincount(minlength=len(self.laws)).tolist()
-        g = torch.cat([law.sample(count, generator) for law, count in zip(self._each, counts, strict=True)])
+        g = torch.cat([law.sample(count, generator) for law, count in zip(_laws_of(self.laws), counts, strict=True)])
         return g[permutation((number,), self.weights, generator)]
 
     def log_density(self, g: Tensor) -> Tensor:
         """By the densities of all."""
-        each = torch.stack([law.log_density(g) for law in self._each], -1)
+        each = torch.stack([law.log_density(g) for law in _laws_of(self.laws)], -1)
         return (each + self.weights.log()).logsumexp(-1)
-
-    @property
-    def _each(self) -> list[TerminalLaw]:
-        return [law for law in self.laws if isinstance(law, TerminalLaw)]
 
 
 class _ProductLaw(TerminalLaw):
@@ -181,15 +177,16 @@ class _ProductLaw(TerminalLaw):
         self._group, self.laws = group, nn.ModuleList(laws)
 
     def sample(self, number: int, generator: torch.Generator | None = None) -> Tensor:
-        return self._group.join(*(law.sample(number, generator) for law in self._each))
+        return self._group.join(*(law.sample(number, generator) for law in _laws_of(self.laws)))
 
     def log_density(self, g: Tensor) -> Tensor:
-        parts = zip(self._each, self._group.split(g), strict=True)
+        parts = zip(_laws_of(self.laws), self._group.split(g), strict=True)
         return torch.stack([law.log_density(part) for law, part in parts]).sum(0)
 
-    @property
-    def _each(self) -> list[TerminalLaw]:
-        return [law for law in self.laws if isinstance(law, TerminalLaw)]
+
+def _laws_of(modules: nn.ModuleList) -> list[TerminalLaw]:
+    """What a list of modules holds, by its type."""
+    return [law for law in modules if isinstance(law, TerminalLaw)]
 
 
 def fit_terminal_law(group: LieGroup, samples: Tensor, widen: float = 1.0, components: int = 1) -> TerminalLaw:
