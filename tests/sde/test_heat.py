@@ -22,6 +22,7 @@ from trivgeo.sde import (
     probability_flow,
     trivialized_grad,
 )
+from trivgeo.sde.terminal import log_volume
 
 KNOWN: list[LieGroup] = [
     Translation(2, scale=[0.5, 2.0]),
@@ -150,6 +151,14 @@ class TestTerminalLaws:
         assert int((~torch.isfinite(group.log(g)).all(-1)).sum()) > 100
         law = fit_terminal_law(group, g, components=8)
         assert bool(torch.isfinite(law.log_density(g)).all())
+
+    def test_volume_of_far_logarithms(self) -> None:
+        """(sinh s / s)^2, s and -s the eigenvalues: in float32 the Jacobian itself can be singular."""
+        group, v = SL(2), 1.5 * torch.randn(20000, 3, generator=seeded(0))
+        square = -torch.linalg.det(group.hat(v.double()))
+        s = square.abs().sqrt()
+        volume = 2.0 * torch.where(square > 0.0, s.sinh() / s, s.sin() / s).abs().log()
+        torch.testing.assert_close(log_volume(group, v).double(), volume, rtol=1e-5, atol=1e-4)
 
     def test_bad_mixtures(self) -> None:
         g = SE(2).random(20, generator=seeded(0))

@@ -344,7 +344,7 @@ def _log_volume(group: LieGroup) -> float:
     if group.is_compact:
         periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
         return float(periods[periods > 0].log().sum())
-    return sum(map(_log_volume, scaled_factors(group))) if isinstance(group, DirectProduct) else 0.0
+    return math.fsum(map(_log_volume, scaled_factors(group))) if isinstance(group, DirectProduct) else 0.0
 
 
 def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal, uniform
 from trivgeo._text import described
 from trivgeo.checks import check_count
@@ -19,6 +18,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.sde.diagnostics import effective_sample_size
 from trivgeo.sde.process import Stepper, StepState, TrivializedSDE, check_reverse, gathered
 from trivgeo.sde.score import Score
+from trivgeo.sde.terminal import log_volume
 
 __all__ = ["PopulationWeights", "Resampling", "noise_log_density", "systematic_indices"]
 
@@ -191,8 +191,7 @@ def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Te
 
     def log_density(g: Tensor) -> Tensor:
         v = group.log(g)
-        gaussian = -0.5 * (v**2).sum(-1) / variance
-        return gaussian if group.algebra.is_abelian else gaussian - log_abs_det(group.right_jacobian(v))
+        return -0.5 * (v**2).sum(-1) / variance - log_volume(group, v)
 
     return log_density
 

@@ -276,13 +276,19 @@ def _factor(covariance: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
     return factor
 
 
+def log_volume(group: LieGroup, v: Tensor) -> Tensor:
+    r""":math:`\log |\det J_r(v)|`, which in single precision can be that of a matrix that is singular by rounding."""
+    if group.algebra.is_abelian:
+        return v.new_zeros(v.shape[:-1])
+    return log_abs_det(group.right_jacobian(v.double())).to(v)
+
+
 def _seen_from(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     r"""The logarithm v about a centre, and :math:`\log |\det J_r(v)|`; zero and infinity where there is none."""
     v = group.log(group.compose(group.inverse(centre), g))
     found = torch.isfinite(v).all(-1)
     v = torch.where(found.unsqueeze(-1), v, 0.0)
-    volume = v.new_zeros(v.shape[:-1]) if group.algebra.is_abelian else log_abs_det(group.right_jacobian(v))
-    return v, torch.where(found, volume, torch.inf)
+    return v, torch.where(found, log_volume(group, v), torch.inf)
 
 
 def _normal_log_density(v: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
