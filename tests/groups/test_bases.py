@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from tests.groups.textbook import ERMAKOV, HEAT, KDV, NU, OSCILLATOR, TURNS, nu, t, u, v, x, y, z
-from tests.helpers import assert_relative, rand, randn, random_vectors
+from tests.helpers import affine_line, assert_relative, rand, randn, random_vectors
 from trivgeo.errors import AlgebraError
-from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
+from trivgeo.groups import SO, DirectProduct, GeneratedGroup, LieAlgebra, from_generators
 from trivgeo.groups.exact import RationalAlgebra
 from trivgeo.groups.generators.compact import loop_directions, simple_ideals
+from trivgeo.groups.generators.fields import VectorFields
+from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.structure import find_split
 
 Fields = Sequence[Sequence[Any]]
@@ -317,6 +320,19 @@ class TestSeveralCovers:
             assert (group.reductive.size, group.reductive.covers) == (3, 0)
             turn = 2.0 * torch.pi * torch.linalg.inv(matrix)[0]
             assert bool(group.exp(turn).isnan().all())
+
+
+def test_no_correction_from_fields_that_lack_a_direction() -> None:
+    """Translation and dilation of a line beside rotations, which move no radius, and no point of an axis."""
+    shift = torch.eye(4, dtype=torch.float64)[0]
+    dilation = torch.diag(shift)
+    turns = SO(3).hat(torch.eye(3, dtype=torch.float64))
+    linear = [dilation, *(torch.block_diag(torch.zeros(1, 1).double(), turn) for turn in turns)]
+    functions = [lambda p: shift.expand_as(p), *(partial(torch.matmul, other=matrix) for matrix in linear)]
+    points = randn(20, 4)
+    points[::2, 1:3] = 0.0
+    algebra = DirectProduct(affine_line(), SO(3)).algebra
+    assert not Isotropy(VectorFields(functions, "xuvz", "abcde"), algebra, points, [4]).counts
 
 
 class TestResiduals:

@@ -45,12 +45,15 @@ class Isotropy:
         values, jacobians = (each[:, :, :count] for each in values_and_jacobians(self._fields, points))
         singular = torch.linalg.svdvals(values)
         transitive = singular[:, -1] > _DEGENERATE * singular[:, 0]
+        if float(transitive.double().mean()) < _SHARE:
+            return False
+        values, jacobians = values[transitive], jacobians[transitive]  # the others have no frame
         slopes = jacobians[..., :count].flatten(1, 2)
         missed = _beside(slopes.unflatten(1, (-1, count)).flatten(2), _frame(values))
         missed = missed.unflatten(-1, (count, count)).flatten(1, 2)
         rank = torch.linalg.svdvals(missed)
         unique = rank[:, -1] > _DEGENERATE * torch.linalg.svdvals(slopes)[:, 0]
-        return float((transitive & unique).double().mean()) >= _SHARE
+        return float(unique.double().sum()) >= _SHARE * len(points)
 
     def correct(self, v: Tensor, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The image of x under the flow of v, from a point y near it.
