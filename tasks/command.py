@@ -25,6 +25,7 @@ A configuration is a file, or the name of one that comes with the library. COMMA
 
 _NEEDS = {"symmetries": ("sympy", "symbolic"), "list": ("yaml", "tasks"), "report": ("yaml", "tasks")}
 """What a command needs that the library alone does not bring, and the extra that does."""
+_OTHERS = ("test", "fit", "sweep", "validate", "predict", "convert")
 
 
 @ending_quietly()
@@ -38,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in ("--help", "-h", "--version"):
         sys.stdout.write(USAGE if name != "--version" else f"trivgeo {__version__}\n")
         return 0
+    if name not in (*_NEEDS, *_OTHERS):
+        sys.stderr.write(f"{USAGE}\nerror: expected a command, got {name!r}\n")
+        return 2
     # each part is imported by those who use it: symmetries need no Lightning, and tests no SymPy
     needs, extra = _NEEDS.get(name, ("lightning", "tasks"))
     if find_spec(needs) is None:
@@ -46,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name == "symmetries":
         return import_module("trivgeo.symmetry.__main__").main(rest)
     if name == "list":
+        if rest:
+            sys.stderr.write(f"error: list: expected nothing more, got {' '.join(rest)!r}\n")
+            return 2
         sys.stdout.write("\n".join(import_module("tasks.overlays").names()) + "\n")
     elif name == "report":
         return _report(rest)

@@ -248,13 +248,18 @@ def main(arguments: Sequence[str]) -> None:
 
     Args:
         arguments: the command line after `report`.
+
+    Raises:
+        ConfigurationError: there is no such folder of runs, or no such run to keep.
     """
     parser = argparse.ArgumentParser(prog="python -m tasks report", description="our figures beside the published ones")
-    parser.add_argument("--runs", default="runs", help="folder of runs; those kept in the repository fill the gaps")
+    parser.add_argument("--runs", help="folder of runs (default: runs); those kept in the repository fill the gaps")
     parser.add_argument("--output", default="runs/report", help="folder of report.md and report.json")
     parser.add_argument("--keep", nargs="*", default=[], metavar="RUN", help="first keep these runs in the repository")
     options = parser.parse_args(arguments)
-    runs, output = Path(options.runs), Path(options.output)
+    runs, output = Path(options.runs or "runs"), Path(options.output)
+    if options.runs is not None and not runs.is_dir():  # a slip, that figures of others would cover
+        raise ConfigurationError(f"--runs: expected a folder of runs, got {options.runs}, which is none")
     for run in options.keep:
         sys.stdout.write(f"kept {keep(run, runs)}\n")
     texts, data = [], []

@@ -2,7 +2,9 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -336,8 +338,22 @@ class TestLoop:
         default = solve(sde, e, [0.0, 1.0], generator=seeded(0)).final
         assert torch.equal(default, solve(sde, e, [0.0, 1.0], stepper=ExponentialEuler(), generator=seeded(0)).final)
 
+    @pytest.mark.parametrize("kind", [tuple, torch.tensor, np.array])
+    def test_kinds_of_times(self, kind: Any) -> None:
+        sde, times, e = TrivializedSDE(SL(2), SCHEDULE), [0.0, 0.25, 1.0], SL(2).identity(2)
+        expected = solve(sde, e, times, generator=seeded(0)).final
+        assert torch.equal(solve(sde, e, kind(times), generator=seeded(0)).final, expected)
+
 
 class TestBadInput:
+    @pytest.mark.parametrize(
+        "times", [torch.zeros(2, 2), torch.tensor(1.0), torch.rand(3, requires_grad=True), "01", 1.0]
+    )
+    def test_no_times(self, times: Any) -> None:
+        """A gradient would be lost without a word."""
+        with pytest.raises(DomainError, match="times: expected a sequence of numbers"):
+            solve(TrivializedSDE(SL(2), SCHEDULE), SL(2).identity(1), times)
+
     @pytest.mark.parametrize(
         "times", [[0.0], [], [0.0, 0.0], [0.0, 0.5, 0.4], [0.0, 1.1], [-0.1, 0.5], [0.0, math.nan, 1.0]]
     )

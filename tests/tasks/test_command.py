@@ -44,6 +44,9 @@ def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([]) == 0
     assert "symmetries" in capsys.readouterr().out
     assert command.main(["symmetries", "u_t = nothing("]) == 2
+    for wrong in (["nothing"], ["list", "heat"], ["report", "--runs", "nothing"]):
+        assert command.main(wrong) == 2
+        assert f"got {wrong[-1]}" in capsys.readouterr().err.replace("'", "")
     with pytest.raises(SystemExit, match="2"):
         command.main(["test", "--config", "heat/nothing"])
     assert "ConfigurationError" in capsys.readouterr().err

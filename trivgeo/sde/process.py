@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -299,7 +301,7 @@ class _Carry(NamedTuple):
 def solve(
     sde: Equation,
     initial: State,
-    times: Sequence[float],
+    times: Sequence[float] | Float[Tensor, " k"] | Float[np.ndarray, " k"],
     *,
     stepper: Stepper[Equation, State] | None = None,
     generator: torch.Generator | None = None,
@@ -317,7 +319,7 @@ def solve(
     Args:
         sde: the equation.
         initial: the state at ``times[0]``; elements ``[*batch, *element_shape]`` for a `TrivializedSDE`.
-        times: a strictly monotone grid in [0, horizon].
+        times: a strictly monotone grid in [0, horizon]; a tensor of them counts as numbers, without gradients.
         stepper: the scheme; default that of the process, `ExponentialEuler` for a `TrivializedSDE`.
         generator: the source of noise, on the device of ``initial``.
         save_at: indices into ``times`` at which to keep the state.
@@ -332,20 +334,20 @@ def solve(
         ConfigurationError: ``save_at`` repeats an index or holds one that is none, ``checkpoint_every`` is less than
             one, or it comes with ``observe``, which the backward pass would call again.
     """
-    check_grid(times, sde.horizon)
+    grid = check_grid(times, sde.horizon)
     initial = with_tensors("initial", initial)
     sde.check_state(initial, "initial")
     scheme: Stepper[Any, Any] = sde.default_stepper() if stepper is None else stepper
-    wanted = _check_save_at(save_at, len(times))
+    wanted = _check_save_at(save_at, len(grid))
     batch, like = sde.batch_shape(initial), _leaves(initial)[0]
-    equation = sde.prepare(Run(scheme.times(times), tuple(batch), like.dtype, like.device, generator))
-    begun = scheme.init(equation, initial, times[0], generator)
+    equation = sde.prepare(Run(scheme.times(grid), tuple(batch), like.dtype, like.device, generator))
+    begun = scheme.init(equation, initial, grid[0], generator)
 
     def run(carry: _Carry, first: int, last: int) -> _Carry:
         y, memory, failures, folded = carry
         for index in range(first + 1, last + 1):
             evaluated = begun.evaluated if index == 1 else None
-            new = scheme.step(equation, StepState(y, memory, evaluated), times[index - 1], times[index], generator)
+            new = scheme.step(equation, StepState(y, memory, evaluated), grid[index - 1], grid[index], generator)
             finite = _finite(new.y, failures.ndim)
             failures = failures + (~finite).long()
             y, memory = _where(finite, new.y, y), _where(finite, new.memory, memory)
@@ -353,23 +355,23 @@ def solve(
                 folded = fold.update(folded, StepState(y, memory, new.evaluated))
             del new  # what was evaluated has served
             if observe is not None:
-                observe(index, times[index], y)
+                observe(index, grid[index], y)
         return _Carry(y, memory, failures, folded)
 
     kept: dict[int, State] = {}
     if checkpoint_every is None:
-        stops = sorted(wanted | {len(times) - 1})
+        stops = sorted(wanted | {len(grid) - 1})
         segment: Callable[[_Carry, int, int], _Carry] = run
     else:
         check_count("checkpoint_every", checkpoint_every)
         if observe is not None:
             raise ConfigurationError("checkpoint_every: expected no observe, which would be called twice")
-        stops = sorted(wanted | {len(times) - 1} | set(range(checkpoint_every, len(times), checkpoint_every)))
+        stops = sorted(wanted | {len(grid) - 1} | set(range(checkpoint_every, len(grid), checkpoint_every)))
         segment = checkpointed(run, generator)
     failures = torch.zeros(batch, dtype=torch.long, device=like.device)
     carry = _Carry(begun.y, begun.memory, failures, () if fold is None else fold.init(begun.y))
     if observe is not None:
-        observe(0, times[0], begun.y)
+        observe(0, grid[0], begun.y)
     done = 0
     for stop in stops:
         if stop > done:
@@ -377,7 +379,7 @@ def solve(
             done = stop
         if stop in wanted:
             kept[stop] = carry.y
-    saved = _stack([kept[index % len(times)] for index in save_at]) if save_at else None
+    saved = _stack([kept[index % len(grid)] for index in save_at]) if save_at else None
     return Solution(carry.y, saved, carry.failures, None if fold is None else carry.folded)
 
 
@@ -387,14 +389,17 @@ def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float
     return [start + (end - start) * (m / steps) for m in range(steps)] + [end]
 
 
-def check_grid(times: Sequence[float], horizon: float = 1.0) -> None:
-    """Raise `DomainError` unless ``times`` is a strictly monotone grid in [0, horizon] of two times or more."""
+def check_grid(times: Any, horizon: float = 1.0) -> list[float]:
+    """The numbers of a strictly monotone grid in [0, horizon] of two times or more; else raise `DomainError`."""
+    if isinstance(times, np.ndarray) or (isinstance(times, Tensor) and not (times.requires_grad or times.is_meta)):
+        times = times.tolist()
     if not isinstance(times, Sequence) or not all(isinstance(t, int | float) for t in times):
         raise DomainError(f"times: expected a sequence of numbers, got {times!r}")
     differences = [b - a for a, b in itertools.pairwise(times)]
     monotone = all(d > 0 for d in differences) or all(d < 0 for d in differences)
     if len(times) < 2 or not monotone or min(times) < 0.0 or max(times) > min(horizon, sys.float_info.max):
         raise DomainError(f"times: expected a strictly monotone grid in [0, {horizon:g}], got {list(times)[:8]}")
+    return list(times)
 
 
 def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:
