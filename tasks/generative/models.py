@@ -152,9 +152,9 @@ class OneNormal(ElementModel):
         centre = group.mean(train)
         v = group.log(group.compose(group.inverse(centre), train))
         v = v[torch.isfinite(v).all(-1)]
-        covariance = torch.cov(v.mT)
+        covariance = torch.cov(v.double().mT)  # of laws of few parameters it is singular but for rounding
         ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim)
-        self.law = NormalLaw(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge))
+        self.law = NormalLaw(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
 
     def log_prob(self, g: Tensor) -> Tensor:
         """See `NormalLaw`: for Haar measure that is Lebesgue's at the identity."""

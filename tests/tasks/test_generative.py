@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from tasks.__main__ import main
-from tasks.generative.models import KernelDensity, WrappedMixture
+from tasks.generative.models import KernelDensity, OneNormal, WrappedMixture
 from tasks.generative.sources import (
     Checkerboard,
     ElementSource,
@@ -104,6 +104,14 @@ class TestBaselines:
         assert float(-model.log_prob(test).mean()) == pytest.approx(entropy, abs=0.2)
         samples = group.wrap(model.sample(500, seeded(2)) - torch.tensor([3.1, 1.0]))
         assert float(samples.std()) == pytest.approx(0.3, rel=0.3)
+
+    def test_one_normal_law_of_few_directions(self) -> None:
+        """In single precision the covariance of one direction of 63 is not even positive."""
+        group, model = SU(8), OneNormal()
+        direction = torch.randn(63, generator=seeded(0)) / 63**0.5
+        model.fit(group, group.exp(0.5 * torch.randn(500, 1, generator=seeded(1)) * direction), 0)
+        along = group.log(model.sample(500, seeded(2))) @ direction
+        assert float(along.std()) == pytest.approx(0.5, rel=0.2)
 
     def test_bad_groups(self) -> None:
         with pytest.raises(ConfigurationError, match="torus"):
