@@ -132,7 +132,7 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
 
 
 def convert(path: str | Path) -> None:
-    """Write a file of an earlier release in the form of today; the tensors and what was measured stay.
+    """Write a file of an earlier release in the form of today; the tensors and all entries of its header stay.
 
     Args:
         path: the file, which is replaced.
@@ -140,8 +140,9 @@ def convert(path: str | Path) -> None:
     Raises:
         CheckpointError: see `load_checkpoint`.
     """
-    loaded = load_checkpoint(Network, str(path))  # type: ignore[type-abstract]
-    save_checkpoint(loaded.network, path, loaded.metadata, loaded.score)
+    file, _, _ = checkpoint_file(str(path))
+    entries = {name: file.entry(name) for name in file.header if name not in ("network", "architecture", "format")}
+    write_file(file.build(Network), path, entries)  # type: ignore[type-abstract]
 
 
 def _missing(name: str, path: Path) -> str:

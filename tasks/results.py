@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, count
 from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any, TypeGuard
 
 import lightning.pytorch as pl
@@ -18,6 +20,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DistributedSampler
 
+import tasks
 import trivgeo
 from tasks.files import (
     append,
@@ -281,7 +284,8 @@ def identity(config: Mapping[str, Any]) -> str:
 
     It covers the settings of model and data but for names of pictures and bars, the seed, the precision, the content of
     every file read (see `tasks.files.checksum`) with the settings that name it, the versions, and the source of this
-    library; nothing else, so that neither the folder nor the kind of output matters.
+    library and of the user's own packages that the settings name, if they are not installed; nothing else, so that
+    neither the folder nor the kind of output matters.
 
     Args:
         config: of the test, as the command line has it.
@@ -292,7 +296,7 @@ def identity(config: Mapping[str, Any]) -> str:
         "precision": trainer.get("precision"),
         "files": _contents(config),
         "versions": versions(),
-        "source": _source(),
+        "source": [_source(), *_sources(config)],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -340,10 +344,31 @@ def _weights(path: str | None) -> list[str]:
 @cache
 def _source() -> str:
     """A hash of the source: between two releases the version does not move, and the numbers may."""
+    return _digest([path for module in (trivgeo, tasks) for path in _files_of(module)])
+
+
+def _sources(config: Mapping[str, Any]) -> list[str]:
+    """The same of the user's own packages that are named: whole, for a class may call what lies beside it."""
+    named = {str(name) for part in ("model", "data") for _, name in _strings(config.get(part))}
+    packages = {name.split(".")[0] for name in named if "." in name} - {"trivgeo", "tasks"}
+    files = (_files_of(sys.modules[package]) for package in sorted(packages & sys.modules.keys()))
+    installed = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return [_digest(own) for own in files if own and not any(own[0].is_relative_to(folder) for folder in installed)]
+
+
+def _files_of(module: ModuleType) -> list[Path]:
+    """The source of a module, or of all modules of a package."""
+    folders = [Path(folder) for folder in getattr(module, "__path__", ())]
+    if folders:
+        return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    file = getattr(module, "__file__", None)
+    return [] if file is None else [Path(file)]
+
+
+def _digest(paths: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for package in (Path(trivgeo.__file__).parent, Path(__file__).parent):
-        for path in sorted(package.rglob("*.py")):
-            digest.update(path.read_bytes())
+    for path in paths:
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -384,8 +409,11 @@ def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     seeds = list(dict.fromkeys(row["seed"] for row in rows))
     summary = {}
     for name in names:
-        values = [torch.tensor([row["metrics"][name] for row in rows if row["seed"] == seed]) for seed in seeds]
-        means = [float(v.double().mean()) for v in values]
+        values = [
+            torch.tensor([row["metrics"][name] for row in rows if row["seed"] == seed], dtype=torch.float64)
+            for seed in seeds
+        ]
+        means = [float(v.mean()) for v in values]
         summary[name] = _spread(means) | {"worst": float(torch.cat(values).max())}
     return summary
 

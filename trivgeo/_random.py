@@ -74,7 +74,7 @@ class NoiseStreams(torch.Generator):
             raise ConfigurationError(f"key: expected integers of at least 0, got {key!r}") from error
         self.manual_seed(word)
         self._common = _hash(torch.tensor(word - 2**63, device=index.device))
-        self._starts = _hash(self._common + _STRIDE * index)
+        self._starts = _hash(self._common + _STRIDE * index.long())
         self._drawn = 0
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -197,7 +197,7 @@ def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mappi
     # a name of its own: `model.tmp` may be somebody's
     with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
         temporary = Path(folder) / path.name
-        save_file(tensors, temporary, metadata={**header, _CHECK: _checksum(header, tensors)})
+        save_file(tensors, temporary, metadata={**header, _CHECK: content_hash(header, tensors)})
         temporary.replace(path)
 
 
@@ -221,17 +221,17 @@ def read_file(path: str | Path) -> NetworkFile:
         raise CheckpointError(f"{path}: expected tensors of the usual dtypes, got {', '.join(map(str, strange))}")
     tensors = check_weights(path, tensors)
     written = header.pop(_CHECK, None)  # older files have none
-    if written is not None and written != _checksum(header, tensors):
+    if written is not None and written != content_hash(header, tensors):
         raise CheckpointError(f"{path}: expected what was written, got a file that is damaged")
     return NetworkFile(path, header, tensors)
 
 
-def _checksum(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+def content_hash(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     """A hash of all that a file holds: one bit of a weight or a setting is another model."""
     digest = hashlib.sha256(json.dumps(dict(header), sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
-        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

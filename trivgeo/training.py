@@ -54,6 +54,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     Attributes:
         seconds: training ends after that time, with the step size at zero, even if the trainer has steps left; a
             bound on a run, whose result then depends on the speed of the machine. ``None`` for no bound.
+        max_steps: of the optimiser; ``None`` for those of the trainer.
         gradient_norm: at which `train` clips gradients.
 
     Raises:
@@ -81,6 +82,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         self.seed = check_count("seed", seed, 0)
         self.export = export
         self.seconds: float | None = None
+        self.max_steps: int | None = None
         self._first: list[Tensor] | None = None  # the first batch of `train`, by which its data are known
         self._spent = 0.0  # in runs before this one
         self._began = 0.0
@@ -118,6 +120,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         """AdamW; the step size changes step by step."""
         optimizer = torch.optim.AdamW(self.network.parameters(), self.learning_rate, weight_decay=self.weight_decay)
         total = int(self.trainer.estimated_stepping_batches)
+        total = total if self.max_steps is None else min(total, self.max_steps)
         rise = max(1, round(self.warmup * total))
 
         def factor(step: int) -> float:
@@ -142,8 +145,8 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         self._began = time.monotonic()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Stop when the time is over."""
-        if self.elapsed() >= 1.0:
+        """Stop when the time is over, or the steps are."""
+        if self.elapsed() >= 1.0 or self.global_step == self.max_steps:
             self.trainer.should_stop = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -342,7 +345,7 @@ def train(
         raise ConfigurationError(f"folder: expected a folder, got the file {kept}")
     each = max(1, min(100, steps // 10))
     epochs = -(-steps // each)
-    callbacks: list[pl.Callback] = [Bar(epochs * each, type(module).__name__, progress)]
+    callbacks: list[pl.Callback] = [Bar(steps, type(module).__name__, progress)]
     if kept is not None:
         callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
     last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
@@ -350,7 +353,7 @@ def train(
     leaves = [leaf for leaf in pytree.tree_leaves(data[0]) if isinstance(leaf, Tensor)]
     device = leaves[0].device
     module._first = [leaf.detach().cpu() for leaf in leaves]
-    module.seconds = seconds
+    module.seconds, module.max_steps = seconds, steps
     with _quietly():
         trainer = pl.Trainer(
             accelerator="cpu" if device.type == "cpu" else device.type,

@@ -2,7 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective
-from trivgeo.inversion import FramedEnergy, PosteriorEnergy
+from trivgeo.inversion import FramedEnergy, PosteriorEnergy, PriorEnergy
 
 GROUPS = [SO(2), SE(2), Affine(2), Projective(2)]
 
@@ -270,6 +272,19 @@ class TestFramedEnergy:
         excess = (source.abs() - 1).clamp(min=0).square().sum(-1).mean(-1)
         assert_relative(framed - PosteriorEnergy(warp, inner, x)(g), 0.7 * excess, 1e-10)
         assert float(excess.max()) > 1e-3
+
+    def test_keeps_what_the_inner_energy_says_of_transformations(self) -> None:
+        warp = ImageWarp(Affine(2))
+        g, x = random_elements(Affine(2), 5, std=0.4, seed=8), rand(5, 1, 6, 6)
+
+        def prior(energy: Callable[[Any], Tensor]) -> PriorEnergy:
+            return PriorEnergy(energy, torch.eye(6), 100.0)
+
+        def flat(y: Tensor) -> Tensor:
+            return 0.0 * y.sum((-1, -2, -3))
+
+        inside, outside = FramedEnergy(prior(flat)), prior(FramedEnergy(flat))
+        assert_relative(PosteriorEnergy(warp, inside, x)(g), PosteriorEnergy(warp, outside, x)(g), 1e-12)
 
     def test_refuses_other_actions(self) -> None:
         points = rand(2, 4, 2)

@@ -62,6 +62,15 @@ class TestCheck:
         undefined = check_energy(ACTION, lambda y: (y[..., 0, 0] + 1e-3).sqrt(), CLEAN, law)
         assert abs(undefined.share_undefined - 0.5) < 0.1
 
+    def test_data_of_infinite_energy_count_for_nothing(self) -> None:
+        energy = lambda y: torch.where(y[:, 0, 0].abs() < 50.0, square(y), torch.inf)  # noqa: E731
+        far = torch.full((24, 1, 2), 100.0).double()
+        alone = check_energy(ACTION, energy, CLEAN, law, samples=256)
+        check = check_energy(ACTION, energy, torch.cat([far, CLEAN]), law, samples=256)
+        assert abs(check.well.width - alone.well.width) < 0.2
+        assert repr(check.suggested.schedule) == repr(alone.suggested.schedule)
+        assert check.share_undefined == 0.0
+
     def test_draws(self) -> None:
         axes = check_energy(ACTION, square, CLEAN, law).plot()
         assert "0%" in axes.get_title()

@@ -16,8 +16,11 @@ from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, Non
 from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective, Translation
 from trivgeo.inversion import (
     AmortizedInverter,
+    Denoise,
     ImageBackbone,
+    Inverter,
     LearnedInverter,
+    LearnedScore,
     NoiseNetwork,
     OperatorBackbone,
     PointsBackbone,
@@ -25,7 +28,10 @@ from trivgeo.inversion import (
     backbone_for,
     check_energy,
 )
+from trivgeo.inversion.files import describe, score_of
 from trivgeo.inversion.law import noise_between, spread_of
+from trivgeo.networks import read_file, write_file
+from trivgeo.sde import GeometricSchedule, RefiningStep
 
 GROUP = SE(2)
 SHAPE = torch.tensor([[1.0, 0.0], [0.0, 0.6], [-0.8, 0.1], [0.2, -0.3], [-0.2, -0.5], [0.7, 0.4]])
@@ -96,6 +102,16 @@ class TestTrained:
         ranked._with_score(trained.score)
         assert ranked(x, generator=seeded(0)).energy_evaluations == 4
 
+    def test_stages_of_an_action_of_another_scale(self, trained: LearnedInverter) -> None:
+        """The score is followed in its own basis."""
+        assert trained.score is not None
+        x = GROUP.action()(law(3, seeded(1)), clean(3, seeded(2)))
+        denoise = Denoise(trained.score, stepper=RefiningStep())
+        own, other = (Inverter(action, None, [denoise])(x) for action in (trained.score.action, GROUP.action()))
+        assert torch.equal(own.elements, other.elements)
+        with pytest.raises(ConfigurationError, match="score: expected one on"):
+            Inverter(Translation(2).action(), None, [denoise])(x)
+
     def test_distils(self, trained: LearnedInverter) -> None:
         student = trained.distil(clean, steps=5, batch_size=32)
         x = GROUP.action()(law(3, seeded(1)), clean(3, seeded(2)))
@@ -144,6 +160,20 @@ class TestTraining:
             run(failing, tmp_path)
         assert (tmp_path / "last.ckpt").exists()
         assert torch.equal(weights(run(law, tmp_path)), weights(run(law, None)))
+
+    @pytest.mark.parametrize("steps", [7, 25, 105])
+    def test_as_many_steps_as_asked_for(self, steps: int, tmp_path: Path) -> None:
+        quick(steps, folder=tmp_path)
+        assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == steps
+        assert torch.equal(weights(quick(steps, folder=tmp_path)), weights(quick(steps)))
+
+    def test_the_students_of_two_teachers(self, tmp_path: Path) -> None:
+        """A folder of one is none of the other."""
+        settings = {"steps": 5, "batch_size": 8, "folder": tmp_path}
+        first = quick(10).distil(clean, **settings)  # type: ignore[arg-type]
+        assert torch.equal(weights(quick(10).distil(clean, **settings)), weights(first))  # type: ignore[arg-type]
+        with pytest.raises(CheckpointError, match="another"):
+            quick(20).distil(clean, **settings)  # type: ignore[arg-type]
 
     def test_bounded(self) -> None:
         quick(steps=10**7, seconds=0.5)
@@ -238,6 +268,9 @@ class TestRefused:
             inverter(clean(2, seeded(0)))
         with pytest.raises(ConfigurationError, match="trained"):
             inverter.save(tmp_path / "x.safetensors")
+        for further in (inverter.then, inverter.replace):  # they would go on from the identity
+            with pytest.raises(ConfigurationError, match="trained"):
+                further()
 
     @pytest.mark.parametrize("options", [{"steps": 0}, {"batch_size": 0}, {"seconds": 0.0}])
     def test_numbers(self, options: dict[str, float]) -> None:
@@ -274,6 +307,13 @@ class TestRefused:
         monkeypatch.delattr("trivgeo.inversion.training", raising=False)
         with pytest.raises(ConfigurationError, match="pip install"):
             quick()
+
+
+def test_a_file_knows_the_prior(tmp_path: Path) -> None:
+    action = Affine(2).action()
+    score = LearnedScore(action, GeometricSchedule(0.1, 1.0), PointsBackbone(6, 2), prior="left")
+    write_file(score.backbone, tmp_path / "score.safetensors", {"score": describe(score)})
+    assert score_of(read_file(tmp_path / "score.safetensors"), action).prior == "left"
 
 
 def test_networks_are_noise_networks() -> None:

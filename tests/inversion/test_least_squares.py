@@ -99,6 +99,12 @@ class TestResiduals:
         for copied in (pickle.loads(pickle.dumps(function)), copy.deepcopy(function)):
             assert torch.equal(copied(x), function(x))
 
+    def test_a_reference_that_is_loaded(self) -> None:
+        x, first, second = randn(4, 50, 3), randn(70, 3, seed=1), randn(70, 3, seed=2)
+        function = NearestPoints(first)
+        function.load_state_dict(NearestPoints(second).state_dict())
+        assert torch.equal(function.nearest(x), torch.cdist(x, second).argmin(-1))
+
     def test_tangents(self) -> None:
         """On a plane: what is along it counts less."""
         lattice = torch.cartesian_prod(*[torch.linspace(-1, 1, 21, dtype=torch.float64)] * 2)

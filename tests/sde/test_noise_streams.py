@@ -54,6 +54,11 @@ def test_the_noise_of_a_datum_does_not_depend_on_its_batch(size: int) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(whole, of(torch.arange(64), 4), strict=True))
 
 
+def test_numbers_of_any_integer_type() -> None:
+    index = torch.arange(2**20, 2**20 + 64)
+    assert all(torch.equal(a, b) for a, b in zip(of(index), of(index.int()), strict=True))
+
+
 def test_copies_go_on_alike() -> None:
     streams = NoiseStreams(torch.tensor([5, 2]), 8)
     _random.normal((2, 3), LIKE, streams)

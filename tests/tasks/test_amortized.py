@@ -27,7 +27,7 @@ from tests.tasks.helpers import CONFIGS, DIGITS, framed_digits, run_on_sample
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SL, Affine, Projective, from_generators
-from trivgeo.inversion import Choose, FunctionEnergy, KeepLower, LearnedScore, Noise, Reverse
+from trivgeo.inversion import Choose, FunctionEnergy, KeepLower, LearnedInverter, LearnedScore, Noise, Reverse
 from trivgeo.inversion.files import describe
 from trivgeo.networks import initialise
 from trivgeo.sde import GeometricSchedule
@@ -177,6 +177,14 @@ class TestScores:
         convert(path)
         with safe_open(path, framework="pt") as file:
             assert Affine(2).matches(json.loads(file.metadata()["score"])["group"])
+
+    def test_converted_with_all_it_says(self) -> None:
+        inverter = LearnedInverter(ImageWarp(Affine(2)), backbone=PoseNetwork(6, DIGITS, channels=[4], width=8))
+        draw = lambda n, g: torch.rand(n, 1, 40, 40, generator=g)  # noqa: E731
+        law = lambda n, g: Affine(2).random(n, std=0.1, generator=g)  # noqa: E731
+        inverter.fit(draw, law, steps=1, batch_size=4).save("learned.safetensors")
+        convert("learned.safetensors")
+        assert LearnedInverter.load("learned.safetensors", inverter.action).steps == inverter.steps
 
     def test_of_no_group(self) -> None:
         network = PoseNetwork(6, DIGITS, channels=[4], width=8)

@@ -89,6 +89,7 @@ def test_summary_is_over_seeds() -> None:
     summary = summarise(rows)["error"]
     assert summary == {"mean": 3.5, "std": pytest.approx(math.sqrt(4.5)), "worst": 6.0}
     assert "| error | 3.5 ± 2.1 | 6 |" in format_summary({"error": summary})
+    assert summarise([{"seed": 0, "metrics": {"count": 16777217.0}}])["count"]["worst"] == 16777217
 
 
 def _module(**changes: Any) -> OperatorInversion:

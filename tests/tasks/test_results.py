@@ -1,6 +1,7 @@
 """Rows on several devices, rows of batches, and metrics of whole seeds."""
 
 import csv
+import importlib
 import json
 import random
 import subprocess
@@ -429,6 +430,23 @@ class TestIdentity:
         one = identity({**self.CONFIG, "ckpt_path": str(path)})
         path.write_text("2")
         assert len({one, identity({**self.CONFIG, "ckpt_path": str(path)}), identity(self.CONFIG)}) == 3
+
+    def test_code_of_the_user_matters(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All of the package of a class that is named, and nothing beside it."""
+        package = tmp_path / "users_own"
+        package.mkdir()
+        names = ("__init__", "energies", "helpers")
+        for name in names:
+            (package / f"{name}.py").write_text("x = 1\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setitem(sys.modules, "users_own", importlib.import_module("users_own"))
+        config = {"model": {"energy": {"class_path": "users_own.energies.Energy"}}, "data": {"file": "users_own"}}
+        found = [identity(config)]
+        for name in (*names, "../beside"):
+            (package / f"{name}.py").write_text("x = 1000\n")
+            found.append(identity(config))
+        assert found[3] == found[4]
+        assert len(set(found)) == 4
 
     def test_versions_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = identity(self.CONFIG)

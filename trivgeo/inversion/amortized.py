@@ -35,6 +35,9 @@ class Denoise(nn.Module, Stage):
 
     Equivariant exactly: :math:`h \tilde x` from :math:`h g_1`, with the same noise, leads to :math:`h g_0`.
 
+    Steps are taken in the basis that the score was trained in, whatever the scale of the inverter's action; a stage
+    `Noise` before it works in that of the inverter.
+
     Args:
         score: the trained score.
         steps: number of equal steps in time.
@@ -64,10 +67,17 @@ class Denoise(nn.Module, Stage):
     def forward(
         self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The hypotheses that the chains reach."""
+        """The hypotheses that the chains reach.
+
+        Raises:
+            ConfigurationError: the score is one on another group.
+        """
+        group = self.score.group
+        if not group.same_law(posterior.group):
+            raise ConfigurationError(f"score: expected one on {posterior.group!r}, got one on {group!r}")
         score = self.score.given(posterior.x, posterior.max_evaluations)
         solution = solve(
-            reverse_process(posterior.group, self.score.schedule, score),
+            reverse_process(group, self.score.schedule, score),
             population.elements,
             self.times,
             stepper=self.stepper,

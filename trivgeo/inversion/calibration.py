@@ -44,7 +44,7 @@ def calibrated_scale(
         energy: a data energy.
         clean: data with one batch dimension, near minima of the energy.
         step: h, in units of the group's basis: choose a scale for which such a step changes the data a little.
-        num_samples: number of elements, dealt to the data in turn.
+        num_samples: number of random directions, dealt to the data in turn; each counts to both sides.
         unit: twice the energy of a step of length one. Noise schedules count in such steps: a unit that is small
             against the energies of the data to be inverted makes noise small against the way to the solution.
         generator: the source of noise.

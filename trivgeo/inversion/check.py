@@ -152,20 +152,22 @@ def check_energy(
     posterior = Posterior(action.with_scale(spread), energy)
     x = _some(posterior, clean, seed)
     like: Tensor = pytree.tree_leaves(x)[0]
-    data, group = len(like), posterior.group
-    probe = _Probe(posterior, x)
-    at_rest = probe.energies(group.identity(data, 1, dtype=like.dtype, device=like.device))
+    group = posterior.group
+    at_rest = _Probe(posterior, x).energies(group.identity(len(like), 1, dtype=like.dtype, device=like.device))
     kept = torch.isfinite(at_rest[:, 0])
-    if not bool(kept.any()):
+    data = int(kept.sum())
+    if data == 0:
         raise DomainError("energy: expected finite energies of clean data, got none")
+    x, at_rest = pytree.tree_map(lambda leaf: leaf[kept], x), at_rest[kept]
+    probe = _Probe(posterior, x)
 
     began = time.perf_counter()
     moved = drawn(group, law, data * samples, keyed(seed, 4)).to(like).reshape(data, samples, *group.element_shape)
     gradient, there = probe.gradients(group.inverse(moved))
     seconds = (time.perf_counter() - began) / (data * samples)
-    defined = (torch.isfinite(there) & torch.isfinite(gradient).all(-1))[kept]
-    rise = (there - at_rest)[kept]
-    flat = (gradient == 0).all(-1)[kept] & defined
+    defined = torch.isfinite(there) & torch.isfinite(gradient).all(-1)
+    rise = there - at_rest
+    flat = (gradient == 0).all(-1) & defined
     below = torch.isfinite(rise) & (rise < 0)
     depth = float(rise[torch.isfinite(rise)].median()) if bool(torch.isfinite(rise).any()) else math.nan
 
@@ -178,7 +180,7 @@ def check_energy(
         share_undefined=float((~defined).double().mean()),
         share_flat=float(flat.double().mean()),
         well=Well(depth, width, roundness, radii, rises),
-        spread=float(at_rest[kept].std()) if int(kept.sum()) > 1 else 0.0,
+        spread=float(at_rest.std()) if data > 1 else 0.0,
         seconds=seconds,
         suggested=Suggestion(
             spread if roundness > _ROUND else _round_scale(metric) @ spread,

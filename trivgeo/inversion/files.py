@@ -31,6 +31,7 @@ def describe(score: LearnedScore) -> dict[str, Any]:
         "noise_steps": score.noise_steps,
         "lowest_time": score.lowest_time,
         "carried": bool(score.carried),
+        "prior": score.prior,
     }
 
 
@@ -67,6 +68,7 @@ def score_of(file: NetworkFile, action: Action, backbone: nn.Module | None = Non
             noise_steps=entry["noise_steps"],
             lowest_time=entry["lowest_time"],
             carried=entry["carried"],
+            prior=entry.get("prior", "right"),  # older files do not say
             prepare=network.reduced if isinstance(network, NoiseNetwork) else None,
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -45,7 +45,7 @@ class FramedEnergy(nn.Module, DataEnergy):
         return self.energy(x)
 
     def of_transformation(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:
-        """The frame term of the transformation.
+        """The frame term of the transformation, and what the energy of the images says of it.
 
         Raises:
             ConfigurationError: the action is not an `ImageWarp`.
@@ -53,4 +53,6 @@ class FramedEnergy(nn.Module, DataEnergy):
         if not isinstance(action, ImageWarp):
             raise ConfigurationError(f"action: expected an ImageWarp, got {type(action).__name__}")
         source = action.source_points(g, *x.shape[-2:])
-        return self.weight * torch.relu(source.abs() - 1).square().sum(-1).mean((-2, -1))
+        frame = self.weight * torch.relu(source.abs() - 1).square().sum(-1).mean((-2, -1))
+        inner = self.energy.of_transformation(action, g, x)
+        return frame if inner is None else frame + inner

@@ -92,11 +92,26 @@ class LearnedInverter(Inverter):
         Raises:
             ConfigurationError: it was neither trained nor loaded.
         """
-        if self.score is None:
-            raise ConfigurationError(
-                "inverter: expected one that was trained; call fit(clean, law), or LearnedInverter.load(path, action)"
-            )
+        self._trained()
         return super().forward(x_tilde, generator=generator, initial=initial)
+
+    def then(self, *stages: StageLike) -> Inverter:
+        """See `Inverter`; of an inverter that was trained.
+
+        Raises:
+            ConfigurationError: it was neither trained nor loaded.
+        """
+        self._trained()
+        return super().then(*stages)
+
+    def replace(self, **settings: Any) -> Inverter:
+        """See `Inverter`; of an inverter that was trained.
+
+        Raises:
+            ConfigurationError: it was neither trained nor loaded.
+        """
+        self._trained()
+        return super().replace(**settings)
 
     def fit(
         self,
@@ -157,17 +172,17 @@ class LearnedInverter(Inverter):
     ) -> LearnedInverter:
         """An inverter whose network jumps to a posterior sample: two evaluations in place of `steps`.
 
-        See `consistency_loss`, and `fit` for the arguments.
+        See `consistency_loss`, and `fit` for the arguments. Clean data are moved as in training first; an inverter that
+        was loaded has no law any more, and moves them by noise.
 
         Raises:
             ConfigurationError: it was not trained; or see `fit`.
         """
         from trivgeo.inversion import training
 
-        if self.score is None:
-            raise ConfigurationError("inverter: expected one that was trained; call fit(clean, law) first")
+        teacher = self._trained()
         draw = clean if callable(clean) else _picker(clean)
-        module = training.DistillationTraining(self.score, seed=self.seed)
+        module = training.DistillationTraining(teacher, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
         student = LearnedInverter(
             self.action,
@@ -185,12 +200,11 @@ class LearnedInverter(Inverter):
         Raises:
             ConfigurationError: it was not trained.
         """
-        if self.score is None:
-            raise ConfigurationError("inverter: expected one that was trained; there is nothing to save")
+        score = self._trained()
         kind = type(self.stepper)
         check_choice("stepper", kind, _STEPPERS)
         inverter = {"steps": self.steps, "num_hypotheses": self.num_hypotheses, "stepper": kind.__name__}
-        write_file(self.score.backbone, path, {"score": describe(self.score), "inverter": inverter, "metadata": {}})
+        write_file(score.backbone, path, {"score": describe(score), "inverter": inverter, "metadata": {}})
 
     @classmethod
     def load(
@@ -250,6 +264,13 @@ class LearnedInverter(Inverter):
             return score, clean
         # reading is done once: what is read of what was read is the same
         return score, _picker(some if prepare is None else prepare(some))
+
+    def _trained(self) -> LearnedScore:
+        if self.score is None:
+            raise ConfigurationError(
+                "inverter: expected one that was trained; call fit(clean, law), or LearnedInverter.load(path, action)"
+            )
+        return self.score
 
     def _with_score(self, score: LearnedScore) -> LearnedInverter:
         self.score = score.eval().requires_grad_(False)

@@ -223,11 +223,10 @@ class NearestPoints(nn.Module):
         self.tangent = tangent
         self.reference: Tensor | None
         self.normals: Tensor | None
-        self._tree: KDTree | None = None
         if reference is not None:
             reference = _check_reference(reference)
-            self._tree = KDTree(reference.detach().double().cpu().numpy())
         self.register_buffer("reference", reference)
+        self._plant()
         self.register_buffer("normals", None if reference is None or tangent == 1.0 else normals_of(reference))
 
     def forward(self, x: Float[Tensor, "batch m n"] | Referenced) -> Float[Tensor, "batch m n"]:
@@ -258,6 +257,15 @@ class NearestPoints(nn.Module):
         if x.shape[-1] != self.reference.shape[-1]:
             raise ShapeError(f"x: expected points [..., {self.reference.shape[-1]}], got {list(x.shape)}")
         return self._nearest(x, self.reference)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._plant()
+
+    def _plant(self) -> None:
+        """The tree of the reference, if there is one."""
+        points = self.reference
+        self._tree = None if points is None else KDTree(points.detach().double().cpu().numpy())
 
     def _nearest(self, x: Tensor, reference: Tensor) -> Tensor:
         x = x.detach().nan_to_num()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from trivgeo.inversion.distillation import consistency_loss
 from trivgeo.inversion.files import describe
 from trivgeo.inversion.learned import LearnedScore
+from trivgeo.networks import content_hash
 from trivgeo.training import NetworkTraining, train
 
 __all__ = ["DistillationTraining", "ScoreTraining", "train"]
@@ -92,6 +93,9 @@ class DistillationTraining(NetworkTraining[nn.Module]):
     ) -> None:
         student = copy.deepcopy(teacher)
         super().__init__(student.backbone, learning_rate, weight_decay, warmup, seed, export)
+        # before a checkpoint is read: it holds the weights of its own teacher
+        weights = {name: x for name, x in teacher.backbone.state_dict().items() if isinstance(x, Tensor)}
+        self._taught_by = content_hash({}, weights)
         student.backbone.load_state_dict(teacher.backbone.state_dict())
         self.ratio = ratio
         self.student = student.requires_grad_(True).train()
@@ -100,8 +104,8 @@ class DistillationTraining(NetworkTraining[nn.Module]):
 
     @property
     def lesson(self) -> str:
-        """The action, the noise and how far apart the times are."""
-        return f"{lesson_of(self.teacher)} {self.ratio}"
+        """The teacher, the action, the noise and how far apart the times are."""
+        return f"{self._taught_by} {lesson_of(self.teacher)} {self.ratio}"
 
     def data(self, batch: Any) -> Any:
         """See `ScoreTraining.data`."""
@@ -127,4 +131,5 @@ class DistillationTraining(NetworkTraining[nn.Module]):
 
 def lesson_of(score: LearnedScore) -> str:
     """What a score is one of, as a text."""
-    return f"{score.action!r} {[f'{x:.5g}' for x in score.group.scale.flatten().tolist()]} {score.schedule!r}"
+    settings = (score.schedule, score.prior, score.noise_steps, score.lowest_time, bool(score.carried))
+    return f"{score.action!r} {[f'{x:.5g}' for x in score.group.scale.flatten().tolist()]} {settings!r}"
