@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from tasks.report import KEPT, Result, find_result, format_table, read_tables
+from tasks.report import KEPT, Result, count_text, find_result, format_table, read_tables
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
@@ -21,7 +21,7 @@ SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 NONE = "–"
 
-# methods and their runs: of the published protocol, with published settings
+# methods and their runs on the published problems; the pages say with which settings
 PUBLISHED = {
     "FoCal": "focal",
     "kinetic Langevin": "langevin",
@@ -115,7 +115,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def summary() -> str:
-    """Errors and accuracies of every method with its published settings: the table of the README."""
+    """Errors and accuracies of every method on the published problems: the table of the README."""
     columns = ("heat", "heat, augmented network", "Burgers", "affNIST, %", "homNIST, %")
 
     def row(label: str, runs: Sequence[str], metric: str) -> list[str]:
@@ -153,7 +153,7 @@ def evaluations() -> str:
 
     def cell(run: str) -> str:
         found = kept(run)
-        return NONE if found is None else f"{found.evaluations:,.0f}"
+        return NONE if found is None else count_text(found.evaluations)
 
     images = ("affnist", "classifier"), ("affnist", "vae")
     rows = []
@@ -178,7 +178,7 @@ def digits() -> str:
         return figure(f"digits/{run}", f"accuracy {which}", 100.0)
 
     def cost(found: Result | None) -> str:
-        return NONE if found is None else f"{found.evaluations:,.0f}"
+        return NONE if found is None else count_text(found.evaluations)
 
     rows = [
         ["classifier alone", cells("tied", "without inversion"), "0"],

@@ -37,6 +37,9 @@ class Cell:
     metrics: Mapping[str, float] | None = None
 
 
+_COUNTS = ("energy_evaluations", "gradient_evaluations", "network_evaluations", "gradient_evaluations_per_sample")
+
+
 @dataclass(frozen=True)
 class Result:
     """What is kept of a run: its `results.json` without the rows.
@@ -45,7 +48,8 @@ class Result:
         summary: mean, standard deviation and largest, of every metric.
         cases: rows, of all seeds.
         seconds: a case.
-        evaluations: of the energy, with and without gradient, and of networks that stand for it, for a case.
+        evaluations: of the energy, with and without gradient, and of networks that stand for it, for a case or a
+            sample; none if the test does not count them.
         device: where it ran.
         origin: the file.
         complete: whether all batches were done.
@@ -54,7 +58,7 @@ class Result:
     summary: Mapping[str, Mapping[str, float]]
     cases: int
     seconds: float
-    evaluations: float
+    evaluations: float | None
     device: str
     origin: Path
     complete: bool = True
@@ -153,7 +157,7 @@ def read_result(path: Path) -> Result:
             document["metrics"],
             int(document.get("cases", len(rows))),
             float(document.get("seconds_a_case", _mean(rows, "seconds"))),
-            float(document.get("evaluations_a_case", _evaluations(rows))),
+            _number(document.get("evaluations_a_case", _evaluations(rows))),
             document.get("device_name", document["device"]),
             path,
             bool(document.get("complete", True)),
@@ -166,8 +170,18 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
     return sum(float(row.get(name, 0.0)) for row in rows) / max(1, len(rows))
 
 
-def _evaluations(rows: Sequence[Mapping[str, Any]]) -> float:
-    return sum(_mean(rows, f"{kind}_evaluations") for kind in ("energy", "gradient", "network"))
+def _evaluations(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    counted = [name for name in _COUNTS if any(name in row for row in rows)]
+    return sum(_mean(rows, name) for name in counted) if counted else None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def count_text(evaluations: float | None) -> str:
+    """A number of evaluations for a table."""
+    return "–" if evaluations is None else f"{evaluations:,.0f}"
 
 
 def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[str, Any]]]:
@@ -205,7 +219,7 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
             )
             if result is not None:
                 cost[cell.run] = (
-                    f"| {cell.run} | {result.cases} | {result.evaluations:.0f} | {1e3 * result.seconds:.3g} | "
+                    f"| {cell.run} | {result.cases} | {count_text(result.evaluations)} | {1e3 * result.seconds:.3g} | "
                     f"{result.device} |"
                 )
         lines.append(f"| {label} | " + " | ".join(texts) + " |")

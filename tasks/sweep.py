@@ -146,7 +146,7 @@ class Sweep:
             self.of(found[label])
         return found
 
-    def run(self, run_test: Callable[[list[str]], Any]) -> list[list[dict[str, float]]]:
+    def run(self, run_test: Callable[[list[str]], Any]) -> list[list[dict[str, Any]]]:
         """Run every cell, or go on with it; return its summary of the metric, and evaluations and seconds a case.
 
         Args:
@@ -172,7 +172,7 @@ class Sweep:
             table.append(cells)
         return table
 
-    def format(self, table: Sequence[Sequence[Mapping[str, float]]]) -> str:
+    def format(self, table: Sequence[Sequence[Mapping[str, Any]]]) -> str:
         """The table as Markdown, ours beside the published figures."""
         lines = [f"{self.title}", "", "| | " + " | ".join(c.label for c in self.columns) + " |"]
         lines.append("|---" * (len(self.columns) + 1) + "|")
@@ -191,14 +191,18 @@ def _expect(name: str, what: str, value: object, *kinds: type) -> None:
         raise ConfigurationError(f"{name}: expected {what}, got {value!r}")
 
 
-def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, float]]]) -> None:
-    """The metric against the evaluations of a case, one line for each line of the table."""
+def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    """The metric against the evaluations of a case, one line for each line of the table.
+
+    Against the columns of the table if the test counts no evaluations.
+    """
+    counted = all(cell["evaluations"] is not None for cells in table for cell in cells)
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axis = figure.subplots()
     for row, cells in zip(sweep.rows, table, strict=True):
-        ordered = sorted(cells, key=lambda cell: cell["evaluations"])
+        ordered = sorted(cells, key=lambda cell: cell["evaluations"]) if counted else cells
         axis.errorbar(
-            [cell["evaluations"] for cell in ordered],
+            [cell["evaluations"] for cell in ordered] if counted else [column.label for column in sweep.columns],
             [sweep.factor * cell["mean"] for cell in ordered],
             yerr=[sweep.factor * cell["std"] for cell in ordered],
             marker="o",
@@ -208,6 +212,9 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
         )
     for label, result in sweep.marked().items():
         cell = sweep.of(result)
+        if result.evaluations is None or not counted:
+            axis.axhline(sweep.factor * cell["mean"], linestyle=":", label=label + incomplete(result.complete))
+            continue
         axis.errorbar(
             [result.evaluations],
             [sweep.factor * cell["mean"]],
@@ -220,9 +227,10 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
         )
     for label, (evaluations, value) in sweep.quoted.items():
         axis.plot([evaluations], [value], marker="x", color="black", linestyle="none", label=label)
-    axis.set_xscale("log")
+    if counted:
+        axis.set_xscale("log")
+        axis.set_xlabel("evaluations of the energy, with or without gradient, and of networks, for a case")
     axis.set_yscale(sweep.scale)
-    axis.set_xlabel("evaluations of the energy, with or without gradient, and of networks, for a case")
     axis.set_ylabel(sweep.metric + (" (%)" if sweep.factor == 100.0 else ""))
     axis.set_title(sweep.title, fontsize=9)
     axis.grid(alpha=0.3)

@@ -55,7 +55,7 @@ class FieldData(LightningDataModule):
         """All pairs, un-augmented."""
         elements = self.problem.action.group.identity(self.fields, dtype=torch.float64)
         if self.moved == "once":
-            elements = self.problem.draw(self.fields, torch.Generator().manual_seed(self.seed))
+            elements = self.problem.draw(self.fields, self.problem.mover(self.seed))
         return self.problem.pairs(self.block, elements)
 
     def train_dataloader(self) -> DataLoader:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from tasks.seeds import generator_of
 from trivgeo.actions import Field, FieldAction, Grid
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import KdVSymmetry, from_generators
@@ -85,6 +86,10 @@ class FieldProblem:
         """Random transformations, the same for augmentation and for tests."""
         return self.action.group.random(count, generator=generator, dtype=torch.float64)
 
+    def mover(self, seed: int) -> torch.Generator:
+        """What draws the transformations of the solutions of a seed: not the numbers that these are made of."""
+        return generator_of(seed, 1)
+
     def pairs(self, block: Field, elements: Tensor) -> Pairs:
         """Solutions at two times, moved: the first, and the second one on the lattice of the first."""
         moved = self.action(elements, block)
@@ -95,9 +100,8 @@ class FieldProblem:
     def test(self, count: int, seed: int, move: bool) -> Pairs:
         """A test set, of the training law or moved."""
         block = self.solutions(count, seed, [0.0, self.horizon])
-        generator = torch.Generator().manual_seed(seed)
-        elements = self.draw(count, generator) if move else self.action.group.identity(count, dtype=torch.float64)
-        return self.pairs(block, elements)
+        stay = self.action.group.identity(count, dtype=torch.float64)
+        return self.pairs(block, self.draw(count, self.mover(seed)) if move else stay)
 
     def parameters(self, initial: Field) -> Tensor:
         """What a network must know of a grid besides the values: the logarithm of its scale, `[b, 1]`."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tasks.images.idx import DataError
 from tasks.images.sources import ImageSource, LabelledImages
@@ -20,7 +20,8 @@ _MODES = {1: "L", 3: "RGB"}
 class ImageFolder(ImageSource):
     """PNG and JPEG files in folders named after their classes, such as `train/cat/1.png`.
 
-    All are brought to one size. Classes have the numbers of their names in alphabetical order.
+    All are brought to one size, turned as their camera says, and those of 16 bits to eight. Classes have the numbers of
+    their names in alphabetical order.
 
     Args:
         train: folder of the class folders for training.
@@ -32,7 +33,7 @@ class ImageFolder(ImageSource):
     Raises:
         ConfigurationError: a number is out of range, or the frame is smaller than the images.
         DataError: a folder is missing, holds no class folders, or has classes that training lacks; or (when read) a
-            class without pictures, or a file that is no picture.
+            class without pictures, a file that is no picture, or one that is transparent in part.
     """
 
     def __init__(
@@ -76,10 +77,20 @@ class ImageFolder(ImageSource):
         height, width = self.size
         try:
             with Image.open(file) as opened:
-                picture = opened.convert(_MODES[self.channels]).resize((width, height), Image.Resampling.BILINEAR)
+                upright = ImageOps.exif_transpose(opened)
+                if upright.has_transparency_data and upright.convert("RGBA").getextrema()[-1] != (255, 255):
+                    raise DataError(f"{file}: expected a picture on a ground, got one that is transparent in part")
+                whole = _in_bytes(upright) if upright.mode.startswith("I") else upright
+                picture = whole.convert(_MODES[self.channels]).resize((width, height), Image.Resampling.BILINEAR)
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
             raise DataError(f"{file}: expected a picture: {error}") from error
         return torch.from_numpy(np.array(picture)).reshape(height, width, self.channels).movedim(-1, 0)
+
+
+def _in_bytes(picture: Image.Image) -> Image.Image:
+    """Grey values of 16 bits as those of 8."""
+    values = np.asarray(picture).astype(np.int64)
+    return Image.fromarray(((values.clip(0, 65535) + 128) // 257).astype(np.uint8))
 
 
 def _classes(root: Path) -> list[str]:

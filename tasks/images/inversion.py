@@ -200,9 +200,10 @@ class ImageInversion(ShardedTest):
         return self._undone(batch, torch.tensor([row["element"] for row in rows]))
 
     def _undone(self, batch: ImageProblems, elements: Tensor) -> Tensor:
-        """The images with these elements undone."""
+        """The images with these elements undone; as they are where that is not possible."""
         image = batch.image.to(self.device)
-        return self.action(self.action.group.inverse(elements.to(image)), image).nan_to_num()
+        undone = self.action(self.action.group.inverse(elements.to(image)), image)
+        return torch.where(torch.isfinite(undone).flatten(1).all(1).reshape(-1, 1, 1, 1), undone, image)
 
 
 def _total_variation(logits: Tensor, other: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class RotationPosterior(ShardedTest):
         temperature: the density is that of energy / temperature.
         angles: of the grid, a multiple of ``bins``.
         bins: of the histogram.
-        times: at which the picture is drawn.
+        times: at which the picture is drawn, at least one.
         figure: file name of the picture in the results' directory.
 
     Raises:
@@ -86,6 +86,8 @@ class RotationPosterior(ShardedTest):
         if angles % bins:
             raise ConfigurationError(f"angles: expected a multiple of bins = {bins}, got {angles}")
         self.times = list(times)
+        if not self.times:
+            raise ConfigurationError("times: expected at least one, got none")
         self.figure = figure
 
     def test_step(self, batch: ImageProblems, index: int) -> None:
@@ -93,7 +95,8 @@ class RotationPosterior(ShardedTest):
         if not self.is_due(batch, index):
             return
         grid = self.grid.to(batch.image)
-        density = self.exact(batch.image)
+        exact_density, *drawn = self.exact(batch.image, [0.0, *self.times])
+        density = torch.stack(drawn)
         generator = NoiseStreams(batch.place.to(self.device), batch.seed)
         result = self.inverter(batch.image, generator=generator)
         sampled = self.action.group.log(result.elements).squeeze(-1).remainder(2 * math.pi)
@@ -102,7 +105,7 @@ class RotationPosterior(ShardedTest):
             [torch.bincount((row / width).long() % self.bins, minlength=self.bins) for row in sampled]
         )
         share = histogram / histogram.sum(-1, keepdim=True)
-        exact = self.binned(density[0])
+        exact = self.binned(exact_density)
         variation = 0.5 * (share - exact).abs().sum(-1)
         truth = self.action.group.log(batch.element).squeeze(-1).remainder(2 * math.pi)
         # what a sample of this size from the exact law would show: the expectation of |binomial - mean|, nearly normal
@@ -136,8 +139,8 @@ class RotationPosterior(ShardedTest):
         """The middles of equal arcs of the circle."""
         return (torch.arange(self.angles) + 0.5) * (2 * math.pi / self.angles)
 
-    def exact(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "t b a"]:
-        """Densities of the angle at the times of the picture, with respect to the arc length."""
+    def exact(self, images: Float[Tensor, "b c h w"], times: Sequence[float] | None = None) -> Float[Tensor, "t b a"]:
+        """Densities of the angle at some times, by default those of the picture, with respect to the arc length."""
         group = self.action.group
         elements = group.exp(self.grid.to(images).unsqueeze(-1)).expand(len(images), -1, -1, -1)
         posterior = PosteriorEnergy(self.action, self.energy, images)
@@ -148,7 +151,7 @@ class RotationPosterior(ShardedTest):
         k = torch.arange(waves.shape[-1], dtype=torch.float64, device=images.device)
         densities = [
             torch.fft.irfft(waves * torch.exp(-0.5 * k**2 * self.schedule.variance(0.0, t)), n=self.angles, dim=-1)
-            for t in self.times
+            for t in (self.times if times is None else times)
         ]
         return (torch.stack(densities).clamp(min=0) * (self.angles / (2 * math.pi))).to(images.dtype)
 

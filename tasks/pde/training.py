@@ -290,14 +290,15 @@ class SolvedData(OperatorData):
     def _solutions(self) -> SolutionBatch:
         domain = self.equation.domain
         made_from = [
-            self.equation.description, asdict(domain), self.num_sensors, self.training_functions, self.grid, self.seed
+            "keyed", self.equation.description, asdict(domain), self.num_sensors, self.training_functions, self.grid,
+            self.seed,
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
         path = None if self.cache is None else self.cache / f"solutions-{key}.safetensors"
         if path is not None and path.exists():
             tensors = load_file(path)
         else:
-            solutions = self.equation.sample(self.training_functions, torch.Generator().manual_seed(self.seed))
+            solutions = self.equation.sample(self.training_functions, generator_of(self.seed, 0, 0))  # no test draws so
             sensors = solutions.initial(domain.sensors(self.num_sensors, dtype=torch.float64))
             tensors = {"sensors": sensors.float(), "solution": solutions.on_grid(*self.grid).float()}
             if path is not None:

@@ -285,6 +285,12 @@ class TestTraining:
         column = (whole.points == first.points[0]).all(-1).long().argmax()
         assert first.solution[0, 0] == whole.solution[row, column]
 
+    def test_no_test_draws_what_was_trained_on(self) -> None:
+        equation = KdVEquation(points=32, steps=40)
+        trained = SolvedData(equation, 9, 5, 3, 4, grid=(9, 5), seed=3, cache=None).dataset.data.sensors
+        tested = equation.sample(5, seeded(3)).initial(equation.domain.sensors(9, dtype=torch.float64))
+        assert float(torch.cdist(tested.double().reshape(5, -1), trained.double().reshape(5, -1)).min()) > 0.1
+
     def test_losses_vanish_for_the_solution(self) -> None:
         data = SolvedData(KdVEquation(points=32, steps=40), 9, 5, 3, 4, grid=(9, 5), cache=None)
         module = SupervisedTraining(data.equation, num_sensors=9, width=4, depth=2)

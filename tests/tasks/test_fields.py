@@ -60,6 +60,12 @@ def test_augmented_pairs_satisfy_the_equation(make: Callable[[], FieldProblem]) 
     assert float(relative_error(solved_anew(fine, start, 1.1 * after), target).min()) > 1e-2
 
 
+def test_solutions_and_what_moves_them_are_drawn_apart() -> None:
+    problem = kdv(32)
+    drawn = problem.action.group.random(4, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    assert not torch.allclose(problem.test(4, 7, move=True).elements, drawn)
+
+
 def test_eddies_hardly_feel_their_box() -> None:
     """Solved anew from the turned field: up to what the images of the eddies do."""
     problem = vorticity()

@@ -4,22 +4,24 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from torch import Tensor
+from torch import Tensor, nn
 
 from tasks.cli import main
 from tasks.files import encoded
 from tasks.images.energies import ClassifierEnergy, NetworkEnergy, fused, load_classifier
+from tasks.images.models import ImageClassifier
 from tasks.images.resnet import ResNet18
 from tasks.images.rotation import RotationPosterior
 from tests.helpers import assert_relative, seeded
 from tests.tasks.helpers import DIGITS
+from trivgeo.errors import ConfigurationError
 from trivgeo.sde import GeometricSchedule
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +147,24 @@ def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_pa
     assert all(math.isfinite(row["energy"]) for row in rows)
 
 
+class NormalisedLate(ImageClassifier):
+    """Names its layers in another order than it calls them."""
+
+    def __init__(self, images: Sequence[int]) -> None:
+        super().__init__(images)
+        self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3)
+        self.of_first, self.of_second = nn.BatchNorm2d(4, momentum=1.0), nn.BatchNorm2d(4, momentum=1.0)
+        self.head = nn.Linear(4, images[3])
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        return {"images": list(self.images)}
+
+    def _logits(self, x: Tensor) -> Tensor:
+        x = self.of_first(self.first(x)).relu()
+        return self.head(self.of_second(self.second(x)).relu().mean((-2, -1)))
+
+
 class TestEnergies:
     def test_fused_networks_are_the_same_function(self) -> None:
         network = ResNet18(DIGITS)
@@ -160,6 +180,13 @@ class TestEnergies:
         assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in made.modules())
         assert any(isinstance(m, torch.nn.BatchNorm2d) for m in network.modules())
         assert_relative(made(x), network(x), 1e-4, event=1)
+
+    def test_networks_that_call_their_layers_in_another_order_stay(self) -> None:
+        network = NormalisedLate([1, 8, 8, 3])
+        x = torch.rand(30, 1, 8, 8, generator=seeded(0))
+        network(x)  # gives both normalisations their statistics
+        network.eval()
+        assert_relative(fused(network)(x), network(x), 1e-5)
 
     def test_bfloat16_is_close_and_comes_back_in_the_precision_of_the_images(self) -> None:
         source = "small_cnn"
@@ -200,6 +227,12 @@ class TestRotationPosterior:
         """A disc off the centre."""
         ramp = torch.linspace(-1, 1, 24)
         return (((ramp - 0.5) ** 2 + ramp[:, None] ** 2) < 0.09).float()[None, None]
+
+    def test_the_exact_law_is_not_that_of_the_picture(self) -> None:
+        module = self.module(times=[0.5, 1.0])
+        assert torch.equal(module.exact(self.image(), [0.0])[0], self.module().exact(self.image())[0])
+        with pytest.raises(ConfigurationError, match="times"):
+            self.module(times=[])
 
     def test_densities_are_those_of_the_noised_angle(self) -> None:
         module = self.module()

@@ -73,6 +73,31 @@ class TestImageFolder:
             images = ImageFolder(str(tmp_path), str(tmp_path), [2, 3], channels=channels).test().images
             assert torch.equal(images, torch.from_numpy(pixels).expand(2, channels, 2, 3))
 
+    def test_sixteen_bits_and_turned_cameras(self, tmp_path: Path) -> None:
+        (tmp_path / "all").mkdir()
+        ramp = np.linspace(0, 65535, 6).round().astype(np.uint16).reshape(2, 3)
+        Image.fromarray(ramp).save(tmp_path / "all" / "deep.png")
+        half = Image.fromarray(np.array([[0, 255], [0, 255], [0, 255]], dtype=np.uint8))
+        turned = Image.Exif()
+        turned[0x0112] = 6  # a quarter turn to the right brings it upright
+        half.resize((32, 48), Image.Resampling.NEAREST).save(tmp_path / "all" / "phone.jpg", exif=turned, quality=100)
+        source = ImageFolder(str(tmp_path), str(tmp_path), [2, 3], channels=1)
+        deep, phone = source.test().images[:, 0]
+        assert deep.flatten().tolist() == [0, 51, 102, 153, 204, 255]
+        assert phone[0].max() < 60 < 195 < phone[1].min()
+
+    def test_transparent_pictures(self, tmp_path: Path) -> None:
+        """Opaque ones are read; what lies on no ground would lose its shape."""
+        (tmp_path / "all").mkdir()
+        picture = Image.new("RGBA", (4, 4), (200, 100, 50, 255))
+        picture.save(tmp_path / "all" / "a.png")
+        source = ImageFolder(str(tmp_path), str(tmp_path), [4, 4])
+        assert source.test().images[0, :, 0, 0].tolist() == [200, 100, 50]
+        picture.putpixel((1, 1), (0, 0, 0, 0))
+        picture.save(tmp_path / "all" / "a.png")
+        with pytest.raises(DataError, match="transparent"):
+            source.test()
+
     def test_wrong_folders(self, pictures: Path, tmp_path: Path) -> None:
         train, test = str(pictures / "train"), str(pictures / "test")
         with pytest.raises(DataError, match="nowhere: expected a folder of class folders"):

@@ -46,11 +46,14 @@ def results(folder: Path, **changes: Any) -> Path:
 def test_cells_cost_and_gaps(tmp_path: Path) -> None:
     results(tmp_path)
     text, data = format_table(TABLE, [tmp_path])
+    first = data[0]
     assert "| ours | **97.12±0.12 / 0.7** (95.1) | not run (7) |" in text
     assert "| alone | **50** | (n/a) |" in text
     assert "| a/b | 6 | 32 | 250 | cpu |" in text
     assert "Not run yet: a/missing" in text
-    first = data[0]
+    text, data = format_table(TABLE, [results(tmp_path / "uncounted", rows=[{"seconds": 0.25}]).parents[2]])
+    assert "| a/b | 1 | – | 250 | cpu |" in text
+    assert data[0]["evaluations"] is None
     assert first["ours"]["accuracy"]["mean"] == 0.9712
     assert (first["method"], first["column"], first["evaluations"], first["seconds"]) == ("ours", "one", 32, 0.25)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from tasks import overlays, sweep
 from tasks.sweep import Line, Sweep
@@ -17,8 +18,9 @@ CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"
 class Runner:
     """Stands for the command line: the "accuracy" is a function of the settings that arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: bool = True) -> None:
         self.calls: list[list[str]] = []
+        self.counts = counts
 
     def __call__(self, arguments: list[str]) -> None:
         self.calls.append(arguments)
@@ -29,7 +31,8 @@ class Runner:
         writer = yaml.safe_load(callbacks.split("=", 1)[1])[0]
         assert writer["class_path"] == "tasks.results.ResultsWriter"
         folder = Path(writer["init_args"]["directory"])
-        rows = [{"gradient_evaluations": settings["steps"], "energy_evaluations": 1, "seconds": 0.5}] * 2
+        counts = {"gradient_evaluations": settings["steps"], "energy_evaluations": 1}
+        rows = [{"seconds": 0.5, **(counts if self.counts else {})}] * 2
         metrics = {"accuracy": {"mean": value, "std": 0.0, "worst": 1.0}}
         result = {"metrics": metrics, "device": "cpu", "rows": rows}
         (folder / "results.json").write_text(json.dumps(result))
@@ -65,6 +68,18 @@ def test_every_cell_is_run_with_its_settings(tmp_path: Path, capsys: pytest.Capt
     assert [[cell["evaluations"] for cell in line] for line in written["cells"]] == [[2, 2], [3, 3]]
     assert (tmp_path / "out" / "table.png").read_bytes()[:4] == b"\x89PNG"
     assert "| M = 2 | 52.7 (52) | 52.1 (53) |" in capsys.readouterr().out
+
+
+def test_tests_that_count_no_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are drawn against the columns."""
+    path, drawn = tmp_path / "sweep.yaml", []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure.axes[0]))
+    path.write_text(yaml.safe_dump(table(tmp_path)))
+    sweep.main(["--config", str(path)], Runner(counts=False))
+    (axis,) = drawn
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["seven", "one"]
+    assert axis.get_xscale() == "linear"
+    assert "null" in (tmp_path / "out" / "table.json").read_text()
 
 
 def test_a_line_may_have_its_own_series_and_the_picture_other_runs(tmp_path: Path) -> None:
