@@ -76,6 +76,25 @@ def test_mass(group: LieGroup) -> None:
     assert float((density.mean() - 1.0).abs() / (density.std() / math.sqrt(len(g)))) < 4.0
 
 
+@pytest.mark.parametrize("variance", [1e-4, 1e-8, 1e-10, 1e-13])
+@pytest.mark.parametrize(("group", "volume"), [(SO(3), 8.0 * math.pi**2), (SU(2), 2.0 * math.pi**2)], ids=repr)
+def test_little_noise(group: LieGroup, volume: float, variance: float) -> None:
+    """The normal law of the logarithm, down to noise of angles that are no more than rounding elsewhere."""
+    kernel = heat_kernel(group)
+    assert kernel is not None
+    v = torch.full((20_000,), variance, dtype=torch.float64)
+    w = kernel.sample(v, seeded(4))
+    squares = group.log(w).square().sum(-1) / variance
+    assert float(squares.mean()) == pytest.approx(3.0, abs=4.0 * math.sqrt(6.0 / len(v)))
+    top = math.log(volume) - 1.5 * math.log(2.0 * math.pi * variance)
+    at = torch.cat([group.identity(1, dtype=torch.float64), w[:500]])
+    expected = top - 0.5 * torch.cat([torch.zeros(1).double(), squares[:500]])
+    assert float((kernel.log_density(at, v[:501]) - expected).abs().max()) < 10.0 * variance + 1e-7
+    assert_relative(kernel.score(at, v[:501]), -group.log(at) / variance, 10.0 * variance + 1e-10)
+    gradient = trivialized_grad(group, lambda x: kernel.log_density(x, v[:501]), at)
+    assert_relative(gradient, -group.log(at) / variance, 20.0 * variance + 1e-6)
+
+
 @pytest.mark.parametrize("group", [Torus(2), SO(3), DirectProduct(SO(3), Translation(1))], ids=repr)
 def test_exact_likelihood(group: LieGroup) -> None:
     """The law k_s is carried to k_(s + sigma^2): the flow finds the density of every element."""
