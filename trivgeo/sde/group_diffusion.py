@@ -61,7 +61,7 @@ class GroupDiffusion(nn.Module):
     Attributes:
         law: what noise ends at; none before `fit`.
         settings: the levels of noise that `fit` found.
-        lost: rows of the training that did not count, for want of a logarithm.
+        lost: rows of the training that did not count, for want of a logarithm; files do not hold it, zero after `load`.
 
     Raises:
         ConfigurationError: a setting is out of range.
