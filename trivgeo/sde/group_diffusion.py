@@ -19,7 +19,14 @@ from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.kinetic import KineticNoise
 from trivgeo.sde.likelihood import Divergence
 from trivgeo.sde.schedule import GeometricSchedule
-from trivgeo.sde.terminal import TerminalLaw, fit_terminal_law, group_mean, scaled_factors
+from trivgeo.sde.terminal import (
+    TerminalLaw,
+    fit_terminal_law,
+    group_mean,
+    log_angles,
+    over_compact,
+    scaled_factors,
+)
 from trivgeo.sde.transport import DiffusionTransport, FlowTransport, MomentumTransport, Transport, noise_parts
 
 __all__ = ["GroupDiffusion"]
@@ -238,7 +245,7 @@ class GroupDiffusion(nn.Module):
         like = next(self.network.parameters())
         with torch.no_grad():
             found = transport.log_density(self.network, g.to(like), law, generator, tolerance, divergence)
-        return found - _log_volume(self.group)
+        return found - over_compact(self.group, log_angles)
 
     def save(self, path: str | Path) -> None:
         """Write weights, laws and settings to a safetensors file, with the fingerprint of the group.
@@ -337,14 +344,6 @@ class GroupDiffusion(nn.Module):
         if bool(wrong.any()):
             raise DomainError(f"{name}: expected elements of {self.group!r}, got {int(wrong.sum())} rows that are none")
         return near
-
-
-def _log_volume(group: LieGroup) -> float:
-    """Of the angles of what is compact, which Haar measure of mass one does not count."""
-    if group.is_compact:
-        periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
-        return float(periods[periods > 0].log().sum())
-    return math.fsum(map(_log_volume, scaled_factors(group))) if isinstance(group, DirectProduct) else 0.0
 
 
 def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:
