@@ -34,6 +34,7 @@ def test_effective_sample_size() -> None:
     for unit in (1.0, 1e-25, 1e25):  # whose squares are zero and infinite
         assert_relative(effective_sample_size(unit * weights), expected, 1e-6)
     assert effective_sample_size(torch.zeros(2, 0)).tolist() == [0.0, 0.0]
+    assert effective_sample_size(torch.tensor([[1.0, math.inf], [1.0, math.nan]])).isnan().all()
 
 
 def test_monitor_and_trace() -> None:
