@@ -10,6 +10,7 @@ from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, Torus
 from trivgeo.sde import GroupDiffusion, NormalLaw, heat_kernel
+from trivgeo.sde.terminal import log_angles, over_compact
 
 _BLOCK = 2_000_000  # pairs of elements at once
 
@@ -107,8 +108,7 @@ class KernelDensity(ElementModel):
         if kernel is None:
             raise ConfigurationError(f"group: expected one whose heat kernel is known, got {group!r}")
         self.group, self.kernel, self.data = group, kernel, train
-        periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
-        self.log_volume = float(periods[periods > 0].log().sum())
+        self.log_volume = over_compact(group, log_angles)
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
         number = min(self.held_out, len(train) // 10)
         held, rest = train[order[:number]], order[number:]
@@ -154,11 +154,12 @@ class OneNormal(ElementModel):
         v = v[torch.isfinite(v).all(-1)]
         covariance = torch.cov(v.double().mT)  # of laws of few parameters it is singular but for rounding
         ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim)
+        self.log_volume = over_compact(group, log_angles)
         self.law = NormalLaw(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
 
     def log_prob(self, g: Tensor) -> Tensor:
-        """See `NormalLaw`: for Haar measure that is Lebesgue's at the identity."""
-        return self.law.log_density(g)
+        """See `NormalLaw`."""
+        return self.law.log_density(g) - self.log_volume
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         """By rejection."""

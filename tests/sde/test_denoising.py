@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, rand, randn, seeded
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import SE, SL, SO, SU, Affine, LieGroup, Translation
+from trivgeo.groups import SE, SL, SO, SU, Affine, LieGroup, Torus, Translation
 from trivgeo.sde import (
     AncestralStep,
     DenoisingStep,
@@ -20,6 +20,7 @@ from trivgeo.sde import (
     RefiningStep,
     RenoisingStep,
     TrivializedSDE,
+    heat_kernel,
     noise_with_target,
     probability_flow,
     reverse_process,
@@ -85,6 +86,17 @@ class TestNoise:
         for dtype in (torch.float16, torch.bfloat16):
             sample = noise_with_target(group, torch.full((9,), 0.25, dtype=dtype), order=order, generator=seeded(0))
             assert all(part.dtype == dtype and bool(part.isfinite().all()) for part in sample)
+
+    @pytest.mark.parametrize("group", [Torus(2, scale=[0.6, 1.5]), Translation(2)], ids=repr)
+    def test_half_precision_of_known_kernels(self, group: LieGroup) -> None:
+        """The score of the element that came, but for the rounding of the result."""
+        kernel = heat_kernel(group)
+        assert kernel is not None
+        for dtype in (torch.float16, torch.bfloat16):
+            variance = rand(2000, low=0.05, high=6.0).to(dtype)
+            sample = noise_with_target(group, variance, generator=seeded(0))
+            expected = kernel.score(sample.elements.double(), variance.double())
+            assert_relative(sample.target.double(), expected, torch.finfo(dtype).eps, floor=0.01)
 
     def test_modular_function(self) -> None:
         group = Affine(2, scale=0.5)

@@ -30,7 +30,11 @@ SCHEDULE = GeometricSchedule(0.1, 1.0)
 
 def test_effective_sample_size() -> None:
     weights = torch.tensor([[0.25] * 4, [1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0, 0]])
-    assert_relative(effective_sample_size(weights), torch.tensor([4.0, 1.0, 2.0, 0.0]), 1e-6)
+    expected = torch.tensor([4.0, 1.0, 2.0, 0.0])
+    for unit in (1.0, 1e-25, 1e25):  # whose squares are zero and infinite
+        assert_relative(effective_sample_size(unit * weights), expected, 1e-6)
+    assert effective_sample_size(torch.zeros(2, 0)).tolist() == [0.0, 0.0]
+    assert effective_sample_size(torch.tensor([[1.0, math.inf], [1.0, math.nan]])).isnan().all()
 
 
 def test_monitor_and_trace() -> None:

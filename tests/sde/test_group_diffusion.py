@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.helpers import affine_line, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation
+from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation, U
 from trivgeo.sde import (
     DiffusionTransport,
     ExactDivergence,
@@ -24,6 +24,7 @@ from trivgeo.sde import (
     probability_flow,
     stein_z_scores,
 )
+from trivgeo.sde.group_diffusion import _widest
 from trivgeo.sde.terminal import NormalLaw, fit_terminal_law
 from trivgeo.sde.training import NetworkLessons
 
@@ -194,6 +195,41 @@ def test_noise_mixes_what_is_compact_of_a_product(kind: str) -> None:
     for f in (torch.cos, torch.sin):
         assert float((f(noised[:, 0]).mean() - f(drawn[:, 0]).mean()).abs()) < 0.08
     assert float(noised[:, 1].std() / drawn[:, 1].std()) == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("group", "rate"),
+    [
+        (Torus(2), 0.5),
+        (SO(5), 2.0),
+        (SU(3), 8.0 / 3.0),
+        (U(3, scale=0.5), 0.75),  # of the entries and of the determinant
+        (SO(3, scale=0.5 * torch.eye(3)[[1, 2, 0]]), 0.25),
+        (Torus(2, scale=[0.6, 1.5]), 0.18),
+        (DirectProduct(SO(3), Torus(1), scale=[0.5, 0.5, 0.5, 0.6]), 0.18),
+        (U(2, scale=[1.0, 1.0, 1.0, 0.1]), 0.02),  # of the determinant
+        (SU(2, scale=[1.0, 0.1, 0.1]), 0.04),  # of spin one, which the long axis does not move
+        (Torus(2, scale=[[1.0, 1.0], [0.05, -0.05]]), 0.005),  # of the difference of the angles
+    ],
+    ids=repr,
+)
+def test_noise_mixes_the_slowest_mode(group: LieGroup, rate: float) -> None:
+    """Of known rate, by the Casimir operator; where the basis is not isotropic it may do more than it must."""
+    widest = _widest(group, group.identity(8), 8.0)
+    least = math.sqrt(8.0 / rate)
+    assert 1.0 - 1e-5 < widest / least < (1.0 + 1e-5 if rate > 0.1 else 2.0)
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "momentum"])
+def test_noise_mixes_the_determinant(kind: str) -> None:
+    """Of data whose determinant is one, noise that moves it little left it where it was; the law is Haar's."""
+    group = U(2, scale=[1.0, 1.0, 1.0, 0.1])
+    data = group.exp(0.3 * torch.randn(2000, 4, generator=seeded(0)) * torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    model = GroupDiffusion(group, kind, width=8, depth=1)
+    model._adapt(data)
+    assert model.law is not None
+    for g in (model.transport.noised(data, seeded(1)), model.law.sample(2000, seeded(2))):
+        assert float(torch.linalg.det(group.to_complex(g)).mean().abs()) < 0.08
 
 
 def _by_angle(h: Tensor, n: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, Torus, Translation
+from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, MatrixGroup, Torus, Translation, U
 from trivgeo.sde import (
     GeometricSchedule,
     HaarLaw,
@@ -76,6 +76,25 @@ def test_mass(group: LieGroup) -> None:
     assert float((density.mean() - 1.0).abs() / (density.std() / math.sqrt(len(g)))) < 4.0
 
 
+@pytest.mark.parametrize("variance", [1e-4, 1e-8, 1e-10, 1e-13])
+@pytest.mark.parametrize(("group", "volume"), [(SO(3), 8.0 * math.pi**2), (SU(2), 2.0 * math.pi**2)], ids=repr)
+def test_little_noise(group: LieGroup, volume: float, variance: float) -> None:
+    """The normal law of the logarithm, down to noise of angles that are no more than rounding elsewhere."""
+    kernel = heat_kernel(group)
+    assert kernel is not None
+    v = torch.full((20_000,), variance, dtype=torch.float64)
+    w = kernel.sample(v, seeded(4))
+    squares = group.log(w).square().sum(-1) / variance
+    assert float(squares.mean()) == pytest.approx(3.0, abs=4.0 * math.sqrt(6.0 / len(v)))
+    top = math.log(volume) - 1.5 * math.log(2.0 * math.pi * variance)
+    at = torch.cat([group.identity(1, dtype=torch.float64), w[:500]])
+    expected = top - 0.5 * torch.cat([torch.zeros(1).double(), squares[:500]])
+    assert float((kernel.log_density(at, v[:501]) - expected).abs().max()) < 10.0 * variance + 1e-7
+    assert_relative(kernel.score(at, v[:501]), -group.log(at) / variance, 10.0 * variance + 1e-10)
+    gradient = trivialized_grad(group, lambda x: kernel.log_density(x, v[:501]), at)
+    assert_relative(gradient, -group.log(at) / variance, 20.0 * variance + 1e-6)
+
+
 @pytest.mark.parametrize("group", [Torus(2), SO(3), DirectProduct(SO(3), Translation(1))], ids=repr)
 def test_exact_likelihood(group: LieGroup) -> None:
     """The law k_s is carried to k_(s + sigma^2): the flow finds the density of every element."""
@@ -118,6 +137,42 @@ class TestTerminalLaws:
         again = fit_terminal_law(group, g)
         assert isinstance(again, NormalLaw)
         assert abs(float((again.log_density(g) - law.log_density(g)).mean())) < 0.05
+
+    @pytest.mark.parametrize(
+        "group",
+        [Torus(2, scale=[[1.0, 0.5], [0.2, 2.0]]), SO(3), SO(4), SU(2, scale=0.7), SU(3), U(1), U(2), SO(3) ** 2],
+        ids=repr,
+    )
+    def test_normal_law_on_compact_groups(self, group: LieGroup) -> None:
+        """For Haar's law, of mass one, like every other law there: alone, and mixed with that one."""
+        g = group.random_haar(20_000, generator=seeded(0), dtype=torch.float64)
+        centre = g[0]
+        v = group.log(group.compose(group.inverse(centre), g))
+        factor = torch.linalg.cholesky(torch.atleast_2d(torch.cov(v.mT)))  # so that all of the group counts
+        law = NormalLaw(group, centre, 0.0 * v[0], factor)
+        mixed = MixtureLaw([HaarLaw(group).double(), law], torch.tensor([0.3, 0.7], dtype=torch.float64))
+        for each in (law, mixed):
+            density = each.log_density(g).exp()
+            spread = float(density.std()) / math.sqrt(len(g)) + 3e-3  # and of the draws by which Z is counted
+            assert abs(float(density.mean()) - 1.0) < 4.0 * spread
+
+    def test_normal_law_on_a_product_of_both(self) -> None:
+        """Factor by factor, as laws of the factors have it; where they are joined, as in the algebra."""
+        for scale, volume in (([1.0, 1.0, 1.0, 2.0], 8.0 * math.pi**2), (torch.eye(4), 1.0)):
+            group = DirectProduct(SO(3), Translation(1), scale=scale)
+            law = NormalLaw(group, group.identity(), torch.zeros(4), 0.1 * torch.eye(4))
+            expected = math.log(volume) - 2.0 * math.log(2.0 * math.pi * 0.01)
+            assert float(law.log_density(group.identity())) == pytest.approx(expected, abs=1e-4)
+
+    def test_normal_law_of_unknown_volume(self) -> None:
+        class Turns(MatrixGroup):
+            """A compact group of a stranger."""
+
+            is_compact = True
+
+        group = Turns(torch.tensor([[[0.0, -1.0], [1.0, 0.0]]]))
+        with pytest.raises(ConfigurationError, match="whose volume is known"):
+            NormalLaw(group, group.identity(), torch.zeros(1), torch.eye(1))
 
     def test_mixture(self) -> None:
         """On x -> e^a x + b: mass one for left Haar measure, e^-a da db, and the density of its samples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -48,6 +49,19 @@ def test_moments() -> None:
     assert abs(float(ratio[1] / ratio[0]) - 1.0) < 1e-4
     assert float(noise.moments(torch.tensor([1e-6]))[2]) == pytest.approx(2.0 / 3.0 * FRICTION * 1e-6, rel=1e-4)
     assert float(noise.moments(torch.tensor(noise.time_of(3.0)))[0]) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("s", [1e-5, 1e-3, 0.01, 0.0199, 0.0201, 0.1, 2.0])
+def test_moments_to_many_digits(s: float) -> None:
+    """Against forty digits of the closed forms, on both sides of where the series take over."""
+    with mpmath.workdps(40):
+        decayed = 1 - mpmath.exp(-mpmath.mpf(s))
+        variance = 2 * (mpmath.mpf(s) - decayed)
+        expected = [variance, decayed, 1 - decayed**2 / variance]
+    for found, value in zip(
+        KineticNoise(Torus(1)).moments(torch.tensor(s, dtype=torch.float64)), expected, strict=True
+    ):
+        assert float(found) == pytest.approx(float(value), rel=1e-8)
 
 
 @pytest.mark.parametrize("steps", [2, 3])

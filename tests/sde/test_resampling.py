@@ -12,8 +12,9 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import SL, SO, LieGroup, Translation
+from trivgeo.groups import SL, SO, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.sde import (
+    ConstantSchedule,
     EnergySamples,
     EnergyScore,
     Fold,
@@ -231,6 +232,28 @@ class TestAffineLine:
             assert float((mass * f(g)).sum()) == pytest.approx(float(f(w).mean()), abs=0.005)
         flat = noise_log_density(Translation(2), 0.5)(randn(3, 2))
         assert_relative(flat, -(randn(3, 2) ** 2).sum(-1), 1e-12)
+
+
+class TestTorus:
+    """Elements that have come round: the start is a wrapped normal law."""
+
+    def test_noise_log_density(self) -> None:
+        """Fourier's series of the wrapped normal law, relative to its value at zero; a factor without turns."""
+        variance, g = 2.0, 6.0 * randn(50, 2)
+        order = torch.arange(1, 30, dtype=torch.float64)
+        series = lambda x: (1 + 2 * ((-0.5 * variance * order**2).exp() * (order * x).cos()).sum(-1)).log()  # noqa: E731
+        expected = series(g[:, :1]) - series(torch.zeros(1).double())
+        assert_relative(noise_log_density(Torus(1), variance)(g[:, :1]), expected, 1e-10)
+        product = DirectProduct(Torus(1), Translation(1))
+        assert_relative(noise_log_density(product, variance)(g), expected - g[:, 1] ** 2 / (2 * variance), 1e-10)
+
+    def test_default_start(self) -> None:
+        """Of a constant density: uniform at the end, as it must be where the start is none such."""
+        group, number = Torus(1), 100_000
+        resampling, schedule = Resampling(threshold=0.0), ConstantSchedule(math.sqrt(2.0))
+        g = sample(group, lambda g: 0.0 * g.sum(-1), 1, 3, schedule, initial=(number,), resampling=resampling).final
+        for f in (torch.cos, torch.sin):
+            assert abs(float(f(g).mean())) < 4.0 / math.sqrt(number)
 
 
 class TestRotations:

@@ -40,12 +40,20 @@ def test_bad_bounds(bounds: tuple[float, float]) -> None:
         GeometricSchedule(*bounds)
 
 
-@pytest.mark.parametrize("t", [-1e-9, 1.0 + 1e-9, math.nan, math.inf])
-def test_times_outside(t: float) -> None:
-    schedule = GeometricSchedule(0.1, 1.0)
+@pytest.mark.parametrize(
+    "schedule",
+    [GeometricSchedule(0.1, 1.0), LinearSchedule(0.1, 1.0), CosineSchedule(0.1, 1.0), ConstantSchedule(0.7)],
+    ids=repr,
+)
+@pytest.mark.parametrize("beyond", [-1e-9, 1e-9, math.nan, math.inf])
+def test_times_outside(schedule: Schedule, beyond: float) -> None:
+    t = beyond if beyond < 0.0 else schedule.horizon + beyond
     for call in (lambda: schedule(t), lambda: schedule.variance(0.0, t), lambda: schedule.variance(t, 1.0)):
-        with pytest.raises(DomainError, match=r"\[0, 1\]"):
+        with pytest.raises(DomainError, match=rf"\[0, {schedule.horizon:g}\]"):
             call()
+    rows = torch.tensor([0.5, t], dtype=torch.float64)
+    for found in (schedule(rows), schedule.variance(0.0, rows)):
+        assert found.isnan().tolist() == [False, True]
 
 
 @pytest.mark.parametrize("kind", [GeometricSchedule, LinearSchedule, CosineSchedule])
@@ -90,4 +98,5 @@ def test_small_coefficients(bounds: tuple[float, float], start: float, end: floa
 def test_constant_rows() -> None:
     rows = torch.tensor([0.0, 3.0])
     assert ConstantSchedule(2.0)(rows).tolist() == [2.0, 2.0]
+    assert ConstantSchedule(2.0)(rows).dtype == rows.dtype
     assert ConstantSchedule(2.0).variance(1.0, rows).tolist() == [-4.0, 8.0]

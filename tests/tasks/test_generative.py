@@ -113,6 +113,16 @@ class TestBaselines:
         along = group.log(model.sample(500, seeded(2))) @ direction
         assert float(along.std()) == pytest.approx(0.5, rel=0.2)
 
+    @pytest.mark.parametrize("group", [Torus(2), SO(3)], ids=repr)
+    def test_one_normal_law_in_the_measure_of_the_others(self, group: SO | Torus) -> None:
+        """A narrow one is the heat kernel."""
+        train = group.exp(0.1 * torch.randn(4000, group.dim, generator=seeded(0)))
+        found = []
+        for model in (OneNormal(), KernelDensity(factors=[1.0])):
+            model.fit(group, train, 0)
+            found.append(float(model.log_prob(train[:300]).mean()))
+        assert found[0] == pytest.approx(found[1], abs=0.5)
+
     def test_bad_groups(self) -> None:
         with pytest.raises(ConfigurationError, match="torus"):
             WrappedMixture().fit(SO(3), SO(3).identity(3), 0)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._numerics import in_single
 from trivgeo._random import normal
 from trivgeo._text import described
 from trivgeo.checks import check_choice, check_count, check_tensor
@@ -86,7 +87,7 @@ def noise_with_target(
     kernel = heat_kernel(group)
     if kernel is not None:
         exact = kernel.sample(variance, generator)
-        return NoiseSample(exact, kernel.score(exact, variance), torch.zeros_like(variance))
+        return NoiseSample(exact, in_single(kernel.score, exact, variance), torch.zeros_like(variance))
     each = (variance / steps).unsqueeze(-1)
     z = normal((steps, *variance.shape, group.dim), variance, generator)
     if order == 1 or group.algebra.is_abelian:

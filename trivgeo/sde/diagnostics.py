@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trivgeo._text import Described, described
@@ -30,9 +30,13 @@ __all__ = [
 
 
 def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Kish's number :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n; zero for weights all zero."""
+    r"""Kish's number :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n; zero for weights all zero, NaN
+    where one is not finite.
+    """
+    largest = nn.functional.pad(weights.abs(), (0, 1)).amax(-1, keepdim=True)  # with a zero: there may be none
+    weights = weights / torch.where(largest > 0, largest, 1.0)  # whose squares neither vanish nor overflow
     square = (weights**2).sum(-1)
-    return torch.where(square > 0, weights.sum(-1) ** 2 / torch.where(square > 0, square, 1.0), 0.0)
+    return weights.sum(-1) ** 2 / torch.where(square == 0, 1.0, square)
 
 
 class ScoreTrace(NamedTuple):

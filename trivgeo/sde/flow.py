@@ -30,7 +30,8 @@ def probability_flow(
     2021 on vector spaces). The Fokker-Planck equation of the noise reads :math:`\partial_t p = \tfrac12 \gamma^2
     \sum_i (a_i - X_i)^2 p = \sum_i (a_i - X_i)[v_i p]` with :math:`v = \tfrac12 \gamma^2 (a - \nabla \log p)`, which is
     the continuity equation of v, since :math:`a_i - X_i` is the adjoint of X_i for left Haar measure;
-    :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`. The arguments are those of `reverse_process`.
+    :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`. The arguments are those of `reverse_process`, but for
+    ``max_score_norm``: along a shortened score the law would be another.
     """
     drift = reversed_score(group, schedule, score, 0.5, modular_drift)
     return TrivializedSDE(group, schedule, score_drift=drift, noisy=False)

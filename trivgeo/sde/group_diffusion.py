@@ -19,7 +19,14 @@ from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.kinetic import KineticNoise
 from trivgeo.sde.likelihood import Divergence
 from trivgeo.sde.schedule import GeometricSchedule
-from trivgeo.sde.terminal import TerminalLaw, fit_terminal_law, group_mean, scaled_factors
+from trivgeo.sde.terminal import (
+    TerminalLaw,
+    fit_terminal_law,
+    group_mean,
+    log_angles,
+    over_compact,
+    scaled_factors,
+)
 from trivgeo.sde.transport import DiffusionTransport, FlowTransport, MomentumTransport, Transport, noise_parts
 
 __all__ = ["GroupDiffusion"]
@@ -61,7 +68,7 @@ class GroupDiffusion(nn.Module):
     Attributes:
         law: what noise ends at; none before `fit`.
         settings: the levels of noise that `fit` found.
-        lost: rows of the training that did not count, for want of a logarithm.
+        lost: rows of the training that did not count, for want of a logarithm; files do not hold it, zero after `load`.
 
     Raises:
         ConfigurationError: a setting is out of range.
@@ -238,7 +245,7 @@ class GroupDiffusion(nn.Module):
         like = next(self.network.parameters())
         with torch.no_grad():
             found = transport.log_density(self.network, g.to(like), law, generator, tolerance, divergence)
-        return found - _log_volume(self.group)
+        return found - over_compact(self.group, log_angles)
 
     def save(self, path: str | Path) -> None:
         """Write weights, laws and settings to a safetensors file, with the fingerprint of the group.
@@ -339,27 +346,25 @@ class GroupDiffusion(nn.Module):
         return near
 
 
-def _log_volume(group: LieGroup) -> float:
-    """Of the angles of what is compact, which Haar measure of mass one does not count."""
-    if group.is_compact:
-        periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
-        return float(periods[periods > 0].log().sum())
-    return math.fsum(map(_log_volume, scaled_factors(group))) if isinstance(group, DirectProduct) else 0.0
-
-
 def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:
     r"""The standard deviation of noise that leaves of the data no more than a `MixtureLaw` can tell.
 
-    On a compact group the slowest mode :math:`\chi` has :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, which is read off
-    the entries of an element at the identity; elsewhere twice the widest spread of the data. On a product of both it is
-    the wider one, for both have the same noise.
+    On a compact group the slowest mode :math:`\chi` has :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, which in the
+    natural basis, or a multiple of it, is read off the entries of an element at the identity (the determinant of U(n)
+    is as slow). In another basis other modes may be slower, but none than if all axes were as short as the shortest:
+    :math:`\sum_i X_i^2` is a quadratic form in the natural fields. Elsewhere it is twice the widest spread of the data.
+    On a product it is the widest of the factors, for all have the same noise.
     """
+    axes = torch.linalg.svdvals(group.basis.rows)
+    is_read_off = group.is_compact and bool(axes[0] - axes[-1] <= 1e-9 * axes[0])
+    if isinstance(group, DirectProduct) and not is_read_off and (factors := scaled_factors(group)):
+        parts = zip(factors, group.split(data), strict=True)
+        return max(_widest(factor, part, mixed) for factor, part in parts)
     if not group.is_compact:
-        if isinstance(group, DirectProduct) and (factors := scaled_factors(group)):
-            parts = zip(factors, group.split(data), strict=True)
-            return max(_widest(factor, part, mixed) for factor, part in parts)
         _, v = group_mean(group, data)
         return 2.0 * float(v.std(0).max())
+    if not is_read_off:
+        return _widest(group.with_scale(float(axes[-1])), data, mixed)
     e = group.identity(dtype=torch.float64)
     periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).reshape(group.element_shape)
     rate = torch.where(periods > 0, 2.0 * math.pi / torch.where(periods > 0, periods, 1.0), 1.0)

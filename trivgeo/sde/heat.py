@@ -151,7 +151,8 @@ class _Rotations(HeatKernel):
         images = sum((weight * image for image, weight in self._images(x, near)), torch.zeros_like(x))
         harmonics = sum((size * (order * x).sin() for order, size in self._harmonics(far)), torch.zeros_like(x))
         log_near = near / 8.0 + math.log(self._cover) + 0.5 * math.log(2.0 * math.pi) - 1.5 * near.log()
-        log_near = log_near - 0.5 * x.square() / near
+        # the angle itself below the bound of x, which far down is wide for the noise
+        log_near = log_near - 0.5 * torch.minimum(angle, x).square() / near
         return torch.where(few, log_near, 0.0) + (torch.where(few, images, harmonics) / (0.5 * x).sin()).log()
 
     def _slope(self, angle: Tensor, v: Tensor) -> Tensor:

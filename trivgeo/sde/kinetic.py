@@ -99,7 +99,7 @@ class KineticNoise:
         series = s * s * (0.5 - s / 6.0 + s**2 / 24.0 - s**3 / 120.0)
         variance = 2.0 * torch.where(small, series, s - decayed) / self.friction**2
         covariance = decayed / self.friction
-        near = 2.0 / 3.0 * s - s**2 * 5.0 / 18.0 + s**3 * 19.0 / 270.0
+        near = 2.0 / 3.0 * s - s**2 * 5.0 / 18.0 + s**3 * 23.0 / 270.0 - s**4 * 67.0 / 3240.0
         given = torch.where(small, near, 1.0 - covariance**2 / torch.where(small, 1.0, variance))
         return variance, covariance, given
 

@@ -16,6 +16,7 @@ from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.diagnostics import effective_sample_size
+from trivgeo.sde.heat import heat_kernel
 from trivgeo.sde.process import Stepper, StepState, TrivializedSDE, check_reverse, gathered
 from trivgeo.sde.score import Score
 from trivgeo.sde.terminal import log_volume
@@ -78,7 +79,9 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
     lower ``power`` or raise N.
 
     The start must come from a law whose density is known, as that of k_1 is not: ``group.random(K, std=V ** 0.5)`` with
-    ``V = schedule.variance(0, 1)`` has the default density.
+    ``V = schedule.variance(0, 1)`` has the default density, if exp is one to one or `noise_log_density` says that it
+    counts all logarithms. On other compact groups start with ``group.random_haar(K)`` and a ``start_log_density`` of
+    zero: else the weights are those of another start, unless V is small.
 
     Args:
         threshold: of the effective size, as a fraction of K in [0, 1]; 0 resamples only at the end.
@@ -181,15 +184,22 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
 
 
 def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Tensor]:
-    r"""The law of :math:`\exp(\sqrt V z)`: its log-density for left Haar measure where exp is one to one.
+    r"""The law of :math:`\exp(\sqrt V z)`: its log-density for left Haar measure, less that at the identity.
 
     .. math:: -|v|^2 / 2 V - \log |\det J_r(v)|, \quad v = \log g
 
-    `LieGroup.random` with standard deviation :math:`\sqrt V` draws from it. Equal to k_t, V = int gamma^2, on abelian
-    groups; on others close to it for small V, but its tails are others. NaN where there is no logarithm.
+    `LieGroup.random` with standard deviation :math:`\sqrt V` draws from it where exp is one to one, and on abelian
+    groups whose `heat_kernel` is known, such as the torus, where this is :math:`\log k_t(g) / k_t(e)`, V = int gamma^2,
+    and counts all logarithms of g. On other groups it is close to that for small V, but its tails are others. **Where
+    exp is not one to one it lacks the elements that have come round**, as most have on a compact group once V is of
+    order one. NaN where there is no logarithm.
     """
+    kernel = heat_kernel(group) if group.algebra.is_abelian else None
 
     def log_density(g: Tensor) -> Tensor:
+        if kernel is not None:
+            at, spread = group.identity(dtype=g.dtype, device=g.device), g.new_full(group.batch_shape(g), variance)
+            return kernel.log_density(g, spread) - kernel.log_density(at, g.new_tensor(variance))
         v = group.log(g)
         return -0.5 * (v**2).sum(-1) / variance - log_volume(group, v)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from typing import TypeVar
 
@@ -149,21 +150,22 @@ class ConstantSchedule(Schedule):
         return math.inf
 
     def __call__(self, t: Time) -> Time:
-        """The diffusion coefficient, whatever t."""
-        return torch.full_like(t, self.gamma) if isinstance(t, Tensor) else self.gamma
+        """The diffusion coefficient, whatever t >= 0."""
+        t = check_time(t, self.horizon)
+        return torch.where(t.isnan(), t, self.gamma) if isinstance(t, Tensor) else self.gamma
 
     def variance(self, start: float, end: Time) -> Time:
         """``gamma^2 (end - start)``."""
-        return self.gamma**2 * (end - start)
+        return self.gamma**2 * (check_time(end, self.horizon) - check_time(start, self.horizon))
 
 
-def check_time(t: Time) -> Time:
-    """Return ``t`` if it lies in [0, 1], else raise `DomainError`; of a tensor, NaN where it does not."""
+def check_time(t: Time, horizon: float = 1.0) -> Time:
+    """Return ``t`` if it is finite and in [0, horizon], else raise `DomainError`; of a tensor, NaN where it is not."""
     if isinstance(t, Tensor):
         check_tensor("t", t)
-        return torch.where((t >= 0.0) & (t <= 1.0), t, math.nan)
-    if not 0.0 <= t <= 1.0:
-        raise DomainError(f"t: expected a time in [0, 1], got {t}")
+        return torch.where((t >= 0.0) & (t <= horizon) & t.isfinite(), t, math.nan)
+    if not 0.0 <= t <= min(horizon, sys.float_info.max):
+        raise DomainError(f"t: expected a time in [0, {horizon:g}], got {t}")
     return t
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import singledispatch
 
 import torch
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from trivgeo._numerics import log_abs_det
 from trivgeo._random import choice, normal, permutation
 from trivgeo.checks import check_count, check_positive, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.groups import DirectProduct, LieGroup
+from trivgeo.groups import SO, SU, DirectProduct, LieGroup, Torus, U
 
 __all__ = ["HaarLaw", "MixtureLaw", "NormalLaw", "TerminalLaw", "fit_terminal_law"]
 
@@ -24,7 +25,8 @@ _ROUNDS = 50  # of expectation-maximization
 
 class TerminalLaw(nn.Module, ABC):
     """A law on a group. Densities are for left Haar measure: of total mass one on compact groups, else that which is
-    Lebesgue measure of the algebra, in the basis of the group, at the identity.
+    Lebesgue measure of the algebra, in the basis of the group, at the identity; factor by factor of a `DirectProduct`
+    that is not compact, unless its scale joins the factors.
     """
 
     @abstractmethod
@@ -66,10 +68,12 @@ class HaarLaw(TerminalLaw):
 class NormalLaw(TerminalLaw):
     r"""The law of :math:`c \exp v` with v normal, given that v is the logarithm of exp v.
 
-    .. math:: \log p(g) = \log N(v; m, F F^T) - \log |\det J_r(v)| - \log Z, \quad v = \log(c^{-1} g)
+    .. math:: \log p(g) = \log N(v; m, F F^T) - \log |\det J_r(v)| - \log Z + \log \mathrm{vol},
+        \quad v = \log(c^{-1} g)
 
     Z is the probability of the condition, counted among 20,000 draws with a fixed seed; one on groups whose exponential
-    is one to one. Elements without a logarithm have no density: on groups that have such, keep the law narrow.
+    is one to one. vol is the volume of what is compact, see `TerminalLaw`: 8 pi^2 on SO(3). Elements without a
+    logarithm have no density: on groups that have such, keep the law narrow.
 
     Args:
         group: see `TrivializedSDE`.
@@ -81,6 +85,8 @@ class NormalLaw(TerminalLaw):
         ShapeError: an argument has another shape.
         DomainError: F is not lower triangular with a positive diagonal, or none of the draws is the logarithm of its
             exponential.
+        ConfigurationError: the group is a compact one, or has such a factor, of another kind than `SO`, `SU`, `U`,
+            `Torus` and their products, so that its volume is not known.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class NormalLaw(TerminalLaw):
             )
         centre, mean, factor = promoted(centre=centre, mean=mean, factor=factor)
         self._group = group
+        self._log_volume = over_compact(group, _log_total_mass)
         for name, value in (("centre", centre), ("mean", mean), ("factor", factor)):
             self.register_buffer(name, value.detach().clone())
         self.centre: Tensor
@@ -125,7 +132,7 @@ class NormalLaw(TerminalLaw):
     def log_density(self, g: Tensor) -> Tensor:
         """By the logarithm and its derivative."""
         v, volume = _seen_from(self._group, self.centre, g)
-        return _normal_log_density(v, self.mean, self.factor) - self.log_mass - volume
+        return _normal_log_density(v, self.mean, self.factor) - self.log_mass - volume + self._log_volume
 
     def _accepted(self, number: int, generator: torch.Generator | None) -> Tensor:
         v = self.mean + normal((number, self._group.dim), self.mean, generator) @ self.factor.mT
@@ -237,6 +244,70 @@ def scaled_factors(group: DirectProduct) -> list[LieGroup]:
         return []
     scales = group.scale.split([factor.dim for factor in group.factors])
     return [factor.with_scale(scale) for factor, scale in zip(group.factors, scales, strict=True)]
+
+
+def over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> float:
+    """The sum of a logarithm over what is compact of a group, for the measure of `TerminalLaw`."""
+    if group.is_compact:
+        return log_size(group)
+    factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
+    return math.fsum(over_compact(factor, log_size) for factor in factors)
+
+
+def log_angles(group: LieGroup) -> float:
+    r"""Of the turns of the angles of a compact group: of :math:`d\theta_1 \dots d\theta_n` on a torus, else zero."""
+    periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
+    return float(periods[periods > 0].log().sum())
+
+
+def _log_total_mass(group: LieGroup) -> float:
+    """Of Haar measure that is Lebesgue measure of the algebra of a compact group, in its basis, at the identity."""
+    return _log_natural_mass(group) - float(torch.linalg.slogdet(group.basis.rows).logabsdet)
+
+
+@singledispatch
+def _log_natural_mass(group: LieGroup) -> float:
+    """The same in the natural basis."""
+    raise ConfigurationError(f"group: expected SO, SU, U, Torus or a product, whose volume is known, got {group!r}")
+
+
+@_log_natural_mass.register
+def _(group: Torus) -> float:
+    return group.dim * math.log(2.0 * math.pi)
+
+
+@_log_natural_mass.register
+def _(group: SO) -> float:
+    """A sphere of each dimension below n, in a basis that acts on them by unit vectors."""
+    return _log_spheres(range(2, group.size + 1))
+
+
+@_log_natural_mass.register
+def _(group: SU) -> float:
+    return _log_special_unitary(group.size)
+
+
+@_log_natural_mass.register
+def _(group: U) -> float:
+    """Determinant one, and multiples of the unit matrix, of which these hold n each."""
+    n = group.size
+    return _log_special_unitary(n) + math.log(2.0 * math.pi * math.sqrt(0.5 * n) / n)
+
+
+@_log_natural_mass.register
+def _(group: DirectProduct) -> float:
+    return math.fsum(map(_log_natural_mass, group.factors))
+
+
+def _log_special_unitary(n: int) -> float:
+    r"""Spheres of dimension 2 k - 1: one direction of each is longer, by :math:`\sqrt{2 (k - 1) / k}`."""
+    stretch = 0.5 * math.fsum(math.log(2.0 * (k - 1) / k) for k in range(2, n + 1))
+    return _log_spheres(range(4, 2 * n + 1, 2)) - stretch
+
+
+def _log_spheres(dims: Iterable[int]) -> float:
+    """Of the surfaces of unit balls of these dimensions."""
+    return math.fsum(math.log(2.0) + 0.5 * k * math.log(math.pi) - math.lgamma(0.5 * k) for k in dims)
 
 
 def _fit_mixture(group: LieGroup, samples: Tensor, widen: float, components: int) -> MixtureLaw:
