@@ -19,6 +19,7 @@ from torch import Tensor
 __all__ = [
     "Constant",
     "abs_det",
+    "augmented_exp",
     "dense_exp",
     "in_single",
     "jvp",
@@ -197,9 +198,17 @@ def phi1(matrix: Tensor, vector: Tensor) -> Tensor:
     """
     n = matrix.shape[-1]
     batch = torch.broadcast_shapes(matrix.shape[:-2], vector.shape[:-1])
-    top = torch.cat([matrix.expand(*batch, n, n), vector.expand(*batch, n).unsqueeze(-1)], -1)
-    augmented = torch.cat([top, torch.zeros_like(top[..., :1, :])], -2)
-    return dense_exp(augmented)[..., :n, n]
+    return augmented_exp(matrix.expand(*batch, n, n), vector.expand(*batch, n))[..., n]
+
+
+def augmented_exp(matrix: Tensor, vector: Tensor) -> Tensor:
+    r""":math:`[e^A, \varphi_1(A) b]`, ``[*batch, n, n + 1]``, of A and b of one batch shape, see `phi1`."""
+    # a long b would be halved until it is short, and A with it, which loses the digits of A; the map is linear in b, so
+    # that the length counts as constant
+    length = vector.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
+    top = torch.cat([matrix, (vector / length).unsqueeze(-1)], -1)
+    e = dense_exp(torch.cat([top, torch.zeros_like(top[..., :1, :])], -2))[..., :-1, :]
+    return torch.cat([e[..., :-1], e[..., -1:] * length.unsqueeze(-1)], -1)
 
 
 def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
