@@ -228,7 +228,7 @@ class TestResampling:
 
     def test_rows_and_times(self) -> None:
         block = random_block(batch=3)
-        for rows in ([2, 0], torch.tensor([2, 0])):
+        for rows in ([2, 0], (2, 0), torch.tensor([2, 0])):
             taken = block.take(rows).slice(-1)
             assert torch.equal(taken.values, block.values[[2, 0]][:, :, 4:])
             assert torch.equal(taken.grid.times, block.grid.times[[2, 0], 4:])

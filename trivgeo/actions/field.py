@@ -141,6 +141,7 @@ class Field(NamedTuple):
 
     def take(self, rows: Int[Tensor, " m"] | Sequence[int]) -> Field:
         """The fields of these numbers, along the first dimension of the batch."""
+        rows = rows if isinstance(rows, Tensor) else list(rows)  # a tuple would index several dimensions
         return Field(self.values[rows], Grid(*(leaf[rows] for leaf in self.grid)))
 
     def slice(self, index: int) -> Field:

@@ -199,7 +199,8 @@ class U(UnitaryGroup):
     r"""U(n), unitary matrices ``[*batch, n, n, 2]``: real and imaginary parts, see `UnitaryGroup`.
 
     Natural basis: that of `SU`, then :math:`i \sqrt{2 / n}\, I`. The logarithm is the principal one, with eigenvalues
-    between :math:`-i \pi` and :math:`i \pi`; it exists everywhere, but is not single-valued at an eigenvalue -1.
+    between :math:`-i \pi` and :math:`i \pi`. It is not single-valued at an eigenvalue -1, and NaN where two
+    eigenvalues on the two sides of -1 are within 1e-6 of each other, as rounding puts two that are -1.
 
     Args:
         n: the size of the matrices.
