@@ -155,16 +155,16 @@ def abs_det(matrix: Tensor) -> Tensor:
 _forward_mode = threading.RLock()
 
 
-def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> Tensor:
-    """The derivative of ``f`` along tangents, by ``torch.func.jvp``, one thread at a time.
+def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """``f`` and its derivative along tangents, by ``torch.func.jvp``, one thread at a time.
 
     The level of forward mode is one for the whole process: of concurrent calls most raise, and some are wrong (torch
     2.13). The lock covers the library's own; those that a user's threads make around it are theirs.
     """
     if torch.compiler.is_compiling():
-        return torch.func.jvp(f, points, tangents)[1]
+        return torch.func.jvp(f, points, tangents)[:2]
     with _forward_mode:
-        return torch.func.jvp(f, points, tangents)[1]
+        return torch.func.jvp(f, points, tangents)[:2]
 
 
 def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
             with and without tangents meet, torch 2.13 leaves its kernels for Python, which costs small batches most.
 
     Returns:
-        ``[*batch, m, n]``.
+        ``[*batch, m, n]``, NaN where the function is: there torch has zeros.
     """
     # forward mode refuses a tensor whose entries share memory
     x, others = x.contiguous(), tuple(other.contiguous() for other in others)
@@ -232,8 +232,9 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
     for i in range(x.shape[-1]):
         tangent = torch.zeros_like(x)
         tangent[..., i] = 1.0
-        columns.append(jvp(f, (x, *others), (tangent, *zeros)))
-    return torch.stack(columns, -1)
+        value, column = jvp(f, (x, *others), (tangent, *zeros))
+        columns.append(column)
+    return torch.where(value.isnan().unsqueeze(-1), math.nan, torch.stack(columns, -1))
 
 
 def on_cpu(f: Callable[P, R]) -> Callable[P, R]:

@@ -165,7 +165,7 @@ class LieGroup(ABC):
 
     def _tangent(self, v: Tensor) -> Tensor:
         """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
-        return jvp(self._exp, (torch.zeros_like(v),), (v,))
+        return jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
 
     def _log_modular(self, g: Tensor) -> Tensor:
         """log det Ad(g^-1) where it is not constant; subclasses write it out where that is cheaper."""
