@@ -139,6 +139,10 @@ class TestPhi1:
         assert_relative(phi1(a, b), expected, 1e-10, event=1)
         assert_relative(phi1(torch.zeros(3, 3).double(), b), b, 1e-14)
 
+    def test_long_vectors(self) -> None:
+        a, b = randn(4, 4), 1e8 * randn(4, seed=1)
+        assert_relative(phi1(a.float(), b.float()).double() / 1e8, phi1(a, b / 1e8), 1e-6, event=1)
+
     def test_derivatives(self) -> None:
         a, b = 0.5 * randn(3, 3), randn(3, seed=1)
         assert torch.autograd.gradcheck(phi1, (a.requires_grad_(), b.requires_grad_()))

@@ -19,6 +19,7 @@ from torch import Tensor
 __all__ = [
     "Constant",
     "abs_det",
+    "augmented_exp",
     "dense_exp",
     "in_single",
     "jvp",
@@ -154,16 +155,16 @@ def abs_det(matrix: Tensor) -> Tensor:
 _forward_mode = threading.RLock()
 
 
-def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> Tensor:
-    """The derivative of ``f`` along tangents, by ``torch.func.jvp``, one thread at a time.
+def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """``f`` and its derivative along tangents, by ``torch.func.jvp``, one thread at a time.
 
     The level of forward mode is one for the whole process: of concurrent calls most raise, and some are wrong (torch
     2.13). The lock covers the library's own; those that a user's threads make around it are theirs.
     """
     if torch.compiler.is_compiling():
-        return torch.func.jvp(f, points, tangents)[1]
+        return torch.func.jvp(f, points, tangents)[:2]
     with _forward_mode:
-        return torch.func.jvp(f, points, tangents)[1]
+        return torch.func.jvp(f, points, tangents)[:2]
 
 
 def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
@@ -197,9 +198,17 @@ def phi1(matrix: Tensor, vector: Tensor) -> Tensor:
     """
     n = matrix.shape[-1]
     batch = torch.broadcast_shapes(matrix.shape[:-2], vector.shape[:-1])
-    top = torch.cat([matrix.expand(*batch, n, n), vector.expand(*batch, n).unsqueeze(-1)], -1)
-    augmented = torch.cat([top, torch.zeros_like(top[..., :1, :])], -2)
-    return dense_exp(augmented)[..., :n, n]
+    return augmented_exp(matrix.expand(*batch, n, n), vector.expand(*batch, n))[..., n]
+
+
+def augmented_exp(matrix: Tensor, vector: Tensor) -> Tensor:
+    r""":math:`[e^A, \varphi_1(A) b]`, ``[*batch, n, n + 1]``, of A and b of one batch shape, see `phi1`."""
+    # a long b would be halved until it is short, and A with it, which loses the digits of A; the map is linear in b, so
+    # that the length counts as constant
+    length = vector.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
+    top = torch.cat([matrix, (vector / length).unsqueeze(-1)], -1)
+    e = dense_exp(torch.cat([top, torch.zeros_like(top[..., :1, :])], -2))[..., :-1, :]
+    return torch.cat([e[..., :-1], e[..., -1:] * length.unsqueeze(-1)], -1)
 
 
 def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
@@ -214,7 +223,7 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
             with and without tangents meet, torch 2.13 leaves its kernels for Python, which costs small batches most.
 
     Returns:
-        ``[*batch, m, n]``.
+        ``[*batch, m, n]``, NaN where the function is: there torch has zeros.
     """
     # forward mode refuses a tensor whose entries share memory
     x, others = x.contiguous(), tuple(other.contiguous() for other in others)
@@ -223,8 +232,9 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
     for i in range(x.shape[-1]):
         tangent = torch.zeros_like(x)
         tangent[..., i] = 1.0
-        columns.append(jvp(f, (x, *others), (tangent, *zeros)))
-    return torch.stack(columns, -1)
+        value, column = jvp(f, (x, *others), (tangent, *zeros))
+        columns.append(column)
+    return torch.where(value.isnan().unsqueeze(-1), math.nan, torch.stack(columns, -1))
 
 
 def on_cpu(f: Callable[P, R]) -> Callable[P, R]:

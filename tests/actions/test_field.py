@@ -25,6 +25,18 @@ def by_value(p: Tensor) -> Tensor:
     return torch.stack([p[..., 2], 0 * p[..., 0], 0 * p[..., 0]], -1)
 
 
+def stretch(p: Tensor) -> Tensor:
+    return p * torch.tensor([0.0, 0.0, 1.0], dtype=p.dtype)
+
+
+def by_value_in_both(p: Tensor) -> Tensor:
+    return torch.stack([p[..., 2], 2 * p[..., 2], 0 * p[..., 0]], -1)
+
+
+def by_first_value(p: Tensor) -> Tensor:
+    return torch.stack([p[..., 2], *[0 * p[..., 0]] * 3], -1)
+
+
 def lorentz(p: Tensor) -> Tensor:
     return torch.stack([p[..., 1], p[..., 0], 0 * p[..., 0]], -1)
 
@@ -228,7 +240,7 @@ class TestResampling:
 
     def test_rows_and_times(self) -> None:
         block = random_block(batch=3)
-        for rows in ([2, 0], torch.tensor([2, 0])):
+        for rows in ([2, 0], (2, 0), torch.tensor([2, 0])):
             taken = block.take(rows).slice(-1)
             assert torch.equal(taken.values, block.values[[2, 0]][:, :, 4:])
             assert torch.equal(taken.grid.times, block.grid.times[[2, 0], 4:])
@@ -294,6 +306,39 @@ class TestRegridding:
         assert_relative(moved.values[0, 0, 0], u, 1e-10)
         broken = action(WAVES.exp(torch.tensor([[1.2, 0.0]], dtype=F64)), field)
         assert bool(torch.isnan(broken.values).all())
+
+    def test_log_determinant_does_not_depend_on_what_else_is_in_the_group(self) -> None:
+        """Of u -> e^a u, in a group of maps of (x, t) and in one that moves x by u, too."""
+        field = random_block()
+        small, large = (
+            from_generators({"U": stretch, **more, "X": shift}, variables=3) for more in ({}, {"V": by_value})
+        )
+        for group in (small, large):
+            g = group.exp(torch.tensor([0.1, *[0.0] * (group.dim - 1)], dtype=F64))
+            found = FieldAction(group, regrid=True).log_abs_det_jacobian(g, field)
+            assert_relative(found, torch.full((2,), 0.1 * 5 * 32, dtype=F64), 1e-12)
+
+    def test_log_determinant_along_the_graph(self) -> None:
+        """x + s u, u: the fibre shrinks as x is stretched, by 1 + s u_x, of which half counts for the grid."""
+        x = circle(2 * math.pi, 32)
+        field, g = Field.on_box(torch.sin(x)[None], [(0.0, 2 * math.pi)]), torch.tensor([0.7, 0.0], dtype=F64)
+        found = FieldAction(WAVES, regrid=True).log_abs_det_jacobian(WAVES.exp(g), field)
+        assert_relative(found, -0.5 * (1 + 0.7 * x.cos()).log().sum(), 1e-12)
+        # also by time, and at ends: a cubic, of which interpolation has the very derivatives
+        x, t = torch.linspace(0, 1, 9, dtype=F64), torch.linspace(0.1, 0.9, 7, dtype=F64)[:, None]
+        block = Field.on_box((x**3 * t)[None], [(0.0, 1.0)], t[:, 0].tolist(), periodic=False)
+        group = from_generators({"W": by_value_in_both}, variables=3)
+        g = group.exp(torch.tensor([0.2], dtype=F64))
+        found = FieldAction(group, (False,), regrid=True).log_abs_det_jacobian(g, block)
+        assert_relative(found, -0.5 * (1 + 0.2 * (3 * x**2 * t + 2 * x**3)).log().sum(), 1e-12)
+
+    def test_two_unknowns_that_one_of_them_carries(self) -> None:
+        """x + s u, (u, v): one half more for each unknown."""
+        x = circle(2 * math.pi, 32)
+        field = Field.on_box(torch.stack([torch.sin(x), torch.cos(x)]), [(0.0, 2 * math.pi)])
+        group = from_generators({"V": by_first_value}, variables=4)
+        found = FieldAction(group, regrid=True).log_abs_det_jacobian(group.exp(torch.tensor([0.7]).double()), field)
+        assert_relative(found, torch.zeros((), dtype=F64), 1e-12)
 
     def test_a_slice_at_another_time_is_not_known(self) -> None:
         group = KdVSymmetry()

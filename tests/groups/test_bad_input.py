@@ -13,7 +13,19 @@ from tests.groups.cases import CASES, GroupCase, marked
 from tests.groups.textbook import x
 from tests.helpers import assert_relative, random_vectors
 from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
-from trivgeo.groups import SE, SL, SO, SU, GLPlus, HeatSymmetry, LieGroup, Projective, from_generators
+from trivgeo.groups import (
+    SE,
+    SL,
+    SO,
+    SU,
+    GLPlus,
+    HeatSymmetry,
+    LieGroup,
+    MatrixGroup,
+    Projective,
+    compiled,
+    from_generators,
+)
 
 
 def hostile(draw: random.Random, good: torch.Tensor) -> Iterator[Any]:
@@ -204,13 +216,16 @@ def test_forward_mode_in_several_threads() -> None:
 
 @pytest.mark.parametrize("case", marked(CASES))
 def test_results_may_be_changed_in_place(case: GroupCase) -> None:
-    """No operation hands out its argument, nor a group its constants, where there is nothing to compute."""
+    """No operation hands out its argument or one matrix for all, nor a group its constants."""
     group = case.group
     v = random_vectors(group, 2, std=0.1)
     g = group.exp(v)
     given = v.clone(), g.clone(), group.scale.clone(), group.algebra.structure_constants.clone()
     of_elements = group.log(g), group.inverse(g), group.project(g), group.compose(g, g)
-    for result in (group.exp(v), *group.exp_with_score(v, v), *of_elements):
+    matrices = [group.Ad(g), group.left_jacobian(v), compiled(group).left_jacobian(v)]
+    if isinstance(group, MatrixGroup):
+        matrices += [group.hat(v), group.vee(g)]
+    for result in (group.exp(v), *group.exp_with_score(v, v), *of_elements, *matrices):
         result.add_(1.0)
     for constant in (group.scale, group.basis.rows, group.algebra.structure_constants, group.algebra.trace_ad):
         constant.add_(1.0)

@@ -410,3 +410,68 @@ class TestSimilarity:
         assert torch.isfinite(bad).all((-2, -1)).tolist() == [True, False, False]
         with pytest.raises(ConfigurationError, match="n"):
             Similarity(1)
+
+
+def stretched(kind: str, n: int) -> Tensor:
+    """A matrix that is no rotation: of the right norm, or of the right determinant, or of neither."""
+    matrix = torch.linalg.qr(randn(n, n, seed=n))[0]
+    matrix = matrix * torch.linalg.det(matrix).sign()  # for n odd a rotation
+    if kind == "reflected":
+        factors = torch.cat([torch.full((1,), -torch.linalg.det(matrix).sign()), torch.ones(n - 1)])
+    elif kind == "sheared":
+        factors = torch.tensor([1.2, 1 / 1.2, *[1.0] * (n - 2)])
+    elif kind == "of the norm":
+        factors = torch.linspace(0.8, 1.2, n)
+        factors = factors * math.sqrt(n) / factors.norm()
+    else:
+        factors = torch.full((n,), 2.0)
+    return matrix * factors.double()
+
+
+class TestNoElements:
+    """Logarithms of what is no element are NaN; elements with the errors of a long product have theirs."""
+
+    KINDS = ("reflected", "sheared", "of the norm", "doubled")
+
+    @pytest.mark.parametrize("n", [2, 3, 4])
+    def test_rotations(self, n: int) -> None:
+        bad = torch.stack([stretched(kind, n) for kind in self.KINDS])
+        translated = torch.cat([bad, torch.ones(len(bad), n, 1).double()], -1)
+        for dtype in (torch.float32, torch.float64):
+            assert not bool(SO(n).has_log(bad.to(dtype)).any())
+            assert not bool(SE(n).has_log(translated.to(dtype)).any())
+            assert not bool(Similarity(n).has_log(3.0 * translated[:3].to(dtype)).any())
+        compiled = torch.compile(SO(n).log, fullgraph=True, backend="eager")
+        assert n > 3 or bool(torch.isnan(compiled(bad)).all())
+
+    @pytest.mark.parametrize("n", [1, 2, 3])
+    def test_unitary(self, n: int) -> None:
+        phase = torch.polar(torch.ones(()).double(), torch.tensor(0.1).double())
+        g = U(n).to_complex(U(n).exp(0.3 * randn(n * n)))
+        doubled, sheared = (
+            U(n).from_complex(2.0 * g),
+            U(n).from_complex(g @ torch.diag(torch.linspace(0.8, 1.2, n)).to(g)),
+        )
+        assert not bool(U(n).has_log(doubled))
+        assert not bool(U(n).has_log(sheared))
+        assert bool(U(n).has_log(U(n).from_complex(phase * g)))
+        if n > 1:
+            g = SU(n).to_complex(SU(n).exp(0.3 * randn(n * n - 1)))
+            scale = torch.diag(torch.linspace(0.8, 1.2, n)).to(g)
+            scale = scale / torch.linalg.det(scale) ** (1 / n)
+            for bad in (2.0 * g, phase * g, g @ scale):
+                element = SU(n).from_complex(bad)
+                assert not bool(SU(n).has_log(element))
+                assert not bool(SU(n).has_log(element.float().requires_grad_()))
+
+    @pytest.mark.parametrize("group", [SO(2), SO(3), SE(3), Similarity(3).linear, SU(2), SU(3), U(2)], ids=repr)
+    def test_errors_of_long_products_are_borne(self, group: LieGroup) -> None:
+        step = group.exp(0.3 * randn(50, group.dim, dtype=torch.float32) / 10)
+        g = step
+        for _ in range(300):
+            g = group.compose(g, step)
+        assert bool(group.has_log(g).all())
+        assert bool(group.has_log(group.project(g)).all())
+        off = step + 1e-3 * randn(*step.shape, dtype=torch.float32)
+        assert bool(group.has_log(off).all())
+        assert bool(group.has_log(group.project(off)).all())

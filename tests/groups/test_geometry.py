@@ -181,6 +181,9 @@ class TestQuaternions:
         assert_relative(rotation_from_quaternion(expected), matrices, 1e-14)
         assert_relative(rotation_from_quaternion(-3.0 * expected), matrices, 1e-14)
         assert_relative(rotation_from_quaternion(q), matrices, 1e-14)
+        for length in (1e-30, 1e20):
+            assert_relative(rotation_from_quaternion((length * q).float()).double(), matrices, 1e-6)
+        assert bool(torch.isnan(rotation_from_quaternion(torch.zeros(4))).all())
 
     def test_rotation_vectors_are_algebra_vectors(self) -> None:
         r = rotations(20)
@@ -260,6 +263,8 @@ class TestSpheres:
         assert_relative(torch.linalg.det(g), torch.ones(2000, dtype=torch.float64), 1e-13)
         assert_relative(sphere_from_rotation(g), x, 1e-14)
         assert_relative(sphere_from_rotation(sphere_to_rotation(3.0 * x)), x, 1e-14)
+        sphere_from_rotation(g).zero_()  # a copy
+        assert_relative(sphere_from_rotation(g), x, 1e-14)
         if k > 2:  # uniform over the fibre: uniform points lift to the uniform law
             haar = SO(k).random_haar(2000, generator=seeded(2), dtype=torch.float64)
             for i, j in ((1, 1), (0, k - 1), (1, k - 1)):

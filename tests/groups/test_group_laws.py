@@ -15,7 +15,17 @@ import trivgeo.groups
 from tests.groups.cases import CASES, GroupCase
 from tests.helpers import BOUNDS, affine_line, assert_relative, numeric_jacobian, randn, random_elements, random_vectors
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import SL, BurgersSymmetry, HeatSymmetry, Heisenberg, LieGroup, SemidirectProduct, Translation
+from trivgeo.groups import (
+    SL,
+    BurgersSymmetry,
+    GLPlus,
+    HeatSymmetry,
+    Heisenberg,
+    InhomogeneousGroup,
+    LieGroup,
+    SemidirectProduct,
+    Translation,
+)
 
 
 @dataclass(frozen=True)
@@ -272,6 +282,8 @@ class TestScale:
     def test_factors_keep_their_natural_basis(self) -> None:
         with pytest.raises(ConfigurationError, match="natural basis"):
             SemidirectProduct(Translation(1, scale=2.0), Translation(1), lambda h, n: h.exp() * n)
+        with pytest.raises(ConfigurationError, match="natural basis"):
+            InhomogeneousGroup(GLPlus(1, scale=0.5))
 
 
 class TestHaar:

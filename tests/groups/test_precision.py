@@ -6,11 +6,22 @@ import pytest
 import scipy.linalg
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import jacrev, vmap
 
 from tests.groups.cases import GroupCase
 from tests.helpers import assert_relative, randn, random_vectors
-from trivgeo.groups import SE, SL, SO, Affine, GLPlus, HeatSymmetry, LieGroup, MatrixGroup, Projective
+from trivgeo.groups import (
+    SE,
+    SL,
+    SO,
+    Affine,
+    GLPlus,
+    HeatSymmetry,
+    InhomogeneousGroup,
+    LieGroup,
+    MatrixGroup,
+    Projective,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
@@ -101,6 +112,22 @@ def test_large_jacobians(size: float) -> None:
     assert_relative(group.left_jacobian(v.expand(300, -1))[7], expected, 1e-14 * size, event=2)
     mapped = vmap(group.left_jacobian)(v)[0]
     assert bool(torch.isnan(mapped).any()) or float((mapped - expected).abs().max()) < 1e-13 * size
+
+
+@pytest.mark.parametrize("count", [1, 300])
+@pytest.mark.parametrize("group", [Affine(2), Affine(3), SE(4)], ids=str)
+def test_long_translations_leave_the_linear_part_alone(group: InhomogeneousGroup, count: int) -> None:
+    """The length of a translation b changes nothing but the part of b, which is linear in it; derivatives too."""
+    linear = group.linear.dim
+    v = 0.3 * randn(group.dim).expand(count, -1)
+    long = torch.cat([v[:, :linear], 1e5 * v[:, linear:]], -1)
+    expected = group.linear.exp(v[:, :linear])
+    assert_relative(group.exp(long)[..., :-1], expected, 1e-14)
+    assert_relative(group.exp(long.float())[..., :-1].double(), expected, 1e-6)
+    assert_relative(group.exp(long)[..., -1], 1e5 * group.exp(v)[..., -1], 1e-14)
+    slope, short = jacrev(group.exp)(long[0]), jacrev(group.exp)(v[0])
+    assert_relative(slope[..., linear:], short[..., linear:], 1e-11)
+    assert_relative(slope[:, -1, :linear], 1e5 * short[:, -1, :linear], 1e-11)
 
 
 def test_one_huge_vector_does_not_spread() -> None:

@@ -8,7 +8,7 @@ import pytest
 import scipy.linalg
 import torch
 from torch import Tensor
-from torch.func import hessian, jacfwd, jacrev, vmap
+from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
 from tests.helpers import assert_relative, randn
 from trivgeo.groups import GLPlus, Projective
@@ -111,6 +111,9 @@ def test_wide_spectra_keep_their_digits() -> None:
     assert_relative(log.detach(), torch.diag_embed(wide), 1e-14, event=2)
     (slope,) = torch.autograd.grad(log.diagonal(dim1=-2, dim2=-1).sum(), matrix)
     assert_relative(slope.diagonal(dim1=-2, dim2=-1), (-wide).exp(), 1e-7)
+    spread, entry = matrix.detach(), randn(3, 3, 3, seed=4).diagonal(dim1=-2, dim2=-1).diag_embed()
+    forward = jvp(KERNEL.log, (spread,), (entry * spread,))[1]
+    assert_relative(forward.diagonal(dim1=-2, dim2=-1), entry.diagonal(dim1=-2, dim2=-1), 1e-7)
 
 
 def test_matrices_without_logarithm() -> None:

@@ -56,6 +56,9 @@ def test_interpolation_continues_linearly() -> None:
     y = 2 * x + 1
     at = torch.tensor([-0.5, 0.3, 1.7], dtype=torch.float64)
     torch.testing.assert_close(interpolate(x, y, at), 2 * at + 1)
+    step, beyond = 1 / 8, torch.tensor([0.01, 0.5], dtype=torch.float64)
+    miss = (1 + beyond).square() - interpolate(x, x.square(), 1 + beyond)
+    torch.testing.assert_close(miss, beyond * (beyond + step))  # half of f'' = 2
     with pytest.raises(ShapeError, match="at least 4 nodes"):
         interpolate(x[:3], y[:3], at)
 

@@ -141,6 +141,7 @@ class Field(NamedTuple):
 
     def take(self, rows: Int[Tensor, " m"] | Sequence[int]) -> Field:
         """The fields of these numbers, along the first dimension of the batch."""
+        rows = rows if isinstance(rows, Tensor) else list(rows)  # a tuple would index several dimensions
         return Field(self.values[rows], Grid(*(leaf[rows] for leaf in self.grid)))
 
     def slice(self, index: int) -> Field:
@@ -304,7 +305,8 @@ def _time_weights(times: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return index.unsqueeze(-1), torch.ones_like(at).unsqueeze(-1), distance <= near
     covered = (at >= times[..., :1] - near) & (at <= times[..., -1:] + near)
     covered = covered & (times.diff(dim=-1) > 0).all(-1, keepdim=True)  # in no other order are four nodes the nearest
-    at = torch.minimum(torch.maximum(at, times[..., :1]), times[..., -1:])
+    # at the ends, and off them by rounding, as it is: the clamped one has no derivative
+    at = torch.where(covered, at, torch.minimum(torch.maximum(at, times[..., :1]), times[..., -1:]))
     first = (at.unsqueeze(-1) >= times.unsqueeze(-2)).sum(-1) - 2
     index = first.clamp(0, times.shape[-1] - _NODES).unsqueeze(-1) + torch.arange(_NODES, device=at.device)
     return index, _lagrange(at, times.gather(-1, index.flatten(-2)).reshape(index.shape)), covered
@@ -349,8 +351,9 @@ def _bases(position: Tensor, counts: Sequence[int], periodic: Sequence[bool]) ->
             bases.append(_trigonometric(at, count))
         else:
             near = count * tolerance(at)
-            inside = inside & (at >= -near) & (at <= count - 1 + near)
-            bases.append(_cubic(at.clamp(0, count - 1), count))
+            reached = (at >= -near) & (at <= count - 1 + near)
+            inside = inside & reached
+            bases.append(_cubic(torch.where(reached, at, at.clamp(0, count - 1)), count))  # as times are
     return bases, inside
 
 

@@ -34,7 +34,11 @@ class FieldAction(Action):
 
     With ``regrid`` the result is resampled on the grid that the field came on, by `resample`, and the group law holds
     up to the error of that: exactly for translations of a field whose axes are periodic and whose grid resolves it.
-    Any group acts so, also one that mixes x and t (Lorentz boosts), or moves x by u. Points that the moved field does
+    Any group acts so, also one that mixes x and t (Lorentz boosts), or moves x by u. An element that changes the period
+    of a periodic field (a scaling, a rotation of a box) gives the values of the field of another period that are at the
+    points of the grid. These are right, but no period of it: read as periodic again, by a second element or `resample`,
+    they have a jump at the ends, unless the field is alike all along them (eddies in the middle of a large box), and
+    `is_valid` does not tell. Points that the moved field does
     not reach are NaN: near ends that are not periodic, and all points of a single time if the group moves it, since
     what the field is then at the old time only its equation knows. The whole datum is NaN where the moved graph is no
     function (a wave that broke) or the transformation tears it (a denominator changes sign).
@@ -46,8 +50,8 @@ class FieldAction(Action):
         regrid: whether fields are brought back to the grid that they came on.
 
     Raises:
-        ConfigurationError: the group has no action in so many dimensions, moves periodic fields to others, or (without
-            ``regrid``) does not carry grids to grids; the message names the generator.
+        ConfigurationError: the group has no action in so many dimensions, adds to u what changes along a periodic axis,
+            or (without ``regrid``) does not carry grids to grids; the message names the generator.
     """
 
     def __init__(self, group: LieGroup, periodic: Sequence[bool] = (True,), regrid: bool = False) -> None:
@@ -107,15 +111,19 @@ class FieldAction(Action):
         r"""The sum over the grid of :math:`\log |\det \partial u' / \partial u|`, and that of the grid itself.
 
         The grid counts with the determinant of its points and steps; with ``regrid`` by half of
-        :math:`c \log|\det \partial (x', t') / \partial (x, t)|` at each point, as `ImageWarp` does.
+        :math:`c \log|\det D (x', t') / D (x, t)|` at each point, as `ImageWarp` does, with total derivatives, along
+        the graph of u. If (x, t) moves by u, what moves u where it lands is
+        :math:`\det \partial (x', t', u') / \partial (x, t, u)` divided by :math:`\det D (x', t') / D (x, t)`.
         """
         jets, unknowns = x.to_points(), x.values.shape[-2 - self.dims]
         whole = self.point_action.jacobian(g, jets)
+        moved = whole[..., :-unknowns, :-unknowns]
         if not self._projectable:
-            return 0.5 * log_abs_det(whole).sum(-1)
+            total = log_abs_det(moved + whole[..., :-unknowns, -unknowns:] @ self._slopes(x))
+            return (log_abs_det(whole) + (0.5 * unknowns - 1.0) * total).sum(-1)
         fibre = log_abs_det(whole[..., -unknowns:, -unknowns:]).sum(-1)
         if self.regrid:
-            return fibre + 0.5 * unknowns * log_abs_det(whole[..., :-unknowns, :-unknowns]).sum(-1)
+            return fibre + 0.5 * unknowns * log_abs_det(moved).sum(-1)
         base = self.point_action.jacobian(g, x.grid.origin)
         return fibre + (log_abs_det(base) + self.dims * log_abs_det(base[..., :-1, :-1])).sum(-1)
 
@@ -202,6 +210,17 @@ class FieldAction(Action):
         u, covered = evaluate(x, groups, groups[..., 0, -1], self.periodic)
         return u.flatten(-2).mT, covered.flatten(-2) & ~undefined
 
+    def _slopes(self, x: Field) -> Tensor:
+        """The derivatives of u by (x, t) at the points of the grid, ``[*batch, p, c, d + 1]``.
+
+        By t zero at fewer times than are interpolated: then a time that moves has no meaning, and of one that stays
+        they change no determinant.
+        """
+        points = x.points()
+        _, covered = self._values(x, points)
+        slopes = jvp_columns(lambda points: self._values(x, points)[0], points)
+        return torch.where(covered[..., None, None], slopes, math.nan)
+
     def _solved(self, g: Tensor, inverse: Tensor, x: Field, target: Tensor) -> tuple[Tensor, Tensor]:
         """The moved jets at given (x, t) of a group that moves these by u: Newton's method for the moved u.
 
@@ -257,7 +276,7 @@ class FieldAction(Action):
     # What the group does to grids ----------------------------------------------------------------------------
 
     def _check_generators(self) -> bool:
-        """Whether grids go to grids; raises if that is needed, or if periodic fields lose their period."""
+        """Whether grids go to grids; raises if that is needed, or if periodic fields are no longer periodic."""
         for name, v in zip(self.group.algebra.names, torch.eye(self.group.dim, dtype=torch.float64), strict=True):
             g = self.group.exp(_PROBE * v / self.group.basis.rows.norm(dim=-1).clamp(min=1.0).max())
             self._check_period(name, g)

@@ -125,7 +125,8 @@ def interpolate(
 ) -> Float[Tensor, "*batch m"]:
     """Cubic Lagrange interpolation from the four nearest nodes, linear beyond the ends.
 
-    The error is O(h^4) for nodes a distance h apart, O(d^2) at a distance d beyond the ends.
+    The error is O(h^4) for nodes a distance h apart. Beyond the ends the line through the last two nodes goes on, at a
+    distance d with the error f'' d (d + h) / 2.
 
     Args:
         x: nodes, distinct, in any order.

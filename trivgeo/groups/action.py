@@ -123,7 +123,7 @@ class PointAction(Action):
 
     @final
     def jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n n"]:
-        """``d(g.x)/dx`` at each point, by forward-mode differentiation."""
+        """``d(g.x)/dx`` at each point, by forward-mode differentiation; NaN where ``g.x`` is not defined."""
         lifted, x = self._lift(g, x)
         g = lifted.squeeze(lifted.ndim - len(self.group.element_shape) - 1)
         x = x.expand(*self._out_shape(lifted, x), x.shape[-1])
@@ -133,7 +133,7 @@ class PointAction(Action):
 
     @final
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out"]:
-        """``log |det d(g.x)/dx|`` of the whole set of points: the sum over the points."""
+        """``log |det d(g.x)/dx|`` of the whole set of points: the sum over the points, NaN if one has no image."""
         return in_single(log_abs_det, self.jacobian(g, x)).sum(-1)
 
     @final

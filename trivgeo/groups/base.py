@@ -26,7 +26,7 @@ from trivgeo.groups.basis import Basis, Scale
 if TYPE_CHECKING:
     from trivgeo.groups.compilation import Compiler
 
-__all__ = ["LieGroup", "Scale"]
+__all__ = ["LieGroup", "Scale", "check_natural"]
 
 GroupT = TypeVar("GroupT", bound="LieGroup")
 
@@ -165,7 +165,7 @@ class LieGroup(ABC):
 
     def _tangent(self, v: Tensor) -> Tensor:
         """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
-        return jvp(self._exp, (torch.zeros_like(v),), (v,))
+        return jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
 
     def _log_modular(self, g: Tensor) -> Tensor:
         """log det Ad(g^-1) where it is not constant; subclasses write it out where that is cheaper."""
@@ -532,9 +532,9 @@ class LieGroup(ABC):
             value = value.squeeze(0) if all(single) else value
         else:
             value = in_single(f, *arguments)
-        if self._compiler is not None or torch.compiler.is_compiling():
-            return value  # for speed a view, where that is all
-        return _apart(value, arguments)
+        if torch.compiler.is_compiling():
+            return value
+        return _apart(value, arguments if self._compiler is None else ())  # for speed a view, where that is all
 
     @final
     def _set_scale(self, scale: Scale) -> None:
@@ -571,6 +571,13 @@ class LieGroup(ABC):
         return v
 
 
+def check_natural(*factors: LieGroup) -> None:
+    """Raise `ConfigurationError` if a factor of a product carries a scale of its own."""
+    for factor in factors:
+        if not factor.basis.is_natural:
+            raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")
+
+
 def _checked_batch(identity: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(identity)
     def checked(
@@ -601,7 +608,9 @@ def _numbers(name: str, value: Any, like: Tensor) -> Tensor:
 
 
 def _apart(value: Tensor, arguments: Sequence[Tensor]) -> Tensor:
-    """Where there is nothing to compute, not the argument itself, which whoever gets it might change in place."""
+    """A result that whoever gets it may change in place: not the argument itself, nor one number for many entries."""
+    if 0 in value.stride():
+        return value.clone()
     for x in arguments:
         if torch._C._is_alias_of(value, x):  # type: ignore[attr-defined]
             return value.clone()

@@ -53,9 +53,9 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
 
     What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
     before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,
-    `Heisenberg` and `Nilpotent`, and `exp` of `Torus`; in any basis `inverse` of `SO` (and, in the natural one, `Ad` of
-    SO(3)), and `project` where subclasses of `LieGroup` do not write one: of `Translation`, `Heisenberg`, `Nilpotent`,
-    groups made by `from_generators`, and a `MatrixGroup` of one's own.
+    `Heisenberg` and `Nilpotent`, `exp` of `Torus`, and `hat` and `vee` of `GLPlus`; in any basis `inverse` of `SO`
+    (and, in the natural one, `Ad` of SO(3)), and `project` where subclasses of `LieGroup` do not write one: of
+    `Translation`, `Heisenberg`, `Nilpotent`, groups made by `from_generators`, and a `MatrixGroup` of one's own.
 
     Args:
         group: any group.

@@ -25,7 +25,7 @@ from trivgeo.groups._matrices import (
 )
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.base import LieGroup, Scale, check_natural
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
 from trivgeo.groups.orthogonal import SO, cross_matrix, rotation_matrix, squared_norm
 
@@ -60,11 +60,15 @@ class InhomogeneousGroup(LieGroup):
         linear: the group L, in its natural basis.
         scale: see `LieGroup`.
 
+    Raises:
+        ConfigurationError: the linear group carries a scale of its own.
+
     Example:
         >>> group = InhomogeneousGroup(SL(2))  # maps of the plane that keep areas
     """
 
     def __init__(self, linear: MatrixGroup, scale: Scale = None) -> None:
+        check_natural(linear)
         n = linear.size
         names = [f"T{i + 1}" for i in range(n)]
         translations = LieAlgebra(torch.zeros(n, n, n, dtype=torch.float64), names)

@@ -70,12 +70,18 @@ class MatrixGroup(LieGroup):
 
     def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
         """The matrix of an algebra vector."""
-        v = self.check_vectors(v)
-        return self._tangent(self.basis.to_natural(v))
+        return self._on_vectors(self._scaled_tangent, self.check_vectors(v))
 
     def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
         """The algebra vector of a matrix (of its projection on the algebra, in general)."""
-        matrix = self.check_elements(matrix, "matrix")
+        return self._on_elements(self._scaled_coordinates, self.check_elements(matrix, "matrix"))
+
+    @final
+    def _scaled_tangent(self, v: Tensor) -> Tensor:
+        return self._tangent(self.basis.to_natural(v))
+
+    @final
+    def _scaled_coordinates(self, matrix: Tensor) -> Tensor:
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _coordinates(self, matrix: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ _ATAN_SERIES = tuple(2.0 * (-1) ** k / (2 * k + 1) for k in range(10))
 
 _PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
 
-_NORM_DEFECT = 1e-2  # of the squared norm, far above round-off
+_NORM_DEFECT, _SHEAR_DEFECT = 1e-2, 1e-4  # see `are_isometries`, far above round-off
 
 
 @final
@@ -79,10 +79,10 @@ class SO(MatrixGroup):
         return super()._exp(v) if self._closed is None else self._closed.exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        """NaN also where the norm is not that of a rotation: 2 I has no logarithm here."""
+        """NaN also for what is no rotation, such as 2 I, reflections and shears."""
         v = super()._log(g) if self._closed is None else self._closed.log(g)
-        off = (g.detach().square().sum((-2, -1)) / self.size - 1.0).abs()
-        return torch.where((off < _NORM_DEFECT).unsqueeze(-1), v, math.nan)
+        square, volume = g.detach().square().sum((-2, -1)), self._kernel.determinant(g.detach())
+        return torch.where(are_isometries(square, volume, self.size).unsqueeze(-1), v, math.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """In general the minors of order 2."""
@@ -171,6 +171,16 @@ class _SpaceRotations(_ClosedForms):
 
 
 _CLOSED: dict[int, _ClosedForms] = {2: _PlaneRotations(), 3: _SpaceRotations()}
+
+
+def are_isometries(square: Tensor, volume: Tensor, n: int) -> Tensor:
+    r"""Which n x n matrices of these squared norms and determinants (complex: of their moduli) are isometries.
+
+    With singular values s the mean of s^2 is at least :math:`(\prod s^2)^{1/n}`, and equal to it for multiples of
+    isometries alone: the second defect is a square, of differences of the s, as the first one is of their size.
+    """
+    mean = square / n
+    return ((mean - 1.0).abs() < _NORM_DEFECT) & (mean.pow(0.5 * n) - volume < _SHEAR_DEFECT)
 
 
 def is_proper(q: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.base import LieGroup, Scale, check_natural
 
 __all__ = ["DirectProduct"]
 
@@ -42,9 +42,7 @@ class DirectProduct(LieGroup):
         if not groups:
             raise ConfigurationError("factors: expected at least one group, got none")
         self.factors = tuple(groups)
-        for factor in self.factors:
-            if not factor.basis.is_natural:
-                raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")
+        check_natural(*self.factors)
         self._runs: list[tuple[LieGroup, int]] = []
         for factor in self.factors:
             if self._runs and self._runs[-1][0] is factor:

@@ -44,6 +44,7 @@ def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*ba
                 [ 0.,  0.,  1.]])
     """
     q = _check_last("q", q, 4)
+    q = q / q.detach().abs().amax(-1, keepdim=True)  # whose squares are in range; the length cancels
     w, x, y, z = q.unbind(-1)
     double = 2.0 / (q * q).sum(-1)
     rows = [
@@ -135,7 +136,7 @@ def sphere_from_rotation(g: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batc
 
     The quotient map SO(n + 1) -> S^n; it takes the Haar law to the uniform one. Sample on the group, then project.
     """
-    return g[..., 0]
+    return g[..., 0].clone()
 
 
 def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator | None = None) -> Tensor:

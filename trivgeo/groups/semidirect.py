@@ -14,7 +14,7 @@ from trivgeo._text import Described
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups._matrices import confirmed
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.base import LieGroup, Scale, check_natural
 from trivgeo.groups.nilpotent import NilpotentGroup
 
 __all__ = ["Automorphism", "LinearAutomorphism", "PlaneAutomorphism", "SemidirectProduct"]
@@ -169,9 +169,7 @@ class SemidirectProduct(LieGroup):
         scale: Scale = None,
         names: Sequence[str] | None = None,
     ) -> None:
-        for factor in (complement, ideal):
-            if not factor.basis.is_natural:
-                raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")
+        check_natural(complement, ideal)
         if not isinstance(automorphism, Automorphism):
             automorphism = LinearAutomorphism(complement, ideal, automorphism)
         derivations = derivations_of(complement, ideal, automorphism.apply)

@@ -78,8 +78,8 @@ class ScaledRotations(MatrixGroup):
         return torch.nn.functional.pad(turned, (0, 1, 0, 1)) + _last_diagonal(self.dim, g)
 
     def _project(self, g: Tensor) -> Tensor:
-        """The nearest one."""
-        r = self.rotations._project(g)
+        """The nearest one; by the rotation of norm one, since Newton's iteration takes long to reach it from others."""
+        r = self.rotations._project(self._split(g)[0])
         return r * ((r * g).sum((-2, -1)) / self.size)[..., None, None]
 
 

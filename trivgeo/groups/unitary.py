@@ -20,10 +20,12 @@ from trivgeo.groups._matrices.circular import circular
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.orthogonal import are_isometries
 
 __all__ = ["SU", "U", "UnitaryGroup"]
 
 _POLAR_STEPS = 12
+_PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off
 _LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
 # atan(r) / r = sum_k (-r^2)^k / (2k + 1)
 _ATAN_RADIUS = 0.02
@@ -129,7 +131,7 @@ class UnitaryGroup(LieGroup):
         by eigenvectors is 25 times as fast as by iteration (n = 8), but eigenvectors have no derivatives where
         eigenvalues meet.
         """
-        delta, gap = self._cut(g.detach())
+        delta, gap, member = self._cut(g.detach())
         cos, sin = delta.cos()[..., None, None], delta.sin()[..., None, None]
         a, b = g.double().unbind(-1)
         turned = torch.stack([cos * a + sin * b, cos * b - sin * a], -1)
@@ -138,20 +140,30 @@ class UnitaryGroup(LieGroup):
         else:
             log = _eigenvector_log(turned, gap > _LEAST_GAP)
         phase = delta[..., None, None] * torch.eye(self.size, dtype=log.dtype, device=g.device)
-        return self._coordinates(log + torch.stack([torch.zeros_like(phase), phase], -1)).to(g.dtype)
+        v = self._coordinates(log + torch.stack([torch.zeros_like(phase), phase], -1)).to(g.dtype)
+        return torch.where(member.unsqueeze(-1), v, math.nan)
 
-    def _cut(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The middle of the gap of the spectrum in which the logarithm is cut, less pi, and its width, ``[*batch]``."""
-        angles = torch.linalg.eigvals(finite(g)).angle().sort(-1).values
+    def _cut(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The middle of the gap of the spectrum in which the logarithm is cut, less pi, its width, ``[*batch]``.
+
+        And which matrices are in the group.
+        """
+        values = torch.linalg.eigvals(finite(g))
+        angles = values.angle().sort(-1).values
+        member = are_isometries(g.double().square().sum((-3, -2, -1)), values.abs().prod(-1), self.size)
         last = self._last(angles)
         n = self.size
         around = torch.cat([angles - 2.0 * math.pi, angles, angles + 2.0 * math.pi], -1)
         low, high = (around.gather(-1, (last + n + k).unsqueeze(-1)).squeeze(-1) for k in (0, 1))
-        return 0.5 * (low + high) - math.pi, high - low
+        return 0.5 * (low + high) - math.pi, high - low, member & self._has_phase(angles)
 
     @abstractmethod
     def _last(self, angles: Tensor) -> Tensor:
         """Which of the sorted angles ``[*batch, n]`` is to be the largest, from -n to n - 1; others go round."""
+
+    def _has_phase(self, angles: Tensor) -> Tensor:
+        """Whether the determinant of unitary matrices of these angles ``[*batch, n]`` is one of the group."""
+        return torch.ones_like(angles[..., 0], dtype=torch.bool)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """<e_i, g e_j g^-1>, with the entries of g e g^-1 from the Kronecker product of g and its conjugate."""
@@ -199,7 +211,8 @@ class U(UnitaryGroup):
     r"""U(n), unitary matrices ``[*batch, n, n, 2]``: real and imaginary parts, see `UnitaryGroup`.
 
     Natural basis: that of `SU`, then :math:`i \sqrt{2 / n}\, I`. The logarithm is the principal one, with eigenvalues
-    between :math:`-i \pi` and :math:`i \pi`; it exists everywhere, but is not single-valued at an eigenvalue -1.
+    between :math:`-i \pi` and :math:`i \pi`. It is not single-valued at an eigenvalue -1, and NaN where two
+    eigenvalues on the two sides of -1 are within 1e-6 of each other, as rounding puts two that are -1.
 
     Args:
         n: the size of the matrices.
@@ -254,11 +267,21 @@ class SU(UnitaryGroup):
         return super()._exp(v) if self.size > 2 else _quaternion_exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        return super()._log(g) if self.size > 2 else _quaternion_log(self._coordinates(g), 0.5 * _real_trace(g))
+        if self.size > 2:
+            return super()._log(g)
+        u, w = self._coordinates(g), 0.5 * _real_trace(g)
+        # of a matrix that is no multiple of a unitary one by a real number, a part is lost
+        volume = u.detach().square().sum(-1) + w.detach().square()
+        member = are_isometries(g.detach().square().sum((-3, -2, -1)), volume, self.size)
+        return torch.where(member.unsqueeze(-1), _quaternion_log(u, w), math.nan)
 
     def _last(self, angles: Tensor) -> Tensor:
         """The angles add up to a multiple m of a turn; the m largest are turned back."""
         return self.size - 1 - (angles.sum(-1) / (2.0 * math.pi)).round().long()
+
+    def _has_phase(self, angles: Tensor) -> Tensor:
+        turns = angles.sum(-1) / (2.0 * math.pi)
+        return (turns - turns.round()).abs() < _PHASE_DEFECT
 
     def _with_determinant(self, g: Tensor) -> Tensor:
         angle = _determinant(torch.complex(*g.unbind(-1))).angle() / self.size

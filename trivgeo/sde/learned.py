@@ -71,7 +71,7 @@ def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: 
     for i in range(group.dim):
         direction = torch.zeros_like(s)
         direction[..., i] = 1.0
-        change = jvp(lambda v: score(group.perturb(g, v), t), (zero,), (direction,))
+        _, change = jvp(lambda v: score(group.perturb(g, v), t), (zero,), (direction,))
         divergence = divergence + change[..., i]
     a = group.algebra.trace_ad_like(s)
     return ((s**2).sum(-1) + 2.0 * divergence - 2.0 * s @ a).mean()

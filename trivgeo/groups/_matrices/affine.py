@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp
+from trivgeo._numerics import augmented_exp
 from trivgeo.groups._matrices.basic import matvec
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.series import is_few
 
-__all__ = ["affine_exp", "augmented_exp"]
+__all__ = ["affine_exp"]
 
 
 def affine_exp(kernel: Kernel, matrix: Tensor, vector: Tensor) -> Tensor:
@@ -19,10 +19,3 @@ def affine_exp(kernel: Kernel, matrix: Tensor, vector: Tensor) -> Tensor:
         return augmented_exp(matrix, vector)
     e, phi = kernel.exp_phi1(matrix)
     return torch.cat([e, matvec(phi, vector).unsqueeze(-1)], -1)
-
-
-def augmented_exp(matrix: Tensor, vector: Tensor) -> Tensor:
-    """`Kernel.affine_exp` by one exponential of size k + 1."""
-    top = torch.cat([matrix, vector.unsqueeze(-1)], -1)
-    augmented = torch.cat([top, torch.zeros_like(top[..., :1, :])], -2)
-    return dense_exp(augmented)[..., : matrix.shape[-1], :]

@@ -7,8 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp
-from trivgeo.groups._matrices.affine import augmented_exp
+from trivgeo._numerics import augmented_exp, dense_exp
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.polynomial import PolynomialKernel

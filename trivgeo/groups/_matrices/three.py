@@ -26,6 +26,7 @@ from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
 from trivgeo.groups._matrices.series import is_few, is_unseen
+from trivgeo.groups._roots import is_differentiated
 
 __all__ = ["Three"]
 
@@ -85,7 +86,8 @@ class Three(PolynomialKernel):
             again = iterative_log(matrix[poor].detach(), self)
             found = torch.isfinite(again).all(-1).all(-1)
             poor = poor.masked_scatter(poor, found)
-            log = log.index_put((poor,), iterative_log(matrix[poor], self) if matrix.requires_grad else again[found])
+            roots = iterative_log(matrix[poor], self) if is_differentiated(matrix) else again[found]
+            log = log.index_put((poor,), roots)
         return log.to(single)
 
 
