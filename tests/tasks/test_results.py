@@ -433,14 +433,17 @@ class TestIdentity:
 
     def test_code_of_the_user_matters(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """All of the package of a class that is named, and nothing beside it."""
-        package = tmp_path / "users_own"
+        package = tmp_path / "package_of_a_user"
         package.mkdir()
         names = ("__init__", "energies", "helpers")
         for name in names:
             (package / f"{name}.py").write_text("x = 1\n")
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setitem(sys.modules, "users_own", importlib.import_module("users_own"))
-        config = {"model": {"energy": {"class_path": "users_own.energies.Energy"}}, "data": {"file": "users_own"}}
+        importlib.import_module("package_of_a_user")
+        config = {
+            "model": {"energy": {"class_path": "package_of_a_user.energies.Energy"}},
+            "data": {"file": "package_of_a_user"},
+        }
         found = [identity(config)]
         for name in (*names, "../beside"):
             (package / f"{name}.py").write_text("x = 1000\n")
