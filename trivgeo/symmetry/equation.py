@@ -111,8 +111,8 @@ class EvolutionSystem:
         Raises:
             ConfigurationError: it is no expression, or holds a symbol named like a derivative, or another function.
         """
-        expression = exact(value, what, [str(f.func) for f in self.functions])
         own = {s.name: s for s in (*self.variables, *self.unknowns, *self.parameters)}
+        expression = exact(value, what, [str(f.func) for f in self.functions], own)
         expression = expression.xreplace({s: own.get(s.name, s) for s in expression.free_symbols})
         expression = expression.xreplace(dict(zip(self.functions, self.unknowns, strict=True)))
         strange = [str(f) for f in expression.atoms(AppliedUndef)]
