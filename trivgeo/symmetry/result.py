@@ -493,6 +493,9 @@ class Symmetries(Sequence[Symmetry]):
                 + ": `with_solutions` puts formulas in"
             )
         fields = {g.name: g.components for g in self.generators}
+        # the equations may hold parameters that no symmetry does
+        held = {s.name for components in fields.values() for c in components for s in c.free_symbols}
+        parameters = {key: value for key, value in parameters.items() if key in held}
         return from_generators(fields, variables=self.variables, parameters=parameters, **options)
 
     def new_solution(self, generator: Symmetry, solution: Any, parameter: Any = "s") -> tuple[sp.Expr, ...]:
