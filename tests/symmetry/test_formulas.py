@@ -89,6 +89,20 @@ def test_new_solutions(heat: Symmetries) -> None:
     assert burgers.new_solution(burgers[3], 0) == (s * x / (s * t + 1),)
 
 
+def test_times_have_a_name_of_their_own(heat: Symmetries) -> None:
+    """Else the time of the flow and a variable, a parameter or a constant of the solution would print the same."""
+    for equation in ("u_t = s^2*u_ss", "u_t = s*u_xx"):
+        found = find_symmetries(equation)
+        moving = next(g for g in found if sp.Symbol("s") in {z for c in g.components for z in c.free_symbols})
+        with pytest.raises(ConfigurationError, match="parameter: expected a name that nothing else has, got s"):
+            moving.flow()
+        with pytest.raises(ConfigurationError, match="parameter"):
+            found.new_solution(found[0], 1)
+        assert len(moving.flow("a")) == 3
+    with pytest.raises(ConfigurationError, match="parameter"):
+        heat.new_solution(heat[0], "s*x + 2*s^2")
+
+
 def test_what_keeps_a_curve(heat: Symmetries) -> None:
     """On an initial line all but the translation in time; curves by hand, and the condition at its points."""
     assert {k.text for k in heat.keeping({"t": 0})} == {g.text for g in heat if g.text != "∂_t"}

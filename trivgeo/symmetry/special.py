@@ -33,11 +33,12 @@ def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[
     arguments = {system.in_jets(f.args[0]) for f in calls}
     if len(arguments) != 1:
         raise ConfigurationError(f"function: expected one of {system.arbitrary} with one argument, got {function}")
-    (z,) = arguments
-    n = sp.Symbol(next(name for name in ("n", "k", "m", "q") if name not in map(str, system.parameters)))
+    (argument,) = arguments
+    z = argument if argument.is_Symbol else sp.Dummy("z")
+    taken = {*system.variables, *system.unknowns, *system.parameters}
+    n = next(s for s in (*sp.symbols("n k m q"), sp.Dummy("n")) if s not in taken)
     if candidates:
-        entries = (exact(entry, "candidates") for entry in candidates)
-        forms = [[entry.xreplace({sp.Symbol(str(z)): z})] for entry in entries]
+        forms = [[_candidate(entry, argument, z, system)] for entry in candidates]
     else:
         powers = [z**value for value in simple_fractions() if value != 0]
         forms = [[sp.S.One], [sp.exp(z)], [sp.log(z)], [z * sp.log(z)], [z**n, *powers]]
@@ -52,9 +53,20 @@ def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[
             except ConfigurationError:
                 continue  # the equations are no longer of their kind there
             if _rank(dimension) > _rank(least):
-                result[value] = search(put, None, None, ())
+                result[value.xreplace({z: argument})] = search(put, None, None, ())
                 least = dimension if value is family[0] else least
     return result
+
+
+def _candidate(entry: Any, argument: sp.Expr, z: sp.Symbol, system: EvolutionSystem) -> sp.Expr:
+    """A function of z, which stands for the argument, with new parameters at most beside it."""
+    given = system.plain(entry, "candidates", argument.free_symbols)
+    value = given.subs(argument, z)
+    others = value.free_symbols - set(system.parameters)
+    strange = others & {*system.variables, *system.unknowns, *argument.free_symbols} - {z}
+    if strange or (others and z not in others):
+        raise ConfigurationError(f"candidates: expected functions of {argument}, got {given}")
+    return value
 
 
 def _put(expression: sp.Expr, function: str, z: sp.Symbol, value: sp.Expr, system: EvolutionSystem) -> sp.Expr:
