@@ -103,6 +103,22 @@ def test_special_values(equation: str, parameter: str, values: Sequence[object],
         special_values(equation.split(";"), "u")
 
 
+@pytest.mark.parametrize(
+    ("equation", "values", "sizes"),
+    [
+        # Klein and Gordon: translations, a boost and u d_u, and solutions; powers have a scaling in place of those
+        ("u_tt = u_xx + u^n", [1, 2, 3], {"1": 4}),
+        # by exp(n u) all are the heat equation, whose superposition the others have in another form
+        ("u_t = u_xx + n*u_x^2", [0, 1], {}),
+        # all are linear: what they have beside superposition decides
+        ("u_t = u_xx + n*x^2*u", [0, 1], {}),
+    ],
+)
+def test_superposition_is_more(equation: str, values: Sequence[int], sizes: dict[str, int]) -> None:
+    found = special_values(equation, "n", values)
+    assert {str(value): dimension.size for value, dimension in found.items()} == sizes
+
+
 def test_symmetries_are_a_sequence() -> None:
     found = find_symmetries("u_t + u*u_x = 0.1*u_xx")
     assert list(found) == list(found.generators)

@@ -503,7 +503,9 @@ class Symmetries(Sequence[Symmetry]):
         return from_generators(fields, variables=self.variables, parameters=parameters, **options)
 
     def new_solution(self, generator: Symmetry, solution: Any, parameter: Any = "s") -> tuple[sp.Expr, ...]:
-        """The exact solution that a symmetry makes of another, checked by its residual and at the time 0; one formula for each unknown.
+        """The exact solution that a symmetry makes of another, checked by its residual; one formula for each unknown.
+
+        At the time 0 it is the given one.
 
         Args:
             generator: a symmetry.
