@@ -172,6 +172,11 @@ def test_equations() -> None:
     radius, theta = sp.symbols("radius theta")
     w = sp.Function("w")(radius, theta)
     assert parse_equations(["w(radius, theta)*w_radiustheta"]) == [w * w.diff(radius, theta)]
+    # a variable E is not Euler's number, which it is elsewhere
+    energy = sp.Symbol("E")
+    density = sp.Function("n")(energy, t)
+    assert parse_equations(["n_t = E*n_EE"]) == [density.diff(t) - energy * density.diff(energy, 2)]
+    assert parse_equations(["u_t = E*u_xx"]) == [u.diff(t) - sp.E * u.diff(x, 2)]
     curve, path = sp.Function("y")(x), sp.Function("x")(t)
     assert parse_equations(["y'' + y = 0"]) == [curve.diff(x, 2) + curve]
     assert parse_equations(["x'' = t"]) == [path.diff(t, 2) - t]

@@ -53,7 +53,9 @@ _DERIVATIVE = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)_([{_LETTER}]+)")
 _PRIMES = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)(?![{_LETTER}0-9_'])")
 
 
-def exact(value: Any, what: str = "value", functions: Iterable[str] = ()) -> Any:
+def exact(
+    value: Any, what: str = "value", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
+) -> Any:
     """A number, text or SymPy expression as an exact SymPy expression.
 
     A floating-point number is read as the decimal that it prints as: 0.1 is 1/10. One of more than twelve digits that
@@ -63,13 +65,14 @@ def exact(value: Any, what: str = "value", functions: Iterable[str] = ()) -> Any
         value: what the user gave.
         what: its name for error messages.
         functions: see `parse_expression`.
+        names: see `parse_expression`.
 
     Raises:
         ConfigurationError: it is none of these, or holds NaN or infinity, or the text is refused.
     """
     sp = require_sympy()
     if isinstance(value, str):
-        return parse_expression(value, what, functions)
+        return parse_expression(value, what, functions, names)
     if isinstance(value, decimal.Decimal | fractions.Fraction) or _is_plain_number(value):
         if isinstance(value, numbers.Rational) or (isinstance(value, decimal.Decimal) and value.is_finite()):
             return sp.Rational(str(value))
@@ -133,7 +136,8 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
     functions, variables = _declared(nodes, free, what) or _derived(named, *_differentiated(nodes), what)
     own = sp.symbols(variables)
     unknowns = {name: sp.Function(name)(*own) for name in functions}
-    table: dict[str, Any] = dict(unknowns)
+    # a variable E is not Euler's number
+    table: dict[str, Any] = dict(zip(variables, own, strict=True)) | unknowns
     letters = "|".join(sorted(map(re.escape, variables), key=len, reverse=True))
     for name in named:
         match = re.fullmatch(rf"(.*?)_(({letters})+)", name)

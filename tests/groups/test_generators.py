@@ -1042,6 +1042,15 @@ class TestText:
         points = randn(3, 4, 2)
         assert_relative(text.action()(g, points), plain.action()(g, points), 1e-12)
 
+    @pytest.mark.parametrize("name", ["E", "I", "pi", "a"])
+    def test_names_of_parameters(self, name: str) -> None:
+        """A parameter E is not Euler's number, which it is without a value; a value that no field holds is refused."""
+        group = from_generators({"A": (f"{name}*x",)}, variables=["x"], parameters={name: 3.0})
+        one = torch.ones(1, dtype=torch.float64)
+        assert_relative(group.action()(group.exp(one), one[:, None]), torch.exp(3.0 * one[:, None]), 1e-12)
+        with pytest.raises(ConfigurationError, match=rf"parameters: .* got \['{name}'\]"):
+            from_generators({"A": ("x",)}, variables=["x"], parameters={name: 3.0})
+
     @pytest.mark.parametrize(
         "hostile",
         ["__import__('os').system('touch pwned')", "().__class__", "exec('1')", "(lambda: 1)()", "9**9**9**9"],

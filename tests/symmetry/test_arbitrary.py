@@ -92,6 +92,27 @@ def test_no_such_function() -> None:
             special_functions(REACTION, name)
 
 
+@pytest.mark.parametrize("candidate", ["exp(z)", "k", "x + u", "exp(u_x)", "v(u)"])
+def test_candidates_of_other_arguments(candidate: str) -> None:
+    with pytest.raises(ConfigurationError, match="candidates: expected"):
+        special_functions(REACTION, "f", [candidate])
+
+
+@pytest.mark.parametrize(
+    ("equation", "candidate", "size"),
+    [
+        ("E_t = E_xx + f(E)", "E", 6),
+        ("u_t = u_xx + f(u_x)", "u_x", 6),
+        ("u_t = diff(f(u^2)*u_x, x)", "u^4", 4),
+    ],
+)
+def test_candidates_by_the_name_of_the_argument(equation: str, candidate: str, size: int) -> None:
+    """Also one that is a constant elsewhere, a derivative, or an expression: linear ones, and a power."""
+    ((form, found),) = special_functions(equation, "f", [candidate]).items()
+    assert str(form).replace("**", "^") == candidate
+    assert len(found) == size
+
+
 @pytest.mark.slow
 def test_two_functions() -> None:
     """One stays arbitrary while another takes a form."""

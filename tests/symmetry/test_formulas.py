@@ -12,7 +12,7 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries
 from trivgeo.symmetry.formulas import flow, invariants
 from trivgeo.symmetry.names import named
-from trivgeo.symmetry.result import Symmetries
+from trivgeo.symmetry.result import Symmetries, Symmetry
 
 x, y, t, u, k = sp.symbols("x y t u k")
 s = sp.Symbol("s", real=True)
@@ -87,6 +87,30 @@ def test_new_solutions(heat: Symmetries) -> None:
         heat.new_solution(heat[0], ["x", "t"])
     burgers = find_symmetries("u_t + u*u_x = u_xx")
     assert burgers.new_solution(burgers[3], 0) == (s * x / (s * t + 1),)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_new_solutions_start_at_the_old_one(sign: int) -> None:
+    """Both roots of u^2 + t u - x solve Burgers' equation without viscosity; u d_x leads from one to itself."""
+    found = find_symmetries("u_t + u*u_x = 0", 1)
+    old = (-t + sign * sp.sqrt(t**2 + 4 * x)) / 2
+    (new,) = found.new_solution(Symmetry("H", (u, sp.S.Zero, sp.S.Zero), (x, t, u)), old)
+    # by hand: u d_x leads to the equation with t + s in place of t
+    assert sp.simplify(new - old.subs(t, t + s)) == 0
+
+
+def test_times_have_a_name_of_their_own(heat: Symmetries) -> None:
+    """Else the time of the flow and a variable, a parameter or a constant of the solution would print the same."""
+    for equation in ("u_t = s^2*u_ss", "u_t = s*u_xx"):
+        found = find_symmetries(equation)
+        moving = next(g for g in found if sp.Symbol("s") in {z for c in g.components for z in c.free_symbols})
+        with pytest.raises(ConfigurationError, match="parameter: expected a name that nothing else has, got s"):
+            moving.flow()
+        with pytest.raises(ConfigurationError, match="parameter"):
+            found.new_solution(found[0], 1)
+        assert len(moving.flow("a")) == 3
+    with pytest.raises(ConfigurationError, match="parameter"):
+        heat.new_solution(heat[0], "s*x + 2*s^2")
 
 
 def test_what_keeps_a_curve(heat: Symmetries) -> None:

@@ -123,6 +123,20 @@ def test_fields_of_verify() -> None:
             verify(heat, field)
 
 
+def test_names_of_constants() -> None:
+    """Unknowns and variables E, I and pi are no constants, in equations and fields."""
+    assert verify("E_t = E_xx", ("0", "0", "E^2")) != 0
+    assert verify("E_t = E_xx", ("0", "0", "E")) == 0
+    assert verify(["S' = -S*I", "I' = S*I"], ("x", "-I", "-S")) == 0
+    assert verify("n_t = E*n_EE", ("E", "t", "0")) == 0
+    assert verify("n_t = E*n_EE", ("1", "0", "0")) != 0
+    found = find_symmetries("n_t = E*n_EE")
+    renamed = find_symmetries("n_t = w*n_ww")
+    as_w = {sp.Symbol("E"): sp.Symbol("w")}
+    assert [[c.xreplace(as_w) for c in g] for g in found] == [list(g) for g in renamed]
+    assert found.dimension.size == len(found) == 4
+
+
 def test_verify_is_not_fooled_by_form() -> None:
     """Zeros that simplification may miss are zeros."""
     heat = u.diff(t) - u.diff(x, 2)

@@ -103,6 +103,22 @@ def test_special_values(equation: str, parameter: str, values: Sequence[object],
         special_values(equation.split(";"), "u")
 
 
+@pytest.mark.parametrize(
+    ("equation", "values", "sizes"),
+    [
+        # Klein and Gordon: translations, a boost and u d_u, and solutions; powers have a scaling in place of those
+        ("u_tt = u_xx + u^n", [1, 2, 3], {"1": 4}),
+        # by exp(n u) all are the heat equation, whose superposition the others have in another form
+        ("u_t = u_xx + n*u_x^2", [0, 1], {}),
+        # all are linear: what they have beside superposition decides
+        ("u_t = u_xx + n*x^2*u", [0, 1], {}),
+    ],
+)
+def test_superposition_is_more(equation: str, values: Sequence[int], sizes: dict[str, int]) -> None:
+    found = special_values(equation, "n", values)
+    assert {str(value): dimension.size for value, dimension in found.items()} == sizes
+
+
 def test_symmetries_are_a_sequence() -> None:
     found = find_symmetries("u_t + u*u_x = 0.1*u_xx")
     assert list(found) == list(found.generators)
@@ -179,6 +195,13 @@ class TestModular:
             sp.log(U**2 * x) - 2 * sp.log(U) - sp.log(x),
             sp.sinh(U) - (sp.exp(U) - sp.exp(-U)) / 2,
             sp.exp(n * sp.log(U)) - U**n,
+            U ** (n / (n - 1)) - U * U ** (1 / (n - 1)),
+            U ** (1 / (n**2 - 1)) - sp.sqrt(U ** (1 / (n - 1)) * U ** (-1 / (n + 1))),
+            U ** (1 / (2 * n - 2)) * sp.exp(-n * sp.log(U) / (2 - 2 * n)) - U ** (1 / (n - 1)) * sp.sqrt(U),
+            sp.exp(n * U / (n - 1)) - sp.exp(U + U / (n - 1)),
+            sp.exp(n * x / (n - U)) - sp.exp(x) * sp.exp(x * U / (n - U)),
+            sp.exp(x / (x - 1)) - sp.exp(1) * sp.exp(1 / (x - 1)),
+            sp.cos(n * x / (n - 1)) - sp.cos(x + x / (n - 1)),
             (1 + U) ** sp.Rational(1, 3) * (1 + U) ** sp.Rational(2, 3) - 1 - U,
             sp.sqrt(6) - sp.sqrt(2) * sp.sqrt(3),
         ],
@@ -204,6 +227,17 @@ class TestModular:
             value = sp.diff(function, (x, index[0]), (U, index[1])) / sp.factorial(index[0]) / sp.factorial(index[1])
             expected = evaluate(value)[:, 0]
             assert (series[:, k] == expected)[evaluate.valid].all()
+
+
+def test_exponents_with_relations() -> None:
+    """Exponents that are rational in a parameter: u^(-4/3) in another form, and the heat equation in disguise."""
+    pde = "u_t = u^(n/(n-1))*u_xx + (n/(4*(n-1)) - 1)*u^(1/(n-1))*u_x^2"
+    assert verify(pde, ("x^2", "0", "4*(n-1)/n*x*u")) == 0
+    found = find_symmetries(pde)
+    assert found.dimension.size == len(found) == 5
+    heat = find_symmetries("u_t = u_xx + (exp(n*u/(n-1)) - exp(u + u/(n-1)))*x")
+    assert heat.looks_infinite
+    assert len(find_symmetries("u_t = u_xx + exp(n*u/(n-1)) - exp(u/(n-1))")) == 2
 
 
 @pytest.mark.parametrize("pde", ["u_t = u_xx + 1", "u_t = u_xx + u_x + 1", "u_t = u_xx + u + x"])

@@ -108,7 +108,8 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
             and thirds up to 2.
 
     Returns:
-        The dimension beside superposition by value, in the order tried; see `trivgeo.symmetry.dimension.Dimension`.
+        The dimension beside superposition by value, in the order tried; see `trivgeo.symmetry.dimension.Dimension`. It
+        may be that of the generic equations where only those of the value are linear: superposition is more.
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or the equations have no such parameter.
@@ -134,14 +135,16 @@ def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -
         pde: see `find_symmetries`; functions of an unknown, or of one variable, that are called but have no
             derivatives are arbitrary, such as f in ``"u_t = diff(f(u)*u_x, x)"``.
         function: the name of the function.
-        candidates: expressions of its argument, such as ``["exp(u)", "u^n"]``; default: 1, exp z, log z, z log z, z^n
-            with a parameter n, and z to the fractions that `special_values` tries, where there are more than for z^n.
+        candidates: expressions of its argument by the name that it has in the equations, such as ``["exp(u)", "u^n"]``
+            for f(u); other names are new parameters. Default: 1, exp z, log z, z log z, z^n with a parameter n, where z
+            is the argument, and z to the fractions that `special_values` tries, where there are more than for z^n.
 
     Returns:
         All symmetries by function, in the order tried.
 
     Raises:
-        ConfigurationError: as for `find_symmetries`, or there is no such function.
+        ConfigurationError: as for `find_symmetries`, or there is no such function, or a candidate is none of its
+            argument.
 
     Example:
         ``special_functions("u_t = diff(f(u)*u_x, x)", "f")`` has 1 (linear), exp(u), u^n, and u^(-4/3) (Ovsiannikov

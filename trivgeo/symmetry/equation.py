@@ -105,18 +105,25 @@ class EvolutionSystem:
         plain = dict(zip(self.functions, self.unknowns, strict=True))
         return expression.xreplace(replacements).xreplace(plain)
 
-    def plain(self, value: Any, what: str) -> sp.Expr:
+    def plain(self, value: Any, what: str, beside: Iterable[sp.Symbol] = ()) -> sp.Expr:
         """What the user gave as an exact expression of the system's symbols, with ``u(x, t)`` written as the symbol u.
+
+        Args:
+            value: the expression or text.
+            what: its name for error messages.
+            beside: derivatives that it may hold.
 
         Raises:
             ConfigurationError: it is no expression, or holds a symbol named like a derivative, or another function.
         """
-        expression = exact(value, what, [str(f.func) for f in self.functions])
-        own = {s.name: s for s in (*self.variables, *self.unknowns, *self.parameters)}
+        beside = set(beside)
+        own = {s.name: s for s in (*self.variables, *self.unknowns, *self.parameters, *beside)}
+        expression = exact(value, what, [str(f.func) for f in self.functions], own)
         expression = expression.xreplace({s: own.get(s.name, s) for s in expression.free_symbols})
         expression = expression.xreplace(dict(zip(self.functions, self.unknowns, strict=True)))
         strange = [str(f) for f in expression.atoms(AppliedUndef)]
-        strange += [s.name for s in expression.free_symbols if self._is_named_like_derivative(s.name)]
+        others = expression.free_symbols - beside
+        strange += [s.name for s in others if self._is_named_like_derivative(s.name)]
         if strange or not isinstance(expression, sp.Expr):
             raise ConfigurationError(
                 f"{what}: expected an expression of {(*self.variables, *self.unknowns)} and parameters, got "

@@ -165,7 +165,7 @@ def _plain(expression: sp.Expr) -> sp.Expr:
 def moved_solution(
     system: EvolutionSystem, components: Sequence[sp.Expr], solution: Mapping[sp.Symbol, sp.Expr], s: sp.Symbol
 ) -> Expressions:
-    """The solution that a field makes of a solution in the time s, checked by its residual.
+    """The solution that a field makes of a solution in the time s, checked by its residual and its start at s = 0.
 
     Raises:
         ConfigurationError: what was given is no solution.
@@ -184,6 +184,12 @@ def moved_solution(
         found = []
     for candidate in found:
         values = {u: sp.simplify(candidate[u]) for u in solution if u in candidate}
-        if len(values) == len(solution) and system.holds(values):
+        if len(values) < len(solution):
+            continue
+        # several branches may be solutions
+        start = [values[u].subs(s, 0) - f for u, f in solution.items()]
+        if any(e.has(sp.nan, sp.zoo, sp.oo) for e in start) or not all(map(vanishes, start)):
+            continue
+        if system.holds(values):
             return tuple(values[u] for u in system.unknowns)
     raise AlgebraError(f"expected a new solution in closed form, got the equations {equations} = 0")

@@ -134,6 +134,7 @@ class Evaluator:
         for symbol, value in (fixed or {}).items():
             self._known[symbol] = self.series.constant(np.broadcast_to(np.asarray(value) % prime, (samples,)))
         self._kernels: dict[Any, Values] = {}
+        self._basis: dict[tuple[Any, bool], list[tuple[sp.Expr, Values]]] = {}
         self.valid = np.ones(samples, dtype=bool)
 
     def _draw(self, of: sp.Expr) -> Values:
@@ -233,22 +234,42 @@ class Evaluator:
     def _power(self, base: sp.Expr, exponent: sp.Expr) -> Values:
         if exponent.free_symbols - self._constants:
             return self._exponential(exponent * sp.log(base))
-        s, p = self.series, self.prime
+        s = self.series
         value = self(base)
         if exponent.is_Integer and 0 <= exponent <= 6:
             result = s.constant(np.ones(self.samples, dtype=np.int64))
             for _ in range(int(exponent)):
                 result = s.times(result, value)
             return result
-        constant = value[:, 0]
-        first = np.ones(self.samples, dtype=np.int64)
+        first, slopes = self._raised(base, exponent), self._binomial(value[:, 0], self(exponent)[:, 0])
+        return s.compose(value, s.constant(first), slopes)
+
+    def _raised(self, base: sp.Expr, exponent: sp.Expr) -> Values:
+        """The value of a power; the exponent is constant unless the base is e."""
+        result = np.ones(self.samples, dtype=np.int64)
         for term in sp.Add.make_args(sp.expand(exponent)):
             number, rest = term.as_coeff_Mul()
-            if rest == 1:
-                first = first * self._root(constant, number) % p
-            else:
-                first = first * self._root(self._kernel((base, rest), base), sp.Rational(number)) % p
-        return s.compose(value, s.constant(first), self._binomial(constant, self(exponent)[:, 0]))
+            for weight, kernel in self._combined(base, rest, rest if base == sp.E else base):
+                result = result * self._root(kernel, number * weight) % self.prime
+        return result
+
+    def _combined(self, key: Any, rest: sp.Expr, of: sp.Expr) -> list[tuple[sp.Rational, Values]]:
+        """Exponents or angles as rational combinations of independent ones, whose functions are random numbers.
+
+        Those that have the same value at all points are combinations of such alone.
+        """
+        same = of.free_symbols <= self._same
+        if (key, same) not in self._basis:
+            # the first power of a base is known
+            start = [] if key in (sp.E, "angle") else [(sp.S.One, self(key)[:, 0])]
+            self._basis[key, same] = start
+        basis = self._basis[key, same] if same else [*self._basis.get((key, True), ()), *self._basis[key, same]]
+        weights = _rational_weights(rest, tuple(entry for entry, _ in basis))
+        if weights is None:
+            kernel = self._kernel((key, rest), of)
+            self._basis[key, same].append((rest, kernel))
+            return [(sp.S.One, kernel)]
+        return [(weight, kernel) for weight, (_, kernel) in zip(weights, basis, strict=True) if weight != 0]
 
     def _kernel(self, key: Any, of: sp.Expr) -> Values:
         """A random square that stands for the value of a transcendental function."""
@@ -263,11 +284,9 @@ class Evaluator:
         first = np.ones(self.samples, dtype=np.int64)
         for term in sp.Add.make_args(argument):
             logs = [f for f in sp.Mul.make_args(term) if isinstance(f, sp.log)]
-            number, rest = term.as_coeff_Mul()
-            key = ("exp", rest)
-            if len(logs) == 1 and not (term / logs[0]).free_symbols - self._constants:
-                key = (logs[0].args[0], rest / logs[0])  # the same as a power
-            first = first * self._root(self._kernel(key, rest), sp.Rational(number)) % p
+            is_power = len(logs) == 1 and not (term / logs[0]).free_symbols - self._constants
+            base, exponent = (logs[0].args[0], term / logs[0]) if is_power else (sp.E, term)
+            first = first * self._raised(base, exponent) % p
         coefficients = [pow(math.factorial(k), -1, p) for k in range(s.order + 1)]
         return s.compose(self(argument), s.constant(first), coefficients)
 
@@ -293,25 +312,43 @@ class Evaluator:
         sine, cosine = np.zeros(self.samples, dtype=np.int64), np.ones(self.samples, dtype=np.int64)
         argument = sp.expand(argument)
         for term in sp.Add.make_args(argument):
-            number, rest = term.as_coeff_Mul()
-            # a point of the circle, by its half angle; angles are multiples of a 720th
-            if 720 % int(number.q):
-                raise ConfigurationError(f"pde: expected simpler multiples of angles, got {argument}")
-            half = self._kernel(("angle", rest), rest)
-            inverse = _powers((1 + half * half) % p, p - 2, p)
-            c, d = (1 - half * half) % p * inverse % p, 2 * half * inverse % p
-            sx, cx = np.zeros_like(sine), np.ones_like(cosine)
-            for bit in bin(abs(int(number * 720)))[2:]:
-                sx, cx = 2 * sx * cx % p, (cx * cx - sx * sx % p) % p
-                if bit == "1":
-                    sx, cx = (sx * c + cx * d) % p, (cx * c - sx * d % p) % p
-            sx = sx if number > 0 else -sx % p
-            sine, cosine = (sine * cx + cosine * sx) % p, (cosine * cx - sine * sx % p) % p
+            multiple, rest = term.as_coeff_Mul()
+            for weight, half in self._combined("angle", rest, rest):
+                number = multiple * weight
+                # a point of the circle, by its half angle; angles are multiples of a 720th
+                if 720 % int(number.q):
+                    raise ConfigurationError(f"pde: expected simpler multiples of angles, got {argument}")
+                inverse = _powers((1 + half * half) % p, p - 2, p)
+                c, d = (1 - half * half) % p * inverse % p, 2 * half * inverse % p
+                sx, cx = np.zeros_like(sine), np.ones_like(cosine)
+                for bit in bin(abs(int(number * 720)))[2:]:
+                    sx, cx = 2 * sx * cx % p, (cx * cx - sx * sx % p) % p
+                    if bit == "1":
+                        sx, cx = (sx * c + cx * d) % p, (cx * c - sx * d % p) % p
+                sx = sx if number > 0 else -sx % p
+                sine, cosine = (sine * cx + cosine * sx) % p, (cosine * cx - sine * sx % p) % p
         value, one = self(argument), s.constant(np.ones(self.samples, dtype=np.int64))
         inverses = [pow(math.factorial(k), -1, p) for k in range(s.order + 1)]
         sines = [[sine, cosine, -sine, -cosine][k % 4] * inverses[k] % p for k in range(s.order + 1)]
         cosines = [[cosine, -sine, -cosine, sine][k % 4] * inverses[k] % p for k in range(s.order + 1)]
         return s.compose(value, one, sines), s.compose(value, one, cosines)
+
+
+@lru_cache(maxsize=4096)
+def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Rational, ...] | None:
+    """An expression as a rational combination of independent ones; ``None`` if it is none.
+
+    Products of powers are combinations of none but themselves; n / (n - 1) is one of 1 and 1 / (n - 1).
+    """
+    if entry in basis:
+        return tuple(sp.Integer(entry == other) for other in basis)
+    if not basis or not any(sp.fraction(e)[1].has(sp.Add) for e in (entry, *basis)):
+        return None
+    weights = sp.symbols(f"w:{len(basis)}", cls=sp.Dummy)
+    left = sp.fraction(sp.together(entry - sp.Add(*(w * b for w, b in zip(weights, basis, strict=True)))))[0]
+    symbols = [g for g in sp.Poly(left).gens if not g.has(*weights)]
+    solutions = list(sp.linsolve(sp.Poly(left, *symbols).coeffs(), *weights))
+    return tuple(solutions[0]) if solutions and all(w.is_Rational for w in solutions[0]) else None
 
 
 def irrational(expressions: Iterable[sp.Expr]) -> list[sp.Expr]:

@@ -6,7 +6,7 @@ import html
 import inspect
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -76,10 +76,14 @@ class Symmetry:
     def flow(self, parameter: Any = "s") -> tuple[sp.Expr, ...]:
         """The one-parameter group as formulas: where each variable is after a time, ``0`` for where it was.
 
+        Args:
+            parameter: the name of the time.
+
         Raises:
+            ConfigurationError: a variable or parameter has that name.
             AlgebraError: no closed form was found.
         """
-        return flow(self.components, self.variables, _real(parameter))
+        return flow(self.components, self.variables, _time(parameter, (*self.variables, *self.components)))
 
     def invariants(self) -> tuple[sp.Expr, ...]:
         """Independent functions that the one-parameter group leaves as they are, one less than variables.
@@ -493,10 +497,15 @@ class Symmetries(Sequence[Symmetry]):
                 + ": `with_solutions` puts formulas in"
             )
         fields = {g.name: g.components for g in self.generators}
+        # the equations may hold parameters that no symmetry does
+        held = {s.name for components in fields.values() for c in components for s in c.free_symbols}
+        parameters = {key: value for key, value in parameters.items() if key in held}
         return from_generators(fields, variables=self.variables, parameters=parameters, **options)
 
     def new_solution(self, generator: Symmetry, solution: Any, parameter: Any = "s") -> tuple[sp.Expr, ...]:
         """The exact solution that a symmetry makes of another, checked by its residual; one formula for each unknown.
+
+        At the time 0 it is the given one.
 
         Args:
             generator: a symmetry.
@@ -505,7 +514,7 @@ class Symmetries(Sequence[Symmetry]):
             parameter: the name of the time for which the solution moves.
 
         Raises:
-            ConfigurationError: what was given is no solution.
+            ConfigurationError: what was given is no solution, or the name is one of the equations or the solution.
             AlgebraError: no closed form was found.
         """
         entries = [solution] if isinstance(solution, str | sp.Expr | int | float) else list(solution)
@@ -513,7 +522,8 @@ class Symmetries(Sequence[Symmetry]):
         if len(entries) != len(unknowns):
             raise ConfigurationError(f"solution: expected one expression for each of {unknowns}, got {len(entries)}")
         given = {u: self._system.plain(e, "solution") for u, e in zip(unknowns, entries, strict=True)}
-        return moved_solution(self._system, generator.components, given, _real(parameter))
+        time = _time(parameter, (*self.variables, *self.parameters, *generator.components, *given.values()))
+        return moved_solution(self._system, generator.components, given, time)
 
     def reduced(self, *generators: Symmetry) -> Reduction:
         """The equations in fewer variables for solutions that one-parameter groups leave as they are.
@@ -590,9 +600,12 @@ def _root(function: sp.Expr) -> str:
     return function.root if isinstance(function, Particular) else type(function).__name__.rstrip("'")
 
 
-def _real(parameter: Any) -> sp.Symbol:
-    """A symbol of one-parameter groups."""
-    return sp.Symbol(str(parameter), real=True)
+def _time(parameter: Any, beside: Iterable[sp.Expr]) -> sp.Symbol:
+    """A symbol of one-parameter groups, whose name no symbol of the expressions has: they would print the same."""
+    name = str(parameter)
+    if name in {s.name for e in beside for s in sp.sympify(e).free_symbols}:
+        raise ConfigurationError(f"parameter: expected a name that nothing else has, got {name}")
+    return sp.Symbol(name, real=True)
 
 
 def _bracketed(expression: sp.Expr) -> str:

@@ -33,28 +33,40 @@ def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[
     arguments = {system.in_jets(f.args[0]) for f in calls}
     if len(arguments) != 1:
         raise ConfigurationError(f"function: expected one of {system.arbitrary} with one argument, got {function}")
-    (z,) = arguments
-    n = sp.Symbol(next(name for name in ("n", "k", "m", "q") if name not in map(str, system.parameters)))
+    (argument,) = arguments
+    z = argument if argument.is_Symbol else sp.Dummy("z")
+    taken = {*system.variables, *system.unknowns, *system.parameters}
+    n = next(s for s in (*sp.symbols("n k m q"), sp.Dummy("n")) if s not in taken)
     if candidates:
-        entries = (exact(entry, "candidates") for entry in candidates)
-        forms = [[entry.xreplace({sp.Symbol(str(z)): z})] for entry in entries]
+        forms = [[_candidate(entry, argument, z, system)] for entry in candidates]
     else:
         powers = [z**value for value in simple_fractions() if value != 0]
         forms = [[sp.S.One], [sp.exp(z)], [sp.log(z)], [z * sp.log(z)], [z**n, *powers]]
-    generic = _dimension(residuals)
+    generic = _Member(residuals)
     result: dict[sp.Expr, Symmetries] = {}
     for family in forms:
         least = generic
         for value in family:  # members that have no more than the family are not listed
             put = [_put(e, function, z, value, system) for e in residuals]
             try:
-                dimension = _dimension(put, least.size or 0)
+                member = _Member(put, least)
             except ConfigurationError:
                 continue  # the equations are no longer of their kind there
-            if _rank(dimension) > _rank(least):
-                result[value] = search(put, None, None, ())
-                least = dimension if value is family[0] else least
+            if member.is_larger:
+                result[value.xreplace({z: argument})] = search(put, None, None, ())
+                least = member if value is family[0] else least
     return result
+
+
+def _candidate(entry: Any, argument: sp.Expr, z: sp.Symbol, system: EvolutionSystem) -> sp.Expr:
+    """A function of z, which stands for the argument, with new parameters at most beside it."""
+    given = system.plain(entry, "candidates", argument.free_symbols)
+    value = given.subs(argument, z)
+    others = value.free_symbols - set(system.parameters)
+    strange = others & {*system.variables, *system.unknowns, *argument.free_symbols} - {z}
+    if strange or (others and z not in others):
+        raise ConfigurationError(f"candidates: expected functions of {argument}, got {given}")
+    return value
 
 
 def _put(expression: sp.Expr, function: str, z: sp.Symbol, value: sp.Expr, system: EvolutionSystem) -> sp.Expr:
@@ -76,23 +88,37 @@ def larger_dimensions(pde: Any, parameter: Any, values: Sequence[Any]) -> dict[s
     symbol = symbols.get(str(parameter))
     if symbol is None or symbol not in EvolutionSystem(residuals).parameters:
         raise ConfigurationError(f"parameter: expected a parameter of the equations, got {parameter}")
-    generic = _dimension(residuals)
+    generic = _Member(residuals)
     result = {}
     for value in map(exact, values):
         try:
             put = [sp.expand(e.subs(symbol, value).doit()) for e in residuals]
-            dimension = _dimension(put, generic.size or 0)
+            member = _Member(put, generic)
         except ConfigurationError:
             continue  # the equations are no longer of their kind there
-        if _rank(dimension) > _rank(generic):
-            result[value] = dimension
+        if member.is_larger:
+            result[value] = member.dimension
     return result
 
 
-def _dimension(residuals: Sequence[sp.Expr], known: int = 0) -> Dimension:
-    """The dimension; a member of a family has at least as many symmetries as the family, which are ``known``."""
-    system = EvolutionSystem(residuals)
-    return Jets(system, symmetry_condition(system), is_linear(system)).dimension(known)
+class _Member:
+    """How many symmetries equations have, beside superposition, and whether these are more than those of their family.
+
+    A member has all symmetries that the family has; where it alone is linear, they may be part of superposition, which
+    then counts.
+    """
+
+    def __init__(self, residuals: Sequence[sp.Expr], family: _Member | None = None) -> None:
+        system = EvolutionSystem(residuals)
+        conditions = symmetry_condition(system)
+        self.linear = is_linear(system)
+        alike = family is not None and family.linear == self.linear
+        known = family.dimension.size if family is not None and alike else None
+        self.dimension: Dimension = Jets(system, conditions, self.linear).dimension(known or 0)
+        self.is_larger = False
+        if family is not None:
+            total = self.dimension if alike else Jets(system, conditions, False).dimension()
+            self.is_larger = _rank(total) > _rank(family.dimension)
 
 
 def _rank(dimension: Dimension) -> tuple[int, ...]:

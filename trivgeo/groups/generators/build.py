@@ -105,7 +105,7 @@ def from_generators(
         fields: one vector field a generator, as a sequence, or by name. Each is a torch function from a point ``[m]``
             (or ``[*batch, m]``) to its tangent, or a vector of SymPy expressions.
         variables: the coordinates: SymPy symbols or names for expressions; for torch functions the number m, or names.
-        parameters: values of other symbols in expressions, by symbol or name.
+        parameters: values of other symbols in expressions, by symbol or name; each has to occur.
         split: (h, n) instead of the automatic split: a reductive subalgebra and a nilpotent ideal, each a list of
             generators by index or name, or of vectors of coefficients.
         representation: matrices of the generators ``[dim, k, k]`` of a faithful representation with

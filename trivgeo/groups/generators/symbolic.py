@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
-from trivgeo.expressions import exact, parse_expression, require_sympy
+from trivgeo.expressions import exact, require_sympy
 
 __all__ = [
     "compile_expressions",
@@ -28,33 +28,33 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
         parameters: values of the other symbols, by symbol or by name.
 
     Raises:
-        ConfigurationError: a field has the wrong length, or a symbol is left without a value.
+        ConfigurationError: a field has the wrong length, a symbol is left without a value, or a value without a symbol.
     """
-    require_sympy()
-    coordinates = {s.name: s for s in variables}
-
-    def read(entry: Any, what: str) -> Any:
-        # text is parsed by a whitelist, never executed
-        return parse_expression(entry, what, names=coordinates) if isinstance(entry, str) else exact(entry, what)
-
+    sp = require_sympy()
     named = {str(key): exact(value, f"parameters[{key}]") for key, value in parameters.items()}
+    names = {name: sp.Symbol(name) for name in named} | {s.name: s for s in variables}
+    unused = set(named)
     result = []
     for index, field in enumerate(fields):
         components = getattr(field, "components", field)
         if not isinstance(components, Iterable):
             raise ConfigurationError(f"fields[{index}]: expected one component for each variable, got {field!r}")
-        entries = [read(entry, f"fields[{index}]") for entry in components]
+        # text is parsed by a whitelist, never executed
+        entries = [exact(entry, f"fields[{index}]", names=names) for entry in components]
         if len(entries) != len(variables):
             raise ConfigurationError(
                 f"fields[{index}]: expected {len(variables)} components for {tuple(variables)}, got {len(entries)}"
             )
         known = {s: named[s.name] for e in entries for s in e.free_symbols if s.name in named and s not in variables}
+        unused -= {s.name for s in known}
         entries = [entry.subs(known) for entry in entries]
         unknown = set().union(*(entry.free_symbols for entry in entries)) - set(variables)
         if unknown:
             missing = ", ".join(sorted(map(str, unknown)))
             raise ConfigurationError(f"fields[{index}]: expected a value in `parameters` for each of: {missing}")
         result.append(tuple(entries))
+    if unused:
+        raise ConfigurationError(f"parameters: expected names that fields hold, got {sorted(unused)}")
     return result
 
 
