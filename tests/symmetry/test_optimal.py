@@ -48,6 +48,10 @@ SMALL: dict[str, tuple[int, Brackets, int]] = {
     "oscillator": (4, {(1, 2): {0: 1}, (3, 1): {2: 1}, (3, 2): {1: -1}}, 3),
     "two aff(1)": (4, {(0, 1): {1: 1}, (2, 3): {3: 1}}, 11),
     "heat": (6, HEAT, 8),
+    # by hand: a vector outside of h(3) with one off its centre, in two families, or with the centre; and h(3)
+    "R + h(3)": (4, {(2, 3): {1: 1}}, 6),
+    "so(3) + h(3)": (6, {(0, 1): {2: 1}, (1, 2): {0: 1}, (2, 0): {1: 1}, (3, 4): {5: 1}}, 6),
+    "sl(2) + h(3)": (6, {(0, 1): {1: 2}, (0, 2): {2: -2}, (1, 2): {0: 1}, (3, 4): {5: 1}}, 16),
 }
 
 
@@ -63,7 +67,7 @@ RIGID: Brackets = {
     (0, 1): {2: 1}, (1, 2): {0: 1}, (2, 0): {1: 1}, (0, 4): {5: 1}, (1, 5): {3: 1}, (2, 3): {4: 1},
     (0, 5): {4: -1}, (1, 3): {5: -1}, (2, 4): {3: -1},
 }  # fmt: skip
-FAST = {"A3.6 e(2)", "so(3), skew", "A3.8 sl(2)", "two aff(1)"}
+FAST = {"R + h(3)", "A3.6 e(2)", "so(3), skew", "A3.8 sl(2)", "two aff(1)"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in SMALL])
@@ -132,6 +136,20 @@ def test_families() -> None:
     found = _algebra(4, SMALL["two aff(1)"][1]).optimal_system()
     assert "X1 + X3*a, a != 0" in repr(found)
     assert {"X1", "X1 + X4", "X1 - X4"} <= set(repr(found).splitlines())
+
+
+def test_a_family_beside_the_centre() -> None:
+    """d_x + c d_y, where d_x is central, and d_y the bracket of two others."""
+    found = find_symmetries("u_t + u*u_y + u_yyy + u_yy + u_xx + u_xxx = 0")
+    system = found.algebra.optimal_system()
+    names = {g.text: i for i, g in enumerate(found)}
+    for c in (2, -1, 0.5):
+        v = [0.0] * len(found)
+        v[names["∂_x"]], v[names["∂_y"]] = 1, c
+        place, parameters = system.find(v)
+        assert parameters == pytest.approx((c,))
+        line = system[place]
+        np.testing.assert_allclose([float(e.subs(line.parameters[0], c)) for e in line.coefficients], v, atol=1e-9)
 
 
 def test_others_are_refused() -> None:

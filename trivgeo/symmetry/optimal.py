@@ -197,7 +197,7 @@ class OptimalSystem(Sequence[Line]):
             rates = np.array([_floats(rate, numbers) for rate in node.rates]).reshape(len(node.rates), size)
             movers = [_floats(mover, numbers) for mover in node.movers]
             if node.kind == "zero":
-                times = np.linalg.solve(rates.T, -coefficient)
+                times = np.linalg.lstsq(rates.T, -coefficient, rcond=None)[0]
                 v = self._moved(sum(t * y for t, y in zip(times, movers, strict=True)), v)
                 node, v = node.children[0], v / _coordinates(basis, v, numbers)[0]
             elif node.kind == "sign":
@@ -517,7 +517,8 @@ class _Search:
                 independent.append(shift)
         branches: list[tuple[Row, Rows]] = []
         if len(independent) == size:
-            node.kind, node.movers, node.rates = "zero", [y for y, _ in independent], [r for _, r in independent]
+            # all of them: where the rate of one vanishes for some parameters, others move
+            node.kind, node.movers, node.rates = "zero", [y for y, _ in shifts], [r for _, r in shifts]
             kept = _null_space(_transposed(rates), assumed, len(keeping))
             branches = [(vector, [_sum(w, keeping) for w in kept])]
         elif size == 1 and any(s[0] != 0 for s in slopes):
@@ -558,9 +559,9 @@ class _Search:
                         raise AlgebraError(f"expected exceptional parameters that are rational, got {part} = 0")
         for value in sorted(values, key=sp.default_sort_key):
             other, rest = self._node(at(value), node.below, keeping, node.parameters)
+            assumed |= rest
             if not _is_alike(child, other, {symbol: value}):
                 node.special[value] = other
-                assumed |= rest
         return node, assumed | {e for e in more if not e.has(symbol)}
 
 
@@ -568,7 +569,20 @@ def _is_alike(generic: _Node, other: _Node, value: dict[sp.Symbol, sp.Expr]) -> 
     """Whether a special value of a parameter has the same lines as others."""
     vector = [c.subs(value) for c in generic.vector]
     same = generic.kind == other.kind and len(generic.children) == len(other.children) and vector == other.vector
-    return same and all(_is_alike(a, b, value) for a, b in zip(generic.children, other.children, strict=True))
+    rows = [[c.subs(value) for c in row] for row in (*generic.movers, *generic.rates)]
+    if any(c.has(sp.nan, sp.zoo) for row in rows for c in row):
+        return False
+    # what moves the others has to move these as well
+    rates = rows[len(generic.movers) :]
+    if rates and len(_reduced(rates, set())[0]) < len(generic.block):
+        return False
+    special = {sp.sympify(key).subs(value): node for key, node in generic.special.items()}
+    return (
+        same
+        and special.keys() == other.special.keys()
+        and all(_is_alike(a, b, value) for a, b in zip(generic.children, other.children, strict=True))
+        and all(_is_alike(node, other.special[key], value) for key, node in special.items())
+    )
 
 
 # Linear algebra with parameters ----------------------------------------------------------------------------------
