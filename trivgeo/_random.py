@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,13 +73,21 @@ class NoiseStreams(torch.Generator):
             word = int(_mixed(key).generate_state(1, np.uint64)[0])
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"key: expected integers of at least 0, got {key!r}") from error
-        self.manual_seed(word)
+        super().manual_seed(word)
         self._common = _hash(torch.tensor(word - 2**63, device=index.device))
         self._starts = _hash(self._common + _STRIDE * index.long())
         self._drawn = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.initial_seed(), vars(self))
+        return _restored, (super().get_state(), vars(self))
+
+    def manual_seed(self, seed: int) -> NoiseStreams:
+        """Streams have their key for good.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(f"seed: expected a key when streams are made, NoiseStreams(index, {seed})")
 
     def __len__(self) -> int:
         """The number of data."""
@@ -129,8 +138,9 @@ class NoiseStreams(torch.Generator):
         return other
 
 
-def _restored(seed: int, attributes: dict[str, Any]) -> NoiseStreams:
-    streams = NoiseStreams(torch.zeros(1, dtype=torch.long, device=attributes["_starts"].device), seed)
+def _restored(state: Tensor, attributes: dict[str, Any]) -> NoiseStreams:
+    streams = NoiseStreams(torch.zeros(1, dtype=torch.long, device=attributes["_starts"].device))
+    torch.Generator.set_state(streams, state)
     vars(streams).update(attributes)
     return streams
 
@@ -222,6 +232,8 @@ def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> T
 def keyed(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator that is a function of the key alone; keys that differ give independent numbers.
 
+    But for chance: it has one of 2^32 seeds, so that two of a hundred thousand keys may well share theirs.
+
     Args:
         key: integers of at least 0, such as a seed and the number of a batch.
         device: of the generator.
@@ -231,8 +243,9 @@ def keyed(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
 
 
 def _mixed(key: Sequence[int]) -> np.random.SeedSequence:
-    """Mixes integers; by itself it does not see zeros at their end."""
-    return np.random.SeedSequence((len(key), *key))
+    """Mixes integers; by itself it does not see zeros at their end, nor where one of several words ends."""
+    words = [-(-operator.index(k).bit_length() // 32) for k in key]
+    return np.random.SeedSequence((len(key), *key), spawn_key=words if max(words, default=0) > 1 else ())
 
 
 def _checked(generator: torch.Generator | None, like: Tensor) -> torch.Generator | None:

@@ -70,7 +70,7 @@ def check_type(name: str, value: Any, kind: type[T]) -> T:
 def check_tensor(name: str, value: Any) -> Tensor:
     """Return ``value`` as a tensor of floating-point numbers; NumPy arrays and (nested) lists of numbers are taken.
 
-    Lists of Python numbers come in the default dtype, arrays in their own.
+    Lists of Python numbers come in the default dtype, arrays in their own, lists of tensors stacked, with derivatives.
 
     Raises:
         ConfigurationError: something else, or integers, truth values or complex numbers, which would be truncated.
@@ -79,7 +79,7 @@ def check_tensor(name: str, value: Any) -> Tensor:
         if not isinstance(value, np.ndarray | np.floating | list | tuple):
             raise ConfigurationError(f"{name}: expected a floating-point tensor, got {type(value).__name__}")
         try:
-            converted = torch.as_tensor(value)
+            converted = _stacked(value) if _holds_tensors(value) else torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigurationError(f"{name}: expected numbers of one shape, got {value!r}") from error
         if not isinstance(value, np.ndarray | np.floating) and converted.dtype == torch.int64:
@@ -142,6 +142,16 @@ def _holds_numbers(value: Any) -> bool:
     if type(value) not in (list, tuple):  # a named tuple is a datum of several parts
         return isinstance(value, np.ndarray)
     return all(isinstance(x, int | float | np.generic) for x in pytree.tree_leaves(value))
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in pytree.tree_leaves(value))
+
+
+def _stacked(value: Any) -> Tensor:
+    if isinstance(value, list | tuple):
+        return torch.stack([_stacked(x) for x in value])
+    return torch.as_tensor(value)
 
 
 def _is_number(value: float) -> bool:

@@ -110,6 +110,13 @@ def test_dtypes(dtype: Any) -> None:
 
 
 class TestOneClearMeaning:
+    def test_lists_of_tensors_keep_their_derivatives(self) -> None:
+        angle = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(SO(2).exp([angle])[0, 0], angle)
+        assert_relative(slope, -angle.detach().sin(), 1e-14)
+        stacked = torch.func.grad(lambda a: SO(3).exp([0.0, 0.0, a])[0, 0])(angle.detach())
+        assert_relative(stacked, -angle.detach().sin(), 1e-14)
+
     def test_arrays_and_lists(self) -> None:
         group = SE(2)
         v = [0.3, -1.0, 2.0]

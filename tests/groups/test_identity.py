@@ -53,9 +53,20 @@ class TestFingerprint:
         read["exp"][0][0] += 1e-3
         assert not group.matches(read)
 
+    def test_whatever_the_default_dtype(self) -> None:
+        expected = HeatSymmetry(0.01).fingerprint()
+        for dtype in (torch.float64, torch.bfloat16):
+            torch.set_default_dtype(dtype)
+            try:
+                assert HeatSymmetry(0.01).fingerprint() == expected
+            finally:
+                torch.set_default_dtype(torch.float32)
+
     def test_callers_cannot_change_it(self) -> None:
         group = SL(2)
         group.fingerprint()["exp"][0][0] = 7.0
+        group.algebra.trace_ad_like(torch.zeros(1, dtype=torch.float64)).fill_(7.0)
+        assert group.algebra.trace_ad.tolist() == [0.0] * group.dim
         assert group.matches(SL(2).fingerprint())
 
     def test_other_groups(self) -> None:

@@ -1,7 +1,9 @@
 """Half precision and large vectors: right at every size and in every dtype, or NaN; never a wrong number."""
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import scipy.linalg
 import torch
@@ -54,6 +56,30 @@ def test_half_precision(case: GroupCase, dtype: torch.dtype, count: int) -> None
     log = group.log(g)
     assert torch.isfinite(log).all()
     assert_relative(log.double(), v.double(), 40 * torch.finfo(dtype).eps, floor=1.0 + float(g.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("other", [0.0, 1e-6, -1e-6, 1e-3, 0.1, -0.1])
+@pytest.mark.parametrize("turned", [False, True])
+def test_affine_maps_that_hardly_stretch_in_one_direction(dtype: torch.dtype, other: float, turned: bool) -> None:
+    """Translations of exponentials, for one element and for many, against exponentials of matrices."""
+    for one in [*torch.linspace(-0.6, 0.6, 25, dtype=torch.float64).tolist(), -0.5, 0.5]:
+        c = math.sqrt(0.5)
+        turn = torch.tensor([[c, -c], [c, c]], dtype=torch.float64) if turned else torch.eye(2, dtype=torch.float64)
+        linear = turn @ torch.diag(torch.tensor([one, other], dtype=torch.float64)) @ turn.mT
+        v = torch.cat([linear.flatten(), torch.ones(2, dtype=torch.float64)]).to(dtype)
+        dense = torch.cat([v[:4].double().reshape(2, 2), v[4:, None].double()], -1).numpy()
+        expected = torch.from_numpy(scipy.linalg.expm(np.concatenate([dense, np.zeros((1, 3))])))[:2]
+        for count in (1, 300):
+            found = Affine(2).exp(v.expand(count, 6))
+            assert_relative(found[0].double(), expected, 100 * torch.finfo(dtype).eps, floor=1.0)
+
+
+def test_a_jacobian_of_maps_of_the_line() -> None:
+    r"""phi_1(-ad v) with ad v = [[0, 0], [-1, 1/2]]."""
+    found = Affine(1).left_jacobian(torch.tensor([0.5, 1.0], dtype=torch.float64))
+    grown = 2.0 * math.expm1(0.5)
+    assert_relative(found, torch.tensor([[1.0, 0.0], [2.0 - 2.0 * grown, grown]], dtype=torch.float64), 1e-13)
 
 
 TURNING = [SO(3), SO(4), SO(5), SL(2), SL(3), GLPlus(2), GLPlus(3), GLPlus(4), SE(3), SE(4), Affine(3), Projective(2)]

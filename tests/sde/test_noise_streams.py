@@ -67,6 +67,16 @@ def test_copies_go_on_alike() -> None:
         assert len(source) == 2
     first, second = (_random.normal((2, 4), LIKE, source) for source in (streams.at(1), copy.at(1)))
     assert torch.equal(first, second)
+    assert copy.initial_seed() == streams.initial_seed()
+    ours, theirs = (torch.randn(3, generator=source) for source in (streams.at(1), copy.at(1)))
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("other", [(5, 1), (5, 7 * 2**32 + 1), (2**32 + 5,), (0, 2**32 + 5)])
+def test_keys_of_many_digits(other: tuple[int, ...]) -> None:
+    """Integers of several words are not taken for several integers."""
+    assert _random.keyed(2**32 + 5, 7).initial_seed() != _random.keyed(*other).initial_seed()
+    assert _random.keyed(2**32 + 5, 0).initial_seed() != _random.keyed(*other).initial_seed()
 
 
 def test_both_dtypes_see_the_same_noise() -> None:
@@ -176,6 +186,10 @@ def test_bad_streams() -> None:
         NoiseStreams(torch.zeros(2, 3, dtype=torch.long), 0)
     with pytest.raises(ConfigurationError, match="key: expected integers of at least 0"):
         NoiseStreams(torch.arange(3), -1)
+    with pytest.raises(ConfigurationError, match="key: expected integers of at least 0"):
+        NoiseStreams(torch.arange(3), 2.5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="expected a key"):
+        NoiseStreams(torch.arange(3), 0).manual_seed(1)
     with pytest.raises(ShapeError, match="begins with 3 data"):
         _random.normal((2, 3), LIKE, NoiseStreams(torch.arange(3), 0))
     with pytest.raises(ShapeError, match="begins with 3 data"):

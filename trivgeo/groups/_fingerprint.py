@@ -27,7 +27,8 @@ def of(group: LieGroup) -> dict[str, Any]:
     """The fingerprint of a group; see `LieGroup.fingerprint`."""
     dim, shape = group.dim, group.element_shape
     units = _LENGTH * torch.eye(dim, dtype=torch.float64)
-    mixed = torch.tensor([[math.sin((k + 1.0) * (i + 1.0) + k) for i in range(dim)] for k in range(3)]).double()
+    sines = [[math.sin((k + 1.0) * (i + 1.0) + k) for i in range(dim)] for k in range(3)]
+    mixed = torch.tensor(sines, dtype=torch.float32).double()  # as in files, whatever the default dtype
     mixed = _LENGTH * mixed / mixed.norm(dim=-1, keepdim=True)
     with torch.no_grad():
         elements = group._exp(torch.cat([units, mixed]))

@@ -104,7 +104,7 @@ class LieAlgebra:
 
     def trace_ad_like(self, x: Tensor) -> Float[Tensor, " n"]:
         """`trace_ad` in the dtype and on the device of ``x``."""
-        return self._trace_ad.like(x)
+        return self._trace_ad.like(x).clone()
 
     @property
     def killing_form(self) -> Float[Tensor, "n n"]:

@@ -84,7 +84,7 @@ def _phi1_2x2(matrix: Tensor) -> Tensor:
     q = x * x + y * z
     size = torch.maximum(m.abs(), q.abs().sqrt())
     small = size < 0.5 * PHI1_RADIUS
-    apart = ~small & (q > 0.0625)
+    apart = ~small & (q > 0.04)  # less than small ones reach, so that det A is at least 0.02 for the rest
     rest = ~small & ~apart
 
     m_near, q_near = torch.where(small, m, 0.0), torch.where(small, q, 0.0)
