@@ -4,6 +4,7 @@ import inspect
 import logging
 import os
 import re
+import struct
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,6 +58,12 @@ _MODULES_OF_KINDS = ("torch.nn.", "torch.optim.", "lightning.")
 
 # these are there wherever this runs, as are the packages that ours asks for
 _INSTALLERS = ("pip", "setuptools", "wheel")
+
+# what torch raises where it reads a file that is cut, or none of its own
+_DAMAGED = (
+    *(UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError),
+    *(AssertionError, AttributeError, ArithmeticError, struct.error),
+)
 
 _FOUND_BY_FIT = ("last", "best")
 
@@ -205,7 +212,7 @@ def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
         raise ConfigurationError(f"ckpt_path: expected a file{''.join(f' or {name}' for name in found)}, got {path!r}")
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
-    except (UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
+    except _DAMAGED as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path}: expected a checkpoint without pickled objects: {reason}") from error
     if not isinstance(content, dict) or "state_dict" not in content:

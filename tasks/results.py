@@ -24,7 +24,7 @@ import tasks
 import trivgeo
 from tasks.files import (
     append,
-    check_file_name,
+    check_picture_name,
     checksum,
     decoded,
     encoded,
@@ -56,13 +56,13 @@ class ShardedTest(pl.LightningModule):
         """File name of the picture in the results' directory; ``None`` for none.
 
         Raises:
-            ConfigurationError: (on setting) the name of another folder.
+            ConfigurationError: (on setting) the name of another folder, or of no picture.
         """
         return self._figure
 
     @figure.setter
     def figure(self, name: str | None) -> None:
-        self._figure = check_file_name("figure", name)
+        self._figure = check_picture_name("figure", name)
 
     def mine(self, index: int) -> bool:
         """Whether the batch of this index is for this device."""

@@ -251,6 +251,12 @@ def test_checkpoints_hold_tensors_and_settings_only(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match=r"a.ckpt: expected a checkpoint"):
             check_checkpoint(config)
+    torch.save({"state_dict": {"a": torch.zeros(8)}}, path, _use_new_zipfile_serialization=False)
+    old = path.read_bytes()
+    for length in range(0, len(old), 7):
+        path.write_bytes(old[:length])
+        with pytest.raises(CheckpointError, match=r"a.ckpt: expected a checkpoint"):
+            check_checkpoint(config)
     torch.save({"state_dict": {}}, path)
     check_checkpoint(config)
     assert config.weights_only is True

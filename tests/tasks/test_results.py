@@ -487,6 +487,12 @@ def test_pictures_stay_in_the_folder_of_the_run(name: str) -> None:
         module.figure = name
 
 
+@pytest.mark.parametrize("name", ["figure", "figure.xyz", "figure.png.txt", ".png/"])
+def test_pictures_are_of_a_kind_that_can_be_written(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="figure: expected"):
+        Module().figure = name
+
+
 def test_a_batch_whose_picture_is_missing_is_due(tmp_path: Path) -> None:
     (writer,) = writers(tmp_path, 1)
     writer.write([row(0, 0)])
