@@ -138,8 +138,11 @@ def convert(path: str | Path) -> None:
         path: the file, which is replaced.
 
     Raises:
-        CheckpointError: see `load_checkpoint`.
+        CheckpointError: this is no path of a `.safetensors` file; see also `load_checkpoint`.
     """
+    # a name would be read from its own folder, and written to the working folder
+    if not str(path).endswith(_SUFFIX):
+        raise CheckpointError(f"convert: expected the path of a {_SUFFIX} file, got {str(path)!r}")
     file, _, _ = checkpoint_file(str(path))
     entries = {name: file.entry(name) for name in file.header if name not in ("network", "architecture", "format")}
     write_file(file.build(Network), path, entries)  # type: ignore[type-abstract]

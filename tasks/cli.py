@@ -4,6 +4,7 @@ import inspect
 import logging
 import os
 import re
+import struct
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +20,19 @@ from typing import Any, NoReturn, get_type_hints
 import torch
 import yaml
 from jsonargparse import Namespace
+from lightning.fabric.accelerators.accelerator import Accelerator
+from lightning.fabric.loggers.logger import Logger
+from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment, Precision
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.plugins import LayerSync
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.strategies import Strategy
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from tasks.files import make_folder, recording, storage
 from tasks.overlays import resolved
@@ -37,6 +46,24 @@ DEBUG = "JSONARGPARSE_DEBUG"
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
 
 _OURS = ("trivgeo", "tasks")
+
+# what a configuration may take from torch and Lightning, and where from: other modules of torch hold networks that are
+# made of code, torch.fx among them
+_KINDS = (
+    *(nn.Module, Optimizer, LRScheduler),
+    *(LightningDataModule, Callback, Strategy, Accelerator, Logger, Profiler),
+    *(Precision, ClusterEnvironment, CheckpointIO, LayerSync),
+)
+_MODULES_OF_KINDS = ("torch.nn.", "torch.optim.", "lightning.")
+
+# these are there wherever this runs, as are the packages that ours asks for
+_INSTALLERS = ("pip", "setuptools", "wheel")
+
+# what torch raises where it reads a file that is cut, or none of its own
+_DAMAGED = (
+    *(UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError),
+    *(AssertionError, AttributeError, ArithmeticError, struct.error),
+)
 
 _FOUND_BY_FIT = ("last", "best")
 
@@ -185,7 +212,7 @@ def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
         raise ConfigurationError(f"ckpt_path: expected a file{''.join(f' or {name}' for name in found)}, got {path!r}")
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
-    except (UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
+    except _DAMAGED as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path}: expected a checkpoint without pickled objects: {reason}") from error
     if not isinstance(content, dict) or "state_dict" not in content:
@@ -195,13 +222,14 @@ def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
 def check_callables(config: Any) -> None:
     """A configuration may come from a stranger: what it names makes objects of ours, and nothing else.
 
-    Classes are checked against the type of their argument by the parser. A function passes there with any settings,
-    `os.system` among them; here it must say that it returns a module of torch or an object of a class of the library,
-    and be of ours or the user's: of no distribution that ours depends on, nor of the standard library. The same holds
-    of what the parser found by a path alone, for arguments that are called: a function, or a class that is no module.
+    The parser checks a class against the type of its argument, but an argument may have none, or take any object. So a
+    class must be of ours, of the user's, or a module, optimizer, callback, logger, plugin and so on of `torch.nn`,
+    `torch.optim` and Lightning. A function must say that it returns a module of torch or an object of a class of the
+    library, and be of ours or the user's: of no distribution that ours depends on, nor of the standard library. The
+    same holds of what the parser found by a path alone, for arguments that are called.
 
     Raises:
-        ConfigurationError: a function does not.
+        ConfigurationError: a class or a function does not.
     """
     _check(config, "configuration", None)
 
@@ -224,9 +252,15 @@ def _check(value: Any, name: str, owner: str | None) -> None:
 
 
 def _check_callable(path: str) -> None:
-    found = resolve_name(path)
-    if not isinstance(found, type) and not _makes_ours(found):
-        raise ConfigurationError(f"class_path: expected a class, or a function that returns one of ours, got {path}")
+    try:
+        found = resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"class_path: expected a class that there is, got {path!r}: {error}") from error
+    if not _may_be_called(found):
+        raise ConfigurationError(
+            "class_path: expected a class of ours, of yours, or for networks and trainers of torch and Lightning, or"
+            f" a function that returns one of ours, got {path}"
+        )
 
 
 def _makes_ours(found: object) -> bool:
@@ -242,7 +276,8 @@ def _makes_ours(found: object) -> bool:
 def _may_be_called(found: object) -> bool:
     """Whether a stranger may have this called."""
     if isinstance(found, type):
-        return issubclass(found, nn.Module) or _is_ours_or_users(found.__module__)
+        is_kind = issubclass(found, _KINDS) and f"{found.__module__}.".startswith(_MODULES_OF_KINDS)
+        return is_kind or _is_ours_or_users(found.__module__)
     return _makes_ours(found)
 
 
@@ -269,7 +304,7 @@ def _is_ours_or_users(module: str) -> bool:
 @cache
 def _packages_of_dependencies() -> frozenset[str]:
     """Names to import of all distributions that ours asks for, with any extra, and those ask for in any case."""
-    asked, found = ["trivgeo"], set()
+    asked, found = ["trivgeo", *_INSTALLERS], set()
     while asked:
         name = _normal(asked.pop())
         if name not in found:
@@ -280,8 +315,9 @@ def _packages_of_dependencies() -> frozenset[str]:
             except PackageNotFoundError as error:
                 if name == "trivgeo":
                     raise ConfigurationError(
-                        "class_path: expected a class, got a function, and without the metadata of trivgeo (is it"
-                        " installed?) only those of trivgeo and tasks are taken"
+                        "class_path: without the metadata of trivgeo (is it installed?) nobody can tell which classes"
+                        " and functions are yours: only those of trivgeo and tasks, and classes of torch and Lightning,"
+                        " are taken"
                     ) from error
     packages = packages_distributions().items()
     return frozenset(package for package, names in packages if found & set(map(_normal, names)))

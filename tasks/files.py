@@ -20,6 +20,8 @@ _read: ContextVar[dict[str, str]] = ContextVar("_read", default={})  # noqa: B03
 
 _CHECK = "checksum"
 
+_PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
+
 
 class StorageError(TrivgeoError):
     """A file cannot be written: the disk is full, or the folder is not ours."""
@@ -170,14 +172,16 @@ def hold(directory: Path) -> FileLock:
     return lock
 
 
-def check_file_name(name: str, value: str | None) -> str | None:
-    """The name of a file inside the folder of a run.
+def check_picture_name(name: str, value: str | None) -> str | None:
+    """The name of a picture inside the folder of a run.
 
     Raises:
-        ConfigurationError: it names another folder, or none.
+        ConfigurationError: it names another folder, or none, or its suffix is none of a picture.
     """
     if value is not None and (value != Path(value).name or "\\" in value or "\0" in value or value in ("", ".", "..")):
         raise ConfigurationError(f"{name}: expected the name of a file, without folders, got {value!r}")
+    if value is not None and not value.lower().endswith(_PICTURES):
+        raise ConfigurationError(f"{name}: expected a name that ends in {', '.join(_PICTURES)}, got {value!r}")
     return value
 
 

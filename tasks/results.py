@@ -24,7 +24,7 @@ import tasks
 import trivgeo
 from tasks.files import (
     append,
-    check_file_name,
+    check_picture_name,
     checksum,
     decoded,
     encoded,
@@ -56,13 +56,13 @@ class ShardedTest(pl.LightningModule):
         """File name of the picture in the results' directory; ``None`` for none.
 
         Raises:
-            ConfigurationError: (on setting) the name of another folder.
+            ConfigurationError: (on setting) the name of another folder, or of no picture.
         """
         return self._figure
 
     @figure.setter
     def figure(self, name: str | None) -> None:
-        self._figure = check_file_name("figure", name)
+        self._figure = check_picture_name("figure", name)
 
     def mine(self, index: int) -> bool:
         """Whether the batch of this index is for this device."""
@@ -92,10 +92,11 @@ class ResultsWriter(Callback):
 
     A run that was killed goes on where it stopped; the batch it was in is done again. Which earlier rows are good is
     decided by what determines numbers, see `identity`: rows of a run with another identity are put aside, in
-    `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on. Every row carries a checksum; a damaged line is done
-    again. One run at a time writes to a folder. `results.json` holds the metrics (mean and standard deviation over
-    seeds of the mean over cases), the rows, whether all batches were done, configuration, files read, versions, device
-    and seconds of all parts of the run. Several devices write a file each; at the end they are one.
+    `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on, and its `results.json` in `earlier-<hash>.json`.
+    Every row carries a checksum; a damaged line is done again. One run at a time writes to a folder. `results.json`
+    holds the metrics (mean and standard deviation over seeds of the mean over cases), the rows, whether all batches
+    were done, configuration, files read, versions, device and seconds of all parts of the run. Several devices write a
+    file each; at the end they are one.
 
     Args:
         directory: where to write; created if missing.
@@ -156,9 +157,8 @@ class ResultsWriter(Callback):
         self._earlier = max((row["run_seconds"] for row in self.rows), default=0.0)
         trainer.strategy.barrier()  # all have read before one writes
         if self._rank == 0:
-            self._put_aside()
-            self._write_all()
-            self._remove_other_files()
+            self._put_aside(self._results, self._header_of_results())
+            self._make_one_file()
         trainer.strategy.barrier()
 
     def write(self, rows: Sequence[Row], batch: int = 0) -> None:
@@ -190,8 +190,7 @@ class ResultsWriter(Callback):
         self._finished = True
         if self._rank != 0:
             return
-        self._write_all()
-        self._remove_other_files()
+        self._make_one_file()
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         expected = data.keys() if isinstance(data, Problems) else self._batches.keys()
         missing = len(expected - self._batches.keys())
@@ -212,13 +211,13 @@ class ResultsWriter(Callback):
             "config": dict(self.config),
             "rows": self.rows,
         }
-        path = self.directory / "results.json"
-        write_whole(path, encoded(document, indent=1))
+        write_whole(self._results, encoded(document, indent=1))
         figures = {f"test/{name}/{kind}": value for name, s in summary.items() for kind, value in s.items()}
         for logger in trainer.loggers:
             logger.log_metrics(figures)
         partial = f"INCOMPLETE: {missing} of {len(expected)} batches are missing\n" if missing else ""
-        sys.stdout.write(f"\n{format_summary(summary)}\n{partial}{document['seconds']:.1f} s, written to {path}\n")
+        written = f"{document['seconds']:.1f} s, written to {self._results}"
+        sys.stdout.write(f"\n{format_summary(summary)}\n{partial}{written}\n")
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Let the folder go."""
@@ -237,13 +236,13 @@ class ResultsWriter(Callback):
     def _path(self) -> Path:
         return self.directory / "rows.jsonl"
 
+    @property
+    def _results(self) -> Path:
+        return self.directory / "results.json"
+
     def _other_files(self) -> list[Path]:
         """The files of the other devices."""
         return sorted(path for path in self.directory.glob("rows.*.jsonl") if path.name.split(".")[1].isdigit())
-
-    def _remove_other_files(self) -> None:
-        for path in self._other_files():
-            path.unlink()
 
     def _read(self) -> dict[tuple[int, int], list[Row]]:
         """The rows on the disk of this identity, each once, of the batches that were written whole."""
@@ -256,27 +255,38 @@ class ResultsWriter(Callback):
         whole = {key: list(rows.values()) for key, rows in found.items()}
         return {key: rows for key, rows in whole.items() if len(rows) == rows[0]["rows_of_batch"]}
 
-    def _put_aside(self) -> None:
-        """Keep the rows of another run, of all its devices, under other names: its configuration may come back."""
+    def _make_one_file(self) -> None:
+        """Of the rows of all devices. What has rows of another run is kept: its configuration may come back."""
         for path in [self._path, *self._other_files()]:
             header, *lines = _lines(path)
-            if header != self._header() and lines:
-                kept = self._free(f"earlier-{hashlib.sha256(header.encode()).hexdigest()[:16]}")
-                path.replace(kept)
-                rank_zero_info(
-                    f"{self.directory}: rows of a run with other settings, files or versions are now in {kept}"
-                )
-
-    def _free(self, stem: str) -> Path:
-        """A file that is not there: rows that were put aside before stay."""
-        names = chain([f"{stem}.jsonl"], (f"{stem}.{number}.jsonl" for number in count(1)))
-        return next(path for name in names if not (path := self.directory / name).exists())
-
-    def _write_all(self) -> None:
+            if lines:
+                self._put_aside(path, header)
         write_whole(self._path, "\n".join([self._header(), *map(encoded, self.rows)]) + "\n")
+        for path in self._other_files():
+            path.unlink()
+
+    def _put_aside(self, path: Path, header: str) -> None:
+        """Give a file with the header of another run another name."""
+        if header != self._header():
+            kept = self._free(f"earlier-{hashlib.sha256(header.encode()).hexdigest()[:16]}", path.suffix)
+            path.replace(kept)
+            rank_zero_info(
+                f"{self.directory}: {path.name} of a run with other settings, files or versions is now in {kept}"
+            )
+
+    def _free(self, stem: str, suffix: str) -> Path:
+        """A file that is not there: what was put aside before stays."""
+        names = chain([f"{stem}{suffix}"], (f"{stem}.{number}{suffix}" for number in count(1)))
+        return next(path for name in names if not (path := self.directory / name).exists())
 
     def _header(self) -> str:
         return json.dumps({"identity": self._identity})
+
+    def _header_of_results(self) -> str:
+        """What the rows of `results.json` had for a header; that of this run where there are none."""
+        if not self._results.exists():
+            return self._header()
+        return json.dumps({"identity": (decoded("\n".join(_lines(self._results))) or {}).get("identity")})
 
 
 def identity(config: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ class Sweep:
         """Read a table from a YAML file.
 
         Raises:
-            ConfigurationError: an entry is missing or unknown, or `published` or a series has another shape.
+            ConfigurationError: an entry is missing or unknown, `published` or a series has another shape, or a setting
+                lies inside one that has none.
         """
         try:
             document = overlays.load(overlays.find(path))
@@ -90,6 +92,8 @@ class Sweep:
         for line in sweep.rows:
             if any(len(values) != shape[1] for values in line.series.values()):
                 raise ConfigurationError(f"{path}: {line.label}: series: expected {shape[1]} values each")
+            for place in range(shape[1]):
+                sweep.settings_of(line, place)
         return sweep
 
     def _check(self) -> None:
@@ -109,7 +113,10 @@ class Sweep:
             _expect("published", "lists of numbers", published, list)
             for number in published:
                 _expect("published", "lists of numbers", number, int, float)
-        for line in (*self.rows, *self.columns):
+        lines = (*self.rows, *self.columns)
+        for name in chain(self.settings, self.marks, self.quoted, *(chain(x.settings, x.series) for x in lines)):
+            _expect("names of settings and labels", "texts", name, str)
+        for line in lines:
             _expect("label", "a text", line.label, str)
             _expect(f"{line.label}: settings", "names and values", line.settings, dict)
             _expect(f"{line.label}: series", "names and values", line.series, dict)
@@ -119,6 +126,19 @@ class Sweep:
             _expect("quoted", "two numbers", place, list)
             if len(place) != 2 or not all(isinstance(number, int | float) for number in place):
                 raise ConfigurationError(f"quoted: expected two numbers, got {place!r}")
+
+    def settings_of(self, row: Line, place: int) -> dict[str, Any]:
+        """The settings of a cell as a tree: those of the column win over those of the row, and its series over both.
+
+        Args:
+            row: of the cell.
+            place: of its column.
+
+        Raises:
+            ConfigurationError: a setting lies inside one that has no settings.
+        """
+        series = {name: values[place] for name, values in row.series.items()}
+        return _nested(self.settings, row.settings, self.columns[place].settings, series)
 
     def of(self, result: Result) -> Mapping[str, float]:
         """What a run says of the metric.
@@ -156,12 +176,10 @@ class Sweep:
         for row in self.rows:
             cells = []
             for place, column in enumerate(self.columns):
-                series = {name: values[place] for name, values in row.series.items()}
                 folder = Path(self.directory) / _slug(f"{row.label} {column.label}")
                 make_folder(folder)
                 override = folder / "settings.yaml"
-                settings = {**self.settings, **row.settings, **column.settings, **series}
-                write_whole(override, yaml.safe_dump(_nested(settings)))
+                write_whole(override, yaml.safe_dump(self.settings_of(row, place)))
                 writer = {"class_path": "tasks.results.ResultsWriter", "init_args": {"directory": str(folder)}}
                 arguments = [f"--config={file}" for file in [*self.base, str(override)]]
                 arguments += [f"--trainer.callbacks=[{json.dumps(writer)}]", f"--trainer.default_root_dir={folder}"]
@@ -269,16 +287,43 @@ def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any]) -> None
     sys.stdout.write(f"\n{text}\n\nwritten to {folder / 'table.md'}\n")
 
 
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with dotted names as a tree."""
+def _nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with dotted names as a tree; later layers win over earlier ones.
+
+    A setting inside another is laid on it, in whatever order they come: a column that changes a class must not undo a
+    line that sets one of its arguments. It is left out only where the other comes later and says the same setting.
+
+    Raises:
+        ConfigurationError: a setting lies inside one that has none.
+    """
+    settings: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            settings.pop(name, None)  # the place in the order is that of the last
+            settings[name] = copy.deepcopy(value)
+    order = list(settings)
     tree: dict[str, Any] = {}
-    for name, value in copy.deepcopy(dict(settings)).items():
+    for name in sorted(settings, key=lambda name: name.count(".")):
+        later = order[order.index(name) + 1 :]
+        if any(name.startswith(f"{o}.") and _says(settings[o], name.removeprefix(f"{o}.")) for o in later):
+            continue
         *path, last = name.split(".")
         branch = tree
         for part in path:
             branch = branch.setdefault(part, {})
-        branch[last] = value
+            if not isinstance(branch, dict):
+                raise ConfigurationError(f"{name}: expected {part!r} to have settings, got {branch!r}")
+        branch[last] = overlays.merge(branch.get(last), settings[name])
     return tree
+
+
+def _says(tree: Any, name: str) -> bool:
+    """Whether a tree of settings has one of this dotted name."""
+    for part in name.split("."):
+        if not isinstance(tree, dict) or part not in tree:
+            return False
+        tree = tree[part]
+    return True
 
 
 def _slug(label: str) -> str:

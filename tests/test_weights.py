@@ -18,7 +18,7 @@ from tests.inversion.circle import Perceptron, untrained
 from trivgeo.errors import CheckpointError
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
-from trivgeo.networks import read_file, write_file
+from trivgeo.networks import check_destination, read_file, write_file
 from trivgeo.sde import GroupDiffusion
 from trivgeo.sde.terminal import fit_terminal_law
 
@@ -142,3 +142,7 @@ def test_only_the_file_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "model.tmp").read_text() == "mine"
     with pytest.raises(CheckpointError, match="expected a file, got a folder"):
         write_file(Perceptron(4, 2, 8), tmp_path, {})
+    for place in ("model.tmp/model.safetensors", "a\0b.safetensors", "x" * 300):
+        for write in (check_destination, lambda path: write_file(Perceptron(4, 2, 8), path, {})):
+            with pytest.raises(CheckpointError, match="expected a file that can be written"):
+                write(tmp_path / place)

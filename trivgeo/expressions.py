@@ -261,8 +261,11 @@ class _Reader:
         return self._bounded(read(self, node, depth + 1))
 
     def _bounded(self, value: Any) -> Any:
-        if value.is_Rational and max(value.p.bit_length(), value.q.bit_length()) > _BITS:
+        # also those inside: SymPy gathers powers of products, 2**60*exp(8) to a power is one of either
+        if any(max(x.p.bit_length(), x.q.bit_length()) > _BITS for x in value.atoms(self._sp.Rational)):
             raise self._refuse("numbers of moderate size")
+        if any(self._is_large(x.args[0], _ARGUMENT) for x in value.atoms(self._sp.exp)):
+            raise self._refuse(f"numbers of at most {_ARGUMENT} in functions")
         if value.has(self._sp.nan, self._sp.zoo, self._sp.oo, -self._sp.oo):
             raise self._refuse("finite numbers")
         if _expanded_terms(value) > _TERMS:

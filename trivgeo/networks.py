@@ -9,7 +9,8 @@ import os
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -180,11 +181,9 @@ def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mappi
         entries: further entries of the header, of plain types.
 
     Raises:
-        CheckpointError: an entry cannot be written as JSON, or the path is a folder.
+        CheckpointError: an entry cannot be written as JSON, or the path is a folder or cannot be written to.
     """
     path = Path(path)
-    if path.is_dir():
-        raise CheckpointError(f"{path}: expected a file, got a folder")
     if isinstance(network, Network):
         entries = {"architecture": network.architecture, **entries}
     header = {"network": class_path(network)} if isinstance(network, Network) else {}
@@ -192,13 +191,35 @@ def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mappi
         header |= {name: json.dumps(dict(entry)) for name, entry in entries.items()}
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: expected {', '.join(entries)} of plain JSON types: {error}") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    # a name of its own: `model.tmp` may be somebody's
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
-        temporary = Path(folder) / path.name
+    with _beside(path) as temporary:
         save_file(tensors, temporary, metadata={**header, _CHECK: content_hash(header, tensors)})
         temporary.replace(path)
+
+
+def check_destination(path: str | Path) -> None:
+    """See that `write_file` can write here, before the work whose outcome it is to write.
+
+    Raises:
+        CheckpointError: it cannot.
+    """
+    with _beside(Path(path)) as temporary:
+        temporary.touch()
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A file to write first, in a folder of its own: `model.tmp` may be somebody's."""
+    try:
+        if path.is_dir():
+            raise CheckpointError(f"{path}: expected a file, got a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
+            yield Path(folder) / path.name
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:  # a path with NUL is a ValueError
+        raise CheckpointError(f"{path}: expected a file that can be written: {error}") from error
 
 
 def read_file(path: str | Path) -> NetworkFile:

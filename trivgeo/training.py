@@ -24,7 +24,7 @@ import trivgeo
 from trivgeo._random import keyed
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.networks import Network, check_weights, write_file
+from trivgeo.networks import Network, check_destination, check_weights, write_file
 
 try:
     import lightning.pytorch as pl
@@ -141,7 +141,13 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return (self._spent + time.monotonic() - self._began) / self.seconds
 
     def on_train_start(self) -> None:
-        """Start the clock."""
+        """Start the clock.
+
+        Raises:
+            CheckpointError: the network cannot be exported to where it is to be.
+        """
+        if self.export is not None and self.trainer.is_global_zero:
+            check_destination(self.export_path(self.export))
         self._began = time.monotonic()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:

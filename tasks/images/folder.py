@@ -1,5 +1,6 @@
 """Images of one's own: folders of pictures, one folder for each class."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from tasks.files import read_bytes
 from tasks.images.idx import DataError
 from tasks.images.sources import ImageSource, LabelledImages
 from trivgeo.checks import check_choice, check_count
@@ -76,7 +78,7 @@ class ImageFolder(ImageSource):
     def _picture(self, file: Path) -> torch.Tensor:
         height, width = self.size
         try:
-            with Image.open(file) as opened:
+            with Image.open(io.BytesIO(read_bytes(file))) as opened:
                 upright = ImageOps.exif_transpose(opened)
                 if upright.has_transparency_data and upright.convert("RGBA").getextrema()[-1] != (255, 255):
                     raise DataError(f"{file}: expected a picture on a ground, got one that is transparent in part")

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from tasks.files import recording
 from tasks.images.idx import DataError, read_idx
 from tasks.images.sources import ImageSource, LabelledImages
 
@@ -151,7 +152,8 @@ def download(name: str, folder: Path, mirrors: tuple[str, ...] = MIRRORS) -> Pat
         for mirror in mirrors:
             try:
                 _fetch(f"{mirror}{target.name}", part)
-                read_idx(part, ndim=3 if "images" in name else 1, sha256=CHECKSUMS[name])
+                with recording():  # on its own: no later run reads a file of this name
+                    read_idx(part, ndim=3 if "images" in name else 1, sha256=CHECKSUMS[name])
             except (OSError, DataError) as error:
                 faults.append(f"{mirror}: {error}")
             else:

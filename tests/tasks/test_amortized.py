@@ -186,6 +186,13 @@ class TestScores:
         convert("learned.safetensors")
         assert LearnedInverter.load("learned.safetensors", inverter.action).steps == inverter.steps
 
+    def test_names_are_not_converted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A file of that name, without suffix, was left in the working folder."""
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(CheckpointError, match=r"expected the path of a .safetensors file, got 'heat_deeponet'"):
+            convert("heat_deeponet")
+        assert not list(tmp_path.iterdir())
+
     def test_of_no_group(self) -> None:
         network = PoseNetwork(6, DIGITS, channels=[4], width=8)
         for group in ({}, {"group": {"dim": 6}}):

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import NoReturn
@@ -21,6 +23,7 @@ from trivgeo.errors import CheckpointError, ConfigurationError
 
 HEAT = "--config=tasks/configs/heat/tied.yaml"
 NOTHING_TO_TEST = (("model", "DemoModel"), ("data", "BoringDataModule"))
+SILENT = ("test", HEAT, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu")
 INVERTER = "--model.init_args.inverter.init_args"
 
 
@@ -170,6 +173,63 @@ def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
     assert not proof.exists()
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "subprocess.Popen",
+        "sympy.Lambda",
+        "torch.fx.GraphModule",
+        "torch.utils.data.DataLoader",
+        "lightning.pytorch.Trainer",
+        "pip._internal.commands.install.InstallCommand",
+        "builtins.object",
+        "nowhere.Class",
+        "Popen",
+    ],
+)
+def test_classes_of_others_are_refused(path: str) -> None:
+    for config in ({"class_path": path}, {"dict_kwargs": {"any": ({"class_path": path},)}}):
+        with pytest.raises(ConfigurationError, match=f"class_path: expected a class .*got '?{path}"):
+            check_callables(config)
+
+
+def test_classes_of_torch_and_lightning_pass() -> None:
+    trainer = ["callbacks.LambdaCallback", "strategies.DDPStrategy", "loggers.CSVLogger", "profilers.SimpleProfiler"]
+    trainer += ["plugins.MixedPrecision", "plugins.io.AsyncCheckpointIO", "plugins.environments.SLURMEnvironment"]
+    paths = [f"lightning.pytorch.{name}" for name in trainer]
+    paths += ["torch.nn.ReLU", "torch.optim.Adam", "torch.optim.lr_scheduler.StepLR"]
+    check_callables([{"class_path": path} for path in paths])
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "argument"),
+    [
+        ("callbacks", "lightning.pytorch.callbacks.LambdaCallback", "on_test_start"),
+        ("strategy", "lightning.pytorch.strategies.DDPStrategy", "ddp_comm_state"),
+    ],
+)
+def test_classes_run_nothing_where_anything_is_taken(key: str, path: str, argument: str, tmp_path: Path) -> None:
+    """In a process of its own, whose warnings are no errors."""
+    proof = tmp_path / "proof"
+    code = f"__import__('os').system('touch {proof}')"
+    value = {"class_path": "sympy.Lambda", "init_args": {"signature": "x", "expr": code}}
+    entry = {"class_path": path, "init_args": {argument: value}}
+    (tmp_path / "evil.yaml").write_text(yaml.safe_dump({"trainer": {key: [entry] if key == "callbacks" else entry}}))
+    command = [sys.executable, "-m", "tasks", *SILENT, f"--config={tmp_path / 'evil.yaml'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "got sympy.Lambda" in done.stderr
+    assert not proof.exists()
+
+
+def test_the_settings_of_a_checkpoint_run_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"_class_path": "lightning.pytorch.LightningModule", "any": {"class_path": "sympy.Lambda"}}
+    torch.save({"state_dict": {}, "hyper_parameters": settings}, tmp_path / "a.ckpt")
+    with pytest.raises(SystemExit, match="2"):
+        run([*SILENT, f"--ckpt_path={tmp_path / 'a.ckpt'}"])
+    assert "got sympy.Lambda" in capsys.readouterr().err
+
+
 class Note:
     """What a pickle would make; whoever reads it as tensors refuses it."""
 
@@ -189,6 +249,12 @@ def test_checkpoints_hold_tensors_and_settings_only(tmp_path: Path) -> None:
             check_checkpoint(config)
     for content in (b"", b"text", b"PK\3\4"):
         path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"a.ckpt: expected a checkpoint"):
+            check_checkpoint(config)
+    torch.save({"state_dict": {"a": torch.zeros(8)}}, path, _use_new_zipfile_serialization=False)
+    old = path.read_bytes()
+    for length in range(0, len(old), 7):
+        path.write_bytes(old[:length])
         with pytest.raises(CheckpointError, match=r"a.ckpt: expected a checkpoint"):
             check_checkpoint(config)
     torch.save({"state_dict": {}}, path)
@@ -243,9 +309,6 @@ def test_functions_that_are_defaults_and_classes_of_modules_pass(
     for other in ({"other": math.sqrt}, {"root": math.cos}, {"other": zip}, {"roots": [math.sqrt]}):
         with pytest.raises(ConfigurationError, match="expected a function that returns"):
             check_callables({"class_path": "with_default.Above", "init_args": Namespace(**other)})
-
-
-SILENT = ("test", HEAT, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu")
 
 
 def test_a_refused_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

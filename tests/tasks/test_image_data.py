@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.io import savemat
 
+from tasks.files import recording
 from tasks.images import mnist
 from tasks.images.data import CleanTraining, OrderedBatches, ShuffledBatches
 from tasks.images.idx import DataError, read_idx
@@ -149,7 +150,9 @@ class TestDownload:
             self.mirror(tmp_path / "good", content),
             (tmp_path / "never asked").as_uri() + "/",
         )
-        path = download(self.NAME, tmp_path / "new" / "folder", mirrors)
+        with recording() as read:
+            path = download(self.NAME, tmp_path / "new" / "folder", mirrors)
+        assert not read  # a run that downloads is the run of everybody who has the file
         assert [p.name for p in path.parent.iterdir()] == [f"{self.NAME}.gz"]
         assert idx_bytes(read_idx(path, ndim=1)) == content
         assert "100%" in capsys.readouterr().err

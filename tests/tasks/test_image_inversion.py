@@ -41,6 +41,20 @@ def override(folder: Path, name: str, **changes: Any) -> list[str]:
     return ["test", f"--config={CONFIGS / name}", f"--config={path}"]
 
 
+def test_a_part_of_a_test_has_no_distances(tmp_path: Path) -> None:
+    features = {"init_args": {"features": "small_vae"}}
+    arguments = override(
+        tmp_path, "affnist/small.yaml", data={"init_args": {"limit": 4, "batch_size": 2}}, model=features
+    )
+    main([*arguments, "--trainer.limit_test_batches=0.5"])
+    document = results(tmp_path)
+    assert document["missing_batches"] > 0
+    assert not document["complete"]
+    assert not any(name.startswith("FID") for name in document["metrics"])
+    main(arguments)
+    assert "FID with inversion" in results(tmp_path)["metrics"]
+
+
 def small(folder: Path, limit: int = 10, batch_size: int = 4, seeds: list[int] | None = None) -> list[str]:
     return override(
         folder,

@@ -1,5 +1,7 @@
 """Training of the image networks from the command line, on the sample that comes with the code."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from tasks.images.training import ClassifierTraining, RegulariserTraining, VAETr
 from tasks.images.vae import VAE
 from tests.helpers import seeded
 from tests.tasks.helpers import DIGITS, framed_digits, run_on_sample
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError
 
 pytestmark = pytest.mark.usefixtures("workplace")
 
@@ -36,6 +38,13 @@ def test_a_classifier_learns_exports_and_resumes() -> None:
     with torch.no_grad():
         accuracy = (straight.network(framed_digits(digits.images)).argmax(-1) == digits.labels).float().mean()
     assert straight.metadata["metrics"]["accuracy"] == pytest.approx(accuracy.item())
+
+
+def test_a_training_that_could_not_be_exported_does_not_start() -> None:
+    Path("file").touch()
+    with pytest.raises(CheckpointError, match="expected a file that can be written"):
+        run_on_sample("fit", "mnist/vae", "--data.batch_size=50", "--model.export=file/below.safetensors")
+    assert not list(Path().rglob("*.ckpt"))
 
 
 def test_an_autoencoder_learns() -> None:

@@ -12,6 +12,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 
 from tasks.cli import main
+from tasks.files import recording
 from tasks.images.folder import ImageFolder
 from tasks.images.idx import DataError
 from tasks.images.scikit import ScikitDigits
@@ -63,6 +64,13 @@ class TestImageFolder:
         assert test.labels.bincount().tolist() == [4, 4, 4]
         expected = torch.tensor(list(COLOURS.values()))[train.labels][..., None, None]
         assert int((train.images.int() - expected).abs().max()) <= 4  # what JPEG changes
+
+    def test_pictures_are_files_of_the_run(self, pictures: Path) -> None:
+        """With other pictures it is another run."""
+        source = ImageFolder(str(pictures / "train"), str(pictures / "test"), [4, 4])
+        with recording() as read:
+            source.test()
+        assert set(read) == {str(path) for path in (pictures / "test").rglob("*.*")}
 
     def test_right_way_round_and_grey(self, tmp_path: Path) -> None:
         pixels = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40

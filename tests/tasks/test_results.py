@@ -237,6 +237,29 @@ class TestOneFolder:
         kept = [decoded(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines() if line]
         assert sorted((r["seed"], r["case"]) for r in kept if r) == [(turn, d) for turn in range(4) for d in range(2)]
 
+    def test_results_of_other_settings_are_put_aside(self, tmp_path: Path) -> None:
+        """Whoever looks while the next run is on its way, or was killed, must not take them for its results."""
+        for steps in (1, 1, 2):
+            (writer,) = writers(tmp_path, 1, {"model": {"steps": steps}})
+            assert (tmp_path / "results.json").exists() == (len(writer.rows) == 1)
+            if steps == 1:
+                writer.write([row(0, 0)])
+                writer.on_test_end(trainer(), Module())
+                document = (tmp_path / "results.json").read_text()
+            kill(writer)
+        (kept,) = tmp_path.glob("earlier-*.json")
+        assert kept.read_text() == document
+        assert kept.with_suffix(".jsonl").exists()
+
+    def test_rows_of_a_device_that_read_other_files_are_kept(self, tmp_path: Path) -> None:
+        (first,) = writers(tmp_path, 1, {"model": {"steps": 1}})
+        first.write([row(0, 0)])
+        other = "\n".join(['{"identity": "other"}', encoded(row(0, 1))])
+        (tmp_path / "rows.1.jsonl").write_text(other)
+        first.on_test_end(trainer(0, 2), Module())
+        (kept,) = tmp_path.glob("earlier-*.jsonl")
+        assert kept.read_text() == other
+
     def test_seconds_are_of_all_parts(self, tmp_path: Path) -> None:
         (writer,) = writers(tmp_path, 1)
         time.sleep(0.2)
@@ -462,6 +485,12 @@ def test_pictures_stay_in_the_folder_of_the_run(name: str) -> None:
     module = Module()
     with pytest.raises(ConfigurationError, match="figure: expected the name of a file, without folders"):
         module.figure = name
+
+
+@pytest.mark.parametrize("name", ["figure", "figure.xyz", "figure.png.txt", ".png/"])
+def test_pictures_are_of_a_kind_that_can_be_written(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="figure: expected"):
+        Module().figure = name
 
 
 def test_a_batch_whose_picture_is_missing_is_due(tmp_path: Path) -> None:

@@ -102,6 +102,25 @@ def test_a_line_may_have_its_own_series_and_the_picture_other_runs(tmp_path: Pat
     assert (tmp_path / "out" / "table.png").read_bytes() != after
 
 
+def test_settings_inside_others_hold_in_any_order(tmp_path: Path) -> None:
+    """Whichever of line and column changes the class; what comes later wins where both say the same."""
+    steps, kind = {"model.inverter.init_args.steps": 9}, {"model.inverter": {"class_path": "Other"}}
+    both = {"class_path": "Other", "init_args": {"steps": 9}}
+    first = {"model.inverter": {"class_path": "First", "init_args": {"steps": 1, "samples": 2}}}
+    for base, line, column, expected in (
+        ({}, steps, kind, both),
+        ({}, kind, steps, both),
+        (first, steps, kind, both),
+        (steps, first, {}, first["model.inverter"]),
+        (steps, first, steps, {"class_path": "First", "init_args": {"steps": 9, "samples": 2}}),
+    ):
+        rows, columns = [{"label": "a", "settings": line}], [{"label": "b", "settings": column}]
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump(table(tmp_path, settings=base, rows=rows, columns=columns, published=[])))
+        read = Sweep.read(str(path))
+        assert read.settings_of(read.rows[0], 0) == {"model": {"inverter": expected}}
+
+
 def test_bad_tables_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump(table(tmp_path, published=[[1, 2]])))
@@ -128,6 +147,8 @@ def test_bad_tables_are_refused(tmp_path: Path) -> None:
         ({"published": [5, 6]}, "published: expected lists of numbers, got 5"),
         ({"directory": None}, "directory: expected a text, got None"),
         ({"rows": 5}, "expected the description of a table"),
+        ({"settings": {1: 2}}, "names of settings and labels: expected texts, got 1"),
+        ({"settings": {"model.inverter": None}}, "steps: expected 'inverter' to have settings, got None"),
         ({"rows": [{"label": "a", "settings": []}]}, "a: settings: expected names and values"),
         ({"quoted": {"a": 5}}, "quoted: expected two numbers, got 5"),
         ({"marks": {"other": "no/folder"}}, "marks: other: expected the folder of a run with results, got 'no/folder'"),
