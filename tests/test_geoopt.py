@@ -28,6 +28,7 @@ from trivgeo.groups import (  # noqa: E402
     KdVSymmetry,
     LieGroup,
     Projective,
+    Torus,
     Translation,
 )
 
@@ -117,6 +118,21 @@ class TestManifold:
         projected = GroupManifold(SO(3)).projx(skewed)
         assert GroupManifold(SO(3)).check_point_on_manifold(projected)
         assert not GroupManifold(SO(3)).check_vector_on_tangent(projected, torch.eye(3))
+
+    def test_any_real_number_is_an_angle(self) -> None:
+        for group in (Torus(2), DirectProduct(SO(3), Torus(2))):
+            manifold, x = GroupManifold(group), group.identity(1)
+            x[..., -2:] = torch.tensor([7.0, -40.0])
+            parameter = geoopt.ManifoldParameter(x, manifold=manifold)
+            assert manifold.check_point_on_manifold(parameter)
+            x[..., -1] = math.nan
+            assert not manifold.check_point_on_manifold(x)
+
+    def test_random_refuses_settings_that_it_does_not_have(self) -> None:
+        with pytest.raises(TypeError, match="seed"):
+            GroupManifold(SO(3)).random(2, 3, 3, seed=0)
+        both = geoopt.ProductManifold((GroupManifold(SE(2)), (2, 3)), (GroupManifold(SO(3)), (3, 3)))
+        assert both.random(4, 15, dtype=torch.float64).dtype == torch.float64
 
     def test_bad_arguments(self) -> None:
         with pytest.raises(ConfigurationError, match="geodesic_steps"):

@@ -1,4 +1,4 @@
-r"""Group-valued parameters for `geoopt <https://github.com/geoopt/geoopt>`_, its optimisers and samplers.
+r"""Group-valued parameters for `geoopt <https://github.com/geoopt/geoopt>`_ and its optimisers.
 
 ```python
 import geoopt
@@ -183,8 +183,12 @@ class GroupManifold(geoopt.Manifold):
         return True, None
 
     def _check_point_on_manifold(self, x: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5) -> tuple[bool, str | None]:
+        (x,) = _plain(x)
+        period = self.group._periods().to(x)
         near = self.projx(x)
-        if torch.isfinite(near).all() and torch.allclose(near, _plain(x)[0], atol=atol, rtol=rtol):
+        # an element that the projection wraps is an element
+        near = near + period * ((x - near) / torch.where(period > 0, period, torch.inf)).round()
+        if torch.isfinite(near).all() and torch.allclose(near, x, atol=atol, rtol=rtol):
             return True, None
         return False, f"not an element of {self.group!r} within atol={atol:g}, rtol={rtol:g}"
 
@@ -232,7 +236,6 @@ class GroupManifold(geoopt.Manifold):
         device: torch.device | str | None = None,
         std: float = 1.0,
         generator: torch.Generator | None = None,
-        **kwargs: Any,
     ) -> geoopt.ManifoldTensor:
         """Elements exp(v), v normal; ``size`` is the shape of the result, ``*batch, *element_shape``."""
         batch = self._batch(size)

@@ -516,6 +516,22 @@ class TestBadInput:
         with pytest.raises(ConfigurationError, match="LieGroup"):
             FieldAction("kdv")  # type: ignore[arg-type]
 
+    @pytest.mark.parametrize("names", ["BST", "SBT", "TSB"])
+    def test_every_generator_keeps_the_period(self, names: str) -> None:
+        """S adds x to u, wherever it stands beside B, which carries no grids to grids."""
+        fields = {"B": ["t", "x", "0"], "S": ["0", "0", "x"], "T": ["0", "0", "t"]}
+        group = from_generators({name: fields[name] for name in names}, variables=["x", "t", "u"])
+        with pytest.raises(ConfigurationError, match="S does not keep fields periodic along axis 0"):
+            FieldAction(group, (True,), regrid=True)
+        FieldAction(group, (False,), regrid=True)
+
+    def test_turns_of_x_and_u_keep_no_period(self) -> None:
+        fields = {"X": ["1", "0", "0"], "U": ["0", "0", "1"], "R": ["-u", "0", "x"]}
+        group = from_generators(fields, variables=["x", "t", "u"])
+        with pytest.raises(ConfigurationError, match="R does not keep fields periodic along axis 0"):
+            FieldAction(group, (True,), regrid=True)
+        FieldAction(group, (False,), regrid=True)
+
     def test_fields_that_do_not_fit(self) -> None:
         action, block = FieldAction(KdVSymmetry()), random_block()
         g = KdVSymmetry().identity(2, dtype=F64)

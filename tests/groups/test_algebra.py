@@ -7,7 +7,19 @@ from torch import Tensor
 from tests.groups.cases import GroupCase
 from tests.helpers import assert_relative, randn, random_vectors
 from trivgeo.errors import AlgebraError, ShapeError
-from trivgeo.groups import SL, BurgersSymmetry, HeatSymmetry, Heisenberg, LieAlgebra, LieGroup, Translation
+from trivgeo.groups import (
+    SL,
+    SO,
+    Affine,
+    BurgersSymmetry,
+    HeatSymmetry,
+    Heisenberg,
+    LieAlgebra,
+    LieGroup,
+    Nilpotent,
+    Translation,
+)
+from trivgeo.groups.structure import centralizer, radical
 
 
 def so3() -> Tensor:
@@ -68,6 +80,37 @@ def test_known_algebras() -> None:
     assert SL(2).algebra.nilpotency_step() is None
     assert Translation(2).algebra.is_abelian
     assert not Heisenberg(1).algebra.is_abelian
+
+
+@pytest.mark.parametrize("sizes", [(1.0, 1e-10), (1e-10, 1.0), (1e8, 1e-3)])
+def test_steps_do_not_depend_on_the_lengths_of_the_basis(sizes: tuple[float, float]) -> None:
+    """[a, b] = s c and [a, c] = t d: three steps, and the product holds the brackets of brackets."""
+    s, t = sizes
+    c = torch.zeros(4, 4, 4, dtype=torch.float64)
+    c[0, 1, 2], c[1, 0, 2], c[0, 2, 3], c[2, 0, 3] = s, -s, t, -t
+    assert LieAlgebra(c).nilpotency_step() == 3
+    a, b = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]], dtype=torch.float64)
+    expected = torch.tensor([1.0, 1.0, s / 2, s * t / 12], dtype=torch.float64)
+    assert_relative(Nilpotent(LieAlgebra(c)).compose(a, b), expected, 1e-14, floor=0.0)
+
+
+def test_radical_does_not_depend_on_the_lengths_of_the_basis() -> None:
+    for scale in ([1e-5] * 3, [1e-5, 1.0, 1e3], [1e6] * 3):
+        assert not len(radical(SO(3, scale=scale).algebra))
+    small = BurgersSymmetry(scale=[1e-6] * 5).algebra
+    assert len(radical(small)) == len(radical(BurgersSymmetry().algebra)) == 2
+    everything = torch.eye(5, dtype=torch.float64)
+    assert len(centralizer(small, everything, everything)) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_traces_that_are_rounding_vanish(seed: int) -> None:
+    """In a random basis the diagonals of ad(e_i) are rounding errors, whatever the group."""
+    turn = torch.linalg.qr(randn(3, 3, seed=seed))[0]
+    for scale in (turn, 1e-5 * turn):
+        assert SO(3, scale=scale).algebra.is_unimodular
+        assert SL(2, scale=scale).algebra.is_unimodular
+        assert not Affine(1, scale=scale[:2, :2]).algebra.is_unimodular
 
 
 def test_constants_do_not_depend_on_the_size_of_the_central_one() -> None:

@@ -1028,6 +1028,26 @@ class TestStructure:
         assert_relative(automorphism._exp_by_squaring(y, n), automorphism.exp(y, n), 1e-11)
 
 
+class TestScales:
+    """However small a coefficient is beside others: all that a generator does may hang on it."""
+
+    @pytest.mark.parametrize("fast", [0, 1])
+    def test_turns_that_take_long(self, fast: int) -> None:
+        """10^9 units of time for a turn of (x, y), alone and beside one of (z, w), by the exponential of a matrix."""
+        rate, time = 1e-9, 1e9 * np.pi / 2
+        fields = {
+            "R": [f"-y*{rate}", f"x*{rate}", f"-{fast}*w", f"{fast}*z"],
+            **{name: [str(int(name == other)) for other in "XYZW"] for name in "XYZW"},
+        }
+        group = from_generators(fields, variables=["x", "y", "z", "w"])
+        g, p = group.exp(torch.tensor([time, 0.0, 0.0, 0.0, 0.0]).double()), torch.tensor([1.0, 0.0, 0.6, 0.8]).double()
+        turn = torch.from_numpy(scipy.linalg.expm(time * rate * np.array([[0.0, -1.0], [1.0, 0.0]])))
+        moved = torch.tensor([0.0, 0.3, 0.2, 0.0, 0.0]).double()
+        for h, start in ((g, p), (group.compose(g, group.exp(moved)), p + moved[1:])):
+            assert_relative(group.action()(h, p[None])[0, :2], turn @ start[:2], 1e-6)
+        assert_relative(group.Ad(g)[1:3, 1:3], turn, 1e-6)
+
+
 class TestText:
     """Components and parameters given as text are parsed, never executed."""
 

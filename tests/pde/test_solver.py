@@ -171,6 +171,29 @@ class TestScheme:
         double = solve(KdV(), on_circle(u, 16.0), [1.0], 0.02)
         torch.testing.assert_close(single.values.double(), double.values, rtol=0, atol=1e-4)
 
+    def test_products_of_kept_modes_do_not_alias(self) -> None:
+        """(cos 4x)^2 has no wave of number 4, and KdV conserves the sum of u^2."""
+        x, modes = circle(2 * math.pi, 12), Modes.of(torch.full((1, 1), 2 * math.pi / 12, dtype=F64), (12,))
+        wave = modes.to_modes(torch.cos(4 * x)) * modes.kept
+        slope = KdV().nonlinear(modes, wave)
+        assert slope is not None
+        assert float((slope * modes.kept).abs().max()) < 1e-12
+        for count in (9, 12, 13, 15):
+            u = torch.randn(1, count, dtype=F64, generator=seeded(4))
+            u = u - u.mean()
+            energy = solve(KdV(), on_circle(u, 9.0), [0.01, 0.3], 0.001).values.square().sum(-1)[0, 0]
+            torch.testing.assert_close(energy[1], energy[0], rtol=1e-8, atol=0)
+
+    def test_the_initial_field_is_as_it_came(self) -> None:
+        """Also where it has waves that the solution leaves out, and where only one of two data begins."""
+        u = torch.cos(7 * circle(2 * math.pi, 16)).expand(2, 1, 1, -1)
+        grid = Grid(torch.zeros(2, 1, 2, dtype=F64), torch.full((2, 1, 1, 1), math.pi / 8, dtype=F64))
+        times = torch.tensor([[0.0, 1.0], [0.5, 1.0]], dtype=F64)
+        block = solve(Burgers(0.01), Field(u, grid), times, 0.1).values
+        assert torch.equal(block[0, 0, 0], u[0, 0, 0])
+        assert float(block[0, 0, 1].abs().max()) < 1e-12
+        assert float(block[1].abs().max()) < 1e-12
+
     def test_modes_of_a_real_function(self) -> None:
         u = randn(2, 1, 8, 9)
         modes = Modes.of(torch.eye(2, dtype=F64), (8, 9))

@@ -68,9 +68,9 @@ class FieldAction(Action):
                 f"{whole} coordinates"
             )
         self._projectable = dims + 1 in self.point_action.point_dims
-        self._keeps_grids = self._projectable and self._check_generators()
         if not self._projectable and not regrid:
             raise ConfigurationError(f"group: {group!r} moves (x, t) by u; fields follow it with regrid=True")
+        self._keeps_grids = self._check_generators()
 
     def __repr__(self) -> str:
         """The group and the axes."""
@@ -277,17 +277,18 @@ class FieldAction(Action):
 
     def _check_generators(self) -> bool:
         """Whether grids go to grids; raises if that is needed, or if periodic fields are no longer periodic."""
+        keeps = self._projectable
         for name, v in zip(self.group.algebra.names, torch.eye(self.group.dim, dtype=torch.float64), strict=True):
             g = self.group.exp(_PROBE * v / self.group.basis.rows.norm(dim=-1).clamp(min=1.0).max())
             self._check_period(name, g)
-            if not self._affine_in_space(g):
-                if self.regrid:
-                    return False
-                raise ConfigurationError(
-                    f"group: {name} does not carry one time to one time, affinely in x; fields follow it with "
-                    f"regrid=True"
-                )
-        return True
+            if keeps and not self._affine_in_space(g):
+                if not self.regrid:
+                    raise ConfigurationError(
+                        f"group: {name} does not carry one time to one time, affinely in x; fields follow it with "
+                        f"regrid=True"
+                    )
+                keeps = False
+        return keeps
 
     def _affine_in_space(self, g: Tensor) -> bool:
         """Whether the images of points at one time are at one time, and affine in x."""

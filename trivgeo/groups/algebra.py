@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -13,6 +14,8 @@ from trivgeo._numerics import Constant
 from trivgeo.errors import AlgebraError, ShapeError
 
 __all__ = ["LieAlgebra"]
+
+_RANK, _ROUNDING = 1e-9, 1e-13
 
 
 class LieAlgebra:
@@ -59,10 +62,12 @@ class LieAlgebra:
         self._ad = Constant(c.transpose(1, 2).contiguous())
         self._trace_ad = Constant(torch.einsum("ijj->i", c))
         largest = float(c.abs().max()) if self.dim else 0.0
-        self._tolerance = tolerance * largest
-        # tr ad vanishes up to the cancellation in its own sum, whatever the scale of the basis
+        # tr ad vanishes up to the cancellation in its own sum, or up to rounding of what e_i moves to and fro, whatever
+        # the lengths of the basis
         cancelled = torch.einsum("ijj->i", c.abs())
-        self._is_unimodular = bool((self._trace_ad.value.abs() <= tolerance * cancelled).all())
+        root = c.abs().sqrt()
+        moved = (root * root.transpose(1, 2)).flatten(1).amax(-1) if self.dim else cancelled
+        self._is_unimodular = bool((self._trace_ad.value.abs() <= tolerance * cancelled + _ROUNDING * moved).all())
         self._is_abelian = largest == 0.0
 
     def _check_antisymmetry(self, c: Tensor, bound: float) -> None:
@@ -170,11 +175,14 @@ class LieAlgebra:
 
     def nilpotency_step(self) -> int | None:
         """The number of steps of the lower central series (1 if abelian), ``None`` if it does not reach zero."""
+        # ranks are decided in lengths for which all constants are near one: no short series hides behind a long one
+        c = balanced(self)[0]._c.value
+        bound = _RANK * float(c.abs().max()) if self.dim else 0.0
         span = torch.eye(self.dim, dtype=torch.float64)  # rows
         for step in range(1, self.dim + 1):
-            brackets = torch.einsum("jb,abk->ajk", span, self._c.value).reshape(-1, self.dim)
+            brackets = torch.einsum("jb,abk->ajk", span, c).reshape(-1, self.dim)
             _, singular, rows = torch.linalg.svd(brackets, full_matrices=False)
-            rank = int((singular > self._tolerance).sum())
+            rank = int((singular > bound).sum())
             if rank == 0:
                 return step
             span = rows[:rank]
@@ -254,3 +262,16 @@ class LieAlgebra:
         c[:h, h:, h:] = mixed
         c[h:, :h, h:] = -mixed.transpose(0, 1)
         return LieAlgebra(c, complement.names + ideal.names)
+
+
+def balanced(algebra: LieAlgebra) -> tuple[LieAlgebra, Tensor]:
+    """The algebra in a basis d_i e_i in which structure constants are near one, and the lengths d, powers of two."""
+    c = algebra.structure_constants
+    size = c.abs()
+    i, j, k = (size > 1e-12 * size.max() if algebra.dim else size > 0).nonzero(as_tuple=True)
+    if not len(i):
+        return algebra, torch.ones(algebra.dim, dtype=torch.float64)
+    unit = torch.eye(algebra.dim, dtype=torch.float64)
+    solution = torch.linalg.pinv(unit[i] + unit[j] - unit[k], rtol=1e-10) @ -size[i, j, k].log()
+    d = torch.exp2((solution / math.log(2.0)).round())
+    return LieAlgebra._unchecked(c * d[:, None, None] * d[:, None] / d, algebra.names), d

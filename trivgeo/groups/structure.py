@@ -12,7 +12,6 @@ and H. Zassenhaus, Linear Algebra Appl. 109 (1988); G. D. Mostow, Amer. J. Math.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
-from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.exact import RationalAlgebra
 
 __all__ = [
@@ -102,13 +101,18 @@ def row_reduce(rows: Tensor, size: float = 0.0) -> Tensor:
     return torch.where(a.abs() < _ZERO, 0.0, a)
 
 
-def null_space(matrix: Tensor) -> Tensor:
-    """Rows that span ``{x : matrix x = 0}``."""
+def null_space(matrix: Tensor, size: float = 1.0) -> Tensor:
+    """Rows that span ``{x : matrix x = 0}``.
+
+    Args:
+        matrix: ``[k, n]``.
+        size: what entries that are not zero are expected to measure, so that nothing but dust counts as zero.
+    """
     n = matrix.shape[-1]
     if n == 0 or matrix.shape[0] == 0:
         return torch.eye(n, dtype=torch.float64)
     _, singular, rows = torch.linalg.svd(matrix, full_matrices=True)
-    rank = int((singular > _RANK * max(1.0, float(singular[0]))).sum())
+    rank = int((singular > _RANK * max(size, float(singular[0]))).sum())
     return row_reduce(rows[rank:])
 
 
@@ -158,10 +162,15 @@ def products(algebra: LieAlgebra, a: Tensor, b: Tensor) -> Tensor:
     return torch.einsum("ai,bj,ijk->abk", a, b, algebra.structure_constants)
 
 
+def largest_constant(algebra: LieAlgebra) -> float:
+    """What a bracket that is not zero measures."""
+    return float(algebra.structure_constants.abs().max()) if algebra.dim else 0.0
+
+
 def bracket_span(algebra: LieAlgebra, a: Tensor, b: Tensor) -> Tensor:
     """Rows that span all brackets of two subspaces."""
     brackets = products(algebra, _orthonormal(a), _orthonormal(b)).reshape(-1, algebra.dim)
-    return row_reduce(brackets, float(algebra.structure_constants.abs().max()) if algebra.dim else 0.0)
+    return row_reduce(brackets, largest_constant(algebra))
 
 
 def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = None) -> LieAlgebra:
@@ -197,7 +206,7 @@ def centralizer(algebra: LieAlgebra, of: Tensor, inside: Tensor) -> Tensor:
     if not len(of) or not len(inside):
         return inside
     brackets = products(algebra, inside, of).flatten(1)
-    return row_reduce(null_space(brackets.T) @ inside)
+    return row_reduce(null_space(brackets.T, largest_constant(algebra)) @ inside)
 
 
 def centre(algebra: LieAlgebra) -> Tensor:
@@ -210,9 +219,11 @@ def radical(algebra: LieAlgebra) -> Tensor:
     """The largest solvable ideal, [g, g] orthogonal under the Killing form."""
     if not algebra.dim:
         return torch.zeros(0, 0, dtype=torch.float64)
+    # in a basis in which the form is small only where it vanishes
+    even, lengths = balanced(algebra)
     everything = torch.eye(algebra.dim, dtype=torch.float64)
-    derived = bracket_span(algebra, everything, everything)
-    return null_space(derived @ algebra.killing_form)
+    derived = bracket_span(even, everything, everything)
+    return row_reduce(null_space(derived @ even.killing_form, largest_constant(even) ** 2) * lengths)
 
 
 def nilradical(algebra: LieAlgebra) -> Tensor:
@@ -232,7 +243,7 @@ def nilradical(algebra: LieAlgebra) -> Tensor:
     if not len(span):
         return torch.eye(n, dtype=torch.float64)
     traces = torch.einsum("bjk,ikj->bi", span.reshape(-1, n, n), ad)
-    return null_space(traces)
+    return null_space(traces, largest_constant(algebra))
 
 
 def levi_factor(algebra: LieAlgebra) -> Tensor:
@@ -321,18 +332,6 @@ def _fitting_null(within: Tensor, x: Tensor) -> Tensor:
 # Decompositions ------------------------------------------------------------------------------------------------
 
 
-def balanced_lengths(algebra: LieAlgebra) -> Tensor:
-    """Lengths d of basis vectors for which the structure constants in the basis d_i e_i are near one."""
-    size = algebra.structure_constants.abs()
-    i, j, k = (size > 1e-12 * size.max() if algebra.dim else size > 0).nonzero(as_tuple=True)
-    if not len(i):
-        return torch.ones(algebra.dim, dtype=torch.float64)
-    unit = torch.eye(algebra.dim, dtype=torch.float64)
-    logs = algebra.structure_constants[i, j, k].abs().log()
-    solution = torch.linalg.pinv(unit[i] + unit[j] - unit[k], rtol=1e-10) @ -logs
-    return torch.exp2((solution / math.log(2.0)).round())
-
-
 def rational(algebra: LieAlgebra) -> RationalAlgebra | None:
     """The algebra over the rational numbers whose constants these are but for rounding; ``None`` if there is none."""
     c = algebra.structure_constants
@@ -369,11 +368,10 @@ def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Spl
             return Split(semisimple, torus, ideal)
         derivations = [[[float(x) for x in row] for row in matrix] for matrix in parts.derivations]
         return Split(semisimple, torus, ideal, torch.tensor(derivations, dtype=torch.float64))
-    lengths = balanced_lengths(algebra)
-    balanced = algebra.rescaled(lengths)
-    ideal = nilradical(balanced)
-    levi = levi_factor(balanced)
-    torus = _torus(balanced, levi, ideal)
+    even, lengths = balanced(algebra)
+    ideal = nilradical(even)
+    levi = levi_factor(even)
+    torus = _torus(even, levi, ideal)
     found = len(levi) + len(torus) + len(ideal)
     if found != algebra.dim or len(row_reduce(torch.cat([levi, torus, ideal]))) != algebra.dim:
         raise AlgebraError(

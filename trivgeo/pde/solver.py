@@ -29,7 +29,8 @@ class Modes(NamedTuple):
 
     Attributes:
         wave: the wave vectors in d dimensions, ``[*batch, d, *m]``, where *m are the modes of `torch.fft.rfftn`.
-        kept: one for the modes that a product of two functions leaves free of aliasing, zero for others, ``[*m]``.
+        kept: one for the modes, fewer than a third of the points each way, that a product of two functions leaves free
+            of aliasing, zero for others, ``[*m]``.
         counts: the numbers of points along the axes.
     """
 
@@ -45,7 +46,7 @@ class Modes(NamedTuple):
         numbers.append(torch.arange(counts[-1] // 2 + 1))
         numbers = [number.to(steps) for number in numbers]
         number = torch.stack(torch.meshgrid(*numbers, indexing="ij"))
-        kept = torch.stack([m.abs() <= n // 3 for m, n in zip(number, counts, strict=True)]).all(0)
+        kept = torch.stack([3 * m.abs() < n for m, n in zip(number, counts, strict=True)]).all(0)
         periods = torch.tensor(counts).to(steps).unsqueeze(-1) * steps
         wave = 2.0 * math.pi * torch.tensordot(torch.linalg.inv_ex(periods).inverse, number, 1)
         return cls(wave, kept.to(steps.dtype), counts)
@@ -104,10 +105,14 @@ def solve(
     of order 4 of Cox and Matthews (ETDRK4), whose coefficients are means over a circle (Kassam and Trefethen 2005):
     L, however stiff, costs no small steps and is exact where N vanishes.
 
+    Waves of the initial field beyond the kept modes (`Modes.kept`) are no part of the solution unless the equation is
+    linear: they are left out after the initial time. The grid has to resolve the field with less than a third of its
+    points as wave numbers.
+
     Args:
         equation: see `SpectralEquation`.
         initial: the field; every datum may have a grid and a time of its own.
-        times: of the solution, increasing and not before that of the initial field, where it is repeated.
+        times: of the solution, increasing and not before that of the initial field, where the field is as it came.
         max_step: the longest step in time.
 
     Returns:
@@ -132,7 +137,8 @@ def solve(
     # data that share their grid and times share all coefficients
     steps, gaps = _shared(initial.grid.steps[..., 0, :, :], 2), _shared(gaps, 1)
     modes = Modes.of(steps, counts)
-    state = modes.to_modes(initial.values.select(-1 - len(counts), 0))
+    start = initial.values.select(-1 - len(counts), 0)
+    state = modes.to_modes(start)
     first = equation.nonlinear(modes, state)
     if first is not None:
         state = state * modes.kept
@@ -149,7 +155,7 @@ def solve(
                 for _ in range(number):
                     state = scheme(state)
                     bar.update()
-            values.append(modes.to_values(state))
+            values.append(torch.where(step > 0, modes.to_values(state), start))
     solution = torch.stack(values, -1 - len(counts))
     if not bool(torch.isfinite(solution).all()):
         raise DomainError(f"the solution blew up with {list(counts)} points and steps of {max_step:.3g}")

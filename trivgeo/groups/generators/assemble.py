@@ -26,6 +26,7 @@ from trivgeo.groups.structure import (
     bracket_span,
     coordinates,
     intersection,
+    largest_constant,
     null_space,
     products,
     row_reduce,
@@ -157,7 +158,7 @@ def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Ten
     derived = bracket_span(inner, whole, whole)
     acts = coordinates(products(algebra, split.semisimple, n), n).transpose(1, 2)  # [r, d, d]
     v = _invariant_complement(derived, acts)
-    moved = row_reduce(torch.einsum("rab,vb->rva", acts, v).reshape(-1, len(n)), _size(algebra))
+    moved = row_reduce(torch.einsum("rab,vb->rva", acts, v).reshape(-1, len(n)), largest_constant(algebra))
     fixed = intersection(v, null_space(acts.reshape(-1, len(n))))
     rows = torch.cat([moved, fixed])
     if len(rows) != len(v):
@@ -169,11 +170,6 @@ def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Ten
         layers.append(layer)
         rows = torch.cat([rows, new])
     return rows @ n, len(moved), len(fixed), tuple(layers)
-
-
-def _size(algebra: LieAlgebra) -> float:
-    """What a bracket that is not zero measures."""
-    return float(algebra.structure_constants.abs().max())
 
 
 def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:

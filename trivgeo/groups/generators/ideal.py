@@ -19,6 +19,8 @@ from trivgeo.groups.structure import null_space
 
 __all__ = ["BracketAdjoint", "IdealAutomorphism", "MatrixAdjoint", "SemisimpleAdjoint", "TorusExponential"]
 
+_SAME = 1e-12  # what weights may differ by that are one, where the largest entry of each derivation is one
+
 
 class SemisimpleAdjoint(ABC):
     """Ad of an element of the semisimple group on the ideal, from its matrix."""
@@ -114,6 +116,9 @@ class TorusExponential:
             self._diagonalize(derivations)
 
     def _diagonalize(self, derivations: Tensor) -> None:
+        # each in its own unit: what is small in one may be all that another does
+        unit = derivations.abs().amax((-2, -1))
+        derivations = derivations / torch.where(unit > 0, unit, 1.0)[:, None, None]
         mixing = torch.linspace(1.0, 2.0, len(derivations), dtype=torch.float64).sqrt()
         _, vectors = torch.linalg.eig(torch.einsum("i,iab->ab", mixing, derivations))
         if float(torch.linalg.cond(vectors)) > 1e6:
@@ -121,13 +126,12 @@ class TorusExponential:
         inverse = torch.linalg.inv(vectors)
         diagonal = inverse @ derivations.to(vectors.dtype) @ vectors
         weights = diagonal.diagonal(dim1=-2, dim2=-1)  # [k, d]
-        size = max(1.0, float(derivations.abs().max()))
-        if float((diagonal - torch.diag_embed(weights)).abs().max()) > 1e-10 * size:
+        if float((diagonal - torch.diag_embed(weights)).abs().max()) > 1e-10:
             return
         groups: list[list[int]] = []
         for index in range(weights.shape[-1]):
             for group in groups:
-                if float((weights[:, index] - weights[:, group[0]]).abs().max()) < 1e-8 * size:
+                if float((weights[:, index] - weights[:, group[0]]).abs().max()) < _SAME:
                     group.append(index)
                     break
             else:
@@ -135,14 +139,14 @@ class TorusExponential:
         kept, projectors = [], []
         for group in groups:
             weight = weights[:, group].mean(-1)
-            if float(weight.imag.sum()) < -1e-8 * size or bool((weight.imag < -1e-8 * size).all()):
+            turning = weight.imag[weight.imag.abs() >= _SAME]
+            if len(turning) and float(turning[0]) < 0:
                 continue  # the conjugate of one that is kept
             projector = vectors[:, group] @ inverse[group]
-            real = bool((weight.imag.abs() < 1e-8 * size).all())
             kept.append(weight)
-            projectors.append(projector if real else 2.0 * projector)
+            projectors.append(2.0 * projector if len(turning) else projector)
         w, p = torch.stack(kept, -1), torch.stack(projectors)
-        w = torch.complex(_clean(w.real), _clean(w.imag))
+        w = unit[:, None] * torch.complex(_clean(w.real), _clean(w.imag))
         if float((p.real.sum(0) - torch.eye(p.shape[-1], dtype=torch.float64)).abs().max()) > 1e-10:
             return
         self._oscillates = bool((w.imag != 0).any())
