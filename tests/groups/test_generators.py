@@ -1047,6 +1047,26 @@ class TestScales:
             assert_relative(group.action()(h, p[None])[0, :2], turn @ start[:2], 1e-6)
         assert_relative(group.Ad(g)[1:3, 1:3], turn, 1e-6)
 
+    @pytest.mark.parametrize("c", [299792.458, 299792458.0])
+    @pytest.mark.parametrize("text", [True, False])
+    def test_boosts_in_units_in_which_light_is_fast(self, c: float, text: bool) -> None:
+        """x' = cosh(w) x + c sinh(w) t, where 1 / c^2 is 1e-11 or 1e-17, of the group and of its action."""
+        fields: dict[str, Any] = {"T": ["0", "1"], "X": ["1", "0"], "K": ["t", f"x/{c}**2"]}
+        if not text:
+            fields = {
+                "T": lambda p: torch.tensor([0.0, 1.0]).to(p),
+                "X": lambda p: torch.tensor([1.0, 0.0]).to(p),
+                "K": lambda p: torch.stack([p[1], p[0] / c**2]),
+            }
+        group = from_generators(fields, variables=["x", "t"] if text else 2)
+        cosh, sinh = np.cosh(0.5), np.sinh(0.5)
+        boost = torch.tensor([[cosh, c * sinh], [sinh / c, cosh]]).double()
+        k, p = group.exp(torch.tensor([0.0, 0.0, 0.5 * c]).double()), torch.tensor([0.3, 1.0]).double()
+        shifted = group.compose(k, group.exp(torch.tensor([0.5, 0.2, 0.0]).double()))
+        expected = boost @ (p + torch.tensor([0.2, 0.5]).double())
+        for g, there in ((k, boost @ p), (shifted, expected)):
+            assert_relative(group.action()(g, p[None])[0], there, 1e-6, floor=0.0)
+
 
 class TestText:
     """Components and parameters given as text are parsed, never executed."""

@@ -264,11 +264,16 @@ class LieAlgebra:
         return LieAlgebra(c, complement.names + ideal.names)
 
 
-def balanced(algebra: LieAlgebra) -> tuple[LieAlgebra, Tensor]:
-    """The algebra in a basis d_i e_i in which structure constants are near one, and the lengths d, powers of two."""
+def balanced(algebra: LieAlgebra, dust: float = 1e-12) -> tuple[LieAlgebra, Tensor]:
+    """The algebra in a basis d_i e_i in which structure constants are near one, and the lengths d, powers of two.
+
+    Args:
+        algebra: the algebra.
+        dust: constants that do not count, relative to the largest.
+    """
     c = algebra.structure_constants
     size = c.abs()
-    i, j, k = (size > 1e-12 * size.max() if algebra.dim else size > 0).nonzero(as_tuple=True)
+    i, j, k = (size > dust * size.max() if algebra.dim else size > 0).nonzero(as_tuple=True)
     if not len(i):
         return algebra, torch.ones(algebra.dim, dtype=torch.float64)
     unit = torch.eye(algebra.dim, dtype=torch.float64)

@@ -337,7 +337,9 @@ def rational(algebra: LieAlgebra) -> RationalAlgebra | None:
     c = algebra.structure_constants
     fractions = [Fraction(x).limit_denominator(_DENOMINATOR) for x in c.flatten().tolist()]
     near = torch.tensor([float(x) for x in fractions], dtype=torch.float64).reshape(c.shape)
-    if bool(((near - c).abs() > _RATIONAL * c.abs().clamp(min=1.0)).any()):
+    # a small number is not zero
+    size = torch.where(near == 0, 0.0, c.abs().clamp(min=1.0))
+    if bool(((near - c).abs() > _RATIONAL * size).any()):
         return None
     n = algebra.dim
     try:

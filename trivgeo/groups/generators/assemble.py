@@ -88,7 +88,9 @@ def assemble(
     )
     ideal = Nilpotent(subalgebra(inner, ideal_rows)) if d else None
     derivations = coordinates(products(inner, split.complement, ideal_rows), ideal_rows).transpose(1, 2)
-    derivations = torch.where(derivations.abs() < 1e-13, 0.0, derivations)
+    terms = torch.einsum("ai,bj,ijk->abk", split.complement.abs(), ideal_rows.abs(), inner.structure_constants.abs())
+    terms = (terms @ torch.linalg.pinv(ideal_rows).abs()).transpose(1, 2)  # without cancellation
+    derivations = torch.where(derivations.abs() <= 1e-13 * terms, 0.0, derivations)
     if not r + k:
         assert ideal is not None
         return GeneratedGroup(algebra, ideal, frame, named, motion, scale)

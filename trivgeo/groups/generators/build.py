@@ -15,7 +15,7 @@ from trivgeo._signatures import checked
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import parse_expression
-from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.base import Scale
 from trivgeo.groups.exact import RationalAlgebra
 from trivgeo.groups.generators.action import Flow, FlowAction, FlowSettings, Motion
@@ -43,6 +43,7 @@ __all__ = ["from_generators"]
 
 _LOOPED = 4  # points on which loops are tried
 _CHECKED = 8  # points at which functions are held against differences
+_SMALL = 1e-11  # what a constant is beside the largest where ranks are no longer decided in the given lengths
 
 Vectors = Sequence[int | str | Sequence[float]]
 
@@ -233,6 +234,12 @@ def _source(
     else:
         algebra = LieAlgebra(-fit_brackets(fields, sampler), labels)
         exact = rational(algebra)
+        size = algebra.structure_constants.abs()
+        if split is None and exact is None and bool((size[size > 0] < _SMALL * size.max()).any()):
+            # no rank can be decided where constants are so far apart
+            lengths = balanced(algebra, dust=0.0)[1]
+            turned = fields.mixed(torch.diag(lengths))
+            return turned, None, source(LieAlgebra(-fit_brackets(turned, sampler)), torch.diag(1.0 / lengths), None)
     try:
         return fields, symbolic, source(algebra, unit, exact)
     except AlgebraError:

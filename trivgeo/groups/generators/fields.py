@@ -201,7 +201,8 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     brackets = products - products.transpose(1, 2)
     # what counts as zero: the size that everything has which may cancel
     terms = torch.einsum("pjab,pib->pija", *reversed(fields.sizes(points)))
-    noise = _NOISE * (terms + terms.transpose(1, 2)).permute(0, 3, 1, 2).reshape(2, -1, n * n)[1].norm(dim=0)
+    whole = (terms + terms.transpose(1, 2)).permute(0, 3, 1, 2).reshape(2, -1, n * n).norm(dim=1)
+    noise = _NOISE * whole[1]
     design = values.transpose(1, 2).reshape(2, -1, n)  # halves, equations, fields
     targets = brackets.permute(0, 3, 1, 2).reshape(2, -1, n * n)
     length = design[0].norm(dim=0)
@@ -225,12 +226,11 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
         )
     c = solution.T.reshape(n, n, n)
     c = 0.5 * (c - c.transpose(0, 1))
-    size = length[:, None, None] * length[None, :, None] / length[None, None, :]
-    typical = (c.abs() / size).max()
-    return torch.where(c.abs() / size < 1e-13 * typical.clamp(min=1.0), 0.0, _snap(c))
+    # each against the terms of its own bracket
+    return torch.where(c.abs() * length <= 1e-13 * whole[0].reshape(n, n, 1), 0.0, _snap(c))
 
 
 def _snap(c: Tensor) -> Tensor:
     """Numbers within rounding of a twelfth of an integer become it."""
     near = (12.0 * c).round() / 12.0
-    return torch.where((c - near).abs() < 1e-11 * c.abs().clamp(min=1.0), near, c)
+    return torch.where((c - near).abs() < 1e-11 * c.abs(), near, c)

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _AFFINE = 1e-9  # what the affine form of a field may miss, relative to the size of the field
-_VANISHES = 1e-12
+_VANISHES, _ROUNDING = 1e-12, 1e-13
 _DEGENERATE = 1e8  # condition of a quadratic form
 _LARGEST_SEARCH = 8  # with more coordinates, only leading ones are tried as a base
 
@@ -420,7 +420,7 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] 
     Returns:
         Trace-free matrices ``[n, m + 1, m + 1]`` that act on (x, 1), whether all c vanish, and the map to (x, 1).
     """
-    count, m = points.shape
+    (count, m), n = points.shape, values.shape[1]
     eye = torch.eye(m, dtype=points.dtype)
     constant = eye.expand(count, m, m)
     linear = torch.einsum("pb,ac->pacb", points, eye).reshape(count, m, m * m)  # B[c, b]
@@ -433,10 +433,14 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] 
     size = target.abs().amax(0).clamp(min=1e-300)
     missed = (design @ solution - target).abs().amax(0)
     # a field that does not move these coordinates may leave rounding errors
-    if bool((missed > 1e-9 * size + 1e-15 * values.abs().max()).any()):
+    fits, negligible = missed <= 1e-9 * size, missed <= 1e-15 * values.abs().max()
+    solution = _without_dust(solution, _ROUNDING * size / design.abs().amax(0).unsqueeze(-1)).T
+    # affine ones component by component: what is small in one may be all that moves another
+    first, affine = _fit_affine(points, values)
+    if not bool((affine | fits | negligible).all()):
         return None
-    solution = torch.where(solution.abs() < 1e-11 * size, 0.0, solution)
-    solution = torch.where((solution - solution.round()).abs() < 1e-11 * size, solution.round(), solution).T
+    first = torch.cat([first[..., 0], first[..., 1:].flatten(1), first.new_zeros(n, m)], -1)
+    solution = torch.where(affine.unsqueeze(-1), first, torch.where(fits.unsqueeze(-1), solution, 0.0))
     a, b, c = solution.split([m, m * m, m], -1)
     matrices = torch.zeros(len(solution), m + 1, m + 1, dtype=points.dtype)
     matrices[:, :m, :m] = b.unflatten(-1, (m, m))
@@ -445,6 +449,22 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] 
     trace = matrices.diagonal(dim1=-2, dim2=-1).mean(-1)
     matrices = matrices - trace[:, None, None] * torch.eye(m + 1, dtype=points.dtype)
     return matrices, not bool((c != 0).any()), Lift()
+
+
+def _fit_affine(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Coefficients of a_c + B_c x for each field and component c, ``[n, m, m + 1]``, and which fields are so."""
+    (count, m), n = points.shape, values.shape[1]
+    design = torch.cat([torch.ones(count, 1, dtype=points.dtype), points], -1)
+    target = values.reshape(count, n * m)
+    solution = torch.linalg.lstsq(design, target).solution
+    size = values.abs().amax(0)
+    missed = (design @ solution - target).abs().amax(0).reshape(n, m)
+    noise = 1e-15 * size.amax(-1, keepdim=True)
+    relative = missed <= 1e-9 * size
+    solution = solution.T.unflatten(0, (n, m))
+    solution = _without_dust(solution, _ROUNDING * size.unsqueeze(-1) / design.abs().amax(0))
+    solution = torch.where((relative | (size > 10.0 * noise)).unsqueeze(-1), solution, 0.0)
+    return solution, (relative | (missed <= noise)).all(-1)
 
 
 def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] | None:
@@ -473,7 +493,8 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] |
     missed = (design @ solution - target).abs().amax(0).reshape(n, m).amax(-1)
     if bool((missed > 1e-9 * size + 1e-15 * values.abs().max()).any()):
         return None
-    solution = _without_dust(solution.reshape(-1, n, m), 1e-11 * size[:, None])
+    dust = _ROUNDING * values.abs().amax(0) / design.abs().amax(0)[:, None, None]
+    solution = _without_dust(solution.reshape(-1, n, m), dust)
     a, b = solution[0], solution[1 : m + 1].permute(1, 2, 0)
     quadratic = values.new_zeros(n, m, m, m)  # [field, component, j, k], symmetric
     quadratic[:, :, rows, columns] = 0.5 * solution[m + 1 :].permute(1, 2, 0)
@@ -487,7 +508,7 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] |
         return None
     form = torch.linalg.svd(rank_one, full_matrices=False)[2][0].reshape(m, m)
     form = 0.5 * (form + form.T)
-    form = _without_dust(form / form.flatten()[form.abs().argmax()], torch.tensor(1e-11, dtype=form.dtype))
+    form = _without_dust(form / form.flatten()[form.abs().argmax()], torch.tensor(_ROUNDING, dtype=form.dtype))
     if float(torch.linalg.cond(form)) > _DEGENERATE:
         return None
     return _light_cone(a, b, quadratic, beta, form, size)
@@ -515,6 +536,7 @@ def _light_cone(
     return matrices - 0.5 * growth[:, None, None] * torch.eye(m + 2, dtype=a.dtype), False, Lift(form)
 
 
-def _without_dust(x: Tensor, size: Tensor) -> Tensor:
-    """Numbers within ``size`` of integers as integers."""
-    return torch.where((x - x.round()).abs() < size, x.round(), x)
+def _without_dust(x: Tensor, dust: Tensor) -> Tensor:
+    """Numbers up to ``dust`` as zero, and those that are integers but for rounding as these."""
+    x = torch.where(x.abs() < dust, 0.0, x)
+    return torch.where((x - x.round()).abs() < 1e-11 * x.abs(), x.round(), x)
