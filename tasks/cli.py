@@ -293,25 +293,28 @@ def _is_ours_or_users(module: str) -> bool:
     """Whether a module is of this project, or one that is there because the user wrote or installed it.
 
     What we depend on is installed wherever this runs, so a stranger knows it, and some functions of it that return
-    modules run the code in their arguments.
+    modules run the code in their arguments. The tests of the standard library, `test`, are not among its names.
     """
     package = module.split(".")[0]
     if package in _OURS:
         return True
-    return package not in sys.stdlib_module_names and package not in _packages_of_dependencies()
+    return package not in {*sys.stdlib_module_names, "test"} and package not in _packages_of_dependencies()
 
 
 @cache
 def _packages_of_dependencies() -> frozenset[str]:
-    """Names to import of all distributions that ours asks for, with any extra, and those ask for in any case."""
-    asked, found = ["trivgeo", *_INSTALLERS], set()
+    """Names to import of all distributions that ours asks for, with any extra, and of those that they need for it."""
+    asked: list[str] = ["trivgeo", *_INSTALLERS]
+    found: set[tuple[str, frozenset[str]]] = set()
     while asked:
-        name = _normal(asked.pop())
-        if name not in found:
-            found.add(name)
+        requirement = asked.pop()
+        name, extras = _normal(requirement), _extras(requirement)
+        if (name, extras) not in found:
+            found.add((name, extras))
             # one that is not installed asks for nothing; without metadata of ours nobody can tell what is the user's
             try:
-                asked += [text for text in requires(name) or () if name == "trivgeo" or "extra ==" not in text]
+                texts = requires(name) or ()
+                asked += [text for text in texts if name == "trivgeo" or (_marked(text) or {""}) & (extras | {""})]
             except PackageNotFoundError as error:
                 if name == "trivgeo":
                     raise ConfigurationError(
@@ -319,8 +322,19 @@ def _packages_of_dependencies() -> frozenset[str]:
                         " and functions are yours: only those of trivgeo and tasks, and classes of torch and Lightning,"
                         " are taken"
                     ) from error
-    packages = packages_distributions().items()
-    return frozenset(package for package, names in packages if found & set(map(_normal, names)))
+    packages, distributions = packages_distributions().items(), {name for name, _ in found}
+    return frozenset(package for package, names in packages if distributions & set(map(_normal, names)))
+
+
+def _extras(requirement: str) -> frozenset[str]:
+    """The extras that a requirement asks for, such as `http` in `fsspec[http]>=2022.5`."""
+    asked = re.match(r"[\w.-]+\s*\[([^\]]*)\]", requirement)
+    return frozenset() if asked is None else frozenset(part.strip() for part in asked[1].split(","))
+
+
+def _marked(requirement: str) -> set[str]:
+    """The extras that a requirement is for; none if it holds in any case."""
+    return set(re.findall(r"extra == ['\"]([^'\"]+)", requirement))
 
 
 def _normal(requirement: str) -> str:
