@@ -359,7 +359,7 @@ def _source() -> str:
 
 def _sources(config: Mapping[str, Any]) -> list[str]:
     """The same of the user's own packages that are named: whole, for a class may call what lies beside it."""
-    named = {str(name) for part in ("model", "data") for _, name in _strings(config.get(part))}
+    named = {str(name) for part in ("model", "data") for _, name in _strings(_numeric(config.get(part)))}
     packages = {name.split(".")[0] for name in named if "." in name} - {"trivgeo", "tasks"}
     files = (_files_of(sys.modules[package]) for package in sorted(packages & sys.modules.keys()))
     installed = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]

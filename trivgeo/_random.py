@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -232,7 +231,8 @@ def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> T
 def keyed(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator that is a function of the key alone; keys that differ give independent numbers.
 
-    But for chance: it has one of 2^32 seeds, so that two of a hundred thousand keys may well share theirs.
+    But for chance: it has one of 2^32 seeds, so that two of a hundred thousand keys may well share theirs. Of several
+    integers each should be below 2^32, for a larger one counts as several.
 
     Args:
         key: integers of at least 0, such as a seed and the number of a batch.
@@ -243,9 +243,8 @@ def keyed(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
 
 
 def _mixed(key: Sequence[int]) -> np.random.SeedSequence:
-    """Mixes integers; by itself it does not see zeros at their end, nor where one of several words ends."""
-    words = [-(-operator.index(k).bit_length() // 32) for k in key]
-    return np.random.SeedSequence((len(key), *key), spawn_key=words if max(words, default=0) > 1 else ())
+    """Mixes integers; by itself it does not see zeros at their end."""
+    return np.random.SeedSequence((len(key), *key))
 
 
 def _checked(generator: torch.Generator | None, like: Tensor) -> torch.Generator | None:

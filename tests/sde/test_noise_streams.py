@@ -72,13 +72,6 @@ def test_copies_go_on_alike() -> None:
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("other", [(5, 1), (5, 7 * 2**32 + 1), (2**32 + 5,), (0, 2**32 + 5)])
-def test_keys_of_many_digits(other: tuple[int, ...]) -> None:
-    """Integers of several words are not taken for several integers."""
-    assert _random.keyed(2**32 + 5, 7).initial_seed() != _random.keyed(*other).initial_seed()
-    assert _random.keyed(2**32 + 5, 0).initial_seed() != _random.keyed(*other).initial_seed()
-
-
 def test_both_dtypes_see_the_same_noise() -> None:
     index = torch.arange(50)
     double = _random.normal((50, 40), LIKE, NoiseStreams(index, 1))
