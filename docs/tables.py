@@ -99,6 +99,12 @@ def kept(run: str) -> Result | None:
     return find_result(run, (KEPT,)) if run and not run.endswith("/") else None
 
 
+def counted(run: str) -> str:
+    """The evaluations of a run for one datum."""
+    found = kept(run)
+    return NONE if found is None else count_text(found.evaluations)
+
+
 def figure(run: str, metric: str, factor: float = 1.0) -> str:
     """A metric, with its spread over seeds where that shows."""
     found = kept(run)
@@ -150,19 +156,14 @@ def calibrated() -> str:
 
 def evaluations() -> str:
     """Evaluations of the energy, or of a network in its place, for one datum."""
-
-    def cell(run: str) -> str:
-        found = kept(run)
-        return NONE if found is None else count_text(found.evaluations)
-
     images = ("affnist", "classifier"), ("affnist", "vae")
     rows = []
     for label, names in CALIBRATED.items():
-        cells = [cell(f"{folder}/{n}" if n else "") for folder, n in zip(SETS, names, strict=True)]
+        cells = [counted(f"{folder}/{n}" if n else "") for folder, n in zip(SETS, names, strict=True)]
         stem = PUBLISHED.get(label, "")
         runs = [f"{s}/{stem}" if stem == "amortized" else f"{s}/{stem}_{energy}" for s, energy in images]
         shown = [
-            NONE if kept(run) is None else f"{figure(run, 'accuracy with inversion', 100.0)} % in {cell(run)}"
+            NONE if kept(run) is None else f"{figure(run, 'accuracy with inversion', 100.0)} % in {counted(run)}"
             for run in (runs if stem else ("", ""))
         ]
         rows.append([label, *cells, *shown])
@@ -172,18 +173,14 @@ def evaluations() -> str:
 
 def digits() -> str:
     """Accuracies on the digits of scikit-learn under similarity transformations."""
-    search, learned = kept("digits/tied"), kept("digits/learned")
 
     def cells(run: str, which: str) -> str:
         return figure(f"digits/{run}", f"accuracy {which}", 100.0)
 
-    def cost(found: Result | None) -> str:
-        return NONE if found is None else count_text(found.evaluations)
-
     rows = [
         ["classifier alone", cells("tied", "without inversion"), "0"],
-        ["TIED", cells("tied", "with inversion"), cost(search)],
-        ["learned inversion", cells("learned", "with inversion"), cost(learned)],
+        ["TIED", cells("tied", "with inversion"), counted("digits/tied")],
+        ["learned inversion", cells("learned", "with inversion"), counted("digits/learned")],
         ["true transformation", cells("tied", "with the true transformation"), "0"],
         ["clean digits", cells("tied", "on clean images"), "0"],
     ]

@@ -38,14 +38,13 @@ from tasks.files import make_folder, recording, storage
 from tasks.overlays import resolved
 from tasks.results import ResultsWriter, ShardedTest, writer_of
 from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.networks import OURS
 
 DEBUG = "JSONARGPARSE_DEBUG"
 """Environment variable that asks for tracebacks."""
 
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
-
-_OURS = ("trivgeo", "tasks")
 
 # what a configuration may take from torch and Lightning, and where from: other modules of torch hold networks that are
 # made of code, torch.fx among them
@@ -269,7 +268,7 @@ def _makes_ours(found: object) -> bool:
         return False
     returned = get_type_hints(found).get("return")
     return isinstance(returned, type) and any(
-        parent is nn.Module or parent.__module__.split(".")[0] in _OURS for parent in returned.__mro__
+        parent is nn.Module or parent.__module__.split(".")[0] in OURS for parent in returned.__mro__
     )
 
 
@@ -296,7 +295,7 @@ def _is_ours_or_users(module: str) -> bool:
     modules run the code in their arguments. The tests of the standard library, `test`, are not among its names.
     """
     package = module.split(".")[0]
-    if package in _OURS:
+    if package in OURS:
         return True
     return package not in {*sys.stdlib_module_names, "test"} and package not in _packages_of_dependencies()
 

@@ -20,8 +20,6 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DistributedSampler
 
-import tasks
-import trivgeo
 from tasks.files import (
     append,
     check_picture_name,
@@ -35,6 +33,7 @@ from tasks.files import (
 )
 from tasks.problems import Problems
 from trivgeo.errors import ConfigurationError
+from trivgeo.networks import OURS
 from trivgeo.training import versions
 
 Row = dict[str, Any]
@@ -354,13 +353,13 @@ def _weights(path: str | None) -> list[str]:
 @cache
 def _source() -> str:
     """A hash of the source: between two releases the version does not move, and the numbers may."""
-    return _digest([path for module in (trivgeo, tasks) for path in _files_of(module)])
+    return _digest([path for name in OURS for path in _files_of(sys.modules[name])])
 
 
 def _sources(config: Mapping[str, Any]) -> list[str]:
     """The same of the user's own packages that are named: whole, for a class may call what lies beside it."""
     named = {str(name) for part in ("model", "data") for _, name in _strings(_numeric(config.get(part)))}
-    packages = {name.split(".")[0] for name in named if "." in name} - {"trivgeo", "tasks"}
+    packages = {name.split(".")[0] for name in named if "." in name} - set(OURS)
     files = (_files_of(sys.modules[package]) for package in sorted(packages & sys.modules.keys()))
     installed = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
     return [_digest(own) for own in files if own and not any(own[0].is_relative_to(folder) for folder in installed)]

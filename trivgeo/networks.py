@@ -35,7 +35,7 @@ _DTYPES = {
     torch.uint8,
     torch.bool,
 }
-_OURS = ("trivgeo", "tasks")
+OURS = ("trivgeo", "tasks")
 
 
 class Network(nn.Module, ABC):
@@ -149,7 +149,7 @@ class NetworkFile:
             raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got no network of this library")
         module, _, attribute = name.rpartition(".")
         # importing runs code: of this project, and else only what the program has imported by itself
-        if module.split(".")[0] in _OURS and module not in sys.modules:
+        if module.split(".")[0] in OURS and module not in sys.modules:
             try:
                 importlib.import_module(module)
             except ImportError as error:

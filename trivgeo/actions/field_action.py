@@ -216,10 +216,12 @@ class FieldAction(Action):
         By t zero at fewer times than are interpolated: then a time that moves has no meaning, and of one that stays
         they change no determinant.
         """
-        points = x.points()
-        _, covered = self._values(x, points)
-        slopes = jvp_columns(lambda points: self._values(x, points)[0], points)
-        return torch.where(covered[..., None, None], slopes, math.nan)
+
+        def known(points: Tensor) -> Tensor:
+            u, covered = self._values(x, points)
+            return torch.where(covered.unsqueeze(-1), u, math.nan)
+
+        return jvp_columns(known, x.points())
 
     def _solved(self, g: Tensor, inverse: Tensor, x: Field, target: Tensor) -> tuple[Tensor, Tensor]:
         """The moved jets at given (x, t) of a group that moves these by u: Newton's method for the moved u.
