@@ -319,7 +319,8 @@ def _numeric(settings: Any) -> Any:
 
 def _contents(config: Mapping[str, Any]) -> list[tuple[list[str], str]]:
     """The content of every file read, with what the configuration calls it, so that two files cannot change places."""
-    named = [(f"{part}.{name}", path) for part in ("model", "data") for name, path in _strings(_numeric(config.get(part)))]
+    settings = {part: _numeric(config.get(part)) for part in ("model", "data")}
+    named = list(_strings(settings))
     contents = [(_roles(Path(path), named), content) for path, content in files_read().items()]
     return sorted(contents + [(["ckpt_path"], content) for content in _weights(config.get("ckpt_path"))])
 
