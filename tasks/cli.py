@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, requires
+from pathlib import Path, PurePath
 from pickle import UnpicklingError
 from pkgutil import resolve_name
 from types import FunctionType
@@ -31,8 +31,10 @@ from lightning.pytorch.plugins import LayerSync
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
 from torch import nn
+from torch.distributions import Distribution
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset
 
 from tasks.files import make_folder, recording, storage
 from tasks.overlays import resolved
@@ -52,8 +54,12 @@ _KINDS = (
     *(nn.Module, Optimizer, LRScheduler),
     *(LightningDataModule, Callback, Strategy, Accelerator, Logger, Profiler),
     *(Precision, ClusterEnvironment, CheckpointIO, LayerSync),
+    *(Dataset, Distribution),
 )
-_MODULES_OF_KINDS = ("torch.nn.", "torch.optim.", "lightning.")
+_MODULES_OF_KINDS = (
+    *("torch.nn.", "torch.optim.", "torch.distributions.", "torch.utils.data.dataset.", "lightning."),
+    *("torchmetrics.classification.", "torchmetrics.regression.", "geoopt."),
+)
 
 # these are there wherever this runs, as are the packages that ours asks for
 _INSTALLERS = ("pip", "setuptools", "wheel")
@@ -322,7 +328,19 @@ def _packages_of_dependencies() -> frozenset[str]:
                         " are taken"
                     ) from error
     packages, distributions = packages_distributions().items(), {name for name, _ in found}
-    return frozenset(package for package, names in packages if distributions & set(map(_normal, names)))
+    return frozenset(
+        package
+        for package, names in packages
+        if any(_normal(name) in distributions and _holds(name, package) for name in names)
+    )
+
+
+def _holds(name: str, package: str) -> bool:
+    """Whether a distribution holds a package that it claims: some claim every folder of their repository."""
+    found = distribution(name)
+    recorded = {PurePath(file).parts[0].split(".")[0] for file in found.files or ()}
+    claimed = (found.read_text("top_level.txt") or "").split()
+    return package in recorded or recorded.isdisjoint(claimed)  # a link to a working copy records none of them
 
 
 def _extras(requirement: str) -> frozenset[str]:

@@ -1,12 +1,15 @@
 """Results of a test run: one row a case, written as they come, and a summary with all that made them."""
 
+import ast
 import hashlib
 import json
 import os
+import re
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, count
 from pathlib import Path, PurePath
@@ -18,6 +21,7 @@ import torch
 from filelock import BaseFileLock
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
+from safetensors import SafetensorError, safe_open
 from torch.utils.data import DistributedSampler
 
 from tasks.files import (
@@ -293,8 +297,8 @@ def identity(config: Mapping[str, Any]) -> str:
 
     It covers the settings of model and data but for names of pictures and bars, the seed, the precision, the content of
     every file read (see `tasks.files.checksum`) with the settings that name it, the versions, and the source of this
-    library and of the user's own packages that the settings name, if they are not installed; nothing else, so that
-    neither the folder nor the kind of output matters.
+    library and of the user's own modules that the settings and checkpoints name and that these import, if they are not
+    installed; nothing else, so that neither the folder nor the kind of output matters.
 
     Args:
         config: of the test, as the command line has it.
@@ -302,19 +306,54 @@ def identity(config: Mapping[str, Any]) -> str:
     trainer = config.get("trainer") or {}
     parts = {
         "settings": _numeric({name: config.get(name) for name in ("model", "data", "seed_everything")}),
-        "precision": trainer.get("precision"),
+        "precision": [trainer.get("precision"), trainer.get("plugins"), _parts(trainer.get("strategy"))],
         "files": _contents(config),
         "versions": versions(),
-        "source": [_source(), *_sources(config)],
+        "source": source(_named(config)),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _numeric(settings: Any) -> Any:
-    """Settings without those that change no number."""
+def source(names: Iterable[str] = ()) -> list[str]:
+    """Hashes of the source of this library, and of the modules of the user at these dotted names.
+
+    A package counts as a whole, for a class may call what lies beside it, and what is imported counts with what imports
+    it, unless it is installed.
+    """
+    asked, found = list(names), dict[str, str]()
+    while asked:
+        package = asked.pop().split(".")[0]
+        files = _files_of(sys.modules[package]) if package in sys.modules else []
+        if package not in {*found, *OURS} and files and not _is_installed(files[0]):
+            found[package] = _digest(files)
+            asked += [name for file in files for name in _imported(file)]
+    return [_source(), *(found[package] for package in sorted(found))]
+
+
+def _imported(file: Path) -> list[str]:
+    """Modules that a file imports, but for those of its own package."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except SyntaxError:  # it was not imported
+        return []
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    parents = (node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level)
+    return names + [node.module for node in parents if node.module]
+
+
+def _parts(strategy: Any) -> Any:
+    """What a strategy was given, such as its own precision; how many devices share the work changes no number."""
+    return strategy if isinstance(strategy, Mapping) else None
+
+
+def _numeric(settings: Any, ours: bool = True) -> Any:
+    """Settings without those of our classes that change no number."""
     if isinstance(settings, Mapping):
-        return {name: _numeric(value) for name, value in settings.items() if name not in _SILENT}
-    return [_numeric(value) for value in settings] if isinstance(settings, list) else settings
+        path = settings.get("class_path")
+        ours = path.split(".")[0] in OURS if isinstance(path, str) else ours
+        kept = {name: value for name, value in settings.items() if not (ours and name in _SILENT)}
+        return {name: _numeric(value, ours) for name, value in kept.items()}
+    return [_numeric(value, ours) for value in settings] if isinstance(settings, list) else settings
 
 
 def _contents(config: Mapping[str, Any]) -> list[tuple[list[str], str]]:
@@ -357,20 +396,28 @@ def _source() -> str:
     return _digest([path for name in OURS for path in _files_of(sys.modules[name])])
 
 
-def _sources(config: Mapping[str, Any]) -> list[str]:
-    """The same of the user's own packages that are named: whole, for a class may call what lies beside it."""
-    named = {str(name) for part in ("model", "data") for _, name in _strings(_numeric(config.get(part)))}
-    packages = {name.split(".")[0] for name in named if "." in name} - set(OURS)
-    files = (_files_of(sys.modules[package]) for package in sorted(packages & sys.modules.keys()))
-    installed = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return [_digest(own) for own in files if own and not any(own[0].is_relative_to(folder) for folder in installed)]
+def _named(config: Mapping[str, Any]) -> list[str]:
+    """Dotted names in settings, and in the headers of networks that were read."""
+    named = [str(name) for part in ("model", "data") for _, name in _strings(_numeric(config.get(part)))]
+    for path in files_read():
+        if path.endswith(".safetensors"):
+            # it is gone, or none
+            with suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:
+                named += re.findall(r"[\w.]+", str(file.metadata()))
+    return [name for name in named if "." in name]
+
+
+def _is_installed(file: Path) -> bool:
+    folders = (Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return any(file.is_relative_to(folder) for folder in folders)
 
 
 def _files_of(module: ModuleType) -> list[Path]:
     """The source of a module, or of all modules of a package."""
     folders = [Path(folder) for folder in getattr(module, "__path__", ())]
     if folders:
-        return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+        # editors leave links to nothing
+        return [path for folder in folders for path in sorted(folder.rglob("*.py")) if path.is_file()]
     file = getattr(module, "__file__", None)
     return [] if file is None else [Path(file)]
 

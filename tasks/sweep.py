@@ -244,7 +244,10 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
             label=label + incomplete(result.complete),
         )
     for label, (evaluations, value) in sweep.quoted.items():
-        axis.plot([evaluations], [value], marker="x", color="black", linestyle="none", label=label)
+        if counted:
+            axis.plot([evaluations], [value], marker="x", color="black", linestyle="none", label=label)
+        else:
+            axis.axhline(value, linestyle="--", color="black", label=label)
     if counted:
         axis.set_xscale("log")
         axis.set_xlabel("evaluations of the energy, with or without gradient, and of networks, for a case")
@@ -291,7 +294,8 @@ def _nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with dotted names as a tree; later layers win over earlier ones.
 
     A setting inside another is laid on it, in whatever order they come: a column that changes a class must not undo a
-    line that sets one of its arguments. It is left out only where the other comes later and says the same setting.
+    line that sets one of its arguments. It is left out only where the other comes later and says the same setting, or
+    that there is nothing.
 
     Raises:
         ConfigurationError: a setting lies inside one that has none.
@@ -318,8 +322,10 @@ def _nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _says(tree: Any, name: str) -> bool:
-    """Whether a tree of settings has one of this dotted name."""
+    """Whether a tree of settings has one of this dotted name; of nothing, all are said."""
     for part in name.split("."):
+        if tree is None:
+            return True
         if not isinstance(tree, dict) or part not in tree:
             return False
         tree = tree[part]

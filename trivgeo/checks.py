@@ -148,10 +148,17 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in pytree.tree_leaves(value))
 
 
-def _stacked(value: Any) -> Tensor:
+def _stacked(value: Any, like: Tensor | None = None) -> Tensor:
+    """Tensors, and numbers beside them, which are as exact as the widest of these."""
+    if like is None:
+        tensors = [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
+        dtype = tensors[0].dtype
+        for x in tensors:
+            dtype = torch.promote_types(dtype, x.dtype)
+        like = tensors[0].new_empty(0, dtype=dtype)
     if isinstance(value, list | tuple):
-        return torch.stack([_stacked(x) for x in value])
-    return torch.as_tensor(value)
+        return torch.stack([_stacked(x, like) for x in value])
+    return value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=like.dtype, device=like.device)
 
 
 def _is_number(value: float) -> bool:

@@ -115,14 +115,14 @@ def load_classifier(checkpoint: str) -> ImageClassifier:
 def fused(network: ImageClassifier) -> ImageClassifier:
     """The same function with every batch normalisation that follows a convolution made part of it.
 
-    Which one follows is told by the order of their names. A network that calls them in another order, as noise shows,
-    stays as it is.
+    Which one follows is told by the order of their names, and the channels. A network that calls them in another order,
+    as noise shows, stays as it is.
     """
     whole, network = network, copy.deepcopy(network)
     for module in network.modules():
         children = list(module.named_children())
         for (name, first), (next_name, second) in pairwise(children):
-            if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
+            if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d) and _fit(first, second):
                 setattr(module, name, fuse_conv_bn_eval(first, second))
                 setattr(module, next_name, nn.Identity())
     parameter = next(whole.parameters())
@@ -130,3 +130,7 @@ def fused(network: ImageClassifier) -> ImageClassifier:
     with torch.no_grad():
         same = torch.allclose(network(noise), whole(noise), rtol=1e-2, atol=1e-3)
     return network if same else copy.deepcopy(whole)
+
+
+def _fit(convolution: nn.Conv2d, normalisation: nn.BatchNorm2d) -> bool:
+    return convolution.out_channels == normalisation.num_features and normalisation.running_mean is not None

@@ -1,7 +1,6 @@
 """Training of a DeepONet: the data, the optimiser, physics-informed and supervised losses, export."""
 
 import hashlib
-import json
 import math
 from abc import abstractmethod
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from tasks.pde.deeponet import DeepONet
 from tasks.pde.domain import relative_l2
 from tasks.pde.equation import Equation, ResidualEquation
 from tasks.pde.soap import SOAP
+from tasks.results import source
 from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
@@ -289,11 +289,12 @@ class SolvedData(OperatorData):
 
     def _solutions(self) -> SolutionBatch:
         domain = self.equation.domain
+        kind = type(self.equation)
         made_from = [
-            "keyed", self.equation.description, asdict(domain), self.num_sensors, self.training_functions, self.grid,
-            self.seed,
+            kind, sorted(vars(self.equation).items()), self.num_sensors, self.training_functions, self.grid,
+            self.seed, source([kind.__module__]),
         ]  # fmt: skip
-        key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+        key = hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]
         path = None if self.cache is None else self.cache / f"solutions-{key}.safetensors"
         if path is not None and path.exists():
             tensors = load_file(path)

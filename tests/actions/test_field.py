@@ -238,6 +238,15 @@ class TestResampling:
         mixed = Field(field.values[:, :, order], Grid(*(leaf[:, order] for leaf in field.grid)))
         assert bool(torch.isnan(resample(mixed, at).values).all())
 
+    @pytest.mark.parametrize("end", [3 * 0.1, 0.3 - 6e-17, 0.3])
+    def test_an_end_off_by_rounding_asks_for_no_other_slice(self, end: float) -> None:
+        """Slices that move with the time: what the last one reaches, others do not."""
+        x, times = torch.linspace(0, 1, 8, dtype=F64), [0.0, 0.1, 0.2, 0.3]
+        origin = torch.tensor([[2 * t, t] for t in times], dtype=F64)
+        field = Field(torch.stack([torch.sin(x + 2 * t) for t in times])[None], Grid(origin, x[1].expand(4, 1, 1)))
+        there = Grid(torch.tensor([[0.6, end]], dtype=F64), x[1].reshape(1, 1, 1))
+        assert_relative(resample(field, there, (False,)).values[0, 0], torch.sin(x + 0.6), 1e-12)
+
     def test_rows_and_times(self) -> None:
         block = random_block(batch=3)
         for rows in ([2, 0], (2, 0), torch.tensor([2, 0])):

@@ -117,6 +117,12 @@ class TestOneClearMeaning:
         stacked = torch.func.grad(lambda a: SO(3).exp([0.0, 0.0, a])[0, 0])(angle.detach())
         assert_relative(stacked, -angle.detach().sin(), 1e-14)
 
+    def test_numbers_beside_tensors_are_as_exact_as_these(self) -> None:
+        one = torch.tensor(1.0, dtype=torch.float64)
+        listed = SO(3).exp([one, 0.1, one.float()])
+        assert listed.dtype == torch.float64
+        assert torch.equal(listed, SO(3).exp(torch.tensor([1.0, 0.1, 1.0], dtype=torch.float64)))
+
     def test_arrays_and_lists(self) -> None:
         group = SE(2)
         v = [0.3, -1.0, 2.0]

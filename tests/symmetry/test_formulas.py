@@ -99,6 +99,16 @@ def test_new_solutions_start_at_the_old_one(sign: int) -> None:
     assert sp.simplify(new - old.subs(t, t + s)) == 0
 
 
+def test_new_solutions_that_start_as_zero_over_zero() -> None:
+    """Straight lines of the old graph, x' = x + s u: a parabola moved by u d_x solves a quadratic equation in u."""
+    found = find_symmetries("u_xx = u_t^3")
+    (new,) = found.new_solution(found[2], x**2 / 2 + t)
+    assert found[2].components == (u, 0, 0)
+    # by hand: u = (x - s u)^2 / 2 + t
+    assert sp.simplify(new - ((x - s * new) ** 2 / 2 + t)) == 0
+    assert sp.limit(new, s, 0) == x**2 / 2 + t
+
+
 def test_times_have_a_name_of_their_own(heat: Symmetries) -> None:
     """Else the time of the flow and a variable, a parameter or a constant of the solution would print the same."""
     for equation in ("u_t = s^2*u_ss", "u_t = s*u_xx"):

@@ -260,9 +260,9 @@ class TestTraining:
             MixedProblems(BURGERS, [0.2] * 5, part=0.0, **options)
 
     def test_training_sets_are_solved_once_and_kept(self, tmp_path: Path) -> None:
-        def data(**options: Any) -> SolvedData:
+        def data(modes: int = 8, **options: Any) -> SolvedData:
             return SolvedData(
-                KdVEquation(points=32, steps=40),
+                KdVEquation(points=32, steps=40, modes=modes),
                 num_sensors=9,
                 training_functions=5,
                 functions=3,
@@ -279,7 +279,8 @@ class TestTraining:
         assert all(map(torch.equal, first, again))
         assert path.stat().st_mtime_ns == stamp
         _ = data(seed=1).dataset
-        assert len(list(tmp_path.iterdir())) == 2
+        _ = data(modes=4).dataset
+        assert len(list(tmp_path.iterdir())) == 3
         whole = data().dataset.data
         row = (whole.sensors == first.sensors[0]).all(-1).long().argmax()
         column = (whole.points == first.points[0]).all(-1).long().argmax()

@@ -5,7 +5,7 @@ import math
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 import pytest
@@ -165,6 +165,22 @@ def test_functions_of_the_user_pass_and_without_metadata_none_does(
         check_callables({"class_path": "users_own.make"})
 
 
+def test_folders_that_a_dependency_only_claims_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some distributions name every folder of their repository, `scripts` say, and install none of them."""
+
+    class Claims:
+        files = (PurePosixPath("claiming/__init__.py"), PurePosixPath("claiming-1.dist-info/RECORD"))
+
+        def read_text(self, name: str) -> str:
+            return "claiming\nscripts_of_a_user"
+
+    monkeypatch.setattr(cli, "packages_distributions", lambda: {"claiming": ["pip"], "scripts_of_a_user": ["pip"]})
+    monkeypatch.setattr(cli, "distribution", lambda name: Claims())
+    cli._packages_of_dependencies.cache_clear()
+    assert cli._packages_of_dependencies() == {"claiming"}
+    cli._packages_of_dependencies.cache_clear()
+
+
 def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     value = json.dumps({"class_path": "os.system", "init_args": {"command": f"touch {proof}"}})
@@ -173,6 +189,7 @@ def test_a_configuration_runs_no_code(tmp_path: Path) -> None:
     assert not proof.exists()
 
 
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # if a test before has imported it
 @pytest.mark.parametrize(
     "path",
     [
@@ -199,7 +216,9 @@ def test_classes_of_torch_and_lightning_pass() -> None:
     trainer = ["callbacks.LambdaCallback", "strategies.DDPStrategy", "loggers.CSVLogger", "profilers.SimpleProfiler"]
     trainer += ["plugins.MixedPrecision", "plugins.io.AsyncCheckpointIO", "plugins.environments.SLURMEnvironment"]
     paths = [f"lightning.pytorch.{name}" for name in trainer]
-    paths += ["torch.nn.ReLU", "torch.optim.Adam", "torch.optim.lr_scheduler.StepLR"]
+    paths += ["torch.nn.ReLU", "torch.optim.Adam", "torch.optim.lr_scheduler.StepLR", "geoopt.optim.RiemannianAdam"]
+    paths += ["torch.utils.data.TensorDataset", "torch.distributions.Normal"]
+    paths += ["torchmetrics.classification.BinaryAccuracy"]
     check_callables([{"class_path": path} for path in paths])
 
 

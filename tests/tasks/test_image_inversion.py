@@ -164,11 +164,14 @@ def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_pa
 class NormalisedLate(ImageClassifier):
     """Names its layers in another order than it calls them."""
 
-    def __init__(self, images: Sequence[int]) -> None:
+    def __init__(self, images: Sequence[int], widths: tuple[int, int] = (4, 4), statistics: bool = True) -> None:
         super().__init__(images)
-        self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3)
-        self.of_first, self.of_second = nn.BatchNorm2d(4, momentum=1.0), nn.BatchNorm2d(4, momentum=1.0)
-        self.head = nn.Linear(4, images[3])
+        one, other = widths
+        self.first, self.second = nn.Conv2d(1, one, 3), nn.Conv2d(one, other, 3)
+        self.of_first, self.of_second = (
+            nn.BatchNorm2d(width, momentum=1.0, track_running_stats=statistics) for width in widths
+        )
+        self.head = nn.Linear(other, images[3])
 
     @property
     def architecture(self) -> dict[str, Any]:
@@ -201,6 +204,14 @@ class TestEnergies:
         network(x)  # gives both normalisations their statistics
         network.eval()
         assert_relative(fused(network)(x), network(x), 1e-5)
+
+    def test_normalisations_of_other_channels_stay(self) -> None:
+        """Of the second convolution, by their order; or without statistics to make a part of it."""
+        for late in (NormalisedLate([1, 8, 8, 3], widths=(8, 6)), NormalisedLate([1, 8, 8, 3], statistics=False)):
+            x = torch.rand(30, 1, 8, 8, generator=seeded(0))
+            late(x)
+            late.eval()
+            assert_relative(fused(late)(x), late(x), 1e-5)
 
     def test_bfloat16_is_close_and_comes_back_in_the_precision_of_the_images(self) -> None:
         source = "small_cnn"

@@ -16,6 +16,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
+from safetensors.torch import save_file
 
 from tasks.files import StorageError, checksum, decoded, encoded, read_document, recording, write_whole
 from tasks.problems import Problems
@@ -412,8 +413,15 @@ class TestIdentity:
 
     @pytest.mark.parametrize(
         "change",
-        [{"model": {"steps": 4}}, {"data": {"seeds": [1]}}, {"seed_everything": 1}, {"trainer": {"precision": 16}}],
-        ids=lambda change: next(iter(change)),
+        [
+            {"model": {"steps": 4}},
+            {"data": {"seeds": [1]}},
+            {"seed_everything": 1},
+            {"trainer": {"precision": 16}},
+            {"trainer": {"plugins": [{"class_path": "lightning.pytorch.plugins.HalfPrecision"}]}},
+            {"trainer": {"strategy": {"class_path": "FSDPStrategy", "init_args": {"mixed_precision": "bf16"}}}},
+        ],
+        ids=lambda change: str(next(iter(change.values()))),
     )
     def test_settings_matter(self, change: dict[str, Any]) -> None:
         assert identity({**self.CONFIG, **change}) != identity(self.CONFIG)
@@ -473,6 +481,42 @@ class TestIdentity:
             found.append(identity(config))
         assert found[3] == found[4]
         assert len(set(found)) == 4
+
+    def test_what_code_of_the_user_imports_matters(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also what lies beside a module alone, and what only the header of a network names."""
+        sources = {
+            "net_of_a_user": "from layers_of_a_user import K\nclass Net: ...\n",
+            "layers_of_a_user": "import numbers_of_a_user\nK = 1\n",
+            "numbers_of_a_user": "x = 1\n",
+            "other_of_a_user": "x = 1\n",
+        }
+        for name, text in sources.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        (tmp_path / ".#net_of_a_user.py").symlink_to("nowhere")
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in sources:
+            importlib.import_module(name)
+        file = tmp_path / "weights.safetensors"
+        save_file({"x": torch.zeros(1)}, file, {"network": "net_of_a_user.Net"})
+        named = {"model": {"network": {"class_path": "net_of_a_user.Net"}}}
+        for config, read in ((named, False), (self.CONFIG, True)):
+            with recording():
+                if read:
+                    checksum(file)
+                found = [identity(config)]
+                for name in sources:
+                    path = tmp_path / f"{name}.py"
+                    path.write_text(path.read_text() + "# more\n")
+                    found.append(identity(config))
+            assert len(set(found)) == 4
+            assert found[3] == found[4]
+
+    def test_arguments_of_the_user_that_are_called_like_ours_matter(self) -> None:
+        for name in ("figure", "progress"):
+            models = ({"class_path": "a.Model", "init_args": {name: x}} for x in ("0.1", "0.9"))
+            assert len({identity({"model": model}) for model in models}) == 2
+            models = ({"class_path": "tasks.a.Model", "init_args": {name: x}} for x in ("0.1", "0.9"))
+            assert len({identity({"model": model}) for model in models}) == 1
 
     def test_versions_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = identity(self.CONFIG)

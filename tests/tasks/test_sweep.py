@@ -113,6 +113,7 @@ def test_settings_inside_others_hold_in_any_order(tmp_path: Path) -> None:
         (first, steps, kind, both),
         (steps, first, {}, first["model.inverter"]),
         (steps, first, steps, {"class_path": "First", "init_args": {"steps": 9, "samples": 2}}),
+        (first, steps, {"model.inverter": None}, None),
     ):
         rows, columns = [{"label": "a", "settings": line}], [{"label": "b", "settings": column}]
         path = tmp_path / "sweep.yaml"

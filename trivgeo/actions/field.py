@@ -272,8 +272,8 @@ def evaluate(
         hole = _summed(_take(holes, index, dims + 1), _used(bases, periodic))
         part = weight.unsqueeze(-2) * value
         total = part if total is None else total + part
-        # nodes of weight zero are not asked
-        inside = inside & ((reached & (hole.squeeze(-2) == 0)) | (weight == 0))
+        # nodes that are read by no more than rounding are not asked
+        inside = inside & ((reached & (hole.squeeze(-2) == 0)) | (weight.abs() <= tolerance(weight)))
     assert total is not None
     return total.movedim(-2, -3), inside
 
@@ -305,11 +305,15 @@ def _time_weights(times: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return index.unsqueeze(-1), torch.ones_like(at).unsqueeze(-1), distance <= near
     covered = (at >= times[..., :1] - near) & (at <= times[..., -1:] + near)
     covered = covered & (times.diff(dim=-1) > 0).all(-1, keepdim=True)  # in no other order are four nodes the nearest
-    # at the ends, and off them by rounding, as it is: the clamped one has no derivative
-    at = torch.where(covered, at, torch.minimum(torch.maximum(at, times[..., :1]), times[..., -1:]))
+    at = _held(at, torch.minimum(torch.maximum(at, times[..., :1]), times[..., -1:]), covered)
     first = (at.unsqueeze(-1) >= times.unsqueeze(-2)).sum(-1) - 2
     index = first.clamp(0, times.shape[-1] - _NODES).unsqueeze(-1) + torch.arange(_NODES, device=at.device)
     return index, _lagrange(at, times.gather(-1, index.flatten(-2)).reshape(index.shape)), covered
+
+
+def _held(at: Tensor, between: Tensor, covered: Tensor) -> Tensor:
+    """Those between the ends; one that is off them by rounding keeps the derivative that it has there."""
+    return torch.where(covered, at + (between - at).detach(), between)
 
 
 def _lagrange(at: Tensor, nodes: Tensor) -> Tensor:
@@ -353,7 +357,7 @@ def _bases(position: Tensor, counts: Sequence[int], periodic: Sequence[bool]) ->
             near = count * tolerance(at)
             reached = (at >= -near) & (at <= count - 1 + near)
             inside = inside & reached
-            bases.append(_cubic(torch.where(reached, at, at.clamp(0, count - 1)), count))  # as times are
+            bases.append(_cubic(_held(at, at.clamp(0, count - 1), reached), count))
     return bases, inside
 
 

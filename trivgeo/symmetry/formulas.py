@@ -187,9 +187,20 @@ def moved_solution(
         if len(values) < len(solution):
             continue
         # several branches may be solutions
-        start = [values[u].subs(s, 0) - f for u, f in solution.items()]
+        start = [_at_zero(values[u], s) - f for u, f in solution.items()]
         if any(e.has(sp.nan, sp.zoo, sp.oo) for e in start) or not all(map(vanishes, start)):
             continue
         if system.holds(values):
             return tuple(values[u] for u in system.unknowns)
     raise AlgebraError(f"expected a new solution in closed form, got the equations {equations} = 0")
+
+
+def _at_zero(expression: sp.Expr, s: sp.Symbol) -> sp.Expr:
+    """The value at s = 0, a limit where it is 0 / 0; nan if none is found."""
+    value = expression.subs(s, 0)
+    if not value.has(sp.nan, sp.zoo, sp.oo):
+        return value
+    try:
+        return sp.limit(expression, s, 0)
+    except (NotImplementedError, sp.PoleError):
+        return sp.nan
