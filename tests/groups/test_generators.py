@@ -73,7 +73,9 @@ from trivgeo.groups import (
     Projective,
     from_generators,
 )
+from trivgeo.groups.generators.fit import least_squares
 from trivgeo.groups.generators.reductive import ReductiveGroup
+from trivgeo.groups.generators.tower import fit_projective
 from trivgeo.groups.structure import centre, derived_series, find_split, levi_factor, nilradical, radical
 from trivgeo.sde import GeometricSchedule, NoiseKernel
 
@@ -1028,18 +1030,125 @@ class TestStructure:
         assert_relative(automorphism._exp_by_squaring(y, n), automorphism.exp(y, n), 1e-11)
 
 
+def box(low: float, high: float, m: int) -> Callable[[int], Tensor]:
+    return lambda count: rand(count, m, seed=1, low=low, high=high)
+
+
+def as_torch(fields: dict[str, Any], variables: tuple[sp.Symbol, ...]) -> list[Callable[[Tensor], Tensor]]:
+    """The same fields as functions of points."""
+
+    def function(field: Any) -> Callable[[Tensor], Tensor]:
+        f = sp.lambdify(variables, field, "math")
+        return lambda p: torch.stack([torch.as_tensor(entry).to(p) for entry in f(*p.unbind(-1))])
+
+    return [function(field) for field in fields.values()]
+
+
+LINE_PROJECTIVE = {"one": (1,), "x": (x,), "xx": (x**2,)}
+PLANE_CONFORMAL = {**PLANE, "R": (-y, x), "D": (x, y), "A": (x**2 - y**2, 2 * x * y), "B": (2 * x * y, y**2 - x**2)}
+PLANE_PROJECTIVE = {**PLANE, **LINEAR, "A": (x**2, x * y), "B": (x * y, y**2)}
+HEAT_AT = {name: [sp.sympify(entry).subs(nu, sp.Rational(1, 10)) for entry in field] for name, field in HEAT.items()}
+FAR = [
+    ("line", LINE_PROJECTIVE, (x,), 10),
+    ("line", LINE_PROJECTIVE, (x,), 30),
+    ("line", LINE_PROJECTIVE, (x,), 100),
+    ("conformal", PLANE_CONFORMAL, (x, y), 5),
+    ("conformal", PLANE_CONFORMAL, (x, y), 10),
+    ("projective", PLANE_PROJECTIVE, (x, y), 10),
+    ("projective", PLANE_PROJECTIVE, (x, y), 30),
+    ("heat", HEAT_AT, (x, t, u), 7),
+    ("heat", HEAT_AT, (x, t, u), 10),
+]
+
+
+class TestFarFromTheOrigin:
+    """Where fields are sampled far from the origin they are nearly dependent, and fits of them badly conditioned."""
+
+    @pytest.mark.parametrize(("fields", "variables", "low"), [c[1:] for c in FAR], ids=[f"{c[0]}-{c[3]}" for c in FAR])
+    def test_constants_are_exact(self, fields: dict[str, Any], variables: tuple[sp.Symbol, ...], low: int) -> None:
+        """Against exact arithmetic."""
+        exact = from_generators(fields, variables=variables).algebra
+        group = from_generators(
+            as_torch(fields, variables), variables=len(variables), sampler=box(low, low + 1, len(variables))
+        )
+        assert_relative(group.algebra.structure_constants, exact.structure_constants, 1e-15)
+        zero = exact.structure_constants == 0
+        assert bool((group.algebra.structure_constants[zero] == 0).all())
+        assert group.algebra.is_unimodular == exact.is_unimodular
+
+    @pytest.mark.parametrize("low", [80, 100])
+    @pytest.mark.parametrize("text", [True, False])
+    def test_logarithms(self, low: int, text: bool) -> None:
+        """sl(2) of y = log S: [X, H] = X, [X, Y] = 2 H, [H, Y] = Y, of the opposite sign in the group."""
+        fields: list[Any] = [("S",), ("S*log(S)",), ("S*log(S)**2",)]
+        if not text:
+            fields = [lambda p: p, lambda p: p * p.log(), lambda p: p * p.log() ** 2]
+        group = from_generators(fields, variables=["S"] if text else 1, sampler=box(low, 120, 1))
+        expected = torch.zeros(3, 3, 3, dtype=torch.float64)
+        expected[0, 1, 0], expected[0, 2, 1], expected[1, 2, 2] = -1.0, -2.0, -1.0
+        assert torch.equal(group.algebra.structure_constants, expected - expected.transpose(0, 1))
+        assert group.algebra.is_unimodular
+
+    @pytest.mark.parametrize("low", [10, 30])
+    @pytest.mark.parametrize("text", [True, False])
+    def test_projective_matrices_are_exact(self, low: int, text: bool) -> None:
+        """The flow of x^2 d_x + x y d_y fixes the origin and takes p to p / (1 - s x)."""
+        variables = (x, y)
+        points = box(low, low + 1, 2)
+        fields: Any = {k: [str(entry) for entry in field] for k, field in PLANE_PROJECTIVE.items()}
+        if not text:
+            fields = as_torch(PLANE_PROJECTIVE, variables)
+        group = from_generators(fields, variables=["x", "y"] if text else 2, sampler=points)
+        v = torch.zeros(8, dtype=torch.float64)
+        v[6] = 0.01
+        start = torch.tensor([[0.0, 0.0], [3.0, -7.0]]).double()
+        expected = start / (1.0 - 0.01 * start[:, :1])
+        moved = group.action()(group.exp(v), start)
+        assert torch.equal(moved[0], start[0])
+        assert_relative(moved, expected, 1e-14)
+        places = points(60)
+        values = torch.stack([vmap(f)(places) for f in as_torch(PLANE_PROJECTIVE, variables)], 1)
+        fit = fit_projective(places, values)
+        assert fit is not None
+        matrices = fit[0] * 3.0  # trace-free ones have thirds
+        assert_relative(matrices, matrices.round(), 1e-15)
+
+    def test_small_terms_are_no_rounding(self) -> None:
+        """A fit to 1, s and s^2 on [30, 31], of condition 10^7."""
+        s = rand(40, 1, low=30.0, high=31.0)
+        design = s ** torch.arange(3)
+        exact = torch.tensor([[0.0, 0.0, 1.0], [1e-3, 0.0, 1.0], [0.0, -1e-5, np.pi], [2.0, -1.0, 0.5]]).double().T
+        target = design @ exact
+        fit = least_squares(design, target, target.norm(dim=0))
+        assert torch.equal(fit == 0, exact == 0)
+        assert torch.equal(fit[:, 0], exact[:, 0])
+        assert_relative(fit[exact != 0], exact[exact != 0], 1e-3, floor=0.0)
+        assert torch.equal(least_squares(design, target, target.norm(dim=0), parts=2)[:, 3], exact[:, 3])
+
+    def test_fields_in_a_basis_with_no_simple_constants(self) -> None:
+        """Constants in a general basis, by the change of basis."""
+        weights = torch.eye(6, dtype=torch.float64) + 0.3 * randn(6, 6)
+        plain = as_torch(PLANE_CONFORMAL, (x, y))
+        fields = [lambda p, row=row: sum(w * f(p) for w, f in zip(row, plain, strict=True)) for row in weights.tolist()]
+        c = from_generators(PLANE_CONFORMAL, variables=(x, y)).algebra.structure_constants
+        expected = torch.einsum("ai,bj,ijk,kc->abc", weights, weights, c, torch.linalg.inv(weights))
+        group = from_generators(fields, variables=2, sampler=box(5, 6, 2))
+        assert_relative(group.algebra.structure_constants, expected, 1e-9)
+
+
 class TestScales:
     """However small a coefficient is beside others: all that a generator does may hang on it."""
 
     @pytest.mark.parametrize("fast", [0, 1])
-    def test_turns_that_take_long(self, fast: int) -> None:
+    @pytest.mark.parametrize("low", [-1.5, 10.0])
+    def test_turns_that_take_long(self, fast: int, low: float) -> None:
         """10^9 units of time for a turn of (x, y), alone and beside one of (z, w), by the exponential of a matrix."""
         rate, time = 1e-9, 1e9 * np.pi / 2
         fields = {
             "R": [f"-y*{rate}", f"x*{rate}", f"-{fast}*w", f"{fast}*z"],
             **{name: [str(int(name == other)) for other in "XYZW"] for name in "XYZW"},
         }
-        group = from_generators(fields, variables=["x", "y", "z", "w"])
+        group = from_generators(fields, variables=["x", "y", "z", "w"], sampler=box(low, low + 3.0, 4))
         g, p = group.exp(torch.tensor([time, 0.0, 0.0, 0.0, 0.0]).double()), torch.tensor([1.0, 0.0, 0.6, 0.8]).double()
         turn = torch.from_numpy(scipy.linalg.expm(time * rate * np.array([[0.0, -1.0], [1.0, 0.0]])))
         moved = torch.tensor([0.0, 0.3, 0.2, 0.0, 0.0]).double()
@@ -1049,7 +1158,8 @@ class TestScales:
 
     @pytest.mark.parametrize("c", [299792.458, 299792458.0])
     @pytest.mark.parametrize("text", [True, False])
-    def test_boosts_in_units_in_which_light_is_fast(self, c: float, text: bool) -> None:
+    @pytest.mark.parametrize("low", [-1.5, 10.0, 1000.0])
+    def test_boosts_in_units_in_which_light_is_fast(self, c: float, text: bool, low: float) -> None:
         """x' = cosh(w) x + c sinh(w) t, where 1 / c^2 is 1e-11 or 1e-17, of the group and of its action."""
         fields: dict[str, Any] = {"T": ["0", "1"], "X": ["1", "0"], "K": ["t", f"x/{c}**2"]}
         if not text:
@@ -1058,7 +1168,7 @@ class TestScales:
                 "X": lambda p: torch.tensor([1.0, 0.0]).to(p),
                 "K": lambda p: torch.stack([p[1], p[0] / c**2]),
             }
-        group = from_generators(fields, variables=["x", "t"] if text else 2)
+        group = from_generators(fields, variables=["x", "t"] if text else 2, sampler=box(low, low + 3.0, 2))
         cosh, sinh = np.cosh(0.5), np.sinh(0.5)
         boost = torch.tensor([[cosh, c * sinh], [sinh / c, cosh]]).double()
         k, p = group.exp(torch.tensor([0.0, 0.0, 0.5 * c]).double()), torch.tensor([0.3, 1.0]).double()
@@ -1066,6 +1176,14 @@ class TestScales:
         expected = boost @ (p + torch.tensor([0.2, 0.5]).double())
         for g, there in ((k, boost @ p), (shifted, expected)):
             assert_relative(group.action()(g, p[None])[0], there, 1e-6, floor=0.0)
+
+    @pytest.mark.parametrize(("low", "high", "bound"), [(-1.5, 1.5, 1e-6), (10.0, 11.0, 1e-6), (1e5, 2e5, 1e-12)])
+    def test_a_small_quadratic_part(self, low: float, high: float, bound: float) -> None:
+        """The flow of 1 + x^2 / r^2 is r tan(atan(x / r) + s / r)."""
+        group = from_generators([lambda p: 1.0 + 1e-10 * p**2], variables=1, sampler=box(low, high, 1))
+        moved = group.action()(group.exp(torch.tensor([1e4]).double()), torch.tensor([[3e5]]).double())
+        expected = 1e5 * torch.tan(torch.atan(torch.tensor(3.0).double()) + 0.1)
+        assert_relative(moved[0, 0], expected, bound)
 
 
 class TestText:

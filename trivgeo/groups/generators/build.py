@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -239,7 +240,8 @@ def _source(
             # no rank can be decided where constants are so far apart
             lengths = balanced(algebra, dust=0.0)[1]
             turned = fields.mixed(torch.diag(lengths))
-            return turned, None, source(LieAlgebra(-fit_brackets(turned, sampler)), torch.diag(1.0 / lengths), None)
+            with contextlib.suppress(AlgebraError):
+                return turned, None, source(LieAlgebra(-fit_brackets(turned, sampler)), torch.diag(1.0 / lengths), None)
     try:
         return fields, symbolic, source(algebra, unit, exact)
     except AlgebraError:

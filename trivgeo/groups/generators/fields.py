@@ -12,6 +12,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant, jvp_columns
 from trivgeo._random import uniform
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
+from trivgeo.groups.generators.fit import least_squares
 from trivgeo.groups.structure import describe
 
 __all__ = ["Formulas", "VectorFields", "fit_brackets", "sample_points", "values_and_jacobians"]
@@ -194,17 +195,17 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
             bracket is named, with the share of it that does).
     """
     n, m = len(fields), fields.dim
+    left, right = torch.triu_indices(n, n, 1)
     count = 3 * n // m + 4
     points = sample_points(fields, 2 * count, sampler)
     values, jacobians = values_and_jacobians(fields, points)
-    products = torch.einsum("pjab,pib->pija", jacobians, values)
-    brackets = products - products.transpose(1, 2)
+    products = torch.einsum("pjab,pib->paij", jacobians, values)
+    brackets = (products - products.mT)[..., left, right]
     # what counts as zero: the size that everything has which may cancel
-    terms = torch.einsum("pjab,pib->pija", *reversed(fields.sizes(points)))
-    whole = (terms + terms.transpose(1, 2)).permute(0, 3, 1, 2).reshape(2, -1, n * n).norm(dim=1)
-    noise = _NOISE * whole[1]
+    terms = torch.einsum("pjab,pib->paij", *reversed(fields.sizes(points)))
+    whole = (terms + terms.mT)[..., left, right].reshape(2, count * m, len(left)).norm(dim=1)
     design = values.transpose(1, 2).reshape(2, -1, n)  # halves, equations, fields
-    targets = brackets.permute(0, 3, 1, 2).reshape(2, -1, n * n)
+    targets = brackets.reshape(2, count * m, len(left))
     length = design[0].norm(dim=0)
     if bool((length == 0).any()):
         raise AlgebraError(f"field {fields.names[int((length == 0).int().argmax())]} vanishes identically")
@@ -213,24 +214,18 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
         relation = rows[-1] / length
         relation = relation / relation[relation.abs().argmax()]
         raise AlgebraError(f"fields: expected independent ones over R, got {describe(relation, fields.names)} = 0")
-    scaled = torch.linalg.lstsq(design[0] / length, targets[0], driver="gelsd").solution
-    solution = scaled / length.unsqueeze(-1)
+    c = torch.zeros(n, n, n, dtype=torch.float64)
+    if n == 1:
+        return c
+    solution = least_squares(design[0], targets[0], whole[0], parts=12)
     residual = (design[1] @ solution - targets[1]).norm(dim=0)
     share = residual / targets[1].norm(dim=0).clamp(min=1e-300)
-    share = torch.where(residual > noise, share, 0.0)
+    share = torch.where(residual > _NOISE * whole[1], share, 0.0)
     if float(share.max()) > _CLOSURE:
-        i, j = divmod(int(share.argmax()), n)
+        worst = int(share.argmax())
         raise AlgebraError(
-            f"[{fields.names[i]}, {fields.names[j]}] is off the span by {100 * float(share.max()):.1f} %: the fields "
-            "do not close under the bracket"
+            f"[{fields.names[int(left[worst])]}, {fields.names[int(right[worst])]}] is off the span by "
+            f"{100 * float(share.max()):.1f} %: the fields do not close under the bracket"
         )
-    c = solution.T.reshape(n, n, n)
-    c = 0.5 * (c - c.transpose(0, 1))
-    # each against the terms of its own bracket
-    return torch.where(c.abs() * length <= 1e-13 * whole[0].reshape(n, n, 1), 0.0, _snap(c))
-
-
-def _snap(c: Tensor) -> Tensor:
-    """Numbers within rounding of a twelfth of an integer become it."""
-    near = (12.0 * c).round() / 12.0
-    return torch.where((c - near).abs() < 1e-11 * c.abs(), near, c)
+    c[left, right] = solution.T
+    return c - c.transpose(0, 1)

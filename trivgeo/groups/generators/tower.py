@@ -25,6 +25,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.groups._matrices import kernel, matvec
 from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
+from trivgeo.groups.generators.fit import least_squares, snap
 from trivgeo.groups.generators.module import Line, Module, find_module
 
 __all__ = [
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _AFFINE = 1e-9  # what the affine form of a field may miss, relative to the size of the field
-_VANISHES, _ROUNDING = 1e-12, 1e-13
+_VANISHES, _ROUNDING, _EPS = 1e-12, 1e-13, 1e-15
 _DEGENERATE = 1e8  # condition of a quadratic form
 _LARGEST_SEARCH = 8  # with more coordinates, only leading ones are tried as a base
 
@@ -429,18 +430,23 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] 
     if len(design) < 2 * design.shape[-1]:
         return None
     target = values.permute(0, 2, 1).reshape(count * m, -1)
-    solution = torch.linalg.lstsq(design, target).solution
-    size = target.abs().amax(0).clamp(min=1e-300)
-    missed = (design @ solution - target).abs().amax(0)
+    solution = least_squares(design, target, target.norm(dim=0))
+    size = target.abs().amax(0)
+    rest = (design @ solution - target).reshape(count, m, n).abs().amax(0).T  # [n, m]
+    missed = rest.amax(-1)
     # a field that does not move these coordinates may leave rounding errors
-    fits, negligible = missed <= 1e-9 * size, missed <= 1e-15 * values.abs().max()
-    solution = _without_dust(solution, _ROUNDING * size / design.abs().amax(0).unsqueeze(-1)).T
+    noise = _EPS * values.abs().max()
+    fits = missed <= _AFFINE * size
+    solution = torch.where(fits | (size > 10.0 * noise), solution, 0.0).T
     # affine ones component by component: what is small in one may be all that moves another
-    first, affine = _fit_affine(points, values)
-    if not bool((affine | fits | negligible).all()):
+    first, left = _fit_affine(points, values)
+    affine = left <= _AFFINE
+    if not bool((affine | fits | (missed <= noise)).all()):
         return None
+    # but a small quadratic part may be within what an affine form may miss
+    affine &= ~fits | (left <= _relative(rest, values).clamp(min=_ROUNDING))
     first = torch.cat([first[..., 0], first[..., 1:].flatten(1), first.new_zeros(n, m)], -1)
-    solution = torch.where(affine.unsqueeze(-1), first, torch.where(fits.unsqueeze(-1), solution, 0.0))
+    solution = torch.where(affine.unsqueeze(-1), first, solution)
     a, b, c = solution.split([m, m * m, m], -1)
     matrices = torch.zeros(len(solution), m + 1, m + 1, dtype=points.dtype)
     matrices[:, :m, :m] = b.unflatten(-1, (m, m))
@@ -452,19 +458,21 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] 
 
 
 def _fit_affine(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Coefficients of a_c + B_c x for each field and component c, ``[n, m, m + 1]``, and which fields are so."""
+    """Coefficients of a + B x for each field and component, ``[n, m, m + 1]``, and what fields miss, `_relative`."""
     (count, m), n = points.shape, values.shape[1]
     design = torch.cat([torch.ones(count, 1, dtype=points.dtype), points], -1)
     target = values.reshape(count, n * m)
-    solution = torch.linalg.lstsq(design, target).solution
+    solution = least_squares(design, target, target.norm(dim=0))
+    rest = (design @ solution - target).abs().amax(0).reshape(n, m)
     size = values.abs().amax(0)
-    missed = (design @ solution - target).abs().amax(0).reshape(n, m)
-    noise = 1e-15 * size.amax(-1, keepdim=True)
-    relative = missed <= 1e-9 * size
-    solution = solution.T.unflatten(0, (n, m))
-    solution = _without_dust(solution, _ROUNDING * size.unsqueeze(-1) / design.abs().amax(0))
-    solution = torch.where((relative | (size > 10.0 * noise)).unsqueeze(-1), solution, 0.0)
-    return solution, (relative | (missed <= noise)).all(-1)
+    meant = (rest <= _AFFINE * size) | (size > 10.0 * _EPS * size.amax(-1, keepdim=True))
+    return torch.where(meant.unsqueeze(-1), solution.T.unflatten(0, (n, m)), 0.0), _relative(rest, values)
+
+
+def _relative(rest: Tensor, values: Tensor) -> Tensor:
+    """The largest of what components of a field miss, ``[n, m]``, over their sizes, but for rounding of others."""
+    size = values.abs().amax(0)
+    return torch.where(rest <= _EPS * size.amax(-1, keepdim=True), 0.0, rest / size).amax(-1)
 
 
 def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] | None:
@@ -488,13 +496,12 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] |
     if m < 2 or count < 2 * design.shape[-1]:
         return None
     target = values.reshape(count, n * m)
-    solution = torch.linalg.lstsq(design, target).solution
+    solution = least_squares(design, target, target.norm(dim=0))
     size = values.abs().amax((0, 2)).clamp(min=1e-300)
     missed = (design @ solution - target).abs().amax(0).reshape(n, m).amax(-1)
     if bool((missed > 1e-9 * size + 1e-15 * values.abs().max()).any()):
         return None
-    dust = _ROUNDING * values.abs().amax(0) / design.abs().amax(0)[:, None, None]
-    solution = _without_dust(solution.reshape(-1, n, m), dust)
+    solution = solution.reshape(-1, n, m)
     a, b = solution[0], solution[1 : m + 1].permute(1, 2, 0)
     quadratic = values.new_zeros(n, m, m, m)  # [field, component, j, k], symmetric
     quadratic[:, :, rows, columns] = 0.5 * solution[m + 1 :].permute(1, 2, 0)
@@ -508,7 +515,8 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] |
         return None
     form = torch.linalg.svd(rank_one, full_matrices=False)[2][0].reshape(m, m)
     form = 0.5 * (form + form.T)
-    form = _without_dust(form / form.flatten()[form.abs().argmax()], torch.tensor(_ROUNDING, dtype=form.dtype))
+    form = form / form.flatten()[form.abs().argmax()]
+    form = snap(torch.where(form.abs() < _ROUNDING, 0.0, form))
     if float(torch.linalg.cond(form)) > _DEGENERATE:
         return None
     return _light_cone(a, b, quadratic, beta, form, size)
@@ -534,9 +542,3 @@ def _light_cone(
     matrices[:, m, :m], matrices[:, m, m] = 2.0 * a @ form, growth
     matrices[:, m + 1, :m] = -2.0 * beta
     return matrices - 0.5 * growth[:, None, None] * torch.eye(m + 2, dtype=a.dtype), False, Lift(form)
-
-
-def _without_dust(x: Tensor, dust: Tensor) -> Tensor:
-    """Numbers up to ``dust`` as zero, and those that are integers but for rounding as these."""
-    x = torch.where(x.abs() < dust, 0.0, x)
-    return torch.where((x - x.round()).abs() < 1e-11 * x.abs(), x.round(), x)
