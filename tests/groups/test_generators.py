@@ -1223,3 +1223,18 @@ class TestText:
         with pytest.raises(ConfigurationError, match="variables"):
             from_generators([["1", "0"], ["0", "1"]], variables=[hostile, "y"])
         assert not list(tmp_path.iterdir())
+
+
+def test_terms_that_samples_cannot_tell_are_refused() -> None:
+    """Speeds in m/s add up like small ones do, near zero; where the samples are fast they add up as Einstein says."""
+    c = 3e8
+    with pytest.raises(ConfigurationError, match=r"got -v\*\*2/90000000000000000 in 1 - v\*\*2"):
+        from_generators({"B": ["1 - v^2/300000000^2"]}, variables=["v"])
+
+    def fast(count: int) -> Tensor:
+        return c * (2.0 * torch.rand(count, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1.0)
+
+    group = from_generators({"B": ["1 - v^2/300000000^2"]}, variables=["v"], sampler=fast)
+    speed = torch.tensor([[2e8]], dtype=torch.float64)
+    expected = c * torch.tanh(torch.atanh(speed / c) + 2.0 / 3.0)
+    assert_relative(group.action()(group.exp(torch.tensor([2e8], dtype=torch.float64)), speed), expected, 1e-13)

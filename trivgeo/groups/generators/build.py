@@ -30,6 +30,7 @@ from trivgeo.groups.generators.isotropy import Isotropy
 from trivgeo.groups.generators.reductive import check_homomorphism
 from trivgeo.groups.generators.sheets import Sheets, find_sheets, find_sheets_of_isotropy, is_single_valued
 from trivgeo.groups.generators.symbolic import (
+    check_terms,
     compile_expressions,
     require_sympy,
     substitute,
@@ -125,7 +126,8 @@ def from_generators(
         AlgebraError: the fields are dependent, do not close under the bracket (the message names the bracket), have
             derivatives that are not theirs (a field that detaches), no split was found, or points have several names
             that are no fixed step or factor apart in any coordinate (unless full turns of SL(2, R) tell them).
-        ConfigurationError: an argument does not fit, the flow is not that of the fields, or SymPy is missing.
+        ConfigurationError: an argument does not fit, the flow is not that of the fields, a term of an expression is
+            too small at the sampled points (v^2 / c^2 beside 1 for v near one, c in m/s), or SymPy is missing.
         ShapeError: a field returns the wrong shape.
     """
     entries, labels = _labelled(fields)
@@ -134,6 +136,9 @@ def from_generators(
         check_derivatives(given, sample_points(given, _CHECKED, sampler))
     settings = FlowSettings() if settings is None else check_type("settings", settings, FlowSettings)
     points = sample_points(given, 4 * (given.dim + 1) ** 2 + 8, sampler)
+    written = symbolic if simple is None else simple.symbolic
+    if written is not None:
+        check_terms(written.vectors, written.symbols, points)
     if flow is not None:
         check_flow(flow, given, points[:_CHECKED])
     moved, symbolic, source = _source(given, symbolic, simple, points, sampler, split)

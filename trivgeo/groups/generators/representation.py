@@ -219,22 +219,22 @@ class _Sum:
 def _nilpotent(matrices: Tensor) -> dict[tuple[int, ...], Tensor] | None:
     """The terms of ``exp(sum_i n_i M_i)``, ``None`` if it is no polynomial, or one of too many."""
     count, d = len(matrices), matrices.shape[-1]
-    size = max(1e-300, float(matrices.abs().max())) if count else 1.0
     unit = torch.eye(d, dtype=torch.float64)
-    layer = {(0,) * count: unit}
-    total = dict(layer)
+    # each entry beside what cancels in it: what is small may be of large units
+    layer = {(0,) * count: (unit, unit)}
+    total = {(0,) * count: unit}
     for power in range(1, d + 1):
-        following: dict[tuple[int, ...], Tensor] = {}
-        for e, matrix in layer.items():
+        following: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        for e, (matrix, size) in layer.items():
             for i in range(count):
-                term = matrices[i] @ matrix / power
-                if bool((term.abs() > _DUST * size**power).any()):
-                    place = (*e[:i], e[i] + 1, *e[i + 1 :])
-                    following[place] = following[place] + term if place in following else term
-        layer = {e: m for e, m in following.items() if bool((m.abs() > _DUST * size**power).any())}
+                place = (*e[:i], e[i] + 1, *e[i + 1 :])
+                found, cancelled = following.get(place, (torch.zeros_like(unit), torch.zeros_like(unit)))
+                found = found + matrices[i] @ matrix / power
+                following[place] = found, cancelled + matrices[i].abs() @ size / power
+        layer = {e: (m, size) for e, (m, size) in following.items() if bool((m.abs() > _DUST * size).any())}
         if not layer:
             return total
-        total |= layer
+        total |= {e: m for e, (m, _) in layer.items()}
         if len(total) > _MOST:
             return None
     return None

@@ -12,11 +12,14 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import exact, require_sympy
 
 __all__ = [
+    "check_terms",
     "compile_expressions",
     "require_sympy",
     "substitute",
     "unknown_functions",
 ]
+
+_LOST = 1e-9  # of another term: fits would tell six digits of it at most
 
 
 def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapping[Any, Any]) -> list[tuple[Any, ...]]:
@@ -56,6 +59,26 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
     if unused:
         raise ConfigurationError(f"parameters: expected names that fields hold, got {sorted(unused)}")
     return result
+
+
+def check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], points: Tensor) -> None:
+    """Whether numbers at these points can tell all terms of the fields.
+
+    Raises:
+        ConfigurationError: a term is smaller than rounding of another one of its sum, wherever it was asked for.
+    """
+    sp = require_sympy()
+    for entry in dict.fromkeys(entry for field in fields for entry in field):
+        terms = sp.Add.make_args(sp.expand(entry))
+        if len(terms) > 1 and not unknown_functions(terms):
+            sizes = compile_expressions(terms, variables)(*points.unbind(-1)).abs().nan_to_num(0.0, 0.0).amax(0)
+            smallest = int(sizes.argmin())
+            if 0.0 < float(sizes[smallest]) < _LOST * float(sizes.max()):
+                raise ConfigurationError(
+                    f"fields: expected terms that differ by less than nine orders of magnitude at the sampled "
+                    f"points, got {terms[smallest]} in {entry}; give a `sampler` of points where it counts, or other "
+                    f"units"
+                )
 
 
 def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) -> Callable[..., Tensor]:
