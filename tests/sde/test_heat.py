@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
@@ -22,6 +23,7 @@ from trivgeo.sde import (
     probability_flow,
     trivialized_grad,
 )
+from trivgeo.sde.heat import slowest_rate
 from trivgeo.sde.terminal import log_volume
 
 KNOWN: list[LieGroup] = [
@@ -118,6 +120,30 @@ def test_unknown() -> None:
     for group in (SE(2), SO(4), SO(3, scale=[1.0, 1.0, 2.0]), Torus(2, scale=[[1.0, 1.0], [0.0, 1.0]])):
         assert heat_kernel(group) is None
     assert heat_kernel(DirectProduct(Torus(1), SE(2))) is None
+
+
+def _spin(twice: int) -> Tensor:
+    """The angular momenta of spin twice / 2, ``[3, n, n]``."""
+    spin = 0.5 * twice
+    m = spin - torch.arange(twice + 1, dtype=torch.float64)
+    up = torch.diag((spin * (spin + 1.0) - m[1:] * (m[1:] + 1.0)).sqrt(), 1).to(torch.complex128)
+    return torch.stack([0.5 * (up + up.mH), -0.5j * (up - up.mH), torch.diag(m).to(up)])
+
+
+@pytest.mark.parametrize(
+    "scale", [(1.0, 1.0, 0.1), (1.0, 0.1, 0.1), (0.2, 1.0, 0.3), (5.0, 1e-3, 1.0), (1.0, 1.0, 1.0)]
+)
+def test_slowest_rate(scale: tuple[float, float, float]) -> None:
+    """Of all modes up to spin four, in any basis that is turned."""
+    turned = torch.diag(torch.tensor(scale, dtype=torch.float64)) @ SO(3).random_haar(generator=seeded(0)).double()
+    for group, unit, step in ((SO(3), 1.0, 2), (SU(2), 2.0, 1)):
+        rates = []
+        for twice in range(step, 9, step):
+            spin = _spin(twice)
+            square = sum(((unit * a * j) @ j * unit * a for a, j in zip(scale, spin, strict=True)), 0.0 * spin[0])
+            rates.append(float(torch.linalg.eigvalsh(0.5 * square)[0]))
+        for one in (group.with_scale(scale), group.with_scale(turned)):
+            assert slowest_rate(one) == pytest.approx(min(rates), rel=1e-6)
 
 
 class TestTerminalLaws:

@@ -11,10 +11,17 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError
-from trivgeo.groups import SO, SU, LieGroup, Torus, Translation
-from trivgeo.sde import GroupDiffusion, KineticNoise, MomentumTransport
+from trivgeo.groups import SE, SO, SU, LieGroup, Torus, Translation
+from trivgeo.sde import (
+    DiffusionTransport,
+    GeometricSchedule,
+    GroupDiffusion,
+    KineticNoise,
+    MomentumTransport,
+    transport,
+)
 from trivgeo.sde.terminal import fit_terminal_law
-from trivgeo.sde.transport import stratified
+from trivgeo.sde.transport import noise_parts, stratified
 
 T = 0.7
 
@@ -110,3 +117,32 @@ def test_density_of_a_perfect_network() -> None:
     assert torch.allclose(found, exact, atol=0.01), found - exact
     drawn = transport.sample(network, law.sample(20_000, seeded(3)), seeded(4), 1e-5, None)
     assert float(drawn.std()) == pytest.approx(spread, rel=0.02)
+
+
+def test_factors_of_noise() -> None:
+    """As ever where the basis is isotropic or the group not compact; elsewhere as many as the longest axis asks for."""
+    for group in (
+        SO(4),
+        SO(4, scale=0.1),
+        SE(3),
+        SE(3, scale=[1.0, 1.0, 1.0, 50.0, 50.0, 50.0]),
+        Torus(6, scale=[1.0] * 5 + [9.0]),
+    ):
+        assert [noise_parts(group, v) for v in (0.1, 8.0, 1e3)] == [6, 12, 32]
+    long = SO(3, scale=[10.0, 1.0, 1.0])
+    assert [noise_parts(long, v) for v in (0.01, 1.0, 8.0)] == [6, 41, 324]
+    assert noise_parts(long, 8.0, time=2.0) == 13
+
+
+def test_targets_of_the_last_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are unbiased: E[T_i f(w)] = -E[X_i f(w)], of f the entries."""
+    monkeypatch.setattr(transport, "_SCORED", 3)
+    monkeypatch.setattr(transport, "_MOST", 3)
+    group = SO(3, scale=[1.0, 0.7, 0.5])
+    noise = DiffusionTransport(group, GeometricSchedule(0.01, 1.0))
+    variance = torch.full((40_000,), 0.8, dtype=torch.float64)
+    w, target = noise._noise(variance, 6, seeded(0))
+    moved = torch.einsum("bac,icd->biad", w, group.hat(torch.eye(3, dtype=torch.float64)))
+    sums = target[..., None, None] * w.unsqueeze(1) + moved
+    assert float((sums.mean(0).abs() / (sums.std(0) / len(w) ** 0.5)).max()) < 4.5
+    assert float(moved.mean(0).abs().max()) > 0.2

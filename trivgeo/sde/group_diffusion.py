@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, Non
 from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde.group_network import GroupNetwork
+from trivgeo.sde.heat import slowest_rate
 from trivgeo.sde.kinetic import KineticNoise
 from trivgeo.sde.likelihood import Divergence
 from trivgeo.sde.schedule import GeometricSchedule
@@ -23,6 +25,7 @@ from trivgeo.sde.terminal import (
     TerminalLaw,
     fit_terminal_law,
     group_mean,
+    is_isotropic,
     log_angles,
     over_compact,
     scaled_factors,
@@ -107,9 +110,11 @@ class GroupDiffusion(nn.Module):
             rate = -math.log(_NARROWEST)
             top = widest * math.sqrt(2.0 * rate)
             return DiffusionTransport(self.group, GeometricSchedule(_NARROWEST * top, top))
-        noise = KineticNoise(self.group, 4.0 / widest, noise_parts(self.group, widest**2))
+        noise = KineticNoise(self.group, 4.0 / widest)
         first = (1.5 * (_NARROWEST * widest) ** 2 / noise.friction) ** (1.0 / 3.0)
-        return MomentumTransport(noise, first, noise.time_of(widest**2))
+        last = noise.time_of(widest**2)
+        noise = dataclasses.replace(noise, steps=noise_parts(self.group, widest**2, time=last))
+        return MomentumTransport(noise, first, last)
 
     def fit(
         self,
@@ -140,7 +145,8 @@ class GroupDiffusion(nn.Module):
             ShapeError: the data are no batch of two elements or more.
             NonFiniteError: they hold NaN or infinity.
             DomainError: they are no elements of the group, or all the same one, of a group that is not compact.
-            ConfigurationError: a number is out of range, or the data are in half precision.
+            ConfigurationError: a number is out of range, the data are in half precision, or the axes of a compact group
+                are of lengths so unequal that its noise cannot be simulated.
             CheckpointError: the folder holds the checkpoint of another training.
         """
         from trivgeo.sde.training import NetworkLessons
@@ -351,12 +357,11 @@ def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:
 
     On a compact group the slowest mode :math:`\chi` has :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, which in the
     natural basis, or a multiple of it, is read off the entries of an element at the identity (the determinant of U(n)
-    is as slow). In another basis other modes may be slower, but none than if all axes were as short as the shortest:
-    :math:`\sum_i X_i^2` is a quadratic form in the natural fields. Elsewhere it is twice the widest spread of the data.
-    On a product it is the widest of the factors, for all have the same noise.
+    is as slow). In another basis it is found by `slowest_rate`, but none is slower than if all axes were as short as
+    the shortest: :math:`\sum_i X_i^2` is a quadratic form in the natural fields. Elsewhere it is twice the widest
+    spread of the data. On a product it is the widest of the factors, for all have the same noise.
     """
-    axes = torch.linalg.svdvals(group.basis.rows)
-    is_read_off = group.is_compact and bool(axes[0] - axes[-1] <= 1e-9 * axes[0])
+    is_read_off = group.is_compact and is_isotropic(group)
     if isinstance(group, DirectProduct) and not is_read_off and (factors := scaled_factors(group)):
         parts = zip(factors, group.split(data), strict=True)
         return max(_widest(factor, part, mixed) for factor, part in parts)
@@ -364,7 +369,9 @@ def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:
         _, v = group_mean(group, data)
         return 2.0 * float(v.std(0).max())
     if not is_read_off:
-        return _widest(group.with_scale(float(axes[-1])), data, mixed)
+        shortest = float(torch.linalg.svdvals(group.basis.rows)[-1])
+        most, slow = _widest(group.with_scale(shortest), data, mixed), slowest_rate(group)
+        return most if slow is None else math.sqrt(mixed / max(slow, mixed / most**2))
     e = group.identity(dtype=torch.float64)
     periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).reshape(group.element_shape)
     rate = torch.where(periods > 0, 2.0 * math.pi / torch.where(periods > 0, periods, 1.0), 1.0)

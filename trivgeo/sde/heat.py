@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trivgeo._random import normal, uniform
 from trivgeo._text import Described
-from trivgeo.groups import SO, SU, DirectProduct, LieGroup, Torus, Translation
+from trivgeo.groups import SO, SU, DirectProduct, LieGroup, Torus, Translation, U
 
 __all__ = ["HeatKernel", "heat_kernel"]
 
@@ -239,3 +239,82 @@ def _(group: DirectProduct) -> HeatKernel | None:
 
 def _is_isotropic(group: LieGroup) -> bool:
     return group.scale.ndim == 1 and bool((group.scale == group.scale[0]).all())
+
+
+def slowest_rate(group: LieGroup) -> float | None:
+    r"""The rate at which noise of unit variance forgets the slowest mode of a compact group, in its basis.
+
+    Modes are matrix entries of representations, which decay at the eigenvalues of
+
+    .. math:: -\tfrac12 \sum_i d\rho(e_i)^2.
+
+    The smallest one that is not of an invariant vector, for :math:`\rho` the entries of an element, their determinant,
+    and products of two, :math:`\rho \otimes \rho` and :math:`\rho \otimes \bar\rho`, which hold the adjoint
+    representation. That is exact on SO(3) and SU(2); elsewhere there may be bases in which a higher product is slower.
+
+    Args:
+        group: `SO`, `SU`, `U`, or a product with such.
+
+    Returns:
+        The rate; none for groups of another kind and for abelian ones, where the slowest product may be a high one.
+    """
+    natural = None if group.algebra.is_abelian else _generators(group)
+    if natural is None:
+        return None
+    rows = group.basis.rows.to(natural)
+    none = natural.new_zeros(group.dim, 1, 1)
+    trace = natural.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+    rates = []
+    for first, second in ((natural, none), (trace, none), (natural, natural), (natural, natural.conj())):
+        # invariant vectors are told apart in the natural basis, where no other rate is small
+        values, vectors = torch.linalg.eigh(_decay(first, second))
+        moved = vectors[:, values > 1e-6]
+        if moved.shape[1]:
+            decay = _decay(*(torch.einsum("ij,jab->iab", rows, x) for x in (first, second)))
+            rates.append(float(torch.linalg.eigvalsh(moved.mH @ decay @ moved)[0]))
+    return min(rates)
+
+
+def _decay(first: Tensor, second: Tensor) -> Tensor:
+    """Minus half the sum of the squares, of the product of two representations ``[dim, n, n]`` and ``[dim, m, m]``."""
+    mixed = torch.einsum("iab,icd->acbd", first, second).flatten(2).flatten(0, 1)
+    a, b = (torch.eye(x.shape[-1], dtype=x.dtype) for x in (first, second))
+    return -0.5 * (torch.kron((first @ first).sum(0), b) + torch.kron(a, (second @ second).sum(0)) + 2.0 * mixed)
+
+
+@singledispatch
+def _generators(group: LieGroup) -> Tensor | None:
+    """What the natural basis is in the representation by the entries of elements, complex ``[dim, n, n]``."""
+    return None
+
+
+@_generators.register
+def _(group: SO) -> Tensor | None:
+    return group.with_scale(1.0).hat(torch.eye(group.dim, dtype=torch.float64)).to(torch.complex128)
+
+
+@_generators.register(SU)
+@_generators.register(U)
+def _(group: SU | U) -> Tensor | None:
+    return torch.view_as_complex(group.with_scale(1.0).hat(torch.eye(group.dim, dtype=torch.float64)).contiguous())
+
+
+@_generators.register
+def _(group: Torus) -> Tensor | None:
+    return 1j * torch.diag_embed(torch.eye(group.dim, dtype=torch.complex128))
+
+
+@_generators.register
+def _(group: DirectProduct) -> Tensor | None:
+    blocks = [_generators(factor) for factor in group.factors]
+    known = [block for block in blocks if block is not None]
+    if len(known) < len(blocks):
+        return None
+    size = sum(block.shape[-1] for block in known)
+    total = torch.zeros(group.dim, size, size, dtype=torch.complex128)
+    row = column = 0
+    for block in known:
+        dim, n, _ = block.shape
+        total[row : row + dim, column : column + n, column : column + n] = block
+        row, column = row + dim, column + n
+    return total

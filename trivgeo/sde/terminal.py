@@ -246,6 +246,12 @@ def scaled_factors(group: DirectProduct) -> list[LieGroup]:
     return [factor.with_scale(scale) for factor, scale in zip(group.factors, scales, strict=True)]
 
 
+def is_isotropic(group: LieGroup) -> bool:
+    """Whether the basis is the natural one, turned, or a multiple of it."""
+    axes = torch.linalg.svdvals(group.basis.rows)
+    return bool(axes[0] - axes[-1] <= 1e-9 * axes[0])
+
+
 def over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> float:
     """The sum of a logarithm over what is compact of a group, for the measure of `TerminalLaw`."""
     if group.is_compact:

@@ -18,7 +18,7 @@ from torch import Tensor
 from trivgeo._random import normal, uniform
 from trivgeo._text import described
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import LieGroup
+from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.sde.adaptive import solve_adaptive
 from trivgeo.sde.denoising import noise_with_target
 from trivgeo.sde.flow import probability_flow
@@ -29,7 +29,7 @@ from trivgeo.sde.process import TrivializedSDE, solve
 from trivgeo.sde.reverse import reverse_process
 from trivgeo.sde.schedule import ConstantSchedule, Schedule
 from trivgeo.sde.steppers import GeometricHeun
-from trivgeo.sde.terminal import TerminalLaw
+from trivgeo.sde.terminal import TerminalLaw, is_isotropic, scaled_factors
 
 __all__ = ["DiffusionTransport", "FlowTransport", "Lesson", "MomentumTransport", "Transport"]
 
@@ -37,6 +37,9 @@ Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Elements, levels ``[*batch]`` in [0, 1] and momenta (or none) to ``[*batch, dim]``."""
 
 _FEWEST, _MOST = 3, 32  # factors of one noise sample, where it is simulated
+_REACH = 2.5  # of a factor in an anisotropic basis, the variance of its largest turn: 2 pi is four deviations
+_SCORED = 128  # factors of which the target is made
+_REFUSED, _REFUSED_KINETIC = 2048, 128  # more factors than that
 _GRADES = 8  # of levels, each with its number of these
 _GRID = 256  # of a table of levels
 
@@ -142,19 +145,29 @@ class DiffusionTransport(Transport):
         def parts(level: float) -> int:
             return self._parts(self.first + (1.0 - self.first) * level) if simulated else 1
 
-        noise = [
-            noise_with_target(self.group, variance[rows], steps=steps, order=2, generator=generator)
-            for rows, steps in graded(len(clean), parts)
-        ]
-        elements, targets, _ = (torch.cat(x) for x in zip(*noise, strict=True))
+        noise = [self._noise(variance[rows], steps, generator) for rows, steps in graded(len(clean), parts)]
+        elements, targets = (torch.cat(x) for x in zip(*noise, strict=True))
         answers = -variance.sqrt().unsqueeze(-1) * targets
         return Lesson(self.group.compose(clean, elements), t, None, answers, torch.ones_like(t))
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """At t = 1."""
         variance = torch.full((len(clean),), self.schedule.variance(0.0, 1.0)).to(clean)
-        noise = noise_with_target(self.group, variance, steps=self._parts(1.0), order=2, generator=generator)
-        return self.group.compose(clean, noise.elements)
+        steps = 1 if heat_kernel(self.group) is not None else self._parts(1.0)
+        rows = variance.split(_together(len(clean), min(steps, _SCORED)))
+        return self.group.compose(clean, torch.cat([self._noise(part, steps, generator)[0] for part in rows]))
+
+    def _noise(self, variance: Tensor, steps: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Elements and targets; of more steps than these are worth, the first ones, in fewer, are taken for the data's.
+
+        So the target is unbiased, and as noisy as if the noise were as much smaller.
+        """
+        share = min(1.0, _SCORED / steps)
+        make = functools.partial(noise_with_target, self.group, order=2, generator=generator)
+        last = make(share * variance, steps=min(steps, _SCORED))
+        if share == 1.0:
+            return last.elements, last.target
+        return self.group.compose(make((1.0 - share) * variance, steps=_MOST).elements, last.elements), last.target
 
     def _parts(self, t: float) -> int:
         return noise_parts(self.group, self.schedule.variance(0.0, t), _FEWEST)
@@ -307,8 +320,10 @@ class MomentumTransport(Transport):
 
     def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
         """Where the network sees them at the last time: there they do not depend on the momentum."""
-        sample = self.noise.sample(torch.full((len(clean),), self.last).to(clean), generator)
-        return self._shifted(self.group.compose(clean, sample.elements), sample.momentum, -self._covariance(self.last))
+        times = torch.full((len(clean),), self.last).to(clean)
+        samples = [self.noise.sample(t, generator) for t in times.split(_together(len(clean), self.noise.steps))]
+        w, momentum, _ = (torch.cat(x) for x in zip(*samples, strict=True))
+        return self._shifted(self.group.compose(clean, w), momentum, -self._covariance(self.last))
 
     def process(self, network: Network) -> KineticDiffusion:
         """The diffusion with its score, for `solve` along falling times."""
@@ -425,7 +440,7 @@ class MomentumTransport(Transport):
         """Of the noise at a time; one call where they do not matter."""
         if self.group.algebra.is_abelian:
             return self.noise.steps
-        return min(self.noise.steps, noise_parts(self.group, float(self.noise.moments(torch.tensor(t))[0])))
+        return min(self.noise.steps, noise_parts(self.group, float(self.noise.moments(torch.tensor(t))[0]), time=t))
 
     def _shifted(self, g: Tensor, momentum: Tensor, covariance: float) -> Tensor:
         return self.group.retract(g, covariance * momentum)
@@ -440,9 +455,50 @@ class MomentumTransport(Transport):
         return covariance.to(t.dtype).unsqueeze(-1), (variance * given).sqrt().to(t.dtype).unsqueeze(-1)
 
 
-def noise_parts(group: LieGroup, variance: float, fewest: int = 6) -> int:
-    """Exponentials of a noise sample: so many that each is of length two or less, mostly, where exp is one to one."""
-    return min(_MOST, max(fewest, math.ceil(0.25 * group.dim * variance)))
+def noise_parts(group: LieGroup, variance: float, fewest: int = 6, time: float | None = None) -> int:
+    r"""Exponentials of a noise sample: so many that each is of length two or less, mostly, where exp is one to one.
+
+    No more than a few, but on what is compact of a group with an anisotropic scale. There the long axes turn many times
+    while the short ones reach the slowest mode. J_r is singular, and a score infinite, where an eigenvalue of ad(v) is
+    :math:`2 \pi i`; of normal v with variance :math:`\sigma^2 / m` their mean square is about :math:`\sigma^2 \kappa /
+    m`, with :math:`\kappa` the largest eigenvalue of :math:`-\sum_i \mathrm{ad}(e_i)^2`.
+
+    Args:
+        group: see `TrivializedSDE`.
+        variance: of the whole sample.
+        fewest: of the exponentials.
+        time: of kinetic noise, whose m parts are of variance :math:`t^2 / m^2` at most.
+
+    Raises:
+        ConfigurationError: the scale asks for more than can be simulated.
+    """
+    usual = min(_MOST, max(fewest, math.ceil(0.25 * group.dim * variance)))
+    turn = _turn(group) / _REACH
+    asked = math.ceil(turn * variance)
+    if time is not None:
+        asked = min(asked, math.ceil(math.sqrt(turn) * time))
+    most = _REFUSED if time is None else _REFUSED_KINETIC
+    if asked > most:
+        raise ConfigurationError(
+            f"scale: expected axes of {group!r} of more nearly equal lengths, got such that noise is a product of "
+            f'{asked} exponentials, more than {most}; lengthen the shortest, or take kind="flow" without noise'
+        )
+    return max(usual, asked)
+
+
+def _turn(group: LieGroup) -> float:
+    """kappa, see `noise_parts`, of what is compact and anisotropic."""
+    if group.is_compact:
+        if group.algebra.is_abelian or is_isotropic(group):
+            return 0.0
+        return -12.0 * float(torch.linalg.eigvals(group.algebra.noise_corrections[0].value).real.min())
+    factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
+    return max(map(_turn, factors), default=0.0)
+
+
+def _together(number: int, steps: int) -> int:
+    """Rows of noise that are made at once, for want of memory where they have more factors than usual."""
+    return max(1, min(number, number * _MOST // steps))
 
 
 def graded(number: int, parts: Callable[[float], int]) -> Iterator[tuple[slice, int]]:
