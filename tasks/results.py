@@ -408,8 +408,9 @@ def _named(config: Mapping[str, Any]) -> list[str]:
 
 
 def _is_installed(file: Path) -> bool:
+    """Whether a file came by an installer: into this environment, that of the user or that of the system."""
     folders = (Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return any(file.is_relative_to(folder) for folder in folders)
+    return bool({"site-packages", "dist-packages"} & set(file.parts)) or any(map(file.is_relative_to, folders))
 
 
 def _files_of(module: ModuleType) -> list[Path]:

@@ -155,10 +155,12 @@ def _stacked(value: Any, like: Tensor | None = None) -> Tensor:
         dtype = tensors[0].dtype
         for x in tensors:
             dtype = torch.promote_types(dtype, x.dtype)
-        like = tensors[0].new_empty(0, dtype=dtype)
+        like = tensors[0].new_empty(0, dtype=dtype if dtype.is_floating_point else None)
     if isinstance(value, list | tuple):
         return torch.stack([_stacked(x, like) for x in value])
-    return value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    if isinstance(value, Tensor):
+        return value
+    return torch.as_tensor(value, dtype=like.dtype if like.is_floating_point() else None, device=like.device)
 
 
 def _is_number(value: float) -> bool:

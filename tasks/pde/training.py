@@ -1,9 +1,10 @@
 """Training of a DeepONet: the data, the optimiser, physics-informed and supervised losses, export."""
 
 import hashlib
+import json
 import math
 from abc import abstractmethod
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -289,13 +290,7 @@ class SolvedData(OperatorData):
 
     def _solutions(self) -> SolutionBatch:
         domain = self.equation.domain
-        kind = type(self.equation)
-        made_from = [
-            kind, sorted(vars(self.equation).items()), self.num_sensors, self.training_functions, self.grid,
-            self.seed, source([kind.__module__]),
-        ]  # fmt: skip
-        key = hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]
-        path = None if self.cache is None else self.cache / f"solutions-{key}.safetensors"
+        path = self._path()
         if path is not None and path.exists():
             tensors = load_file(path)
         else:
@@ -308,6 +303,29 @@ class SolvedData(OperatorData):
                 save_file(tensors, temporary)
                 temporary.replace(path)
         return SolutionBatch(tensors["sensors"], domain.grid(*self.grid), tensors["solution"])
+
+    def _path(self) -> Path | None:
+        """Where the set is kept, by all that it depends on; nowhere if the equation has parts that nothing tells."""
+        kind = type(self.equation)
+        made_from = [
+            str(kind), self.equation.description, vars(self.equation), self.num_sensors, self.training_functions,
+            self.grid, self.seed, source([kind.__module__]),
+        ]  # fmt: skip
+        try:
+            text = json.dumps(made_from, sort_keys=True, default=_told)
+        except TypeError:
+            return None
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return None if self.cache is None else self.cache / f"solutions-{key}.safetensors"
+
+
+def _told(value: Any) -> Any:
+    """Numbers and texts that tell a value from others."""
+    if isinstance(value, Tensor):
+        return [str(value.dtype), value.tolist()]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [str(type(value)), vars(value)]
+    raise TypeError(f"expected something made of numbers and texts, got {value!r}")
 
 
 class OperatorTraining(pl.LightningModule):

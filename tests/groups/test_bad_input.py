@@ -122,6 +122,7 @@ class TestOneClearMeaning:
         listed = SO(3).exp([one, 0.1, one.float()])
         assert listed.dtype == torch.float64
         assert torch.equal(listed, SO(3).exp(torch.tensor([1.0, 0.1, 1.0], dtype=torch.float64)))
+        assert SO(3).exp([torch.tensor(1), 0.5, 0]).equal(SO(3).exp([1.0, 0.5, 0.0]))
 
     def test_arrays_and_lists(self) -> None:
         group = SE(2)

@@ -301,6 +301,29 @@ def differ(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *x: f(*x) + 1e-3
 
 
+def test_results_of_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scalar for each element is compared as any result; one constant is a number for each, which can be written."""
+    monkeypatch.setattr(compilation, "_torch_compile", lambda f: f)
+    for group in (SO(3), Affine(2)):
+        g = group.random(5, generator=seeded(0), std=0.3)
+        assert_relative(compiled(group, threshold=2).log_modular(g), group.log_modular(g), 1e-14)
+    result = written_out(SO(2).Ad)(SO(2).random(5, generator=seeded(0)))
+    result[0] = 5.0
+    assert result.flatten().tolist() == [5.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_what_32_bits_cannot_count_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(compilation, "_torch_compile", lambda f: lambda *x: calls.append(1) or f(*x))
+    monkeypatch.setattr(compilation, "_END_OF_32_BITS", 9 * 8)
+    group = compiled(SO(3), threshold=2)
+    v = torch.randn(8, 3, generator=seeded(0))
+    monkeypatch.setattr(compilation, "_is_counted", lambda x: True)
+    for number in (4, 8):
+        group.exp(v[:number])
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize(("broken", "said"), [(refuse, "no C\\+\\+ compiler found"), (differ, "result differed")])
 def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken: Any, said: str) -> None:
     monkeypatch.setattr(compilation, "_torch_compile", broken)

@@ -1231,6 +1231,10 @@ def test_terms_that_samples_cannot_tell_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"got -v\*\*2/90000000000000000 in 1 - v\*\*2"):
         from_generators({"B": ["1 - v^2/300000000^2"]}, variables=["v"])
 
+    # told where the other term is small, or no sum of terms as it is written
+    for field in ("1 + exp(15*x)", "(1 + x^2)^20", "1e-12*(exp(38*x) - 1)"):
+        assert from_generators({"X": ["0", field]}, variables=["x", "y"]).dim == 1
+
     def fast(count: int) -> Tensor:
         return c * (2.0 * torch.rand(count, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1.0)
 

@@ -226,6 +226,17 @@ def test_noise_mixes_the_slowest_mode(group: LieGroup, rate: float) -> None:
     assert 1.0 - 1e-5 < widest / math.sqrt(8.0 / rate) < (2.0 if group.scale.ndim > 1 and rate < 0.1 else 1.0 + 1e-5)
 
 
+def test_noise_mixes_high_modes_of_angles_beside_rotations() -> None:
+    """In this basis exp(i (x - 2 y)) of the angles decays at a rate of 1/40, and no entry slower than 1/2."""
+    across, along = torch.tensor([2.0, 1.0]) / 5**0.5, torch.tensor([-1.0, 2.0]) / 5**0.5
+    scale = torch.eye(5)
+    scale[0, :2], scale[1, :2] = 5.0 * across, 0.1 * along
+    group = DirectProduct(Torus(2), SO(3), scale=scale)
+    mode = 0.5 * float((scale[:, :2] @ torch.tensor([1.0, -2.0])).square().sum())
+    assert mode == pytest.approx(0.025)
+    assert _widest(group, group.identity(8), 8.0) ** 2 * mode >= 8.0
+
+
 @pytest.mark.parametrize(
     "group",
     [

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError
-from trivgeo.groups import SE, SO, SU, LieGroup, Torus, Translation
+from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.sde import (
     DiffusionTransport,
     GeometricSchedule,
@@ -132,6 +132,8 @@ def test_factors_of_noise() -> None:
     long = SO(3, scale=[10.0, 1.0, 1.0])
     assert [noise_parts(long, v) for v in (0.01, 1.0, 8.0)] == [6, 41, 324]
     assert noise_parts(long, 8.0, time=2.0) == 13
+    # of poses with far translations: rotations have noise as far
+    assert [noise_parts(DirectProduct(SO(3), Translation(3)), v) for v in (1.0, 8.0, 1e3)] == [6, 12, 800]
 
 
 def test_targets_of_the_last_factors(monkeypatch: pytest.MonkeyPatch) -> None:

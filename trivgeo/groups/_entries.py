@@ -191,6 +191,8 @@ class _Writer:
             entries: list[Node] = list(self.entries[node].flat)
             others = [int(s) for dim, s in enumerate(value.shape) if dim != batch]
             size = [] if batch is None else [self.batch_size()]
+            # a constant alone would be one number in memory for the whole batch
+            constant = len(entries) == 1 and entries[0].meta["val"].ndim < len(size)
             entries = [
                 e if e.meta["val"].ndim == len(size) else self.new(aten.expand.default, e, size) for e in entries
             ]
@@ -202,7 +204,7 @@ class _Writer:
             if batch:
                 order = [*range(1, batch + 1), 0, *range(batch + 1, value.ndim)]
                 result = self.new(aten.permute.default, result, order)
-            if batch or not value.is_contiguous():
+            if batch or constant or not value.is_contiguous():
                 result = self.new(aten.clone.default, result, memory_format=torch.contiguous_format)
             self.wholes[node] = result
         return self.wholes[node]

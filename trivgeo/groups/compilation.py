@@ -26,6 +26,7 @@ Key = tuple[Any, ...]
 _SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled call costs less than its operators
 _MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
 _MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
+_END_OF_32_BITS = 2**31
 _OPTIONS = {
     # all nodes of an operation in one loop, also those that read nothing in common (constants, entries copied)
     "max_fusion_size": 4096,
@@ -113,6 +114,7 @@ class Compiler:
     def __init__(self, threshold: int | None = None) -> None:
         self.threshold = None if threshold is None else check_count("threshold", threshold, 2)
         self._operators: dict[str, int] = {}
+        self._entries: dict[Key, int] = {}  # of the largest argument or result of an element
         self._functions: dict[Key, Callable[..., Tensor] | None] = {}
         self._report: list[Compilation] = []
 
@@ -136,7 +138,7 @@ class Compiler:
         first = arguments[0]
         batch, alike = _common_batch(arguments, ranks)
         size = math.prod(batch)
-        if size < (self.threshold or _SMALLEST) or (not first.is_cpu and size > _MOST_OF_32_BITS):
+        if size < (self.threshold or _SMALLEST) or (_is_counted(first) and size > _MOST_OF_32_BITS):
             return None
         if not alike:
             shapes = (x.shape[x.ndim - rank :] for x, rank in zip(arguments, ranks, strict=True))
@@ -151,9 +153,9 @@ class Compiler:
             *(torch.is_inference_mode_enabled(), torch.get_num_threads()),
         )
         if key not in self._functions:
-            self._functions[key] = self._compile(f, flat, any(derivatives))
+            self._functions[key] = self._compile(key, f, flat, any(derivatives))
         function = self._functions[key]
-        if function is None:
+        if function is None or (_is_counted(first) and size * self._entries[key] >= _END_OF_32_BITS):
             return None
         value = function(*flat)
         return value if alike else value.unflatten(0, batch)
@@ -163,10 +165,13 @@ class Compiler:
             self._operators[f.__name__] = _count_operators(f, flat)
         return self._operators[f.__name__]
 
-    def _compile(self, f: Callable[..., Tensor], flat: list[Tensor], derivatives: bool) -> Callable[..., Tensor] | None:
+    def _compile(
+        self, key: Key, f: Callable[..., Tensor], flat: list[Tensor], derivatives: bool
+    ) -> Callable[..., Tensor] | None:
         what = f.__name__.strip("_").removeprefix("scaled_"), flat[0].dtype, derivatives
         with torch.no_grad():
             eager = f(*flat)
+        self._entries[key] = max(x[0].numel() for x in (*flat, eager))
         inputs = {x.untyped_storage().data_ptr() for x in flat}
         if eager.untyped_storage().data_ptr() in inputs:
             self._report.append(Compilation(*what, reason="a view of its argument"))
@@ -193,6 +198,11 @@ class Compiler:
         self._report.append(Compilation(*what, reason=reason))
         warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=5)
         return None
+
+
+def _is_counted(x: Tensor) -> bool:
+    """Whether code for this device may count entries in 32 bits."""
+    return not x.is_cpu
 
 
 def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -245,7 +255,7 @@ def _common_batch(arguments: Sequence[Tensor], ranks: Sequence[int]) -> tuple[Se
 
 def _agree(a: Tensor, b: Tensor) -> bool:
     """Equal up to rounding in units of each element's size; NaN at the same places."""
-    size = torch.where(torch.isfinite(b), b, 0.0).abs().flatten(1).amax(1).clamp(min=1.0)
+    size = torch.where(torch.isfinite(b), b, 0.0).abs().reshape(len(b), -1).amax(1).clamp(min=1.0)
     near = (a - b).abs() <= torch.finfo(b.dtype).eps ** 0.5 * size.view(-1, *[1] * (b.ndim - 1))
     return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import torch
@@ -47,13 +48,18 @@ class ScaledRotations(MatrixGroup):
         super().__init__(basis, names, scale, LieAlgebra(c, names))
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The rotation ``[*batch, n, n]`` and the scale ``[*batch]``; NaN at the zero matrix."""
+        """The rotation ``[*batch, n, n]`` and the scale ``[*batch]``; NaN where squares leave the dtype's range."""
         g = self.check_elements(g)
         return self._split(g)
 
     def _split(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        s = (g.square().sum((-2, -1)) / self.size).sqrt()
+        s = self._square(g).sqrt()
         return g / s[..., None, None], s
+
+    def _square(self, g: Tensor) -> Tensor:
+        """Of the scale; NaN where it has lost digits, or is infinite."""
+        square, limits = g.square().sum((-2, -1)) / self.size, torch.finfo(g.dtype)
+        return torch.where((square > limits.tiny / limits.eps) & (square <= limits.max), square, math.nan)
 
     def _tangent(self, v: Tensor) -> Tensor:
         turn = self.rotations._tangent(v[..., :-1])
@@ -64,7 +70,7 @@ class ScaledRotations(MatrixGroup):
         return torch.cat([self.rotations._coordinates(matrix), growth], -1)
 
     def _inverse(self, g: Tensor) -> Tensor:
-        return g.mT * (self.size / g.square().sum((-2, -1)))[..., None, None]
+        return g.mT / self._square(g)[..., None, None]
 
     def _exp(self, v: Tensor) -> Tensor:
         return v[..., -1, None, None].exp() * self.rotations._exp(v[..., :-1])

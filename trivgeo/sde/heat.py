@@ -256,9 +256,13 @@ def slowest_rate(group: LieGroup) -> float | None:
         group: `SO`, `SU`, `U`, or a product with such.
 
     Returns:
-        The rate; none for groups of another kind and for abelian ones, where the slowest product may be a high one.
+        The rate; none for groups of another kind, and where two angles or more, or skew ones, are of the centre: there
+        the slowest product may be a high one.
     """
-    natural = None if group.algebra.is_abelian else _generators(group)
+    centre = group.dim - int(torch.linalg.matrix_rank(group.algebra.structure_constants.flatten(1)))
+    if centre > 1 or (centre and group.scale.ndim > 1):
+        return None
+    natural = _generators(group)
     if natural is None:
         return None
     rows = group.basis.rows.to(natural)

@@ -39,7 +39,7 @@ Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _FEWEST, _MOST = 3, 32  # factors of one noise sample, where it is simulated
 _REACH = 2.5  # of a factor in an anisotropic basis, the variance of its largest turn: 2 pi is four deviations
 _SCORED = 128  # factors of which the target is made
-_REFUSED, _REFUSED_KINETIC = 2048, 128  # more factors than that
+_REFUSED, _REFUSED_KINETIC = 2048, 256  # more factors than that
 _GRADES = 8  # of levels, each with its number of these
 _GRID = 256  # of a table of levels
 
@@ -458,10 +458,11 @@ class MomentumTransport(Transport):
 def noise_parts(group: LieGroup, variance: float, fewest: int = 6, time: float | None = None) -> int:
     r"""Exponentials of a noise sample: so many that each is of length two or less, mostly, where exp is one to one.
 
-    No more than a few, but on what is compact of a group with an anisotropic scale. There the long axes turn many times
-    while the short ones reach the slowest mode. J_r is singular, and a score infinite, where an eigenvalue of ad(v) is
-    :math:`2 \pi i`; of normal v with variance :math:`\sigma^2 / m` their mean square is about :math:`\sigma^2 \kappa /
-    m`, with :math:`\kappa` the largest eigenvalue of :math:`-\sum_i \mathrm{ad}(e_i)^2`.
+    No more than a few, but on what is compact of a group with an anisotropic scale, or beside what is not compact.
+    There the long axes turn many times while the short ones reach the slowest mode, or noise as far as data. J_r is
+    singular, and a score infinite, where an eigenvalue of ad(v) is :math:`2 \pi i`; of normal v with variance
+    :math:`\sigma^2 / m` their mean square is about :math:`\sigma^2 \kappa / m`, with :math:`\kappa` the largest
+    eigenvalue of :math:`-\sum_i \mathrm{ad}(e_i)^2`.
 
     Args:
         group: see `TrivializedSDE`.
@@ -487,13 +488,16 @@ def noise_parts(group: LieGroup, variance: float, fewest: int = 6, time: float |
 
 
 def _turn(group: LieGroup) -> float:
-    """kappa, see `noise_parts`, of what is compact and anisotropic."""
-    if group.is_compact:
-        if group.algebra.is_abelian or is_isotropic(group):
-            return 0.0
-        return -12.0 * float(torch.linalg.eigvals(group.algebra.noise_corrections[0].value).real.min())
-    factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
-    return max(map(_turn, factors), default=0.0)
+    """kappa, see `noise_parts`, of what is compact, unless its own slowest mode has set the variance."""
+    if group.is_compact and is_isotropic(group):
+        return 0.0
+    factors = scaled_factors(group) if isinstance(group, DirectProduct) and not group.is_compact else [group]
+    turns = (
+        -12.0 * float(torch.linalg.eigvals(factor.algebra.noise_corrections[0].value).real.min())
+        for factor in factors
+        if factor.is_compact and not factor.algebra.is_abelian
+    )
+    return max(turns, default=0.0)
 
 
 def _together(number: int, steps: int) -> int:

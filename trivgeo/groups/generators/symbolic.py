@@ -69,15 +69,19 @@ def check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], point
     """
     sp = require_sympy()
     for entry in dict.fromkeys(entry for field in fields for entry in field):
-        terms = sp.Add.make_args(sp.expand(entry))
+        # what is fitted is of degree two at most; powers of sums are no terms of their own
+        of_low_degree = entry.is_polynomial(*variables) and sp.Poly(entry, *variables).total_degree() <= 2
+        terms = sp.Add.make_args(sp.expand(entry) if of_low_degree else entry)
         if len(terms) > 1 and not unknown_functions(terms):
-            sizes = compile_expressions(terms, variables)(*points.unbind(-1)).abs().nan_to_num(0.0, 0.0).amax(0)
-            smallest = int(sizes.argmin())
-            if 0.0 < float(sizes[smallest]) < _LOST * float(sizes.max()):
+            sizes = compile_expressions(terms, variables)(*points.unbind(-1)).abs().nan_to_num(0.0, 0.0)
+            largest = sizes.amax(-1, keepdim=True)
+            shares = torch.where(largest > 0, sizes / largest, 0.0).amax(0)
+            shares = torch.where(shares > 0, shares, 1.0)
+            smallest = int(shares.argmin())
+            if float(shares[smallest]) < _LOST:
                 raise ConfigurationError(
-                    f"fields: expected terms that differ by less than nine orders of magnitude at the sampled "
-                    f"points, got {terms[smallest]} in {entry}; give a `sampler` of points where it counts, or other "
-                    f"units"
+                    f"fields: expected terms that differ by less than nine orders of magnitude at some sampled point, "
+                    f"got {terms[smallest]} in {entry}; give a `sampler` of points where it counts, or other units"
                 )
 
 
