@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn import functional
 
 from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective
-from trivgeo.inversion import FramedEnergy, PosteriorEnergy, PriorEnergy
+from trivgeo.groups import SE, SO, Action, Affine, HeatSymmetry, LieGroup, Projective
+from trivgeo.inversion import DataEnergy, FramedEnergy, Inverter, PosteriorEnergy, PriorEnergy
 
 GROUPS = [SO(2), SE(2), Affine(2), Projective(2)]
 
@@ -235,6 +236,54 @@ class TestDomain:
         assert torch.isfinite(energies).tolist() == [True, False, False]
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+class TestNoNumbers:
+    """Elements that hold NaN or infinity, or read so far out that pixels cannot be counted."""
+
+    @pytest.mark.parametrize("group", [*GROUPS, HeatSymmetry(0.1)], ids=str)
+    def test_images_are_nan(self, group: LieGroup, padding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Gradients of the others are as if they were alone; torch's kernel, which read outside memory, sees none."""
+        sample, grids = functional.grid_sample, []
+
+        def watched(rows: Tensor, grid: Tensor, **options: Any) -> Tensor:
+            grids.append(bool((grid.abs() < 1e300).all()))
+            assert grids[-1]
+            return sample(rows, grid, **options)
+
+        monkeypatch.setattr(functional, "grid_sample", watched)
+        warp, x = ImageWarp(group, padding=padding), rand(1, 2, 5, 7).requires_grad_()  # type: ignore[arg-type]
+        g = random_elements(group, 5, std=0.1)
+        lost = torch.tensor([math.nan, math.inf, -math.inf, 1e308], dtype=torch.float64)
+        g[1:] = lost[: len(g) - 1].reshape(-1, *[1] * len(group.element_shape))
+        if group.dim == 1:
+            g[4] = math.nan  # an angle of any size is one
+        y = warp(g, x)
+        assert y.isnan().flatten(1).all(1).tolist() == [False, True, True, True, True]
+        assert warp.is_valid(g, x).tolist() == [True, False, False, False, False]
+        (gradient,) = torch.autograd.grad(y.square().sum(), x)
+        (expected,) = torch.autograd.grad(warp(g[:1], x).square().sum(), x)
+        assert_relative(gradient, expected, 1e-12)
+        of_elements = torch.func.grad(lambda g: warp(g, x).square().sum())(g)
+        alone = torch.func.grad(lambda g: warp(g, x).square().sum())(g[:1])
+        assert_relative(of_elements[:1], alone, 1e-12)
+
+    def test_what_was_not_found_stays_so(self, padding: str) -> None:
+        action = ImageWarp(SE(2), padding=padding)  # type: ignore[arg-type]
+        x = rand(2, 1, 6, 8) + 1
+        x[1] += 5
+
+        def blank(y: Tensor) -> Tensor:
+            return y.square().mean((1, 2, 3))
+
+        first = Inverter(action, lambda y: torch.where(blank(y) > 9, torch.nan, blank(y)), [])(x)
+        assert first.found.tolist() == [True, False]
+        assert first.restore(x).isnan().flatten(1).all(1).tolist() == [False, True]
+        for energy in (blank, None):
+            then = Inverter(action, energy, [])(x, initial=first.best().unsqueeze(1))
+            assert then.found.tolist() == [True, False]
+            assert then.energies[1].tolist() == [math.inf]
+
+
 class TestLogDeterminant:
     """Against the change of the squared norm of a function, and closed forms."""
 
@@ -285,6 +334,27 @@ class TestFramedEnergy:
 
         inside, outside = FramedEnergy(prior(flat)), prior(FramedEnergy(flat))
         assert_relative(PosteriorEnergy(warp, inside, x)(g), PosteriorEnergy(warp, outside, x)(g), 1e-12)
+
+    def test_reads_the_part_that_the_inner_energy_reads(self) -> None:
+        warp, seen = ImageWarp(Affine(2)), []
+
+        class OneChannel(DataEnergy):
+            def __call__(self, x: Tensor) -> Tensor:
+                seen.append(x.shape[1])
+                return x[:, :1].square().sum((-1, -2, -3))
+
+            def prepare(self, action: Action, x: Tensor) -> Tensor:
+                return x[..., :2, :, :]
+
+            def select(self, action: Action, g: Tensor, x: Tensor) -> Tensor:
+                return x[..., :1, :, :]
+
+        g, x = random_elements(Affine(2), 5, std=0.4, seed=8), rand(5, 3, 6, 6)
+        energies = [
+            PosteriorEnergy(warp, FramedEnergy(inner), x)(g) for inner in (OneChannel(), lambda y: OneChannel()(y))
+        ]
+        assert_relative(energies[0], energies[1], 1e-12)
+        assert seen == [1, 3]
 
     def test_refuses_other_actions(self) -> None:
         points = rand(2, 4, 2)

@@ -18,6 +18,7 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import (
     SE,
     SO,
+    Action,
     Affine,
     GLPlus,
     HeatSymmetry,
@@ -31,6 +32,7 @@ from trivgeo.inversion import (
     TIED,
     Choose,
     GemanMcClure,
+    InversionResult,
     Inverter,
     Laplace,
     LeastSquares,
@@ -38,6 +40,7 @@ from trivgeo.inversion import (
     NearestPoints,
     PairedPoints,
     Posterior,
+    Stage,
     Start,
     Trimmed,
     Under,
@@ -133,6 +136,35 @@ class TestResiduals:
         assert_relative(GemanMcClure(2.0)(squares), expected, 1e-10)
         assert Trimmed(0.5)(squares).tolist() == [[0.0, 1.0, 0.0, 0.0]]
         assert Trimmed(1.0)(squares).tolist() == squares.tolist()
+
+    def test_trimmed_keeps_its_share_of_equal_squares(self) -> None:
+        squares = torch.tensor([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0], [3.0, 0.0, 1.0, 2.0]], dtype=torch.float64)
+        for losses in (Trimmed(0.5)(squares), torch.func.vmap(Trimmed(0.5))(squares)):
+            assert losses.sum(-1).tolist() == [1.0, 4.0, 1.0]
+        slopes = torch.func.grad(lambda squares: Trimmed(0.5)(squares).sum())(squares)
+        assert slopes.sum(-1).tolist() == [2.0, 2.0, 2.0]
+        assert slopes.unique().tolist() == [0.0, 1.0]
+        assert Trimmed(0.5)(squares.reshape(3, 1, 4)).shape == (3, 1, 4)
+
+    def test_trimmed_squares_that_are_no_numbers(self) -> None:
+        """They are the largest: left out if there is room, and no minimum if there is none."""
+        squares = torch.tensor([[1.0, math.nan, 2.0, math.nan], [math.nan, 1.0, math.nan, math.nan]])
+        losses = Trimmed(0.5)(squares).sum(-1)
+        assert losses[0] == 3.0
+        assert losses[1].isnan()
+
+    @pytest.mark.parametrize("far", [1e200, 1e308, math.inf, math.nan])
+    def test_nearest_to_points_too_far_for_squares(self, far: float) -> None:
+        """A chain that has left is masked, and ends no batch."""
+        reference = randn(5, 3)
+        x = torch.stack([randn(4, 3, seed=1), torch.full((4, 3), far, dtype=torch.float64)])
+        for function, data in (
+            (NearestPoints(reference), x),
+            (NearestPoints(), Referenced(x, reference.expand(2, 5, 3))),
+        ):
+            energy = LeastSquares(function)(data)
+            assert torch.isfinite(energy).tolist() == [True, False]
+            assert_relative(energy[:1], LeastSquares(NearestPoints(reference))(x[:1]), 1e-12)
 
     def test_losses_are_in_units_of_the_residuals(self) -> None:
         x = randn(2, 5)
@@ -446,3 +478,30 @@ class TestLaplace:
         inverter = Inverter(PointCloud(SE(3)), LeastSquares(NearestPoints(randn(5, 3))), [Laplace(3)])
         result = inverter(x, initial=start, generator=seeded(0))
         assert result.found.tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    "stages", [[LevenbergMarquardt(10)], [LevenbergMarquardt(10), Laplace(3)]], ids=["LM", "Laplace"]
+)
+@pytest.mark.parametrize("residuals", [PairedPoints, NearestPoints])
+@pytest.mark.parametrize("wide", ["data", "reference"])
+@pytest.mark.parametrize("own", [False, True], ids=["for all", "its own"])
+def test_data_and_reference_of_two_dtypes(
+    stages: list[Stage], residuals: type[PairedPoints | NearestPoints], wide: str, own: bool
+) -> None:
+    """As with both in double precision, to single precision; elements are of the dtype of the data."""
+    reference = randn(12, 3)
+    x = PointCloud(SE(3))(random_elements(SE(3), 2, std=0.05), reference)
+    first, second = (x, reference.float()) if wide == "data" else (x.float(), reference)
+
+    def found(x: Tensor, reference: Tensor) -> InversionResult:
+        action: Action = PointCloud(SE(3))
+        energy = LeastSquares(residuals() if own else residuals(reference), std=0.01)
+        inverter = Inverter(WithReference(action) if own else action, energy, stages)
+        data = Referenced(x, reference.expand(2, -1, -1)) if own else x
+        return inverter(data, generator=seeded(0))
+
+    result = found(first, second)
+    assert result.elements.dtype == first.dtype
+    scatter = 1e-4 if len(stages) == 1 else 0.05  # a draw from wells that are 0.01 wide
+    torch.testing.assert_close(result.best().double(), found(x, reference).best(), rtol=0.0, atol=scatter)

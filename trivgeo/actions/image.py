@@ -37,7 +37,7 @@ class ImageWarp(Action):
     smooth image it is second order in the size of a pixel with bilinear interpolation; only first order with torch's
     bicubic kernel (a = -3/4; Keys 1981 shows that a = -1/2 alone does better), which looks sharper. A homography is
     defined on an image if its denominator keeps its sign on the frame it is read into; the whole image is NaN
-    otherwise.
+    otherwise. So it is for elements that hold NaN, or read beyond all numbers.
 
     Args:
         group: a group with an action on points of the plane: ``Affine(2)``, ``Projective(2)``, ``SE(2)``, ``SO(2)``.
@@ -99,15 +99,16 @@ class ImageWarp(Action):
         g, x = promoted(g=self.group.check_elements(g), x=x)
         channels, height, width = x.shape[-3:]
         inverse = self.group.inverse(g)
-        if self._local:
-            kept = self._keeps_frame(inverse)
-            # a grid of NaN would be read as outside the frame, and has no gradient
-            inverse = torch.where(
-                kept[..., *[None] * len(self.group.element_shape)],
-                inverse,
-                self.group.identity(dtype=g.dtype, device=g.device),
-            )
+        event = len(self.group.element_shape)
+        # at NaN torch reads some pixel of the border, and outside memory in the backward pass; at numbers that
+        # overflow when they are counted in pixels, too
+        bound = torch.finfo(g.dtype).max / (16 * max(height, width))
+        kept = self._keeps_frame(inverse) if self._local else inverse.detach().flatten(-event).abs().amax(-1) < bound
+        inverse = torch.where(kept[..., *[None] * event], inverse, self.group.identity(dtype=g.dtype, device=g.device))
         source = self.point_action(inverse, pixel_centres(height, width, g))
+        if not self.point_action._is_affine:  # else sums of entries of its matrix
+            kept = kept & (source.detach().flatten(-2).abs().amax(-1) < bound)
+            source = torch.where(kept[..., None, None], source, 0.0)
         padded = x.reshape(*(1,) * (len(batch) - (x.ndim - 3)), *x.shape)
         images = len(batch)
         while images and padded.shape[images - 1] == 1:
@@ -125,7 +126,7 @@ class ImageWarp(Action):
         warped = rearrange(warped, "b c (k h) w -> (b k) c h w", k=chains, h=height).reshape(
             *batch, channels, height, width
         )
-        return torch.where(kept[..., None, None, None], warped, math.nan) if self._local else warped
+        return torch.where(kept[..., None, None, None], warped, math.nan)
 
     def source_points(self, g: Tensor, height: int, width: int) -> Float[Tensor, "*batch h w 2"]:
         """Where the pixels of ``g.I`` are read, :math:`g^{-1} p`; NaN where g is not defined on the frame."""
@@ -137,9 +138,11 @@ class ImageWarp(Action):
         return source.unflatten(-2, (height, width))
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Bool[Tensor, "*out"]:
-        """Whether g is defined on the whole frame."""
+        """Whether g is defined and finite on the whole frame."""
         batch = self._out_shape(g, x)
-        return self._keeps_frame(self.group.inverse(g)).expand(batch)
+        inverse = self.group.inverse(g)
+        finite = self.point_action.is_valid(inverse, inverse.new_tensor(_CORNERS)).all(-1)
+        return (self._keeps_frame(inverse) & finite).expand(batch)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out"]:
         r"""Half the sum over pixels and channels of :math:`\log |\det D g(p)|`.

@@ -88,6 +88,9 @@ class PointAction(Action):
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
         """``g.x`` for g ``[*batch, 1, *element_shape]``, x ``[*batch, p, n]``; any finite value where undefined."""
 
+    _is_affine = False
+    """Whether every element moves points by an affine map, of which it holds the matrix and the shift."""
+
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
         """What must not vanish for ``g.x`` to be defined, ``[*batch, p]``; ``None`` for a global action."""
         return None

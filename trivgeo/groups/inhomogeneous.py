@@ -185,6 +185,8 @@ class InhomogeneousGroup(LieGroup):
 
 
 class _InhomogeneousAction(PointAction):
+    _is_affine = True
+
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
         return transform_points(g[..., :-1], x) + g[..., -1]
 

@@ -123,6 +123,8 @@ class MatrixGroup(LieGroup):
 class LinearAction(PointAction):
     """Matrices on points of R^k."""
 
+    _is_affine = True
+
     def __init__(self, group: MatrixGroup) -> None:
         super().__init__(group, (group.size,))
 

@@ -44,6 +44,14 @@ class FramedEnergy(nn.Module, DataEnergy):
         """The energy of the images alone."""
         return self.energy(x)
 
+    def prepare(self, action: Action, x: Any) -> Any:
+        """What the energy of the images does."""
+        return self.energy.prepare(action, x)
+
+    def select(self, action: Action, g: Tensor, x: Any) -> Any:
+        """What the energy of the images does."""
+        return self.energy.select(action, g, x)
+
     def of_transformation(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:
         """The frame term of the transformation, and what the energy of the images says of it.
 

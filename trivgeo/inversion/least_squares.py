@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trivgeo._text import Described
 from trivgeo.actions import Referenced
-from trivgeo.checks import check_count, check_positive, check_tensor, check_type
+from trivgeo.checks import check_count, check_positive, check_tensor, check_type, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.energy import CurvedEnergy
@@ -141,7 +141,8 @@ class GemanMcClure(Described):
 class Trimmed(Described):
     """The smallest squares of each datum, a given share of them; zero for the others (Chetverikov et al. 2002).
 
-    For data of which a known share has no counterpart: partial overlap, outliers.
+    Of equal squares as many stay as the share leaves room for. For data of which a known share has no counterpart:
+    partial overlap, outliers.
 
     Args:
         keep: the share, in (0, 1].
@@ -160,8 +161,10 @@ class Trimmed(Described):
         if squares.shape[-1] == 0:
             raise ShapeError(f"squares: expected at least one for each datum, got {list(squares.shape)}")
         number = max(1, round(self.keep * squares.shape[-1]))
-        bound = squares.detach().kthvalue(number, dim=-1, keepdim=True).values
-        return torch.where(squares <= bound, squares, 0.0)
+        # by rank, NaN last: a bound on the values would keep all that are equal to it
+        index = squares.detach().topk(number, dim=-1, largest=False, sorted=False).indices
+        kept = torch.zeros_like(squares, dtype=torch.bool).scatter(-1, index, True)
+        return torch.where(kept, squares, 0.0)
 
 
 class PairedPoints(nn.Module):
@@ -270,7 +273,9 @@ class NearestPoints(nn.Module):
     def _nearest(self, x: Tensor, reference: Tensor) -> Tensor:
         x = x.detach().nan_to_num()
         if self._tree is not None and x.device.type == "cpu":
-            return torch.from_numpy(self._tree.query(x.double().numpy())[1]).reshape(x.shape[:-1])
+            index = torch.from_numpy(self._tree.query(x.double().numpy())[1]).reshape(x.shape[:-1])
+            return index.clamp(max=len(reference) - 1)  # of points too far for the square of a distance it finds none
+        x, reference = promoted(x=x, reference=reference)
         middle = reference.mean(-2, keepdim=True)
         flat, reference = (x.reshape(-1, x.shape[-1]) if reference.ndim == 2 else x) - middle, reference - middle
         half = 0.5 * reference.square().sum(-1).unsqueeze(-2)

@@ -229,7 +229,8 @@ class GivenPosterior(Described):
             def restored(v: Tensor) -> Any:
                 return flat_rows(action(group.inverse(group.perturb(g, v)), x), len(shape))
 
-            return energy.curvature(restored, g.new_zeros(*shape, group.dim)).unflatten(0, shape)
+            curvature = energy.curvature(restored, g.new_zeros(*shape, group.dim)).unflatten(0, shape)
+            return curvature.to(g.dtype)  # as of energies
 
         with torch.no_grad():
             return in_blocks(values, group, g, self._energy._data, self.max_evaluations)
