@@ -1,6 +1,7 @@
 """Test-time equivariance: what goes into the network, what comes out, and mismatches that are refused."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -96,6 +97,23 @@ class TestPrediction:
         nothing = Known(inverter.action, elements, torch.full_like(ENERGIES, math.inf))
         with pytest.raises(DomainError, match="hypothesis for each datum, got none for 2 of 2"):
             model.predict(x, nothing.result)
+
+    def test_labels_have_no_mean(self) -> None:
+        """Between class 0 and class 7 there is none; complex numbers have one."""
+        inverter, _, x = translations()
+        networks: list[Callable[[Tensor], Tensor]] = [
+            lambda y: 7 * (y.sum((1, 2)) > 0).long(),
+            lambda y: y.sum((1, 2)) > 0,
+        ]
+        for network in networks:
+            model = TestTimeEquivariant(network, inverter, ensemble="mean")
+            with pytest.raises(
+                ConfigurationError, match=r"'mean' expects floating-point or complex.*'best' takes labels"
+            ):
+                model(x)
+            assert TestTimeEquivariant(network, inverter)(x).dtype == network(x).dtype
+        both = TestTimeEquivariant(lambda y: torch.view_as_complex(y**2), inverter, ensemble="mean")
+        assert_relative(torch.view_as_real(both(x)), TestTimeEquivariant(square, inverter, ensemble="mean")(x), 1e-13)
 
     def test_exactly_equivariant_with_the_true_transformation(self) -> None:
         """f(g.x) = g.f(x) when the inverter returns g times the inverse of what it returns for x."""

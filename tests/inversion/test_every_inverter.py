@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.helpers import random_elements, seeded
 from tests.inversion.problems import DOMAIN, clean_problems, operator_action
@@ -32,9 +34,12 @@ from trivgeo.inversion import (
     LieLAC,
     Noise,
     PosteriorEnergy,
+    PriorEnergy,
     Propose,
     RandomSearch,
 )
+from trivgeo.inversion.posterior import GivenPosterior
+from trivgeo.inversion.result import Population
 from trivgeo.sde import GeometricSchedule, NoiseStreams
 
 Make = Callable[[Action, DataEnergy], Inverter]
@@ -170,6 +175,79 @@ def test_threads_share_an_inverter() -> None:
         found = list(pool.map(work, parts))
     for part, elements in zip(parts, found, strict=True):
         assert torch.equal(elements, work(part))
+
+
+class Mixing(nn.Module):
+    """Points to energies, through layers that in training mode are random and mix the data of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.5), nn.Linear(16, 1)
+        self.layers = nn.Sequential(*layers).double()
+        parameters = torch.nn.utils.parameters_to_vector(self.parameters())
+        drawn = torch.randn(len(parameters), generator=seeded(0), dtype=torch.float64)
+        torch.nn.utils.vector_to_parameters(drawn, self.parameters())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).squeeze(1).square()
+
+
+HELD: dict[str, Callable[[Mixing], Any]] = {
+    "itself": lambda network: network,
+    "in an energy": lambda network: PriorEnergy(network, torch.eye(6).double(), 0.1),
+    "by a method": lambda network: network.forward,
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_networks_in_training_mode(held: str) -> None:
+    """Their energies are those of evaluation mode, they learn nothing of the data, and go on as they were."""
+    action, _, x = shapes()
+    network = Mixing()
+    network.layers[2].eval()
+    modes, before = [part.training for part in network.modules()], copy.deepcopy(network.state_dict())
+    methods = {name: SMALL[name] for name in ("search", "LieLAC", "RandomSearch")}
+    for name, make in methods.items():
+        inverter = make(action, HELD[held](network))
+        found = inverter(x[:7], generator=seeded(0))
+        for other in (
+            inverter(x[:2], generator=seeded(0)),
+            inverter.replace(max_evaluations=5)(x[:2], generator=seeded(0)),
+        ):
+            torch.testing.assert_close(other.elements, found.elements[:2], rtol=1e-7, atol=1e-7, msg=name)
+        evaluated = make(action, HELD[held](copy.deepcopy(network).eval()))
+        assert torch.equal(evaluated(x[:7], generator=seeded(0)).elements, found.elements)
+    assert [part.training for part in network.modules()] == modes
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+def test_modes_after_an_error_and_among_threads() -> None:
+    action, _, x = shapes()
+    network = Mixing()
+    inside, outside = threading.Event(), threading.Event()
+
+    def report(done: int, total: int) -> None:
+        assert not network.training
+        inside.set()
+        outside.wait(20)
+        assert not any(part.training for part in network.modules())  # whoever has ended meanwhile
+
+    inverter = LieLAC(action, network, 2, 0.05, 3)
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(inverter.replace(progress=report), x[:3], generator=seeded(0))
+        assert inside.wait(20)
+        found = inverter(x[:3], generator=seeded(0))
+        outside.set()
+        assert torch.equal(long.result().elements, found.elements)
+    assert all(part.training for part in network.modules())
+
+    def wrong(posterior: GivenPosterior, population: Population, generator: torch.Generator | None) -> Population:
+        assert not network.training
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        Inverter(action, network, [wrong])(x)
+    assert all(part.training for part in network.modules())
 
 
 def test_streams_of_other_data() -> None:

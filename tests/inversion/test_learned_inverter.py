@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput, PointCloud
@@ -27,6 +33,7 @@ from trivgeo.inversion import (
     TestTimeEquivariant,
     backbone_for,
     check_energy,
+    training,
 )
 from trivgeo.inversion.files import describe, score_of
 from trivgeo.inversion.law import noise_between, spread_of
@@ -194,6 +201,140 @@ class TestTraining:
             LearnedInverter.load(tmp_path / "own.safetensors", GROUP.action())
         loaded = LearnedInverter.load(tmp_path / "own.safetensors", GROUP.action(), backbone=Own())
         assert torch.equal(loaded(x).elements, inverter(x).elements)
+
+
+class TestSecondFit:
+    """Is a first one, of new weights and with the statistics of the new data; till it ends the inverter stays."""
+
+    @pytest.mark.parametrize("own", [True, False], ids=["own", "default"])
+    def test_begins_anew(self, own: bool, tmp_path: Path) -> None:
+        def fresh() -> LearnedInverter:
+            return LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8) if own else None)
+
+        other = 3.0 * clean(32, seeded(1)) + 1.0
+        inverter = fresh().fit(clean, law, steps=5, batch_size=16)
+        inverter.save(tmp_path / "first.safetensors")
+        first, before = inverter.score, weights(inverter)
+        assert first is not None
+        assert inverter.fit(other, law, steps=2, batch_size=4, folder=tmp_path) is inverter
+        again = fresh().fit(other, law, steps=2, batch_size=4)
+        assert torch.equal(weights(inverter), weights(again))
+        assert torch.equal(inverter(other).elements, again(other).elements)
+        assert torch.equal(torch.cat([p.flatten() for p in first.parameters()]), before)
+        assert inverter.backbone is inverter.score.backbone  # type: ignore[union-attr]
+        assert [p for p in inverter.parameters() if p.requires_grad] == []
+        # from where the training in a folder ended
+        assert torch.equal(weights(inverter.fit(other, law, steps=2, batch_size=4, folder=tmp_path)), weights(again))
+        loaded = LearnedInverter.load(tmp_path / "first.safetensors", GROUP.action())
+        assert torch.equal(weights(loaded), before)
+        assert own or torch.equal(weights(loaded.fit(other, law, steps=2, batch_size=4)), weights(again))
+
+    def test_that_fails_changes_nothing(self) -> None:
+        inverter = quick()
+        x, before = clean(3, seeded(2)), weights(inverter)
+        found = inverter(x).elements
+        broken = lambda n, g: law(n, g) * (1.0 if n > 100 else torch.nan)  # noqa: E731
+        with pytest.raises(NonFiniteError, match="law"):
+            inverter.fit(clean(64, seeded(0)), broken, steps=2, batch_size=8)
+        assert torch.equal(weights(inverter), before)
+        assert torch.equal(inverter(x).elements, found)
+
+    def test_one_backbone_of_several(self, tmp_path: Path) -> None:
+        """Nobody trains it: every inverter has a copy, one that was loaded as well."""
+        own = PlainNetwork()
+        start = copy.deepcopy(own.state_dict())
+        settings = {"steps": 3, "batch_size": 8}
+        first = LearnedInverter(GROUP.action(), backbone=own).fit(clean, law, **settings)  # type: ignore[arg-type]
+        before = weights(first)
+        second = LearnedInverter(GROUP.action(), backbone=own, seed=1).fit(clean, law, **settings)  # type: ignore[arg-type]
+        assert torch.equal(weights(first), before)
+        assert not torch.equal(weights(second), before)
+        first.save(tmp_path / "own.safetensors")
+        loaded = LearnedInverter.load(tmp_path / "own.safetensors", GROUP.action(), backbone=own)
+        assert torch.equal(weights(loaded.fit(clean, law, **settings)), before)  # type: ignore[arg-type]
+        assert all(torch.equal(value, start[key]) for key, value in own.state_dict().items())
+        assert all(parameter.requires_grad for parameter in own.parameters())
+        trained = LearnedInverter(GROUP.action(), backbone=first.backbone).fit(clean, law, **settings)  # type: ignore[arg-type]
+        assert not torch.equal(weights(trained), before)  # goes on from the weights that it was given
+
+
+class PlainNetwork(nn.Module):
+    """A network of one's own, some of whose layers are random in training mode or normalise by the batch."""
+
+    def __init__(self, mixing: bool = False) -> None:
+        super().__init__()
+        self.before = nn.BatchNorm1d(12) if mixing else nn.Identity()
+        self.random = nn.Dropout(0.5) if mixing else nn.Identity()
+        self.linear = nn.Linear(12, 3)
+
+    def forward(self, y: Tensor, level: Tensor) -> Tensor:
+        return self.linear(self.random(self.before(y.flatten(1))))
+
+
+class TestTeacher:
+    def test_is_in_evaluation_mode(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever its network: it stays, and says the same of the same data; a trainer does not warn of it."""
+        own = LearnedInverter(GROUP.action(), backbone=PlainNetwork(mixing=True))
+        own.fit(clean, law, steps=5, batch_size=8)
+        modes = []
+        loss = training.consistency_loss
+
+        def watched(teacher: LearnedScore, student: LearnedScore, *rest: Any, **options: Any) -> Tensor:
+            modes.append((any(part.training for part in teacher.modules()), student.backbone.training))
+            return loss(teacher, student, *rest, **options)
+
+        monkeypatch.setattr(training, "consistency_loss", watched)
+        assert own.score is not None
+        module = training.DistillationTraining(own.score)
+        before = copy.deepcopy(module.teacher.state_dict())
+        names = set(module.state_dict())
+        for _ in range(2):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                loader = DataLoader(clean(32, seeded(0)), batch_size=8)  # type: ignore[arg-type]
+                Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False).fit(
+                    module, loader
+                )
+            assert not [warning for warning in said if "eval mode" in str(warning.message)]
+        assert modes == [(False, True)] * 8
+        assert all(torch.equal(value, before[key]) for key, value in module.teacher.state_dict().items())
+        assert {name for name in names if name.startswith("teacher.")} == {f"teacher.{name}" for name in before}
+        student = own.distil(clean, steps=2, batch_size=8)
+        x = clean(3, seeded(0))
+        assert torch.equal(
+            student.train()(x, generator=seeded(0)).elements, student.eval()(x, generator=seeded(0)).elements
+        )
+
+
+class TestArrays:
+    def test_clean_data(self) -> None:
+        """Of NumPy, also from a function, are what the same tensors are, in training and in distillation."""
+        data = clean(64, seeded(0))
+        draw: Callable[..., Any] = lambda n, g: clean(n, g).numpy()  # noqa: E731
+        settings = {"steps": 3, "batch_size": 8}
+
+        def fit(given: Any) -> LearnedInverter:
+            inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8))
+            return inverter.fit(given, law, **settings)  # type: ignore[arg-type]
+
+        for array, tensor in ((draw, clean), (data.numpy(), data)):
+            inverter = fit(tensor)
+            assert torch.equal(weights(fit(array)), weights(inverter))
+            students = [inverter.distil(given, **settings) for given in (array, tensor)]  # type: ignore[arg-type]
+            assert torch.equal(weights(students[0]), weights(students[1]))
+
+    def test_are_checked(self, trained: LearnedInverter) -> None:
+        """What is drawn later like what is drawn first, and what is distilled with like what is trained with."""
+        few = lambda n, g: clean(n if n > 100 else n - 1, g)  # noqa: E731
+        with pytest.raises(ShapeError, match="clean: expected a function that draws the 8"):
+            LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8)).fit(few, law, steps=2, batch_size=8)
+        with pytest.raises(ShapeError, match="clean: expected a function that draws the 8"):
+            trained.distil(few, steps=2, batch_size=8)
+        for wrong, error in ((torch.zeros(4, 6, 3), ShapeError), (torch.full((4, 6, 2), torch.nan), NonFiniteError)):
+            with pytest.raises(error):
+                trained.distil(wrong, steps=2, batch_size=8)
+        with pytest.raises(ConfigurationError, match="steps"):
+            trained.distil(clean, steps=0)
 
 
 class TestLaw:

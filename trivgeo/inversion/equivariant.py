@@ -25,14 +25,14 @@ class TestTimeEquivariant(nn.Module):
 
     g comes from an `Inverter`; since the posterior is equivariant, so is the law of the prediction
     (Kim et al. 2026, prop. 3.2). Where no hypothesis can be undone the prediction is NaN, and `InversionResult.found`
-    says so.
+    says so. The network stays in the mode that it is in, training or evaluation, unlike the inverter's energy.
 
     Args:
         network: batch of data to batch of outputs.
         inverter: finds g.
         output_action: how g acts on outputs; ``None`` for an invariant prediction.
         ensemble: ``"best"`` takes the hypothesis of lowest energy, ``"mean"`` averages the predictions over the
-            hypotheses of finite energy.
+            hypotheses of finite energy, and needs outputs that are floating-point or complex.
 
     Raises:
         ConfigurationError: the groups of inverter and output action differ, or an unknown ensemble.
@@ -76,6 +76,7 @@ class TestTimeEquivariant(nn.Module):
 
         Raises:
             ShapeError: the result is not of these data.
+            ConfigurationError: a mean of outputs that are labels or truth values.
             DomainError: none was found for some datum, and the network's outputs cannot be NaN.
         """
         x = with_tensors("x", x)
@@ -95,6 +96,10 @@ class TestTimeEquivariant(nn.Module):
         hypotheses = result.energies.shape[1]
         repeated = pytree.tree_map(lambda leaf: repeat(leaf, "b ... -> (b k) ...", k=hypotheses), x)
         outputs = self._predict(repeated, rearrange(result.elements, "b k ... -> (b k) ..."))
+        if not (outputs.is_floating_point() or outputs.is_complex()):
+            raise ConfigurationError(
+                f"ensemble: 'mean' expects floating-point or complex outputs, got {outputs.dtype}; 'best' takes labels"
+            )
         outputs = rearrange(outputs, "(b k) ... -> b k ...", k=hypotheses)
         finite = rows_like(torch.isfinite(result.energies), outputs)
         # zero over zero, NaN, where nothing was found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class LearnedInverter(Inverter):
     Args:
         action: the action on data.
         rank_by: an energy that ranks the hypotheses; without one the first is the best.
-        backbone: the network, see `LearnedScore`; default by `backbone_for`.
+        backbone: the network, see `LearnedScore`; default by `backbone_for`. Every `fit` trains a copy.
         steps: looks at a datum, one evaluation of the network each.
         num_hypotheses: see `AmortizedInverter`.
         stepper: see `Denoise`; default `RefiningStep` for one hypothesis, else `AncestralStep`.
@@ -78,6 +79,7 @@ class LearnedInverter(Inverter):
         super().__init__(action, rank_by, [])
         self.score: LearnedScore | None = None
         self.backbone = None if backbone is None else check_type("backbone", backbone, nn.Module)
+        self._given = (self.backbone,)  # in a tuple: once there is a score, it is no part of this module
         self.steps = check_count("steps", steps)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         default = RefiningStep() if num_hypotheses == 1 else AncestralStep()
@@ -126,6 +128,8 @@ class LearnedInverter(Inverter):
     ) -> LearnedInverter:
         """Train on clean data, which are moved at random in every step.
 
+        A second time it begins anew, and nothing changes unless it ends.
+
         Args:
             clean: clean data with one batch dimension, or a function (count, generator) that draws some.
             law: (count, generator) to elements ``[count, *element_shape]``: the transformations to be undone. The
@@ -151,10 +155,7 @@ class LearnedInverter(Inverter):
         """
         from trivgeo.inversion import training
 
-        for name, number in (("steps", steps), ("batch_size", batch_size)):
-            check_count(name, number)
-        if seconds is not None:
-            check_positive("seconds", seconds)
+        _check_length(steps, batch_size, seconds)
         score, draw = self._untrained(clean, law, batch_size)
         module = training.ScoreTraining(score, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
@@ -181,12 +182,14 @@ class LearnedInverter(Inverter):
         from trivgeo.inversion import training
 
         teacher = self._trained()
-        draw = clean if callable(clean) else _picker(clean)
+        _check_length(steps, batch_size, seconds)
+        draw = self._drawing(clean) if callable(clean) else _picker(check_batch(self.action, clean)[0])
         module = training.DistillationTraining(teacher, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
         student = LearnedInverter(
             self.action,
             self.energy,
+            backbone=self._given[0],
             steps=2,
             num_hypotheses=self.num_hypotheses,
             stepper=RenoisingStep(),
@@ -221,7 +224,7 @@ class LearnedInverter(Inverter):
             path: what `save` wrote.
             action: on the data, of the group that it was trained on; its scale may differ.
             rank_by: see `LearnedInverter`; energies are not in the file.
-            backbone: an untrained copy of the network, if it was one of your own and no `NoiseNetwork`.
+            backbone: an untrained copy of the network, if it was one of your own and no `NoiseNetwork`; it stays so.
 
         Raises:
             CheckpointError: the file is missing or unreadable, holds no learned inverter, or one of another group.
@@ -232,22 +235,27 @@ class LearnedInverter(Inverter):
         try:
             stepper = {kind.__name__: kind for kind in _STEPPERS}[entry["stepper"]]()
             inverter = cls(
-                action, rank_by, steps=entry["steps"], num_hypotheses=entry["num_hypotheses"], stepper=stepper
+                action,
+                rank_by,
+                backbone=backbone,
+                steps=entry["steps"],
+                num_hypotheses=entry["num_hypotheses"],
+                stepper=stepper,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected how to invert in the header, got {entry}: {error}") from error
-        return inverter._with_score(score_of(file, action, backbone))
+        return inverter._with_score(score_of(file, action, copy.deepcopy(backbone)))
 
     def _untrained(self, clean: Any, law: Law, batch_size: int) -> tuple[LearnedScore, Law]:
         """The score before training, and what draws the data of a step."""
-        count = max(batch_size, 512)
-        some = clean(count, keyed(self.seed, 2)) if callable(clean) else clean
-        some, given = check_batch(self.action, some)
-        if callable(clean) and given != count:
-            raise ShapeError(f"clean: expected a function that draws the {count} data asked for, got {given}")
+        drawing = self._drawing(clean) if callable(clean) else None
+        some = drawing(max(batch_size, 512), keyed(self.seed, 2)) if drawing else check_batch(self.action, clean)[0]
         scale = spread_of(self.action.group, law, self.seed)
         action = self.action.with_scale(_WIDER * scale)
-        backbone = backbone_for(action, some) if self.backbone is None else self.backbone
+        (given,) = self._given
+        backbone = backbone_for(action, some) if given is None else copy.deepcopy(given)
+        if not any(parameter.requires_grad for parameter in backbone.parameters()):
+            backbone.requires_grad_(True).train()  # constant as that of another inverter
         prepare = backbone.reduced if isinstance(backbone, NoiseNetwork) else None
         lowest = backbone.finest if isinstance(backbone, NoiseNetwork) else NoiseNetwork.finest
         schedule, time = noise_between(lowest, 1.0)
@@ -260,10 +268,19 @@ class LearnedInverter(Inverter):
             carried=law,
             prepare=prepare,
         )
-        if callable(clean):
-            return score, clean
         # reading is done once: what is read of what was read is the same
-        return score, _picker(some if prepare is None else prepare(some))
+        return score, drawing or _picker(score.prepared(some))
+
+    def _drawing(self, clean: Callable[[int, torch.Generator], Any]) -> Callable[[int, torch.Generator], Any]:
+        """Data that somebody's function draws, as tensors that fit the action, as many as asked for."""
+
+        def draw(count: int, generator: torch.Generator) -> Any:
+            some, given = check_batch(self.action, clean(count, generator))
+            if given != count:
+                raise ShapeError(f"clean: expected a function that draws the {count} data asked for, got {given}")
+            return some
+
+        return draw
 
     def _trained(self) -> LearnedScore:
         if self.score is None:
@@ -284,6 +301,13 @@ class LearnedInverter(Inverter):
         self.stages = tuple(stages)
         self.networks = networks_of(self.stages)
         return self
+
+
+def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:
+    for name, number in (("steps", steps), ("batch_size", batch_size)):
+        check_count(name, number)
+    if seconds is not None:
+        check_positive("seconds", seconds)
 
 
 def _picker(clean: Any) -> Callable[[int, torch.Generator], Any]:

@@ -99,8 +99,11 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         student.backbone.load_state_dict(teacher.backbone.state_dict())
         self.ratio = ratio
         self.student = student.requires_grad_(True).train()
-        # nothing in it depends on the mode; Lightning warns of a part in evaluation mode
-        self.teacher = copy.deepcopy(teacher).requires_grad_(False).train()
+        self.teacher = copy.deepcopy(teacher).requires_grad_(False).eval()
+
+    def on_fit_start(self) -> None:
+        """Lightning warns of parts that are in evaluation mode when training starts; `_loss` puts the teacher there."""
+        self.teacher.train()
 
     @property
     def lesson(self) -> str:
@@ -126,7 +129,8 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         return describe(self.student)
 
     def _loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        return consistency_loss(self.teacher, self.student, self.data(batch), ratio=self.ratio, generator=generator)
+        teacher = self.teacher.eval()  # whatever was done to all parts
+        return consistency_loss(teacher, self.student, self.data(batch), ratio=self.ratio, generator=generator)
 
 
 def lesson_of(score: LearnedScore) -> str:
