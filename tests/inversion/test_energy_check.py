@@ -11,7 +11,15 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SO, Translation
-from trivgeo.inversion import TIED, Descend, InversionResult, Inverter, PriorEnergy, check_energy
+from trivgeo.inversion import (
+    TIED,
+    Descend,
+    InversionResult,
+    Inverter,
+    PriorEnergy,
+    calibrated_scale,
+    check_energy,
+)
 
 ACTION = Translation(2).action()
 CLEAN = torch.zeros(8, 1, 2).double()
@@ -70,6 +78,24 @@ class TestCheck:
         assert abs(check.well.width - alone.well.width) < 0.2
         assert repr(check.suggested.schedule) == repr(alone.suggested.schedule)
         assert check.share_undefined == 0.0
+
+    def test_networks_in_training_mode_are_evaluated(self) -> None:
+        """Dropout is no part of an energy, here or where it is calibrated."""
+
+        class Dropped(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.part = torch.nn.Dropout(0.5)
+
+            def forward(self, y: Tensor) -> Tensor:
+                return self.part(y.square()).sum((-2, -1))
+
+        network = Dropped()
+        check = check_energy(ACTION, network, CLEAN, law)
+        assert network.part.training
+        assert_relative(check.well.rises, check_energy(ACTION, square, CLEAN, law).well.rises, 1e-12)
+        scales = [calibrated_scale(ACTION, energy, CLEAN, generator=seeded(0)) for energy in (network, square)]
+        assert_relative(scales[0], scales[1], 1e-12)
 
     def test_draws(self) -> None:
         axes = check_energy(ACTION, square, CLEAN, law).plot()

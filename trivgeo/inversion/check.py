@@ -19,6 +19,7 @@ from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import DomainError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import DataEnergy
+from trivgeo.inversion.inverter import evaluating
 from trivgeo.inversion.law import Law, drawn, noise_between, spread_of
 from trivgeo.inversion.posterior import Posterior, PosteriorEnergy, check_action
 from trivgeo.sde import GeometricSchedule, trivialized_grad_and_value
@@ -150,6 +151,11 @@ def check_energy(
     check_count("samples", samples)
     spread = spread_of(check_action(action).group, law, seed)
     posterior = Posterior(action.with_scale(spread), energy)
+    with evaluating(posterior.energy):
+        return _checked(posterior, spread, clean, law, samples, seed)
+
+
+def _checked(posterior: Posterior, spread: Tensor, clean: Any, law: Law, samples: int, seed: int) -> EnergyCheck:
     x = _some(posterior, clean, seed)
     like: Tensor = pytree.tree_leaves(x)[0]
     group = posterior.group
@@ -186,7 +192,7 @@ def check_energy(
             spread if roundness > _ROUND else _round_scale(metric) @ spread,
             max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
             noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
-            _frame_weight(action, moved, x, depth),
+            _frame_weight(posterior.action, moved, x, depth),
         ),
     )
 

@@ -195,10 +195,14 @@ class Inverter(nn.Module):
 
 
 @contextmanager
-def evaluating(inverter: nn.Module) -> Iterator[None]:
-    """Networks in evaluation mode, if any is in training mode whose answers then are random or mix the data."""
-    found = list(inverter.modules())
-    for part in inverter.modules():
+def evaluating(user: object) -> Iterator[None]:
+    """Networks in evaluation mode, if any is in training mode whose answers then are random or mix the data.
+
+    Args:
+        user: an inverter or an energy; what is no module has no networks.
+    """
+    found = list(user.modules()) if isinstance(user, nn.Module) else []
+    for part in tuple(found):
         owner = getattr(part.function, "__self__", None) if isinstance(part, FunctionEnergy) else None
         found += owner.modules() if isinstance(owner, nn.Module) else ()
     # those that another call has put there count, for it may end before this one
