@@ -132,7 +132,7 @@ class GemanMcClure(Described):
     def __init__(self, width: float) -> None:
         self.width = check_positive("width", width)
 
-    def __call__(self, squares: Float[Tensor, "batch q"]) -> Float[Tensor, "batch q"]:
+    def __call__(self, squares: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch q"]:
         """The losses."""
         square = self.width**2
         return square * squares / (square + squares)
@@ -156,7 +156,7 @@ class Trimmed(Described):
             raise ConfigurationError(f"keep: expected a share in (0, 1], got {keep!r}")
         self.keep = keep
 
-    def __call__(self, squares: Float[Tensor, "batch q"]) -> Float[Tensor, "batch q"]:
+    def __call__(self, squares: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch q"]:
         """The losses."""
         if squares.shape[-1] == 0:
             raise ShapeError(f"squares: expected at least one for each datum, got {list(squares.shape)}")
