@@ -327,20 +327,24 @@ def _packages_of_dependencies() -> frozenset[str]:
                         " and functions are yours: only those of trivgeo and tasks, and classes of torch and Lightning,"
                         " are taken"
                     ) from error
-    packages, distributions = packages_distributions().items(), {name for name, _ in found}
+    packages, distributions = packages_distributions(), {name for name, _ in found}
+    installed = {name for names in packages.values() for name in names if _normal(name) in distributions}
+    lacking = {name: _only_claimed(name) for name in installed}
     return frozenset(
         package
-        for package, names in packages
-        if any(_normal(name) in distributions and _holds(name, package) for name in names)
+        for package, names in packages.items()
+        if any(name in lacking and package not in lacking[name] for name in names)
     )
 
 
-def _holds(name: str, package: str) -> bool:
-    """Whether a distribution holds a package that it claims: some claim every folder of their repository."""
+def _only_claimed(name: str) -> set[str]:
+    """Packages that a distribution claims and does not hold: some claim every folder of their repository."""
     found = distribution(name)
+    claimed = set((found.read_text("top_level.txt") or "").split())
+    if not claimed:
+        return claimed
     recorded = {PurePath(file).parts[0].split(".")[0] for file in found.files or ()}
-    claimed = (found.read_text("top_level.txt") or "").split()
-    return package in recorded or recorded.isdisjoint(claimed)  # a link to a working copy records none of them
+    return claimed - recorded if claimed & recorded else set()  # a link to a working copy records none of them
 
 
 def _extras(requirement: str) -> frozenset[str]:

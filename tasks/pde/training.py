@@ -290,7 +290,7 @@ class SolvedData(OperatorData):
 
     def _solutions(self) -> SolutionBatch:
         domain = self.equation.domain
-        path = self._path()
+        path = None if self.cache is None else self._path(self.cache)
         if path is not None and path.exists():
             tensors = load_file(path)
         else:
@@ -304,7 +304,7 @@ class SolvedData(OperatorData):
                 temporary.replace(path)
         return SolutionBatch(tensors["sensors"], domain.grid(*self.grid), tensors["solution"])
 
-    def _path(self) -> Path | None:
+    def _path(self, cache: Path) -> Path | None:
         """Where the set is kept, by all that it depends on; nowhere if the equation has parts that nothing tells."""
         kind = type(self.equation)
         made_from = [
@@ -316,7 +316,7 @@ class SolvedData(OperatorData):
         except TypeError:
             return None
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return None if self.cache is None else self.cache / f"solutions-{key}.safetensors"
+        return cache / f"solutions-{key}.safetensors"
 
 
 def _told(value: Any) -> Any:

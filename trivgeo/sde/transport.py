@@ -487,6 +487,7 @@ def noise_parts(group: LieGroup, variance: float, fewest: int = 6, time: float |
     return max(usual, asked)
 
 
+@functools.lru_cache(maxsize=16)  # groups are told apart as objects; asked for every level of every lesson
 def _turn(group: LieGroup) -> float:
     """kappa, see `noise_parts`, of what is compact, unless its own slowest mode has set the variance."""
     if group.is_compact and is_isotropic(group):

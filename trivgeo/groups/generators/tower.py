@@ -499,7 +499,7 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] |
     solution = least_squares(design, target, target.norm(dim=0))
     size = values.abs().amax((0, 2)).clamp(min=1e-300)
     missed = (design @ solution - target).abs().amax(0).reshape(n, m).amax(-1)
-    if bool((missed > 1e-9 * size + 1e-15 * values.abs().max()).any()):
+    if bool((missed > _AFFINE * size + _EPS * values.abs().max()).any()):
         return None
     solution = solution.reshape(-1, n, m)
     a, b = solution[0], solution[1 : m + 1].permute(1, 2, 0)
