@@ -87,6 +87,30 @@ def stumpff(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return c0, c1, c2, c3
 
 
+def grown_stumpff(m: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`e^m c_0(q)` and :math:`e^m c_1(q)`, see `stumpff`: finite wherever :math:`e^{m + \sqrt q}` is.
+
+    A decay and a growth that make up for one another are added before they could overflow apart.
+
+    Args:
+        m: any shape.
+        q: of the same shape.
+    """
+    small = q.abs() < _SERIES_RADIUS
+    positive = q > 0
+    near = torch.where(small, q, 0.0)
+    r = torch.sqrt(torch.where(small, 1.0, q.abs()))
+    rate = torch.where(positive & ~small, r, 0.0)
+    high, low = 0.5 * torch.exp(m + rate), 0.5 * torch.exp(m - rate)
+    even, odd = high + low, high - low
+    c0 = torch.where(positive, even, even * torch.cos(r))
+    c1 = torch.where(positive, odd, even * torch.sin(r)) / r
+    return (
+        torch.where(small, even * (1.0 + near * polynomial(near, _C2)), c0),
+        torch.where(small, even * (1.0 + near * polynomial(near, _C3)), c1),
+    )
+
+
 def log_ratio(half_trace: Tensor, p: Tensor) -> Tensor:
     r"""The factor f with :math:`\log A = f (A - \tau I)` for A in SL(2, R), :math:`\tau = \mathrm{tr} A / 2`.
 

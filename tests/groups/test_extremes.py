@@ -77,3 +77,24 @@ def test_log_of_ill_conditioned_matrices(group: GLPlus) -> None:
             exact = vectors * mpmath.diag([mpmath.log(x) for x in values]) * mpmath.inverse(vectors)
         expected = torch.tensor([[float(mpmath.re(x)) for x in row] for row in exact.tolist()], dtype=torch.float64)
         assert_relative(vector, expected.flatten(), 1e-5)
+
+
+@pytest.mark.parametrize("rate", [120.0, 250.0, 1500.0])
+@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_exponentials_of_decaying_matrices(k: int, dtype: torch.dtype, rate: float) -> None:
+    """Q diag(0, -a, ..) Q^T: e^m and e^B, of the mean of the diagonal and the rest, overflow apart, not together."""
+    turns = torch.linalg.qr(randn(300, k, k, seed=4))[0]
+    rates = -rate * torch.linspace(0.0, 1.0, k, dtype=torch.float64)
+    matrix = ((turns * rates) @ turns.mT).to(dtype)
+    true = (turns * rates.exp()) @ turns.mT
+    group = GLPlus(k)
+    exponential = lambda v: group.exp(v)  # noqa: E731
+    # rounding of the matrix moves eigenvalues by its size; three eigenvalues are found from squares of it
+    bound = 10.0 * torch.finfo(dtype).eps * (rate if k != 3 else rate * max(rate / 30.0, 1.0))
+    for together in (exponential, torch.func.vmap(exponential)):
+        for count in (3, 300):  # few are left to a library routine
+            off = (together(matrix[:count].flatten(1)).double() - true[:count]).abs().amax()
+            assert off <= bound
+    slopes = torch.func.vjp(exponential, matrix.flatten(1))[1](torch.ones_like(matrix))[0]
+    assert torch.isfinite(slopes).all()

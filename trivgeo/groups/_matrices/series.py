@@ -23,16 +23,22 @@ def shifted_exp(matrix: Tensor) -> Tensor:
     """The exponential of ``[*batch, k, k]``, k = 3 or 4, with the mean of the diagonal taken out first."""
     mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
     shifted = matrix - mean[..., None, None] * identity_like(matrix)
-    return mean.exp()[..., None, None] * polynomial_exp(shifted, with_phi1=False)[0]
+    return polynomial_exp(shifted, with_phi1=False, shift=mean)[0]
 
 
-def polynomial_exp(matrix: Tensor, with_phi1: bool) -> tuple[Tensor, Tensor | None]:
+def polynomial_exp(matrix: Tensor, with_phi1: bool, shift: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     r"""exp and, if asked for, phi_1 of k x k matrices, k = 3 or 4.
 
     The Taylor series of the matrix halved to norm at most two is summed in the ring of polynomials modulo the
     characteristic polynomial (Cayley-Hamilton), so that each term costs k operations on scalars and no matrix product.
     No eigenvalues, hence no trouble where they coincide. Doubling is left to matrices: in the ring it would lose
     digits with the power k - 1 of the norm.
+
+    Args:
+        matrix: ``[*batch, k, k]``.
+        with_phi1: whether phi_1 is asked for.
+        shift: numbers ``[*batch]``; the exponential is that of the matrix and this multiple of I, multiplied before the
+            doubling, where neither has overflown.
     """
     k = matrix.shape[-1]
     count = _doublings(matrix, _POLYNOMIAL_RADIUS)
@@ -42,12 +48,12 @@ def polynomial_exp(matrix: Tensor, with_phi1: bool) -> tuple[Tensor, Tensor | No
     relation = _characteristic(powers)
     terms = _SINGLE_TERMS if torch.finfo(matrix.dtype).eps > 1e-10 else _DOUBLE_TERMS
 
-    def series(shift: int) -> Tensor:
-        """sum_j Z^j / (j + shift)!"""
-        f = [torch.full_like(count, 1.0 / math.factorial(terms + shift))] + [torch.zeros_like(count)] * (k - 1)
+    def series(start: int) -> Tensor:
+        """sum_j Z^j / (j + start)!"""
+        f = [torch.full_like(count, 1.0 / math.factorial(terms + start))] + [torch.zeros_like(count)] * (k - 1)
         for j in reversed(range(terms)):
             top = f[-1]
-            f = [top * relation[0] + 1.0 / math.factorial(j + shift)] + [
+            f = [top * relation[0] + 1.0 / math.factorial(j + start)] + [
                 torch.addcmul(f[i - 1], top, relation[i]) for i in range(1, k)
             ]
         result = f[1][..., None, None] * powers[0]
@@ -55,7 +61,10 @@ def polynomial_exp(matrix: Tensor, with_phi1: bool) -> tuple[Tensor, Tensor | No
             result = torch.addcmul(result, c[..., None, None], power)
         return result + torch.diag_embed(f[0].unsqueeze(-1).expand(result.shape[:-1]))
 
-    return _double(series(0), series(1) if with_phi1 else None, count)
+    e = series(0)
+    if shift is not None:
+        e = torch.exp(shift * torch.exp2(-count))[..., None, None] * e
+    return _double(e, series(1) if with_phi1 else None, count)
 
 
 def _characteristic(powers: Sequence[Tensor]) -> list[Tensor]:

@@ -21,7 +21,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp, log_ratio, stumpff
+from trivgeo._numerics import dense_exp, grown_stumpff, log_ratio
 from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
@@ -67,12 +67,11 @@ class Three(PolynomialKernel):
         series = _in_ring(_EXP_SERIES, torch.where(near, c.p, 0.0), torch.where(near, c.q, 0.0))
         p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
         x = _separate_root(p, q)
-        c0, c1, _, _ = stumpff(3.0 * p - 0.75 * x * x)
-        grow = (-0.5 * x).exp()
-        even = grow * c0
-        spectral = _assembled(_projection(x, p), x, even, x.exp() - even, grow * c1)
+        mean = torch.where(near, 0.0, c.mean)
+        even, odd = grown_stumpff(mean - 0.5 * x, 3.0 * p - 0.75 * x * x)
+        spectral = _assembled(_projection(x, p), x, even, (mean + x).exp() - even, odd)
         scale = c.mean.exp()
-        return _polynomial([scale * torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
+        return _polynomial([torch.where(near, scale * a, b) for a, b in zip(series, spectral, strict=True)], c)
 
     def log(self, matrix: Tensor) -> Tensor:
         """By eigenvalues, and where these lose digits by square roots.

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant, dense_exp, plane_log_ratio, stumpff
+from trivgeo._numerics import Constant, dense_exp, grown_stumpff, plane_log_ratio, stumpff
 from trivgeo.groups._matrices.affine import affine_exp
 from trivgeo.groups._matrices.basic import rows_of, stack_rows
 from trivgeo.groups._matrices.kernel import Kernel
@@ -41,13 +41,11 @@ class Two(Kernel):
         return adjugate if unimodular else adjugate / (a * d - b * c)[..., None, None]
 
     def exp(self, matrix: Tensor) -> Tensor:
-        """By the functions of `stumpff`."""
+        """By the functions of `grown_stumpff`."""
         if is_few(matrix):
             return dense_exp(matrix)
         half_trace, x, b, c = _split2(matrix)
-        c0, c1, _, _ = stumpff(x * x + b * c)
-        grow = half_trace.exp()
-        c0, c1 = grow * c0, grow * c1
+        c0, c1 = grown_stumpff(half_trace, x * x + b * c)
         return stack_rows([[c0 + c1 * x, c1 * b], [c1 * c, c0 - c1 * x]])
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
