@@ -71,7 +71,7 @@ class RNATorsions(ElementSource):
         ConfigurationError: there is no such file, or a row is no such row.
     """
 
-    names = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "chi")
+    names = tuple(f"{angle} (deg)" for angle in ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "chi"))
 
     def __init__(self, path: str | None = None) -> None:
         self.group = Torus(_ANGLES)
@@ -129,7 +129,7 @@ class Checkerboard(DrawnElements):
         ConfigurationError: the number of fields is odd, or a count is below one.
     """
 
-    names = ("theta 1", "theta 2")
+    names = ("theta 1 (deg)", "theta 2 (deg)")
 
     def __init__(self, fields: int = 4, train: int = 20_000, test: int = 2000) -> None:
         super().__init__(train, test)
