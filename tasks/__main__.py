@@ -32,7 +32,10 @@ def run(arguments: list[str]) -> None:
             case _:
                 main(arguments)
     except SIGTERMException:
-        sys.stderr.write("stopped by SIGTERM: the batches that were done are kept, the same command goes on\n")
+        kept = "the batches that were done are kept, the same command goes on"
+        if "fit" in arguments:
+            kept = "training goes on from its last checkpoint by --ckpt_path"
+        sys.stderr.write(f"stopped by SIGTERM: {kept}\n")
         sys.exit(128 + signal.SIGTERM)
     except (TrivgeoError, ValueError) as error:
         reason = _cause(error)
