@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import mpmath
 import pytest
@@ -12,7 +14,16 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, LieGroup, Torus, Translation
-from trivgeo.sde import KineticDiffusion, KineticNoise, KineticPoint, flow_likelihood, solve, uniform_grid
+from trivgeo.sde import (
+    KineticAncestralStep,
+    KineticDiffusion,
+    KineticNoise,
+    KineticPoint,
+    SplittingAOA,
+    flow_likelihood,
+    solve,
+    uniform_grid,
+)
 from trivgeo.sde.kinetic import join_state
 
 FRICTION = 1.3
@@ -81,11 +92,20 @@ def test_abelian_quotient(steps: int) -> None:
 STD = 0.5  # of normal data on the line
 
 
-def line_score(g: Tensor, momentum: Tensor, t: float) -> Tensor:
+def line_score(g: Tensor, momentum: Tensor, t: float, std: float = STD) -> Tensor:
     """The score of normal data of `STD` under kinetic noise."""
     variance, covariance, _ = (float(x) for x in KineticNoise(Translation(1), FRICTION).moments(torch.tensor(t)))
-    total = variance + STD**2
+    total = variance + std**2
     return -(momentum - covariance / total * g) / (1.0 - covariance**2 / total)
+
+
+def line_start(number: int, t: float, std: float = STD) -> KineticPoint:
+    """Draws of the law at a time."""
+    variance, covariance, _ = (float(x) for x in KineticNoise(Translation(1), FRICTION).moments(torch.tensor(t)))
+    g = math.sqrt(variance + std**2) * torch.randn(number, 1, generator=seeded(0), dtype=torch.float64)
+    slope = covariance / (variance + std**2)
+    rest = math.sqrt(1.0 - covariance * slope) * torch.randn(number, 1, generator=seeded(1), dtype=torch.float64)
+    return KineticPoint(g, slope * g + rest)
 
 
 class TestDiffusion:
@@ -103,18 +123,29 @@ class TestDiffusion:
             spread = (a.var(0) / number + b.var(0) / number).sqrt()
             assert float(((a.mean(0) - b.mean(0)) / spread).abs().max()) < 4.5
 
-    def test_backwards(self) -> None:
+    @pytest.mark.parametrize("stepper", [SplittingAOA(), KineticAncestralStep()], ids=repr)
+    def test_backwards(self, stepper: Any) -> None:
         """From the law at the end to the data, with the exact score."""
-        number, t = 6000, 3.0
-        variance, covariance, _ = (float(x) for x in KineticNoise(Translation(1), FRICTION).moments(torch.tensor(t)))
-        g = math.sqrt(variance + STD**2) * torch.randn(number, 1, generator=seeded(0), dtype=torch.float64)
-        slope = covariance / (variance + STD**2)
-        rest = math.sqrt(1.0 - covariance * slope) * torch.randn(number, 1, generator=seeded(1), dtype=torch.float64)
+        start, end, steps = 3.0, 0.02, 50
         process = KineticDiffusion(Translation(1), FRICTION, line_score)
-        start = KineticPoint(g, slope * g + rest)
-        end = solve(process, start, uniform_grid(60, t, 0.0), generator=seeded(2)).final
-        assert float(end.elements.std()) == pytest.approx(STD, rel=0.05)
-        assert float(end.momentum.std()) == pytest.approx(1.0, rel=0.05)
+        grid = [start * (end / start) ** (k / steps) for k in range(steps + 1)]
+        found = solve(process, line_start(40_000, start), grid, stepper=stepper, generator=seeded(2)).final
+        assert float(found.elements.std()) == pytest.approx(STD, rel=0.02)
+        assert float(found.momentum.std()) == pytest.approx(1.0, rel=0.02)
+
+    @pytest.mark.parametrize("grid", [[3.0, 0.02], [3.0, 1.0, 0.1], [0.3, 0.2, 0.0]])
+    def test_ancestral_steps_of_any_size(self, grid: list[float]) -> None:
+        """Exact where all data are one element: element and momentum have the law of the noise at the end."""
+        number = 40_000
+        process = KineticDiffusion(Translation(1), FRICTION, functools.partial(line_score, std=0.0))
+        start = line_start(number, grid[0], 0.0)
+        end = solve(process, start, grid, stepper=KineticAncestralStep(), generator=seeded(2)).final
+        moments = KineticNoise(Translation(1), FRICTION).moments(torch.tensor(grid[-1], dtype=torch.float64))
+        variance, covariance, _ = (float(x) for x in moments)
+        unit = math.sqrt(variance) if variance else 1.0
+        found = torch.cov(torch.cat([end.elements / unit, end.momentum], -1).mT)
+        expected = torch.tensor([[float(variance > 0), covariance / unit], [covariance / unit, 1.0]])
+        assert float((found - expected).abs().max()) < 5.0 * math.sqrt(2.0 / number)
 
     def test_likelihood(self) -> None:
         """The flow on G x R^n finds the density of data and momentum."""
@@ -136,5 +167,11 @@ class TestDiffusion:
         start = KineticPoint(torch.zeros(2, 1), torch.zeros(2, 1))
         with pytest.raises(ConfigurationError, match="backwards"):
             solve(process, start, [1.0, 0.5])
+        for times, other in (
+            ([1.0, 0.5], process),
+            ([0.5, 1.0], KineticDiffusion(Translation(1), FRICTION, line_score)),
+        ):
+            with pytest.raises(ConfigurationError, match="score and falling times"):
+                solve(other, start, times, stepper=KineticAncestralStep())
         with pytest.raises(ConfigurationError, match="KineticPoint"):
             solve(process, torch.zeros(2, 1), [0.0, 0.5])

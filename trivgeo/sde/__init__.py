@@ -26,7 +26,14 @@ from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
 from trivgeo.sde.group_diffusion import GroupDiffusion
 from trivgeo.sde.group_network import GroupNetwork
 from trivgeo.sde.heat import HeatKernel, heat_kernel
-from trivgeo.sde.kinetic import KineticDiffusion, KineticNoise, KineticPoint, KineticSample, SplittingAOA
+from trivgeo.sde.kinetic import (
+    KineticAncestralStep,
+    KineticDiffusion,
+    KineticNoise,
+    KineticPoint,
+    KineticSample,
+    SplittingAOA,
+)
 from trivgeo.sde.langevin import PhasePoint, SplittingOBABO, UnderdampedLangevin, overdamped_langevin
 from trivgeo.sde.learned import ScoreNetwork, denoising_loss, implicit_loss
 from trivgeo.sde.likelihood import (
@@ -85,6 +92,7 @@ __all__ = [
     "HaarLaw",
     "HeatKernel",
     "HutchinsonDivergence",
+    "KineticAncestralStep",
     "KineticDiffusion",
     "KineticNoise",
     "KineticPoint",

@@ -23,7 +23,14 @@ from trivgeo.sde.adaptive import solve_adaptive
 from trivgeo.sde.denoising import noise_with_target
 from trivgeo.sde.flow import probability_flow
 from trivgeo.sde.heat import heat_kernel
-from trivgeo.sde.kinetic import KineticDiffusion, KineticNoise, KineticPoint, join_state, split_state
+from trivgeo.sde.kinetic import (
+    KineticAncestralStep,
+    KineticDiffusion,
+    KineticNoise,
+    KineticPoint,
+    join_state,
+    split_state,
+)
 from trivgeo.sde.likelihood import Divergence, ExactDivergence, flow_likelihood
 from trivgeo.sde.process import TrivializedSDE, solve
 from trivgeo.sde.reverse import reverse_process
@@ -345,7 +352,7 @@ class MomentumTransport(Transport):
     def sample(
         self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
     ) -> Tensor:
-        """Steps are those of `SplittingAOA`, in equal ratios of the time, one evaluation each."""
+        """Steps are those of `KineticAncestralStep`, in equal ratios of the time, one evaluation each."""
         momentum = normal((len(start), self.group.dim), start, generator)
         point = KineticPoint(self._shifted(start, momentum, self._covariance(self.last)), momentum)
         if steps is None:
@@ -354,7 +361,8 @@ class MomentumTransport(Transport):
         else:
             ratio = self.first / self.last
             grid = [self.last * ratio ** (k / steps) for k in range(steps)] + [self.first]
-            final = solve(self.process(network), point, grid, generator=generator).followed
+            process = self.process(network)
+            final = solve(process, point, grid, stepper=KineticAncestralStep(), generator=generator).followed
         return self._shifted(final.elements, final.momentum, -self._covariance(self.first))
 
     def log_density(
