@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SO, LieGroup, Torus, Translation
 from trivgeo.sde import (
     KineticAncestralStep,
@@ -167,11 +167,17 @@ class TestDiffusion:
         start = KineticPoint(torch.zeros(2, 1), torch.zeros(2, 1))
         with pytest.raises(ConfigurationError, match="backwards"):
             solve(process, start, [1.0, 0.5])
-        for times, other in (
-            ([1.0, 0.5], process),
-            ([0.5, 1.0], KineticDiffusion(Translation(1), FRICTION, line_score)),
-        ):
-            with pytest.raises(ConfigurationError, match="score and falling times"):
-                solve(other, start, times, stepper=KineticAncestralStep())
+        with pytest.raises(ConfigurationError, match="backwards"):
+            solve(process, start, [1.0, 0.5], stepper=KineticAncestralStep())
+        scored = KineticDiffusion(Translation(1), FRICTION, line_score)
+        with pytest.raises(ConfigurationError, match="falling times"):
+            solve(scored, start, [0.5, 1.0], stepper=KineticAncestralStep())
+        narrow = KineticDiffusion(SO(3), FRICTION, lambda g, momentum, t: momentum[..., :1])
+        point = KineticPoint(SO(3).identity(2), torch.zeros(2, 3))
+        for stepper in (SplittingAOA(), KineticAncestralStep()):  # a score that would broadcast
+            with pytest.raises(ShapeError, match="score"):
+                solve(narrow, point, [1.0, 0.5], stepper=stepper)
+        with pytest.raises(ShapeError, match="score"):
+            solve(narrow.flow(), join_state(SO(3), point), [1.0, 0.5])
         with pytest.raises(ConfigurationError, match="KineticPoint"):
             solve(process, torch.zeros(2, 1), [0.0, 0.5])

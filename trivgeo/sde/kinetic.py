@@ -20,6 +20,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import with_vectors
 from trivgeo.sde.process import Process, Stepper, StepState, TrivializedSDE
 from trivgeo.sde.schedule import ConstantSchedule
+from trivgeo.sde.score import check_drift
 
 __all__ = [
     "KineticAncestralStep",
@@ -217,6 +218,17 @@ class KineticDiffusion(Process):
         """`SplittingAOA`."""
         return SplittingAOA()
 
+    def pull(self, g: Tensor, momentum: Float[Tensor, "*batch n"], t: float) -> Float[Tensor, "*batch n"]:
+        r"""What pulls backwards, :math:`\nabla_\xi \log p_t + \xi`: zero at equilibrium.
+
+        Raises:
+            ConfigurationError: there is no score.
+            ShapeError: it returns no vector for each element.
+        """
+        if self.score is None:
+            raise ConfigurationError("score: expected one to run backwards, got none")
+        return check_drift(self.score(g, momentum, t), self.group, g) + momentum
+
     def flow(self) -> TrivializedSDE:
         r"""The ordinary equation with the same laws, :math:`\dot\xi = -\gamma (\xi + \nabla_\xi \log p_t)`.
 
@@ -225,13 +237,13 @@ class KineticDiffusion(Process):
         Raises:
             ConfigurationError: there is no score.
         """
-        score, group = self.score, self.group
-        if score is None:
+        group = self.group
+        if self.score is None:
             raise ConfigurationError("score: expected one for the probability flow, got none")
 
         def drift(state: Tensor, t: float) -> Tensor:
             g, momentum = split_state(group, state)
-            return torch.cat([momentum, -self.friction * (momentum + score(g, momentum, t))], -1)
+            return torch.cat([momentum, -self.friction * self.pull(g, momentum, t)], -1)
 
         return TrivializedSDE(with_vectors(group, group.dim), ConstantSchedule(0.0), drift, noisy=False)
 
@@ -273,10 +285,8 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticPoint]):
         keep = math.exp(-sde.friction * abs(h))
         momentum = keep * point.momentum
         if h < 0.0:
-            if sde.score is None:
-                raise ConfigurationError("score: expected one to run backwards, got none")
-            rest = sde.score(g, point.momentum, 0.5 * (start + end)) + point.momentum
-            momentum = momentum + 2.0 * (1.0 - keep) * rest
+            pull = sde.pull(g, point.momentum, 0.5 * (start + end))
+            momentum = momentum + 2.0 * (1.0 - keep) * pull
         momentum = momentum + math.sqrt(1.0 - keep**2) * normal(momentum.shape, momentum, generator)
         return StepState(KineticPoint(sde.group.retract(g, 0.5 * h * momentum), momentum))
 
@@ -320,15 +330,13 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticPoint]):
         Raises:
             ConfigurationError: the times rise, or there is no score.
         """
-        if sde.score is None or not start > end:
-            raise ConfigurationError(
-                f"stepper: expected a score and falling times, got {start} to {end} and score={sde.score!r}"
-            )
+        if not start > end:
+            raise ConfigurationError(f"stepper: expected falling times, got {start} to {end}")
         point = state.y
         noise = KineticNoise(sde.group, sde.friction)
         covariance, free, mean, root = _bridge(noise, start, end)
-        rest = sde.score(point.elements, point.momentum, start) + point.momentum
-        x = free / covariance * rest + covariance * point.momentum
+        pull = sde.pull(point.elements, point.momentum, start)
+        x = free / covariance * pull + covariance * point.momentum
         expected, apart = state.memory
         ratio = math.log(start / end) if end > 0.0 else 0.0
         middle = x + 0.5 * ratio / apart * (x - expected)  # at time zero, infinitely far, x as it is
