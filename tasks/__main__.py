@@ -32,10 +32,12 @@ def run(arguments: list[str]) -> None:
             case _:
                 main(arguments)
     except SIGTERMException:
-        kept = "the batches that were done are kept, the same command goes on"
-        if "fit" in arguments:
-            kept = "training goes on from its last checkpoint by --ckpt_path"
-        sys.stderr.write(f"stopped by SIGTERM: {kept}\n")
+        goes_on = (
+            "training goes on from its last checkpoint by --ckpt_path"
+            if "fit" in arguments
+            else "the batches that were done are kept, the same command goes on"
+        )
+        sys.stderr.write(f"stopped by SIGTERM: {goes_on}\n")
         sys.exit(128 + signal.SIGTERM)
     except (TrivgeoError, ValueError) as error:
         reason = _cause(error)

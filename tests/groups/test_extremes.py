@@ -89,12 +89,11 @@ def test_exponentials_of_decaying_matrices(k: int, dtype: torch.dtype, rate: flo
     matrix = ((turns * rates) @ turns.mT).to(dtype)
     true = (turns * rates.exp()) @ turns.mT
     group = GLPlus(k)
-    exponential = lambda v: group.exp(v)  # noqa: E731
     # rounding of the matrix moves eigenvalues by its size; three eigenvalues are found from squares of it
     bound = 10.0 * torch.finfo(dtype).eps * (rate if k != 3 else rate * max(rate / 30.0, 1.0))
-    for together in (exponential, torch.func.vmap(exponential)):
+    for together in (group.exp, torch.func.vmap(group.exp)):
         for count in (3, 300):  # few are left to a library routine
             off = (together(matrix[:count].flatten(1)).double() - true[:count]).abs().amax()
             assert off <= bound
-    slopes = torch.func.vjp(exponential, matrix.flatten(1))[1](torch.ones_like(matrix))[0]
+    slopes = torch.func.vjp(group.exp, matrix.flatten(1))[1](torch.ones_like(matrix))[0]
     assert torch.isfinite(slopes).all()

@@ -329,6 +329,7 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticPoint]):
 
         Raises:
             ConfigurationError: the times rise, or there is no score.
+            ShapeError: see `KineticDiffusion.pull`.
         """
         if not start > end:
             raise ConfigurationError(f"stepper: expected falling times, got {start} to {end}")
