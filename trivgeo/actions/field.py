@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from trivgeo._numerics import broadcast_shapes
 from trivgeo._text import described
 from trivgeo.errors import DomainError, ShapeError
 
@@ -56,7 +57,7 @@ class Grid(NamedTuple):
     def at(self, times: Sequence[float] | Float[Tensor, "*batch q"]) -> Grid:
         """The lattice of the first time, at other times."""
         t = torch.as_tensor(times, dtype=self.origin.dtype, device=self.origin.device)
-        t = torch.broadcast_to(t, (*torch.broadcast_shapes(t.shape[:-1], self.origin.shape[:-2]), t.shape[-1]))
+        t = torch.broadcast_to(t, (*broadcast_shapes(t.shape[:-1], self.origin.shape[:-2]), t.shape[-1]))
         place = self.origin[..., :1, :-1].expand(*t.shape, -1)
         steps = self.steps[..., :1, :, :].expand(*t.shape, -1, -1)
         return Grid(torch.cat([place, t.unsqueeze(-1)], -1), steps)
@@ -165,7 +166,7 @@ class Field(NamedTuple):
         """The jets (x, t, u), ``[*batch, p, d + 1 + c]``, such as `OperatorInput` holds."""
         values = self.values.flatten(-1 - len(self.counts)).mT
         points = self.points()
-        batch = torch.broadcast_shapes(points.shape[:-2], values.shape[:-2])
+        batch = broadcast_shapes(points.shape[:-2], values.shape[:-2])
         return torch.cat([points.expand(*batch, -1, -1), values.expand(*batch, -1, -1)], -1)
 
     @classmethod
@@ -225,7 +226,7 @@ def resample(
     if not axes == of_grid == of_counts:
         raise ShapeError(f"grid: expected one of {axes} axes of space, got {of_grid} and counts {list(counts)}")
     try:
-        torch.broadcast_shapes(field.grid.origin.shape[:-2], grid.origin.shape[:-2])
+        broadcast_shapes(field.grid.origin.shape[:-2], grid.origin.shape[:-2])
     except RuntimeError as error:
         raise ShapeError(
             f"grid: expected a batch that broadcasts with {list(field.grid.origin.shape[:-2])}, got "
@@ -285,7 +286,7 @@ def tolerance(like: Tensor) -> float:
 
 def _take(x: Tensor, index: Tensor, event: int) -> Tensor:
     """Slices ``[*batch, r, ...]`` of ``[*batch, s, ...]``, whose last ``event`` dimensions are of one slice."""
-    batch = torch.broadcast_shapes(x.shape[: -event - 1], index.shape[:-1])
+    batch = broadcast_shapes(x.shape[: -event - 1], index.shape[:-1])
     x, index = x.expand(*batch, *x.shape[-event - 1 :]), index.expand(*batch, -1)
     return x.gather(len(batch), index[..., *[None] * event].expand(*index.shape, *x.shape[-event:]))
 
@@ -297,7 +298,7 @@ def _inverse(steps: Tensor) -> Tensor:
 
 def _time_weights(times: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The slices ``[*batch, r, k]`` that a time is interpolated from, their weights, and whether it is covered."""
-    batch = torch.broadcast_shapes(times.shape[:-1], at.shape[:-1])
+    batch = broadcast_shapes(times.shape[:-1], at.shape[:-1])
     times, at = times.expand(*batch, -1), at.expand(*batch, -1)
     near = tolerance(times) * (1.0 + times.abs().amax(-1, keepdim=True))
     if times.shape[-1] < _NODES:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import jvp_columns, log_abs_det
+from trivgeo._numerics import broadcast_shapes, jvp_columns, log_abs_det
 from trivgeo.actions.field import Field, Grid, evaluate, resample
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
@@ -236,7 +236,7 @@ class FieldAction(Action):
             source = self.point_action(g, torch.cat([target.expand(*u.shape[:-1], -1), u], -1))
             return self._values(x, source[..., :-unknowns])[0] - source[..., -unknowns:]
 
-        batch = torch.broadcast_shapes(self.group.batch_shape(g), jets.shape[:-2])
+        batch = broadcast_shapes(self.group.batch_shape(g), jets.shape[:-2])
         u = jets[..., -unknowns:].expand(*batch, -1, -1)
         for _ in range(_NEWTON_STEPS):
             slope = jvp_columns(lambda u: miss(u, inverse), u)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from trivgeo._numerics import Constant
+from trivgeo._numerics import Constant, broadcast_shapes
 from trivgeo.checks import promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
@@ -192,7 +192,7 @@ class ImageWarp(Action):
         self.check_data(x)
         batch = self.group.batch_shape(g)
         try:
-            return torch.broadcast_shapes(batch, x.shape[:-3])
+            return broadcast_shapes(batch, x.shape[:-3])
         except RuntimeError as error:
             raise ShapeError(
                 f"expected batches of elements and images that broadcast, got {list(batch)} and {list(x.shape[:-3])}"

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import in_single, jvp_columns, log_abs_det
+from trivgeo._numerics import broadcast_shapes, in_single, jvp_columns, log_abs_det
 from trivgeo.checks import check_tensor, promoted
 from trivgeo.errors import ShapeError
 from trivgeo.groups.basis import Scale
@@ -171,7 +171,7 @@ class PointAction(Action):
     def _out_shape(self, lifted: Tensor, x: Tensor) -> torch.Size:
         batch = self.group.batch_shape(lifted)
         try:
-            return torch.broadcast_shapes(batch, x.shape[:-1])
+            return broadcast_shapes(batch, x.shape[:-1])
         except RuntimeError as error:
             raise ShapeError(
                 f"expected batches of elements and points that broadcast, got {list(batch[:-1])} and "

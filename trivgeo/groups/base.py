@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import in_single, jvp, log_abs_det
+from trivgeo._numerics import broadcast_shapes, in_single, jvp, log_abs_det
 from trivgeo._random import normal
 from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["LieGroup", "Scale", "check_natural"]
 
 GroupT = TypeVar("GroupT", bound="LieGroup")
+
+_FULL = (torch.float64, torch.float32)
 
 
 class LieGroup(ABC):
@@ -232,7 +234,7 @@ class LieGroup(ABC):
         """The product ``g h``; batches broadcast."""
         g = self.check_elements(g)
         # most are alike; of small batches each check is a part of the time that is seen
-        if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype == h.dtype and g.device == h.device):
+        if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype is h.dtype and g.device == h.device):
             g, h = promoted(g=g, h=self.check_elements(h, "h"))
             _check_broadcast(self.batch_shape(g), self.batch_shape(h))
         return self._on_elements(self._compose, g, h)
@@ -433,7 +435,7 @@ class LieGroup(ABC):
         if weights.shape[-1:] != batch[-1:]:
             raise ShapeError(f"weights: expected {batch[-1]} of them, got {list(weights.shape)}")
         _check_broadcast(batch, weights.shape)
-        batch = torch.broadcast_shapes(batch, weights.shape)
+        batch = broadcast_shapes(batch, weights.shape)
         weights = (weights / weights.sum(-1, keepdim=True)).expand(batch)
         g = g.expand(*batch, *self._element_shape)
         return in_single(
@@ -526,12 +528,14 @@ class LieGroup(ABC):
             result = self._compiler(f, ranks, arguments)
             if result is not None:
                 return result
-        if _any_single(arguments, ranks):
-            single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
-            value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
-            value = value.squeeze(0) if all(single) else value
+        for x, rank in zip(arguments, ranks):  # noqa: B905 -- at every operation, and faster
+            if x.ndim == rank:
+                single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
+                value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
+                value = value.squeeze(0) if all(single) else value
+                break
         else:
-            value = in_single(f, *arguments)
+            value = f(*arguments) if arguments[0].dtype in _FULL else in_single(f, *arguments)
         if torch.compiler.is_compiling():
             return value
         return _apart(value, arguments if self._compiler is None else ())  # for speed a view, where that is all
@@ -615,13 +619,6 @@ def _apart(value: Tensor, arguments: Sequence[Tensor]) -> Tensor:
         if torch._C._is_alias_of(value, x):  # type: ignore[attr-defined]
             return value.clone()
     return value
-
-
-def _any_single(arguments: Sequence[Tensor], ranks: Sequence[int]) -> bool:
-    for x, rank in zip(arguments, ranks, strict=True):  # noqa: SIM110 -- at every operation, and faster
-        if x.ndim == rank:
-            return True
-    return False
 
 
 def _check_broadcast(first: torch.Size, second: torch.Size) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trivgeo._numerics import broadcast_shapes
 from trivgeo.checks import check_count, check_type
 from trivgeo.groups.base import LieGroup
 
@@ -133,7 +134,7 @@ class Compiler:
 
     def __call__(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor | None:
         """``f`` of arguments with trailing dimensions of these ranks, or none: to be computed eagerly."""
-        if not _is_plain(arguments):
+        if self._operators.get(f.__name__) == 0 or not _is_plain(arguments):
             return None
         first = arguments[0]
         batch, alike = _common_batch(arguments, ranks)
@@ -162,21 +163,21 @@ class Compiler:
 
     def _count(self, f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int:
         if f.__name__ not in self._operators:
-            self._operators[f.__name__] = _count_operators(f, flat)
+            self._operators[f.__name__] = number = _count_operators(f, flat)
+            if number == 0:
+                self._report.append(Compilation(_operation(f), flat[0].dtype, False, reason="a view of its argument"))
         return self._operators[f.__name__]
 
     def _compile(
         self, key: Key, f: Callable[..., Tensor], flat: list[Tensor], derivatives: bool
     ) -> Callable[..., Tensor] | None:
-        what = f.__name__.strip("_").removeprefix("scaled_"), flat[0].dtype, derivatives
+        what = _operation(f), flat[0].dtype, derivatives
+        number = self._count(f, flat)
+        if number == 0:
+            return None
         with torch.no_grad():
             eager = f(*flat)
         self._entries[key] = max(x[0].numel() for x in (*flat, eager))
-        inputs = {x.untyped_storage().data_ptr() for x in flat}
-        if eager.untyped_storage().data_ptr() in inputs:
-            self._report.append(Compilation(*what, reason="a view of its argument"))
-            return None
-        number = self._count(f, flat)
         if number > _MOST_OPERATORS:
             self._report.append(Compilation(*what, reason=f"an iteration of {number} operators"))
             return None
@@ -250,7 +251,7 @@ def _common_batch(arguments: Sequence[Tensor], ranks: Sequence[int]) -> tuple[Se
             break
     else:
         return (rows,), True
-    return torch.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True))), False
+    return broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True))), False
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:
@@ -268,8 +269,16 @@ class _Counter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def _operation(f: Callable[..., Tensor]) -> str:
+    return f.__name__.strip("_").removeprefix("scaled_")
+
+
 def _count_operators(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int:
-    """Torch operators of ``f`` where values cannot be looked at, as in compiled code."""
+    """Torch operators of ``f`` where values cannot be looked at, as in compiled code; none of what is a view."""
+    two = [x.detach()[:2] for x in flat]
+    value = f(*two)
+    if any(torch._C._is_alias_of(value, x) for x in two):  # type: ignore[attr-defined]
+        return 0
     with torch.no_grad(), _Counter() as counter:
-        torch.func.vmap(lambda *x: f(*(y.unsqueeze(0) for y in x)))(*(x[:2] for x in flat))
+        torch.func.vmap(lambda *x: f(*(y.unsqueeze(0) for y in x)))(*two)
     return counter.number

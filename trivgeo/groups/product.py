@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from trivgeo._numerics import broadcast_shapes
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -91,14 +92,14 @@ class DirectProduct(LieGroup):
         for part, factor in zip(parts, self.factors, strict=True):
             factor.check_elements(part)
         flat = [p.flatten(-len(f.element_shape)) for p, f in zip(parts, self.factors, strict=True)]
-        batch = torch.broadcast_shapes(*(p.shape[:-1] for p in flat))
+        batch = broadcast_shapes(*(p.shape[:-1] for p in flat))
         return torch.cat([p.expand(*batch, -1) for p in flat], -1)
 
     def _join(self, parts: Iterable[Tensor]) -> Tensor:
         """The inverse of `_split`."""
         pairs = zip(self._runs, parts, strict=True)
         flat = [part.flatten(part.ndim - len(group.element_shape) - 1) for (group, _), part in pairs]
-        batch = torch.broadcast_shapes(*(p.shape[:-1] for p in flat))
+        batch = broadcast_shapes(*(p.shape[:-1] for p in flat))
         return torch.cat([p.expand(*batch, -1) for p in flat], -1)
 
     def _each(self, f: Callable[..., Tensor], *parts: tuple[Tensor, ...]) -> list[Tensor]:
@@ -200,7 +201,7 @@ class _ProductAction(PointAction):
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
         parts = self._parts(g, x)
         moved = [action._transform(part, points).transpose(-3, -2).flatten(-2) for action, part, points in parts]
-        batch = torch.broadcast_shapes(*(m.shape[:-1] for m in moved))
+        batch = broadcast_shapes(*(m.shape[:-1] for m in moved))
         return torch.cat([m.expand(*batch, -1) for m in moved], -1)
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
@@ -224,7 +225,7 @@ def _spread(blocks: Tensor) -> Tensor:
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    batch = torch.broadcast_shapes(*(b.shape[:-2] for b in blocks))
+    batch = broadcast_shapes(*(b.shape[:-2] for b in blocks))
     total = sum(b.shape[-1] for b in blocks)
     rows, start = [], 0
     for block in blocks:

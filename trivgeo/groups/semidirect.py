@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant, log_abs_det, phi1, stumpff
+from trivgeo._numerics import Constant, broadcast_shapes, log_abs_det, phi1, stumpff
 from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
@@ -203,7 +203,7 @@ class SemidirectProduct(LieGroup):
 
     def _join(self, h: Tensor, n: Tensor) -> Tensor:
         flat = h.flatten(-len(self.complement.element_shape))
-        batch = torch.broadcast_shapes(flat.shape[:-1], n.shape[:-1])
+        batch = broadcast_shapes(flat.shape[:-1], n.shape[:-1])
         return torch.cat([flat.expand(*batch, -1), n.expand(*batch, -1)], -1)
 
     def identity(

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._numerics import log_abs_det
+from trivgeo._numerics import broadcast_shapes, log_abs_det
 from trivgeo.checks import check_count, check_tensor, promoted
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import identity_like
@@ -144,7 +144,7 @@ class Similarity(InhomogeneousGroup):
                 f"{list(rotation.shape)}, {list(scale.shape)} and {list(translation.shape)}"
             )
         try:
-            batch = torch.broadcast_shapes(rotation.shape[:-2], scale.shape, translation.shape[:-1])
+            batch = broadcast_shapes(rotation.shape[:-2], scale.shape, translation.shape[:-1])
         except RuntimeError as error:
             raise ShapeError(
                 f"expected batches that broadcast, got {list(rotation.shape[:-2])}, {list(scale.shape)} and "

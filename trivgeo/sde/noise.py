@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from trivgeo.sde.schedule import Schedule, check_time
 __all__ = ["NoiseKernel", "NoisePaths", "NoiseReplay", "forward_noising"]
 
 _TIME_DIGITS = 12
+_ROWS = 2**14  # of exponentials that are taken at once: fewer calls on small batches
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,11 +125,15 @@ class NoiseKernel(Described):
         w = self.group.identity(*batch, dtype=dtype, device=device)
         log_modular = torch.zeros(batch, dtype=w.dtype, device=w.device)
         found = {nodes[0]: (w, log_modular)}
-        for start, end in itertools.pairwise(nodes):
-            v = self._increment(batch, w, start, end, generator, antithetic)
-            w, log_modular = self._move(w, log_modular, v)
-            if end in wanted:
-                found[end] = (w, log_modular)
+        steps = list(itertools.pairwise(nodes))
+        together = max(1, _ROWS // max(1, math.prod(batch)))
+        for first in range(0, len(steps), together):
+            some = steps[first : first + together]
+            v = torch.stack([self._increment(batch, w, start, end, generator, antithetic) for start, end in some])
+            for (_, end), factor, change in zip(some, self.group.exp(v), self._log_modular(v), strict=True):
+                w, log_modular = self.group.compose(w, factor), log_modular + change
+                if end in wanted:
+                    found[end] = (w, log_modular)
         chosen = [found[_rounded(t)] for t in kept]
         return NoisePaths(tuple(kept), torch.stack([c[0] for c in chosen]), torch.stack([c[1] for c in chosen]))
 
@@ -178,9 +184,13 @@ class NoiseKernel(Described):
 
     def _move(self, w: Tensor, log_modular: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """``w exp(v)`` and the logarithm of its modular function."""
-        if not self.group.algebra.is_unimodular:
-            log_modular = log_modular - v @ self.group.algebra.trace_ad_like(w)
-        return self.group.retract(w, v), log_modular
+        return self.group.retract(w, v), log_modular + self._log_modular(v)
+
+    def _log_modular(self, v: Tensor) -> Tensor:
+        """That of ``exp(v)``."""
+        if self.group.algebra.is_unimodular:
+            return v.new_zeros(v.shape[:-1])
+        return -(v @ self.group.algebra.trace_ad_like(v))
 
 
 class NoiseReplay(Described):

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import stumpff
-from trivgeo.groups._matrices.basic import add_to_diagonal, confirmed, identity_like, matvec, product, transform_points
+from trivgeo.groups._matrices.basic import (
+    add_to_diagonal,
+    confirmed,
+    identity_like,
+    matvec,
+    product,
+    product_plus,
+    transform_points,
+)
 from trivgeo.groups._matrices.circular import circular, circular_slopes
 from trivgeo.groups._matrices.general import Four, General
 from trivgeo.groups._matrices.kernel import Kernel
@@ -36,6 +44,7 @@ __all__ = [
     "phi1_ad",
     "polar",
     "product",
+    "product_plus",
     "transform_points",
 ]
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._numerics import Constant
+from trivgeo._numerics import Constant, broadcast_shapes
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.groups._matrices import kernel, matvec, transform_points
 from trivgeo.groups._matrices.series import is_unseen
@@ -283,7 +283,7 @@ class FlowAction(GeneratedAction):
             y = torch.stack(torch.broadcast_tensors(*(closed[c] for c in range(given))), -1)
             # a point has an image in all coordinates, or none
             return torch.where(torch.isfinite(y).all(-1, keepdim=True), y, math.nan), error.expand(y.shape[:-1])
-        batch = torch.broadcast_shapes(g.shape[:-1], x.shape[:-1])
+        batch = broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
         finite = torch.isfinite(x).all(-1)
         start = torch.where(finite.unsqueeze(-1), x, 0.0)

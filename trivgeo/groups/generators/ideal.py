@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant
+from trivgeo._numerics import Constant, broadcast_shapes
 from trivgeo._random import uniform
 from trivgeo.groups._matrices import confirmed, kernel, matvec
 from trivgeo.groups.algebra import LieAlgebra
@@ -157,7 +157,7 @@ class TorusExponential:
     def apply(self, sigma: Tensor, n: Tensor) -> Tensor:
         """The matrix of ``sigma [*batch, k]`` times ``n [*batch, d]``."""
         if self._trivial:
-            return n.expand(*torch.broadcast_shapes(sigma.shape[:-1], n.shape[:-1]), n.shape[-1])
+            return n.expand(*broadcast_shapes(sigma.shape[:-1], n.shape[:-1]), n.shape[-1])
         if self._diagonal is not None:
             return torch.exp(sigma @ self._diagonal.like(sigma)) * n
         return matvec(self._matrix(sigma), n)
@@ -304,7 +304,7 @@ class IdealAutomorphism(Automorphism):
 
 
 def _phi1(matrix: Tensor, vector: Tensor) -> Tensor:
-    batch = torch.broadcast_shapes(matrix.shape[:-2], vector.shape[:-1])
+    batch = broadcast_shapes(matrix.shape[:-2], vector.shape[:-1])
     size = vector.shape[-1]
     return kernel(size).affine_exp(matrix.expand(*batch, size, size), vector.expand(*batch, size))[..., -1]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant
+from trivgeo._numerics import Constant, broadcast_shapes
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups.algebra import LieAlgebra
@@ -82,7 +82,7 @@ class ReductiveGroup(LieGroup):
     def _join(self, matrix: Tensor, sigma: Tensor, angles: Tensor | None = None) -> Tensor:
         """The element; angles are given for covers."""
         parts = [matrix.flatten(-2), sigma] if angles is None else [matrix.flatten(-2), angles, sigma]
-        batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        batch = broadcast_shapes(*(part.shape[:-1] for part in parts))
         return torch.cat([part.expand(*batch, -1) for part in parts], -1)
 
     def matrix_of(self, y: Tensor) -> Tensor:
