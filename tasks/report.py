@@ -245,7 +245,8 @@ def _figures(metrics: Mapping[str, float], result: Result | None) -> str:
     for metric, factor in metrics.items():
         spread = result.summary.get(metric)
         if spread is not None:
-            error = f"±{factor * spread['std']:.2g}" if spread["std"] else ""
+            # not where seeds differ by rounding alone
+            error = f"±{factor * spread['std']:.2g}" if spread["std"] > 1e-9 * abs(spread["mean"]) else ""
             parts.append(f"{factor * spread['mean']:.4g}{error}")
     return " / ".join(parts)
 

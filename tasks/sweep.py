@@ -197,7 +197,7 @@ class Sweep:
         for i, row in enumerate(self.rows):
             cells = []
             for j, cell in enumerate(table[i]):
-                spread = f" ± {self.factor * cell['std']:.2g}" if cell["std"] else ""
+                spread = f" ± {self.factor * cell['std']:.2g}" if cell["std"] > 1e-9 * abs(cell["mean"]) else ""
                 text = f"{self.factor * cell['mean']:.4g}{spread}" + incomplete(cell.get("complete", True))
                 cells.append(f"{text} ({self.published[i][j]:g})" if self.published else text)
             lines.append(f"| {row.label} | " + " | ".join(cells) + " |")

@@ -9,7 +9,7 @@ import torch
 from tests.groups.cases import CASES, GroupCase
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
-from trivgeo.groups import SL, HeatSymmetry, Translation
+from trivgeo.groups import SL, HeatSymmetry, LieGroup, Translation
 from trivgeo.sde import GeometricSchedule, NoiseKernel, forward_noising
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
@@ -112,6 +112,17 @@ class TestPaths:
         assert len(grid.times) == 20
         assert grid.times[0] == pytest.approx(0.05)
         assert_relative(grid.elements[[4, 9, 19]], paths.elements, 1e-12)
+
+    @pytest.mark.parametrize("group", [HeatSymmetry(0.1), affine_line()], ids=repr)
+    def test_exponentials_together_or_one_by_one(self, group: LieGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same draws and products, however many steps of a path are exponentiated at once."""
+        kernel = NoiseKernel(group, SCHEDULE, steps=20)
+        together = kernel.sample_paths(5, 2, generator=seeded(1), dtype=torch.float64, antithetic=True)
+        for rows in (1, 70):  # one step, seven steps
+            monkeypatch.setattr("trivgeo.sde.noise._ROWS", rows)
+            paths = kernel.sample_paths(5, 2, generator=seeded(1), dtype=torch.float64, antithetic=True)
+            assert_relative(paths.elements, together.elements, 1e-12)
+            assert_relative(paths.log_modular, together.log_modular, 1e-12)
 
     def test_steps_of_a_path_are_small(self) -> None:
         """Neighbours in time differ by one step of noise: the samples belong to one path, not to independent ones."""
