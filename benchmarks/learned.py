@@ -27,12 +27,12 @@ from tasks.images.laws import AffineRecipe, HomographyRecipe, TransformationLaw
 from tasks.images.mnist import MNIST
 from tasks.images.testsets import DrawnProblems
 from tasks.learned import TrainedInverter
+from tasks.overlays import read
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Affine
 from trivgeo.inversion import ImageBackbone, LearnedInverter
 from trivgeo.inversion.law import Law
 
-KEPT_LOOKS = [1.0, 0.88, 0.76, 0.64, 0.52, 0.4, 0.0]
 WIDE = Affine(2, scale=[0.2] * 4 + [0.36] * 2)
 
 
@@ -40,22 +40,20 @@ class Setting(NamedTuple):
     """How one set is learned."""
 
     recipe: TransformationLaw
-    kept: str
     steps: int
     law: str
     draw: Callable[[Tensor], Law]
     backbone: Callable[[Tensor], ImageBackbone | None]
 
 
-def _by_recipe(recipe: TransformationLaw) -> Callable[[Tensor], Law]:
-    def of(clean: Tensor) -> Law:
-        def draw(count: int, generator: torch.Generator) -> Tensor:
-            some = clean[torch.randint(len(clean), (count,), generator=generator)]
-            return recipe.draw(some, [generator] * count).float()
+def _homographies(clean: Tensor) -> Law:
+    recipe = HomographyRecipe()
 
-        return draw
+    def draw(count: int, generator: torch.Generator) -> Tensor:
+        some = clean[torch.randint(len(clean), (count,), generator=generator)]
+        return recipe.draw(some, [generator] * count).float()
 
-    return of
+    return draw
 
 
 def _normal(clean: Tensor) -> Law:
@@ -67,15 +65,8 @@ def _fast(clean: Tensor) -> ImageBackbone:
 
 
 SETS = {
-    "affnist": Setting(AffineRecipe(), "amortized_affine", 14_000, f"normal, {WIDE.scale.tolist()}", _normal, _fast),
-    "homnist": Setting(
-        HomographyRecipe(),
-        "amortized_homography",
-        10_000,
-        "of the test set",
-        _by_recipe(HomographyRecipe()),
-        lambda clean: None,
-    ),
+    "affnist": Setting(AffineRecipe(), 14_000, f"normal, {WIDE.scale.tolist()}", _normal, _fast),
+    "homnist": Setting(HomographyRecipe(), 10_000, "of the test set", _homographies, lambda clean: None),
 }
 
 
@@ -86,7 +77,7 @@ def measure(name: str, images: int, folder: Path) -> dict[str, Any]:
     clean = framed(source.train().images, source.frame)
     learned = LearnedInverter(action, backbone=setting.backbone(clean), seed=0)
     learned.fit(clean, setting.draw(clean), steps=setting.steps, seconds=None, folder=folder / name)
-    kept = TrainedInverter(action, None, setting.kept, times=KEPT_LOOKS)
+    kept = TrainedInverter(action, None, **read(f"{name}/amortized")["model"]["init_args"]["inverter"]["init_args"])
     problems, classifier = DrawnProblems(source, setting.recipe, 0), load_classifier("resnet18").eval()
     right: dict[str, list[float]] = {}
     for first in tqdm(range(0, images, 500), desc=name, disable=None):

@@ -238,16 +238,19 @@ def incomplete(complete: object) -> str:
     return "" if complete else " (incomplete)"
 
 
+def spread(cell: Mapping[str, float], factor: float, sign: str = "±") -> str:
+    """The standard deviation behind a mean; nothing where seeds differ by rounding alone."""
+    return f"{sign}{factor * cell['std']:.2g}" if cell["std"] > 1e-9 * abs(cell["mean"]) else ""
+
+
 def _figures(metrics: Mapping[str, float], result: Result | None) -> str:
     if result is None:
         return ""
     parts = []
     for metric, factor in metrics.items():
-        spread = result.summary.get(metric)
-        if spread is not None:
-            # not where seeds differ by rounding alone
-            error = f"±{factor * spread['std']:.2g}" if spread["std"] > 1e-9 * abs(spread["mean"]) else ""
-            parts.append(f"{factor * spread['mean']:.4g}{error}")
+        found = result.summary.get(metric)
+        if found is not None:
+            parts.append(f"{factor * found['mean']:.4g}{spread(found, factor)}")
     return " / ".join(parts)
 
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from tasks import overlays
 from tasks.files import make_folder, storage, write_whole
-from tasks.report import Result, incomplete, read_result
+from tasks.report import Result, incomplete, read_result, spread
 from trivgeo.errors import ConfigurationError
 
 
@@ -197,8 +197,8 @@ class Sweep:
         for i, row in enumerate(self.rows):
             cells = []
             for j, cell in enumerate(table[i]):
-                spread = f" ± {self.factor * cell['std']:.2g}" if cell["std"] > 1e-9 * abs(cell["mean"]) else ""
-                text = f"{self.factor * cell['mean']:.4g}{spread}" + incomplete(cell.get("complete", True))
+                text = f"{self.factor * cell['mean']:.4g}{spread(cell, self.factor, ' ± ')}"
+                text += incomplete(cell.get("complete", True))
                 cells.append(f"{text} ({self.published[i][j]:g})" if self.published else text)
             lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
         return "\n".join(lines)

@@ -622,9 +622,7 @@ def _apart(value: Tensor, arguments: Sequence[Tensor]) -> Tensor:
 
 
 def _check_broadcast(first: torch.Size, second: torch.Size) -> None:
-    if first == second:
-        return
     try:
-        torch.broadcast_shapes(first, second)
+        broadcast_shapes(first, second)
     except RuntimeError as error:
         raise ShapeError(f"expected batches that broadcast, got {list(first)} and {list(second)}") from error

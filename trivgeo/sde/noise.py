@@ -130,8 +130,9 @@ class NoiseKernel(Described):
         for first in range(0, len(steps), together):
             some = steps[first : first + together]
             v = torch.stack([self._increment(batch, w, start, end, generator, antithetic) for start, end in some])
-            for (_, end), factor, change in zip(some, self.group.exp(v), self._log_modular(v), strict=True):
-                w, log_modular = self.group.compose(w, factor), log_modular + change
+            logs = log_modular + self._log_modular(v).cumsum(0)
+            for (_, end), factor, log_modular in zip(some, self.group.exp(v), logs, strict=True):
+                w = self.group.compose(w, factor)
                 if end in wanted:
                     found[end] = (w, log_modular)
         chosen = [found[_rounded(t)] for t in kept]
