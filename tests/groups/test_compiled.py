@@ -52,7 +52,7 @@ def written_out(f: Callable[..., Tensor], kept: list[torch.fx.Graph] | None = No
 
     backend = aot_autograd(fw_compiler=run, bw_compiler=run, decompositions=select_decomp_table())
     options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}  # as the switch does
-    wrapped = torch.compile(f, fullgraph=True, backend=backend, options=options, isolate_recompiles=True)
+    wrapped = torch.compile(f, backend=backend, options=options, **compilation._MANNER)
 
     def call(*x: Tensor) -> Tensor:
         for one in x:
@@ -95,6 +95,13 @@ def many_rules(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         torch.nn.functional.pad(a, (1, 0, 0, 2), value=2.0),
         a[..., [2, 0, 0], [1, 1, 0]] * c,
         b + torch.diag_embed(c) - torch.zeros_like(a) * a,
+        torch.nn.functional.pad(a, (0, -1, -2, 1), value=2.0),
+        torch.diagonal_scatter(a, c[..., :2], 1, -1, -2),
+        torch.stack([a, b], 1) @ torch.stack([b, c.unsqueeze(-1).expand_as(b)], 1),
+        (torch.cat([a, b], -1).reshape(-1, 6) @ constant.flatten()[:6]).reshape(-1, 3),
+        torch.linalg.matrix_exp(torch.stack([a, b], 1).flatten(0, 1)).unflatten(0, (-1, 2)).sum(1),
+        a[..., :0] @ b[..., :0, :],
+        a[..., :0].sum(-1) + c[..., :0].sum(-1, keepdim=True),
     ]
     return torch.cat([r.flatten(1) for r in results], -1)
 
@@ -104,9 +111,13 @@ def test_every_rule_is_the_operator() -> None:
     graphs: list[torch.fx.Graph] = []
     assert_relative(written_out(many_rules, graphs)(a, b, c), many_rules(a, b, c), 1e-14)
     targets = {node.target for node in graphs[0].nodes}
+    inputs = [x.requires_grad_() for x in (a, b, c)]
+    expected = torch.autograd.grad(many_rules(*inputs).square().sum(), inputs)
+    got = torch.autograd.grad(written_out(many_rules)(*inputs).square().sum(), inputs)
+    for one, other in zip(got, expected, strict=True):
+        assert_relative(one, other, 1e-13)
     assert not targets & {aten.bmm.default, aten.mm.default, aten.linalg_cross.default, aten.amax.default}
     assert not targets & {aten.index.Tensor, aten.constant_pad_nd.default}
-    assert not targets & {aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_not.default}
     assert aten.linalg_matrix_exp.default in targets
 
 
@@ -130,6 +141,22 @@ def test_a_group_of_another_size_is_written_out_too(monkeypatch: pytest.MonkeyPa
         assert_relative(compiled(group, threshold=2).compose(g, h), group.compose(g, h), 1e-14)
     assert len(graphs) == 3
     assert not {node.target for graph in graphs for node in graph.nodes} & {aten.bmm.default}
+
+
+def test_numbers_of_a_group_are_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where other groups, with other numbers, were compiled by the same method before."""
+    graphs: list[torch.fx.Graph] = []
+    monkeypatch.setattr(compilation, "_torch_compile", lambda f: written_out(f, graphs))
+    for group in (Heisenberg(1), Heisenberg(2), Heisenberg(3)):
+        g = group.random(SMALL, generator=seeded(0), dtype=torch.float64).requires_grad_()
+        torch.autograd.grad(compiled(group, threshold=2).compose(g, g).sum(), g)
+    variables = [[n for n in graph.find_nodes(op="placeholder") if not is_tensor(n)] for graph in graphs]
+    assert max(map(len, variables)) == 1  # the size of the batch
+    assert not {aten.bmm.default, aten.slice.Tensor} & {node.target for graph in graphs for node in graph.nodes}
+
+
+def is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta["val"], Tensor)
 
 
 def test_indices_have_derivatives() -> None:

@@ -347,6 +347,18 @@ class TestLaw:
         assert_relative(covariance[:2, :2], (root @ root.T)[:2, :2], 0.1)
         assert abs(float(covariance[2, 2]) - 0.05**2 * 1.28) < 0.001
 
+    def test_spread_of_a_narrow_direction(self) -> None:
+        """Spreads are in units of their own: here one is a hundredth of the largest, and no less wide for it."""
+        group, width = HeatSymmetry(0.1), torch.tensor([0.12, 1.2, 0.012, 0.6, 0.036, 0.6])
+        law = lambda n, g: group.exp(width * torch.randn(n, 6, generator=g))  # noqa: E731
+        assert_relative(spread_of(group, law).diagonal().float(), width, 0.05)
+
+    def test_spread_of_what_brackets_move(self) -> None:
+        """Turns and shifts along one axis: a guess that is a twentieth off leaves shifts along the other."""
+        group, width = SE(2), torch.tensor([0.5, 2.0, 0.0])
+        along = spread_of(group, lambda n, g: group.exp(width * torch.randn(n, 3, generator=g))).diagonal()
+        assert_relative(along, along.new_tensor([0.5, 2.0, 0.05 * 2.0 * 0.5 * 2**0.5]), 0.1)
+
     @pytest.mark.parametrize(("lowest", "highest"), [(0.1, 1.0), (0.001, 1.0), (0.3, 2.0)])
     def test_noise_between(self, lowest: float, highest: float) -> None:
         schedule, time = noise_between(lowest, highest)

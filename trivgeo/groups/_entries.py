@@ -55,7 +55,7 @@ class _Described:
 
 
 class _Writer:
-    """One graph. An array of entries has the shape of its tensor, the batch as one; its nodes are ``[b]`` or ``[]``."""
+    """One graph. An array of entries has the shape of its tensor, see `_shape`; its nodes are ``[b]`` or ``[]``."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -68,7 +68,8 @@ class _Writer:
         self.numbers: dict[Node, float] = {}  # entries that are known
         tensors = [n for n in graph.find_nodes(op="placeholder") if _is_tensor(n)]
         self.mode: Any = tensors[0].meta["val"].fake_mode if tensors else None
-        self.sized = next(((n, d) for n in tensors if (d := _batch_dim(n)) is not None), None)
+        sized = [(_shape(n)[d], n, d) for n in tensors if (d := _batch_dim(n)) is not None and _shape(n) is not None]
+        self.sized = min(sized, key=lambda entry: entry[0], default=None)  # of which the batch is known
 
     def run(self) -> None:
         """Write out what can be, node by node."""
@@ -172,14 +173,17 @@ class _Writer:
                 self.entries[node] = result
                 self.wholes[node] = node
                 return result
-            for index in np.ndindex(*shape):
-                entry = node
-                for dim in reversed(range(len(shape))):
+            split = _split(shape, batch)
+            rows = node if split == shape else self.new(aten.reshape.default, node, self.sizes(split, batch))
+            result = np.empty(split, dtype=object)
+            for index in np.ndindex(*split):
+                entry = rows
+                for dim in reversed(range(len(split))):
                     if dim != batch:
                         entry = self.new(aten.select.int, entry, dim, index[dim])
                 result[index] = entry
             self.wholes[node] = node
-            self.entries[node] = result
+            self.entries[node] = result.reshape(shape)
         return self.entries[node]
 
     def whole(self, node: Node) -> Node:
@@ -189,7 +193,8 @@ class _Writer:
         if node not in self.wholes:
             value, batch = node.meta["val"], _batch_dim(node)
             entries: list[Node] = list(self.entries[node].flat)
-            others = [int(s) for dim, s in enumerate(value.shape) if dim != batch]
+            split = _split(_shape(node), batch)
+            others = [s for dim, s in enumerate(split) if dim != batch]
             size = [] if batch is None else [self.batch_size()]
             # a constant alone would be one number in memory for the whole batch
             constant = len(entries) == 1 and entries[0].meta["val"].ndim < len(size)
@@ -197,23 +202,34 @@ class _Writer:
                 e if e.meta["val"].ndim == len(size) else self.new(aten.expand.default, e, size) for e in entries
             ]
             entries = [self.new(aten.unsqueeze.default, e, -1) for e in entries]
-            flat = self.new(aten.cat.default, entries, -1) if len(entries) > 1 else entries[0]
+            if not entries:
+                flat = self.new(aten.full.default, [*size, 0], 0, dtype=value.dtype, device=value.device)
+            else:
+                flat = self.new(aten.cat.default, entries, -1) if len(entries) > 1 else entries[0]
             # its own size: that of another batch is equal, but may have another name
             size = [self.new(aten.sym_size.int, flat, 0) for _ in size]
             result = self.new(aten.view.default, flat, [*size, *others])
             if batch:
-                order = [*range(1, batch + 1), 0, *range(batch + 1, value.ndim)]
+                order = [*range(1, batch + 1), 0, *range(batch + 1, len(split))]
                 result = self.new(aten.permute.default, result, order)
             if batch or constant or not value.is_contiguous():
                 result = self.new(aten.clone.default, result, memory_format=torch.contiguous_format)
+            if batch is not None and len(split) > value.ndim:
+                sizes = [*split[:batch], self.new(operator.mul, *size, split[batch + 1]), *split[batch + 2 :]]
+                result = self.new(aten.view.default, result, sizes)
             self.wholes[node] = result
         return self.wholes[node]
 
     def batch_size(self) -> Node:
         """The number of elements."""
         assert self.sized is not None
-        node, dim = self.sized
-        return self.new(aten.sym_size.int, node, dim)
+        multiple, node, dim = self.sized
+        size = self.new(aten.sym_size.int, node, dim)
+        return size if multiple == 1 else self.new(operator.floordiv, size, multiple)
+
+    def sizes(self, split: Sequence[int], batch: int | None) -> list[Node]:
+        """A shape with the batch in its place."""
+        return [self.batch_size() if dim == batch else size for dim, size in enumerate(split)]
 
 
 def _is_tensor(node: Node) -> bool:
@@ -229,16 +245,30 @@ def _is_known(size: Any) -> bool:
     return not isinstance(size, torch.SymInt) or bool(size.node.expr.is_number)
 
 
+def _entries_of(size: Any) -> int | None:
+    """How many entries of an element a dimension holds: all of it, one for the batch, k for k times the batch."""
+    if _is_known(size):
+        return int(size)
+    multiple, symbol = size.node.expr.as_coeff_Mul()
+    return int(multiple) if symbol.is_Symbol and multiple.is_Integer else None
+
+
+def _split(shape: tuple[int, ...], batch: int | None) -> tuple[int, ...]:
+    """The shape with a dimension of its own for the batch where that has several entries of each element."""
+    if batch is None or shape[batch] == 1:
+        return shape
+    return (*shape[:batch], 1, *shape[batch:])
+
+
 def _shape(node: Node) -> Any:
-    """The shape, a tuple, with one for the batch; none where the tensor is no batch of few entries."""
+    """The shape, a tuple, of the entries (see `_entries_of`); none where the tensor is no batch of few."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
-    unknown: list[Any] = [s for s in value.shape if not _is_known(s)]
-    if len(unknown) > 1 or not all(s.node.expr.is_Symbol for s in unknown):
+    shape = tuple(s for s in map(_entries_of, value.shape) if s is not None)
+    if len(shape) < value.ndim or sum(not _is_known(s) for s in value.shape) > 1:
         return None
-    shape = tuple(int(s) if _is_known(s) else 1 for s in value.shape)
-    return shape if 0 < int(np.prod(shape)) <= _LARGEST else None
+    return shape if int(np.prod(shape)) <= _LARGEST else None
 
 
 # Rules: what becomes of the entries. None: not written out ------------------------------------------------------
@@ -258,28 +288,15 @@ def _pointwise(w: _Writer, node: Node) -> Entries | None:
         args, kwargs = _map((node.args, dict(node.kwargs)), functools.partial(_pick, arrays, index))
         result[index] = w.entry(node.target, args, kwargs)
     # constants of no dimension promote dtypes less than others do
-    return result if result.flat[0].meta["val"].dtype == dtype else None
+    return result if all(entry.meta["val"].dtype == dtype for entry in result.flat[:1]) else None
 
 
 def _where(w: _Writer, node: Node) -> Entries | None:
-    """By a known mask bookkeeping, too; by one joined of others a choice by each of these."""
-    if len({x.meta["val"].dtype for x in node.args[1:]}) > 1:
+    """By a known mask bookkeeping, too."""
+    first, second = node.args[1:]
+    if node.args[0] not in w.known or first.meta["val"].dtype != second.meta["val"].dtype:
         return _pointwise(w, node)
-    first, second = map(w.get, node.args[1:])
-    if node.args[0] in w.known:
-        return np.where(w.known[node.args[0]], first, second)
-    return _entrywise(functools.partial(_chosen, w), w.get(node.args[0]), first, second)
-
-
-def _chosen(w: _Writer, mask: Node, x: Node, y: Node) -> Node:
-    """x where the mask is true, else y: what joins masks takes the processor longer than choices do."""
-    if mask.target in (aten.bitwise_not.default, aten.logical_not.default):
-        return _chosen(w, mask.args[0], y, x)
-    if mask.target in (aten.bitwise_and.Tensor, aten.logical_and.default):
-        return _chosen(w, mask.args[0], _chosen(w, mask.args[1], x, y), y)
-    if mask.target in (aten.bitwise_or.Tensor, aten.logical_or.default):
-        return _chosen(w, mask.args[0], x, _chosen(w, mask.args[1], x, y))
-    return w.entry(aten.where.self, (mask, x, y), {})
+    return np.where(w.known[node.args[0]], w.get(first), w.get(second))
 
 
 def _unless(neutral: float) -> Rule:
@@ -390,16 +407,30 @@ def _scatter(w: _Writer, node: Node) -> Entries | None:
     return result
 
 
+def _diagonal_scatter(w: _Writer, node: Node) -> Entries | None:
+    x, source, offset, first, second = _arguments(node, None, None, 0, 0, 1)
+    if _batch_dim(x) in (_dim(x, first), _dim(x, second)):
+        return None
+    result = np.broadcast_to(w.get(x), _shape(node)).copy()
+    diagonal = result.diagonal(offset, first, second)
+    diagonal.setflags(write=True)  # it is a view
+    diagonal[...] = w.get(source)
+    return result
+
+
 def _pad(w: _Writer, node: Node) -> Entries | None:
+    """A negative width crops."""
     x, widths, value = _arguments(node, None, None, 0.0)
     sides = [(int(widths[i]), int(widths[i + 1])) for i in reversed(range(0, len(widths), 2))]
     sides = [(0, 0)] * (x.meta["val"].ndim - len(sides)) + sides
     batch = _batch_dim(x)
-    if min(map(min, sides)) < 0 or (batch is not None and sides[batch] != (0, 0)):
+    if batch is not None and sides[batch] != (0, 0):
         return None
     entries = w.get(x)
+    kept = entries[tuple(slice(max(0, -a), n - max(0, -b)) for (a, b), n in zip(sides, entries.shape, strict=True))]
     result = np.full(_shape(node), w.number(float(value), x.meta["val"]), dtype=object)
-    result[tuple(slice(a, a + n) for (a, _), n in zip(sides, entries.shape, strict=True))] = entries
+    places = zip(sides, kept.shape, strict=True)
+    result[tuple(slice(max(0, a), max(0, a) + n) for (a, _), n in places)] = kept
     return result
 
 
@@ -434,7 +465,9 @@ def _fold(target: Any) -> Callable[[_Writer, Node], Entries | None]:
         if _batch_dim(x) in dims:
             return None
         entries = np.moveaxis(w.get(x), dims, range(len(dims)))
-        entries = entries.reshape(-1, *entries.shape[len(dims) :])
+        entries = entries.reshape(int(np.prod(entries.shape[: len(dims)])), *entries.shape[len(dims) :])
+        if len(entries) == 0:
+            return None if target is not aten.add.Tensor else _nothing(w, node)
         result = functools.reduce(lambda a, b: _each(w, target, a, b), entries)
         return np.asarray(result, dtype=object).reshape(_shape(node))
 
@@ -463,6 +496,11 @@ def _mean(w: _Writer, node: Node) -> Entries | None:
     return _each(w, aten.div.Tensor, total, np.asarray(float(count), dtype=object))
 
 
+def _nothing(w: _Writer, node: Node) -> Entries:
+    """Sums of no terms."""
+    return np.full(_shape(node), w.number(0.0, node.meta["val"]), dtype=object)
+
+
 def _product(w: _Writer, a: Entries, b: Entries) -> Entries | None:
     """``a @ b`` of arrays of at least two dimensions."""
     if max(a.size * b.shape[-1], b.size * a.shape[-2]) > _LARGEST_PRODUCT:
@@ -476,7 +514,8 @@ def _matmul(w: _Writer, node: Node) -> Entries | None:
     *rest, a, b = node.args
     if node.kwargs or _batch_dim(a) == a.meta["val"].ndim - 1:
         return None
-    product = _product(w, w.get(a), w.get(b))
+    left, right = w.get(a), w.get(b)
+    product = _product(w, left, right) if left.shape[-1] else _nothing(w, node)
     if product is None or not rest:
         return product
     return _each(w, aten.add.Tensor, np.broadcast_to(w.get(rest[0]), product.shape), product)
@@ -521,6 +560,7 @@ _RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default), _parts),
     aten.diagonal.default: _diagonal,
     **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _scatter),
+    aten.diagonal_scatter.default: _diagonal_scatter,
     aten.constant_pad_nd.default: _pad,
     **dict.fromkeys((aten.index.Tensor, aten._unsafe_index.Tensor), _index),
     aten.full.default: _full,

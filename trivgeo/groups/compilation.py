@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import math
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,6 +15,7 @@ from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch._functorch import config as derivation
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,6 +32,12 @@ _SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled c
 _MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
 _MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
 _END_OF_32_BITS = 2**31
+_MANNER: dict[str, Any] = {
+    "fullgraph": True,
+    # numbers of a group are constants, also after other groups, with other numbers, were compiled by the same method
+    "dynamic": False,
+    "isolate_recompiles": True,
+}
 _OPTIONS = {
     # all nodes of an operation in one loop, also those that read nothing in common (constants, entries copied)
     "max_fusion_size": 4096,
@@ -184,7 +194,8 @@ class Compiler:
         start = time.perf_counter()
         try:
             function = _torch_compile(f)
-            with warnings.catch_warnings():
+            # derivatives from the arguments again: cheaper than writing and reading what they need on the way
+            with warnings.catch_warnings(), derivation.patch(activation_memory_budget=0.0):
                 # torch 2.13 looks at the gradients of all arguments while it traces
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
                 result = function(*_marked(flat)).detach()
@@ -206,14 +217,27 @@ def _is_counted(x: Tensor) -> bool:
     return not x.is_cpu
 
 
+@functools.cache
+def _look_at_processor() -> None:
+    """Let torch find out now, while it traces, which vectors processor and compiler know: seconds, once a machine."""
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+    def look() -> None:
+        with contextlib.suppress(Exception):  # the compilation that needs it will say what is wrong
+            valid_vec_isa_list()
+
+    threading.Thread(target=look, daemon=True).start()
+
+
 def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     from trivgeo.groups._entries import WriteOut  # brings all of inductor, which takes seconds
 
+    _look_at_processor()
     # one entry of `Compiler` for all that a guard could tell apart
     unguarded = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut()}
     compiler: Any = torch.compile  # torch's own annotation lacks the last argument
-    result: Callable[..., Tensor] = compiler(f, fullgraph=True, options=options, isolate_recompiles=True)
+    result: Callable[..., Tensor] = compiler(f, options=options, **_MANNER)
     return result
 
 
@@ -222,8 +246,6 @@ def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:
     views = [x.view(x.shape) for x in flat]  # the mark stays on a tensor
     for x in views:
         torch._dynamo.mark_dynamic(x, 0)
-        # else what another group compiled by the same method, of another size, would make these vary, too
-        torch._dynamo.mark_static(x, [*range(1, x.ndim)])
     return views
 
 

@@ -19,7 +19,8 @@ Law = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""
 
 _SAMPLES = 4096
-_FLOOR = 0.05
+_ERROR = 0.05  # share of the transformations that a first guess may leave
+_NOTHING = 1e-3  # in units of the largest spread
 
 
 def drawn(group: LieGroup, law: Law, count: int, generator: torch.Generator) -> Tensor:
@@ -44,8 +45,10 @@ def drawn(group: LieGroup, law: Law, count: int, generator: torch.Generator) -> 
 def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
     r"""A basis ``[n, n]``, for the ``scale`` of the group, in which a law of elements has unit spread.
 
-    The root of the second moment of :math:`\log g`; directions in which the law hardly moves have a twentieth of the
-    largest spread.
+    The root of the second moment of :math:`\log g`. A guess that is off by a twentieth leaves undone what moves along
+    :math:`[\log g, \log g'] / 20`, too, of two elements drawn: no direction has less than that. A direction in which
+    the law does not move, with less than a thousandth of the largest spread, has a twentieth of it; all others do not
+    depend on units.
 
     Args:
         group: the group.
@@ -65,7 +68,11 @@ def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
     largest = float(values[-1])
     if not largest > 0:
         raise DomainError("law: expected transformations, got the identity alone")
-    return vectors @ torch.diag(values.clamp(min=_FLOOR**2 * largest).sqrt()) @ vectors.mT
+    half = len(v) // 2
+    brackets = group.with_scale(None).algebra.bracket(v[:half], v[half : 2 * half]) @ vectors
+    values = torch.maximum(values, _ERROR**2 * brackets.square().mean(0))
+    values = torch.where(values < _NOTHING**2 * largest, _ERROR**2 * largest, values)
+    return vectors @ torch.diag(values.sqrt()) @ vectors.mT
 
 
 def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, float]:

@@ -195,7 +195,7 @@ def _meet(c: _Centred, unit: Tensor, radius: float) -> Tensor:
 def _in_ring(coefficients: Sequence[float], p: Tensor, q: Tensor) -> Coefficients:
     """``sum_j c_j B^j`` by Horner's rule, with ``B^3 = 3 p B + 2 q I``."""
     third, constant = 3.0 * p, 2.0 * q
-    f0, f1, f2 = torch.full_like(p, coefficients[-1]), torch.zeros_like(p), torch.zeros_like(p)
-    for c in reversed(coefficients[:-1]):
+    f0, f1, f2 = (torch.full_like(p, c) for c in coefficients[-3:])
+    for c in reversed(coefficients[:-3]):
         f0, f1, f2 = constant * f2 + c, torch.addcmul(f0, third, f2), f1
     return f0, f1, f2

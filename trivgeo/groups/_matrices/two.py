@@ -93,7 +93,7 @@ def _phi1_2x2(matrix: Tensor) -> Tensor:
 
     r = torch.where(apart, q, 1.0).sqrt()
     m_apart = torch.where(apart, m, 0.0)
-    high, low = phi1_scalar(torch.stack([m_apart + r, m_apart - r])).unbind(0)
+    high, low = phi1_scalar(torch.stack([m_apart + r, m_apart - r], -1)).unbind(-1)
     a_apart, b_apart = 0.5 * (high + low), 0.5 * (high - low) / r
 
     m_rest, q_rest = torch.where(rest, m, 1.0), torch.where(rest, q, 0.0)
