@@ -29,7 +29,7 @@ from trivgeo.groups import SE
 
 TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorials" / "registration.py"
 ITERATIONS = 100
-KEPT = 64
+KEPT = 128
 
 try:
     import small_gicp

@@ -40,7 +40,7 @@ from trivgeo.inversion import (
 
 
 # %%
-def registration(model: Tensor, size: float, keep: tuple[int, int, int] = (64, 32, 8)) -> Inverter:
+def registration(model: Tensor, size: float, keep: tuple[int, int, int] = (128, 32, 8)) -> Inverter:
     """Finds the rigid motion that took part of the model to a scan.
 
     Args:
