@@ -36,7 +36,7 @@ from tasks.pde.heat import HeatEquation
 from tasks.pde.inversion import OperatorInversion
 from tasks.pde.problems import FactorProblems, MixedProblems, SymmetryProblems
 from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
-from trivgeo.groups import Affine
+from trivgeo.groups import Action, Affine
 from trivgeo.inversion import ImageBackbone, LearnedInverter
 from trivgeo.inversion.law import Law
 
@@ -95,6 +95,11 @@ EQUATIONS = {
 }
 
 
+def _kept(name: str, action: Action) -> TrainedInverter:
+    """The network of the repository, with the looks of its configuration."""
+    return TrainedInverter(action, None, **read(f"{name}/amortized")["model"]["init_args"]["inverter"]["init_args"])
+
+
 def measure_operator(name: str, folder: Path) -> dict[str, Any]:
     """Train, invert, predict."""
     equation, widths, problems = EQUATIONS[name]
@@ -110,7 +115,7 @@ def measure_operator(name: str, folder: Path) -> dict[str, Any]:
 
     learned = LearnedInverter(action, seed=0)
     learned.fit(clean, law, steps=_OPERATOR_STEPS, batch_size=_OPERATOR_BATCH, seconds=None, folder=folder / name)
-    kept = TrainedInverter(action, None, **read(f"{name}/amortized")["model"]["init_args"]["inverter"]["init_args"])
+    kept = _kept(name, action)
     rows = {}
     for method, inverter in (("kept network", kept), ("LearnedInverter.fit", learned)):
         test = OperatorInversion(f"{name}_deeponet", equation, lambda *_, i=inverter: i, figure=None)
@@ -130,7 +135,7 @@ def measure_images(name: str, images: int, folder: Path) -> dict[str, Any]:
     clean = framed(source.train().images, source.frame)
     learned = LearnedInverter(action, backbone=setting.backbone(clean), seed=0)
     learned.fit(clean, setting.draw(clean), steps=setting.steps, seconds=None, folder=folder / name)
-    kept = TrainedInverter(action, None, **read(f"{name}/amortized")["model"]["init_args"]["inverter"]["init_args"])
+    kept = _kept(name, action)
     problems, classifier = DrawnProblems(source, setting.recipe, 0), load_classifier("resnet18").eval()
     right: dict[str, list[float]] = {}
     for first in tqdm(range(0, images, 500), desc=name, disable=None):

@@ -162,8 +162,8 @@ class _Writer:
         if node not in self.entries:
             shape, batch = _shape(node), _batch_dim(node)
             assert shape is not None
-            result = np.empty(shape, dtype=object)
             if node in self.known:
+                result = np.empty(shape, dtype=object)
                 numbers: dict[Any, Node] = {}
                 for index in np.ndindex(*shape):
                     value = self.known[node][index].item()
