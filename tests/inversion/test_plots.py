@@ -10,10 +10,10 @@ from matplotlib import pyplot as plt
 
 from tests.helpers import assert_relative, rand
 from trivgeo.actions import ImageWarp
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SO, Affine, Projective, Similarity, Translation
 from trivgeo.inversion import InversionResult, check_energy
-from trivgeo.inversion.plots import angle_and_scale, show_images
+from trivgeo.inversion.plots import angle_and_scale
 
 ANGLES = torch.tensor([-2.0, 0.3, 3.0]).double()
 SCALES = torch.tensor([0.5, 1.0, 1.8]).double()
@@ -38,26 +38,32 @@ def test_angle_and_scale() -> None:
         angle_and_scale(SO(2).action(), SO(2).identity(1))
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [1, 2, 3])
 def test_images(channels: int) -> None:
     """Given images as they are, restored ones by the best element, a mark at its angle and scale."""
     x, elements = rand(2, channels, 6, 6), moved().expand(2, 3, 2, 3)
     energies = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, 2.0]]).double()
     failures = torch.zeros(2, 3, dtype=torch.long)
     result = InversionResult(ImageWarp(Similarity(2)), elements, energies, failures, 0, 0)
-    figure = show_images(result, x, count=7)
+    figure = result.plot(x, count=7)
     axes = torch.arange(6).reshape(3, 2)
     low, high = x.min(), x.max()
     for i, best in enumerate((1, 0)):
         for row, images in enumerate((x, result.restore(x))):
-            drawn = torch.as_tensor(figure.axes[axes[row, i]].images[0].get_array()).reshape(6, 6, channels)
+            drawn = torch.as_tensor(figure.axes[axes[row, i]].images[0].get_array())
             expected = (images[i].movedim(0, -1).clamp(low, high) - low) / (high - low)
+            expected = expected if channels == 3 else expected.mean(-1)
             assert_relative(drawn.float(), expected.float(), 1e-6)
         points, mark = figure.axes[axes[2, i]].collections
         expected = torch.stack([ANGLES.rad2deg(), SCALES], -1)
         assert_relative(torch.from_numpy(points.get_offsets().data), expected, 1e-9)
         assert_relative(torch.from_numpy(mark.get_offsets().data), expected[best : best + 1], 1e-9)
+        assert figure.axes[axes[2, i]].get_ylim() == pytest.approx((0.45, 1.98))  # a tenth beyond what was found
     plt.close(figure)
+    with pytest.raises(ShapeError, match="2 data"):
+        result.plot(x[:1])
+    with pytest.raises(ConfigurationError, match="count"):
+        result.plot(x, count=0)
 
 
 def test_well() -> None:

@@ -10,14 +10,14 @@ from matplotlib import pyplot as plt
 from torch import Tensor
 
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_type
+from trivgeo.checks import check_count, check_type
 from trivgeo.groups import Action
 
 if TYPE_CHECKING:
     from trivgeo.inversion.check import EnergyCheck
     from trivgeo.inversion.result import InversionResult
 
-__all__ = ["angle_and_scale", "draw_well", "show_images"]
+__all__ = ["angle_and_scale", "draw_images", "draw_well"]
 
 
 def angle_and_scale(action: Action, g: Tensor) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
@@ -38,15 +38,9 @@ def angle_and_scale(action: Action, g: Tensor) -> tuple[Float[Tensor, "*batch"],
     return angle, torch.linalg.det(a).abs().sqrt()
 
 
-def show_images(result: InversionResult, x: Float[Tensor, "b c h w"], count: int = 4) -> Any:
-    """The given images, the restored ones, and their hypotheses over angle and scale; returns the figure.
-
-    Args:
-        result: of the images.
-        x: the images that were inverted.
-        count: how many of them to show.
-    """
-    count = min(count, len(x))
+def draw_images(result: InversionResult, x: Float[Tensor, "b c h w"], count: int) -> Any:
+    """See `InversionResult.plot`."""
+    count = min(check_count("count", count, 1), len(x))
     restored = result.restore(x)
     angle, scale = angle_and_scale(result.action, result.elements)
     best_angle, best_scale = angle_and_scale(result.action, result.best())
@@ -56,14 +50,16 @@ def show_images(result: InversionResult, x: Float[Tensor, "b c h w"], count: int
         for row, (title, images) in enumerate((("given", x), ("restored", restored))):
             picture = images[i].detach().float().cpu().movedim(0, -1)
             picture = picture.clamp(low, high).sub(low) / max(high - low, 1e-12)
-            axes[row, i].imshow(
-                picture.squeeze(-1).numpy(), cmap="gray_r" if picture.shape[-1] == 1 else None, vmin=0, vmax=1
-            )
+            if picture.shape[-1] != 3:  # what has no colours is drawn in grey
+                picture = picture.mean(-1)
+            axes[row, i].imshow(picture.numpy(), cmap="gray_r", vmin=0, vmax=1)
             axes[row, i].set_title(title)
             axes[row, i].set_axis_off()
         axes[2, i].scatter(angle[i].rad2deg().cpu().numpy(), scale[i].cpu().numpy(), s=8, alpha=0.5)
         axes[2, i].scatter(float(best_angle[i].rad2deg()), float(best_scale[i]), marker="x", color="tab:red")
-        axes[2, i].set(xlabel="angle (degrees)", ylabel="scale" if i == 0 else None, xlim=(-180, 180))
+        shown = scale[i][torch.isfinite(scale[i])]
+        around = (0.9 * float(shown.min()), 1.1 * float(shown.max())) if len(shown) else None
+        axes[2, i].set(xlabel="angle (degrees)", ylabel="scale" if i == 0 else None, xlim=(-180, 180), ylim=around)
     return figure
 
 

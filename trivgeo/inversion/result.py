@@ -191,6 +191,24 @@ class InversionResult:
         """
         return modes_of(self.group, self.elements, torch.isfinite(self.energies), radius)
 
+    def plot(self, x: Float[Tensor, "b c h w"], count: int = 4) -> Any:
+        """The given images, the restored ones, and their hypotheses over angle and scale (needs matplotlib).
+
+        Args:
+            x: the images that were inverted.
+            count: how many of them to show, from the first.
+
+        Returns:
+            The figure.
+
+        Raises:
+            ConfigurationError: the action is no `ImageWarp`.
+            ShapeError: other images than those that were inverted.
+        """
+        from trivgeo.inversion.plots import draw_images
+
+        return draw_images(self, x, count)
+
     def best_energy(self) -> Float[Tensor, " b"]:
         """The lowest energies."""
         return self._ranked().amin(-1)
