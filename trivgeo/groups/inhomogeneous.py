@@ -160,11 +160,11 @@ class InhomogeneousGroup(LieGroup):
     def _log(self, g: Tensor) -> Tensor:
         a, b = self._split(g)
         y = self.linear._log(a)
-        return torch.cat([y, self._translation_log(y, b)], -1)
+        return torch.cat([y, self._translation_log(y, a, b)], -1)
 
-    def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        """z with phi_1(Y) z = b; NaN where rounding leaves nothing of it."""
-        phi = self._kernel.phi1(self.linear._tangent(y))
+    def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """z with phi_1(Y) z = b, for A = e^Y; NaN where rounding leaves nothing of it."""
+        phi = self._kernel.phi1(self.linear._tangent(y), a)
         z = matvec(self._kernel.inverse(phi), b)
         return confirmed(z, matvec(phi, z), b)
 
@@ -213,10 +213,10 @@ class SE(InhomogeneousGroup):
     def _exp(self, v: Tensor) -> Tensor:
         return super()._exp(v) if self._closed is None else self._closed.exp(*self._halves(v))
 
-    def _translation_log(self, y: Tensor, b: Tensor) -> Tensor:
+    def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
         if self._closed is not None:
             return self._closed.translation_log(y, b)
-        return super()._translation_log(y, b)
+        return super()._translation_log(y, a, b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         return super()._adjoint_corner(a, b, ad) if self._closed is None else self._closed.adjoint_corner(a, b)

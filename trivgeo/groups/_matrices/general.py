@@ -49,7 +49,7 @@ class General(Kernel):
         """By one series for both."""
         return series_exp_phi1(matrix)
 
-    def phi1(self, matrix: Tensor) -> Tensor:
+    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         """From `exp_phi1`."""
         return self.exp_phi1(matrix)[1]
 

@@ -34,8 +34,13 @@ class Kernel(ABC):
         r"""The exponential and :math:`\varphi_1(A) = \int_0^1 e^{sA} ds = \sum_j A^j / (j + 1)!`."""
 
     @abstractmethod
-    def phi1(self, matrix: Tensor) -> Tensor:
-        """The latter alone."""
+    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
+        """The latter alone.
+
+        Args:
+            matrix: ``[*batch, k, k]``.
+            exponential: that of the matrix, where it is known, which may save computing it.
+        """
 
     @abstractmethod
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:

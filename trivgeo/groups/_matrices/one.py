@@ -39,7 +39,7 @@ class One(Kernel):
         """Both of the entry."""
         return matrix.exp(), phi1_scalar(matrix)
 
-    def phi1(self, matrix: Tensor) -> Tensor:
+    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         """Of the entry."""
         return phi1_scalar(matrix)
 

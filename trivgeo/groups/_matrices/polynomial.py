@@ -26,7 +26,7 @@ class PolynomialKernel(Kernel):
         assert phi is not None
         return e, phi
 
-    def phi1(self, matrix: Tensor) -> Tensor:
+    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         """From `exp_phi1`."""
         return self.exp_phi1(matrix)[1]
 

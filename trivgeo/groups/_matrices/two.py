@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant, dense_exp, grown_stumpff, plane_log_ratio, stumpff
+from trivgeo._numerics import Constant, dense_exp, grown_stumpff, plane_log_ratio
 from trivgeo.groups._matrices.affine import affine_exp
 from trivgeo.groups._matrices.basic import rows_of, stack_rows
 from trivgeo.groups._matrices.kernel import Kernel
@@ -49,12 +49,13 @@ class Two(Kernel):
         return stack_rows([[c0 + c1 * x, c1 * b], [c1 * c, c0 - c1 * x]])
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Each by itself."""
-        return self.exp(matrix), _phi1_2x2(matrix)
+        """The latter by way of the former."""
+        e = self.exp(matrix)
+        return e, _phi1_2x2(matrix, e)
 
-    def phi1(self, matrix: Tensor) -> Tensor:
+    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         """In three regimes."""
-        return _phi1_2x2(matrix)
+        return _phi1_2x2(matrix, self.exp(matrix) if exponential is None else exponential)
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
         """From `exp_phi1`."""
@@ -71,7 +72,7 @@ def _split2(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return 0.5 * (a + d), 0.5 * (a - d), b, c
 
 
-def _phi1_2x2(matrix: Tensor) -> Tensor:
+def _phi1_2x2(matrix: Tensor, exponential: Tensor) -> Tensor:
     r"""phi_1 of 2 x 2 matrices as :math:`a I + b B`, B the trace-free part, :math:`B^2 = q I`.
 
     Three regimes, each free of cancellation: a series in the ring spanned by I and B for small matrices; divided
@@ -96,16 +97,17 @@ def _phi1_2x2(matrix: Tensor) -> Tensor:
     high, low = phi1_scalar(torch.stack([m_apart + r, m_apart - r], -1)).unbind(-1)
     a_apart, b_apart = 0.5 * (high + low), 0.5 * (high - low) / r
 
-    m_rest, q_rest = torch.where(rest, m, 1.0), torch.where(rest, q, 0.0)
-    c0, c1, _, _ = stumpff(q_rest)
-    grow = m_rest.exp()
-    e0, e1 = grow * c0 - 1.0, grow * c1
-    det = m_rest * m_rest - q_rest
-    a_rest, b_rest = (m_rest * e0 - q_rest * e1) / det, (m_rest * e1 - e0) / det
-
-    a = torch.where(small, a_near, torch.where(apart, a_apart, a_rest))
-    b = torch.where(small, b_near, torch.where(apart, b_apart, b_rest))
-    return stack_rows([[a + b * x, b * y], [b * z, a - b * x]])
+    a = torch.where(small, a_near, a_apart)
+    b = torch.where(small, b_near, b_apart)
+    (e00, e01), (e10, e11) = rows_of(torch.where(rest[..., None, None], exponential, 0.0))
+    per_det = 1.0 / torch.where(rest, m * m - q, 1.0)
+    plus, minus, e00, e11 = (m + x) * per_det, (m - x) * per_det, e00 - 1.0, e11 - 1.0
+    solved = [
+        [minus * e00 - y * per_det * e10, minus * e01 - y * per_det * e11],
+        [plus * e10 - z * per_det * e00, plus * e11 - z * per_det * e01],
+    ]
+    spanned = [[a + b * x, b * y], [b * z, a - b * x]]
+    return torch.where(rest[..., None, None], stack_rows(solved), stack_rows(spanned))
 
 
 def _log_2x2(matrix: Tensor) -> Tensor:
