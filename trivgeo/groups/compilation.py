@@ -45,6 +45,8 @@ _OPTIONS = {
     "aggressive_fusion": True,
     "score_fusion_memory_threshold": 0,
     "max_fusion_buffer_group_pairwise_attempts": 1,  # neighbours; all pairs would be tried
+    "loop_ordering_after_fusion": False,  # loops over one dimension have one order
+    "loop_index_inversion_in_fusion": False,
     "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
     "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
     "cpp.enable_loop_tail_vec": False,  # the last elements one by one: less than half of the compiler's work
