@@ -51,11 +51,12 @@ def main() -> None:
     parser.add_argument("--groups", nargs="*", default=[], help="names, or all (default: those that others have, ...)")
     parser.add_argument("--operations", nargs="*", default=[], help="exp, log, compose, inverse, Ad (default: all)")
     parser.add_argument("--sizes", nargs="*", type=int, default=[], help="batches (default: 100, 1e4, 1e5, 1e6)")
+    parser.add_argument("--modes", nargs="*", default=[], help="forward, forward+backward (default: both)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--name", help="of the files, to keep results of several machines (default: groups-DEVICE)")
     arguments = parser.parse_args()
     try:
-        selection = groups.Selection.of(arguments.groups, arguments.operations, arguments.sizes)
+        selection = groups.Selection.of(arguments.groups, arguments.operations, arguments.sizes, arguments.modes)
     except ValueError as error:
         parser.error(str(error))
     torch.set_num_threads(arguments.threads)

@@ -55,6 +55,7 @@ _LONGEST = 25.0  # seconds a measurement may be expected to take
 _LONGEST_OWN = 60.0  # for trivgeo
 _ROUNDS = 3  # of measurements of all libraries, of which each keeps its lowest median
 _OPERATIONS = ("exp", "log", "compose", "inverse", "Ad")
+_MODES = ("forward", "forward+backward")
 _GROUPS: tuple[LieGroup, ...] = (SO(3), SE(3), SL(2), Affine(2), HeatSymmetry(0.1), Projective(2))
 # of the catalogue, with all of dimension at most 15 up to size 4: timed when asked for by name
 _OTHERS: tuple[LieGroup, ...] = (
@@ -73,25 +74,32 @@ Suite = dict[str, tuple[Function, Inputs]]
 
 @dataclass(frozen=True)
 class Selection:
-    """What to time, all by default: groups by their names, operations and batches."""
+    """What to time, all by default: groups by their names, operations, batches and modes."""
 
     groups: tuple[LieGroup, ...] = _GROUPS
     operations: tuple[str, ...] = _OPERATIONS
     batches: tuple[int, ...] = _BATCHES
+    modes: tuple[str, ...] = _MODES
 
     @classmethod
-    def of(cls, groups: list[str], operations: list[str], batches: list[int]) -> Selection:
+    def of(cls, groups: list[str], operations: list[str], batches: list[int], modes: list[str]) -> Selection:
         """From a command line, where nothing means all; ``all`` groups are those of the catalogue up to dimension 15.
 
         Raises:
-            ValueError: unknown groups or operations.
+            ValueError: unknown groups, operations or modes.
         """
         known = {repr(group): group for group in (*_GROUPS, *_OTHERS)}
-        unknown = sorted({*groups} - {*known, "all"} | {*operations} - {*_OPERATIONS})
+        unknown = sorted({*groups} - {*known, "all"} | {*operations} - {*_OPERATIONS} | {*modes} - {*_MODES})
         if unknown:
-            raise ValueError(f"expected groups among {[*known]} and operations among {_OPERATIONS}, got {unknown}")
+            known_names = f"groups among {[*known]}, operations among {_OPERATIONS} and modes among {_MODES}"
+            raise ValueError(f"expected {known_names}, got {unknown}")
         chosen = tuple(known.values()) if "all" in groups else tuple(known[name] for name in groups)
-        return cls(chosen or _GROUPS, tuple(operations) or _OPERATIONS, tuple(sorted(batches)) or _BATCHES)
+        return cls(
+            chosen or _GROUPS,
+            tuple(operations) or _OPERATIONS,
+            tuple(sorted(batches)) or _BATCHES,
+            tuple(modes) or _MODES,
+        )
 
 
 @dataclass
@@ -269,7 +277,7 @@ def run(device: torch.device, seconds: float, selection: Selection) -> Iterator[
                 rows = _missing(group, libraries, operation)
                 if budget.left() < 0:
                     print(f"left out, for want of time: {operation} of {group!r}", flush=True)
-                for mode in ("forward", "forward+backward"):
+                for mode in selection.modes:
                     rows += _compare(group, libraries, operation, mode, selection.batches, device, budget)
                 yield rows
 
@@ -280,7 +288,7 @@ import torch
 from benchmarks.groups import Selection, _trivgeo
 from trivgeo.groups import compiled
 warnings.simplefilter("ignore")
-(group,), (operation,) = (lambda s: (s.groups, s.operations))(Selection.of([sys.argv[1]], [sys.argv[2]], []))
+(group,), (operation,) = (lambda s: (s.groups, s.operations))(Selection.of([sys.argv[1]], [sys.argv[2]], [], []))
 f, make = _trivgeo(compiled(group))[operation]
 inputs = [x.requires_grad_(sys.argv[3] != "forward") for x in make(*(0.3 * torch.randn(2, 500, group.dim).double()))]
 inputs = [x.detach().repeat(4, *[1] * (x.ndim - 1)).requires_grad_(x.requires_grad) for x in inputs]
@@ -297,7 +305,7 @@ def first_calls(selection: Selection) -> list[dict[str, Any]]:
     rows = []
     for group in selection.groups:
         for operation in selection.operations:
-            for mode in ("forward", "forward+backward"):
+            for mode in selection.modes:
                 with tempfile.TemporaryDirectory() as folder:
                     seconds = [_first_call(folder, repr(group), operation, mode) for _ in range(2)]
                 head = {"group": repr(group), "operation": operation, "mode": mode}

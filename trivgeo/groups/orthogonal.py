@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import polynomial
+from trivgeo._numerics import half_power, polynomial
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.groups._matrices import circular, identity_like, polar
@@ -180,7 +180,7 @@ def are_isometries(square: Tensor, volume: Tensor, n: int) -> Tensor:
     isometries alone: the second defect is a square, of differences of the s, as the first one is of their size.
     """
     mean = square / n
-    return ((mean - 1.0).abs() < _NORM_DEFECT) & (mean.pow(0.5 * n) - volume < _SHEAR_DEFECT)
+    return ((mean - 1.0).abs() < _NORM_DEFECT) & (half_power(mean, n) - volume < _SHEAR_DEFECT)
 
 
 def is_proper(q: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import abs_det, plane_log_ratio, stumpff
+from trivgeo._numerics import abs_det, half_power, plane_log_ratio, stumpff
 from trivgeo.checks import check_count
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
@@ -60,7 +60,7 @@ class SL(MatrixGroup):
     def _log(self, g: Tensor) -> Tensor:
         """NaN also where the determinant is not one: 2 I has no logarithm here."""
         v = self._closed.log(g) if self._closed is not None else super()._log(g)
-        size = (g.detach().square().sum((-2, -1)) / self.size) ** (0.5 * self.size)
+        size = half_power(g.detach().square().sum((-2, -1)) / self.size, self.size)
         off = (abs_det(g.detach()) - 1.0).abs()
         return torch.where((off < _DETERMINANT_DEFECT * size).unsqueeze(-1), v, math.nan)
 
