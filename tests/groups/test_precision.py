@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
@@ -23,6 +24,7 @@ from trivgeo.groups import (
     LieGroup,
     MatrixGroup,
     Projective,
+    Similarity,
 )
 
 
@@ -190,3 +192,19 @@ def test_logarithms_near_half_turns(group: LieGroup, gap: float) -> None:
     finite = torch.isfinite(mapped).all(-1)
     assert bool(finite.all()) or gap < 1e-3
     assert_relative(mapped[finite], v[finite], 1e-14 / gap + 1e-9, floor=10.0)
+
+
+@pytest.mark.parametrize("growth", [0.0, 1e-8, 0.01, 0.3, -0.45, 0.6, -3.0, 8.0, -20.0])
+@pytest.mark.parametrize("angle", [0.0, 1e-9, 1e-3, 0.1, 0.4, 1.0, 3.0, 3.14159])
+def test_similarities_of_space(angle: float, growth: float) -> None:
+    """Exponentials as of 4 x 4 matrices to fifty digits, in every regime of turns and growths; logarithms back."""
+    group, turn = Similarity(3), randn(3)
+    v = torch.cat([angle * turn / turn.norm(), torch.tensor([growth], dtype=torch.float64), randn(3, seed=1)])
+    matrix = torch.cat([group.linear.hat(v[:4]), v[4:, None]], -1)
+    with mpmath.workdps(50):
+        exact = mpmath.expm(mpmath.matrix([*matrix.tolist(), [0.0] * 4]))
+        expected = torch.tensor([[float(exact[i, j]) for j in range(4)] for i in range(3)], dtype=torch.float64)
+    many = group.exp(v.expand(300, -1))  # few are computed by a routine for any matrix
+    for part, goal in zip((many[0, :, :3], many[0, :, 3]), (expected[:, :3], expected[:, 3]), strict=True):
+        assert_relative(part, goal, 4e-15, event=part.ndim, floor=0.0)
+    assert_relative(group.log(many)[0], v, 4e-15, event=1, floor=0.0)

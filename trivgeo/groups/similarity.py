@@ -12,12 +12,14 @@ from torch import Tensor
 from trivgeo._numerics import broadcast_shapes, log_abs_det
 from trivgeo.checks import check_count, check_tensor, promoted
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import identity_like
+from trivgeo.groups._matrices import circular, confirmed, identity_like
+from trivgeo.groups._matrices.one import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
+from trivgeo.groups._matrices.series import is_few
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.matrix import MatrixGroup
-from trivgeo.groups.orthogonal import SO
+from trivgeo.groups.orthogonal import SO, squared_norm
 
 __all__ = ["ScaledRotations", "Similarity"]
 
@@ -100,7 +102,8 @@ class Similarity(InhomogeneousGroup):
     r"""The similarity group of R^n, x -> s R x + b, elements ``[s R | b]``, ``[*batch, n, n + 1]``.
 
     Natural basis: that of `SO`, then the dilation, whose coordinate is log s, then the translations. Not unimodular:
-    :math:`\log \lambda = -n \log s`. The logarithm exists where that of the rotation does, see `SO`.
+    :math:`\log \lambda = -n \log s`. For n = 2 and 3 all is in closed form. The logarithm exists where that of the
+    rotation does, see `SO`.
 
     Args:
         n: the dimension of the space.
@@ -161,5 +164,54 @@ class Similarity(InhomogeneousGroup):
         a, b = self._split(g)
         return *self.linear._split(a), b
 
+    def _exp(self, v: Tensor) -> Tensor:
+        y, z = self._halves(v)
+        if self.size != 3 or is_few(self.linear._tangent(y)):
+            return super()._exp(v)
+        phi = _phi1_of_space(y[..., :-1], y[..., -1])
+        return torch.cat([self.linear._exp(y), _applied(phi, y[..., :-1], z).unsqueeze(-1)], -1)
+
+    def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        if self.size != 3:
+            return super()._translation_log(y, a, b)
+        turn = y[..., :-1]
+        p, q, r = phi = _phi1_of_space(turn, y[..., -1])
+        # on the plane that turns phi_1 is the complex number u + i x q, x the angle, and on the axis p
+        square = squared_norm(turn)
+        u = p - square * r
+        modulus = u * u + square * q * q
+        z = _applied((1.0 / p, -q / modulus, (q * q - u * r) / (p * modulus)), turn, b)
+        return confirmed(z, _applied(phi, turn, z), b)
+
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(g[..., : self.size])
+
+
+Coefficients = tuple[Tensor, Tensor, Tensor]  # of I, K, K^2, K the cross matrix of a rotation vector
+
+
+def _applied(coefficients: Coefficients, turn: Tensor, z: Tensor) -> Tensor:
+    """A polynomial in K applied to vectors."""
+    a, b, c = (x.unsqueeze(-1) for x in coefficients)
+    cross = torch.linalg.cross(turn, z)
+    return a * z + b * cross + c * torch.linalg.cross(turn, cross)
+
+
+def _phi1_of_space(turn: Tensor, growth: Tensor) -> Coefficients:
+    r""":math:`\varphi_1(s I + K) = a I + b K + c K^2`, s the growth, K the cross matrix of a rotation vector.
+
+    From :math:`(s I + K)\, \varphi_1 = e^s (I + c_1 K + c_2 K^2) - I` and :math:`K^3 = -x^2 K`, x the angle; near zero,
+    where that divides by little, by the power series.
+    """
+    square = squared_norm(turn)
+    size = growth * growth + square
+    near = size < PHI1_RADIUS**2
+    s, q = torch.where(near, growth, 0.0), torch.where(near, square, 0.0)
+    a, b, c = torch.full_like(s, PHI1_SHORT[-1]), torch.zeros_like(s), torch.zeros_like(s)
+    for coefficient in reversed(PHI1_SHORT[:-1]):
+        a, b, c = s * a + coefficient, torch.addcmul(a, s, b) - q * c, torch.addcmul(b, s, c)
+
+    c1, c2, _ = circular(square)
+    phi, grown = phi1_scalar(growth), growth.exp()
+    c_far = (phi + grown * (growth * c2 - c1)) / torch.where(near, 1.0, size)
+    return phi, torch.where(near, b, grown * c2 - growth * c_far), torch.where(near, c, c_far)
