@@ -20,7 +20,7 @@ from trivgeo.groups._matrices.circular import circular
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.orthogonal import are_isometries
+from trivgeo.groups.orthogonal import are_isometries, rotation_matrix
 
 __all__ = ["SU", "U", "UnitaryGroup"]
 
@@ -274,6 +274,13 @@ class SU(UnitaryGroup):
         volume = u.detach().square().sum(-1) + w.detach().square()
         member = are_isometries(g.detach().square().sum((-3, -2, -1)), volume, self.size)
         return torch.where(member.unsqueeze(-1), _quaternion_log(u, w), math.nan)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """For n = 2 the rotation of the quaternion (w, -u) of g = w I + u_1 X + u_2 Y + u_3 Z."""
+        if self.size > 2:
+            return super()._adjoint(g)
+        u, w = self._coordinates(g), 0.5 * _real_trace(g)
+        return rotation_matrix(-u, 2.0 * w, torch.full_like(w, 2.0))
 
     def _last(self, angles: Tensor) -> Tensor:
         """The angles add up to a multiple m of a turn; the m largest are turned back."""
