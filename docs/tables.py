@@ -17,6 +17,7 @@ from tasks.report import KEPT, Result, count_text, find_result, format_table, re
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 SPEED = BENCHMARKS / "groups-cpu.json"
+CATALOGUE = BENCHMARKS / "catalogue-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 NONE = "–"
@@ -355,9 +356,33 @@ def speed(mode: str, batch: int, unit: float) -> str:
     return markdown(["operation", *libraries, "by the floor"], lines)
 
 
-def conditions() -> str:
+def catalogue() -> str:
+    """Operations of all groups up to dimension 15 by the floor, at both batches; beyond three times in bold."""
+    rows = [row for row in json.loads(CATALOGUE.read_text())["rows"] if "seconds" in row]
+    cells: dict[str, dict[str, dict[int, float]]] = {}
+    for row in rows:
+        if row["library"].startswith("trivgeo"):
+            cell = cells.setdefault(row["group"], {}).setdefault(row["operation"], {})
+            cell[row["batch"]] = min(row["seconds"] / row["floor_seconds"], cell.get(row["batch"], math.inf))
+    operations = list(dict.fromkeys(row["operation"] for row in rows))
+
+    batches = sorted({row["batch"] for row in rows})
+
+    def one(ratio: float | None) -> str:
+        if ratio is None:
+            return NONE
+        return f"{ratio:.1f}" if ratio <= 3.0 else f"**{ratio:.1f}**"
+
+    def text(ratios: Mapping[int, float]) -> str:
+        return " / ".join(one(ratios.get(batch)) for batch in batches)
+
+    lines = [[name, *(text(found.get(operation, {})) for operation in operations)] for name, found in cells.items()]
+    return markdown(["group", *operations], lines)
+
+
+def conditions(path: Path) -> str:
     """Where the times were taken."""
-    found = json.loads(SPEED.read_text())["environment"]
+    found = json.loads(path.read_text())["environment"]
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items() if number)
     return f"{found['device_name']}, {found['threads']} thread, {found['date']}; {versions}."
 
@@ -395,7 +420,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "speed-backward": lambda: speed("forward+backward", 100_000, 1e-3),
     "speed-small": lambda: speed("forward", 100, 1e-6),
     "speed-small-backward": lambda: speed("forward+backward", 100, 1e-6),
-    "speed-conditions": conditions,
+    "speed-conditions": partial(conditions, SPEED),
+    "speed-catalogue": catalogue,
+    "speed-catalogue-conditions": partial(conditions, CATALOGUE),
     "symmetries": symmetries,
 }
 
