@@ -13,6 +13,7 @@ from functorch.compile import make_boxed_func
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.utils import run_and_get_code
 
 from tests.groups.cases import CASES, GroupCase, marked
 from tests.helpers import assert_relative, random_vectors, seeded
@@ -36,6 +37,7 @@ from trivgeo.groups import (
     compiled,
 )
 from trivgeo.groups._entries import WriteOut, aten
+from trivgeo.groups._loops import vectors_of_doubles
 
 SMALL = 3  # elements of a batch of tests
 
@@ -381,3 +383,30 @@ def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
             for eager, other in zip(*results, strict=True):
                 assert_relative(other, eager, 1e-12, event=1)
     assert not [line for line in fast.compiler.report if "torch.compile" in line.reason]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [SO(3), Affine(2)], ids=repr)
+def test_machine_code_is_one_loop(group: LieGroup) -> None:
+    """Forward and backward; of doubles, with masks that are as wide."""
+    g = group.exp(0.4 * torch.randn(50, group.dim, generator=seeded(0), dtype=torch.float64)).requires_grad_()
+    _, sources = run_and_get_code(lambda: compiled(group, threshold=10).log(g).sum().backward())
+    assert len(sources) == 2
+    for source in sources:
+        assert source.count("cpp_pybinding(") == source.count("for(") == 1
+        assert "cast<int32_t" not in source
+
+
+@pytest.mark.slow
+def test_what_is_no_loop_over_the_batch_is_left_as_it_is() -> None:
+    """What other elements have, or all of them, and what a library computes."""
+    a, b = torch.randn(2, 40, 3, 3, generator=seeded(0), dtype=torch.float64)
+    for f in (
+        lambda a, b: (a.sin() @ b).flip(0).exp() * a,
+        lambda a, b: (a.exp() @ b) / (a.exp() @ b).sum(0),
+        lambda a, b: torch.linalg.matrix_exp(a.sin() @ b).cos() @ a,
+        lambda a, b: (a.sin() @ b).cumsum(0).exp() @ a,
+    ):
+        with vectors_of_doubles():
+            value = compilation._torch_compile(f)(*compilation._marked([a, b]))
+        assert_relative(value, f(a, b), 1e-13)

@@ -197,7 +197,8 @@ class Compiler:
         try:
             function = _torch_compile(f)
             # derivatives from the arguments again: cheaper than writing and reading what they need on the way
-            with warnings.catch_warnings(), derivation.patch(activation_memory_budget=0.0):
+            again = derivation.patch(activation_memory_budget=0.0)
+            with warnings.catch_warnings(), again, _code_for(flat[0].dtype):
                 # torch 2.13 looks at the gradients of all arguments while it traces
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
                 result = function(*_marked(flat)).detach()
@@ -233,14 +234,22 @@ def _look_at_processor() -> None:
 
 def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     from trivgeo.groups._entries import WriteOut  # brings all of inductor, which takes seconds
+    from trivgeo.groups._loops import OneLoop
 
     _look_at_processor()
     # one entry of `Compiler` for all that a guard could tell apart
     unguarded = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut()}
+    passes = {"post_grad_custom_post_pass": WriteOut(), "_pre_fusion_custom_pass": OneLoop()}
+    options = {**_OPTIONS, **unguarded, **passes}
     compiler: Any = torch.compile  # torch's own annotation lacks the last argument
     result: Callable[..., Tensor] = compiler(f, options=options, **_MANNER)
     return result
+
+
+def _code_for(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+    from trivgeo.groups._loops import vectors_of_doubles
+
+    return vectors_of_doubles() if dtype == torch.float64 else contextlib.nullcontext()
 
 
 def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:

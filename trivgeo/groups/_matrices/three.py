@@ -104,16 +104,18 @@ def _log(matrix: Tensor, determinant: Tensor) -> tuple[Tensor, Tensor]:
     p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
     x = _separate_root(p, q)
     projection = _projection(x, p)
-    full = _polynomial(projection, c)
-    rest = add_to_diagonal(c.b - (1.5 * x)[..., None, None] * full, 0.5 * x)
-    square = 0.5 * (rest * rest.mT).sum((-2, -1))  # from the entries, since it may be far smaller than p
+    full = _polynomial([f.detach() for f in projection], c.detached())
+    rest = add_to_diagonal(c.b.detach() - (1.5 * x.detach())[..., None, None] * full, 0.5 * x.detach())
+    # from the entries, since it may be far smaller than p; its derivatives are those of what it equals
+    square = 3.0 * p - 0.75 * x * x
+    square = square + (0.5 * (rest * rest.mT).sum((-2, -1)) - square.detach())
     value, half_sum = c.mean + x, c.mean - 0.5 * x
     product = half_sum.square() - square
     good = ~near & (value > 0) & (product > 0)
     value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
     root = product.rsqrt()
     ratio = log_ratio(half_sum * root, square * (root * root))
-    size = (matrix.square().sum((-2, -1)) * full.square().sum((-2, -1))).detach().sqrt()
+    size = (matrix.detach().square().sum((-2, -1)) * full.square().sum((-2, -1))).sqrt()
     loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
     error = torch.finfo(matrix.dtype).eps * loss
     good = good & (error < _LOG_ERROR)  # not where it is NaN
@@ -134,6 +136,10 @@ class _Centred(NamedTuple):
     square: Tensor
     p: Tensor
     q: Tensor
+
+    def detached(self) -> _Centred:
+        """The same without derivatives."""
+        return _Centred(*(x.detach() for x in self))
 
 
 def _centred(matrix: Tensor) -> _Centred:
