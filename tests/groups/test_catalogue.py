@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from tests.helpers import BOUNDS, assert_relative, numeric_jacobian, rand, randn, random_elements, random_vectors
+from tests.helpers import (
+    BOUNDS,
+    assert_relative,
+    numeric_jacobian,
+    rand,
+    randn,
+    random_elements,
+    random_vectors,
+    seeded,
+)
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import (
     SE,
@@ -360,6 +369,29 @@ class TestRotationLogarithm:
         assert_relative(log[:2], v[:2], 1e-10, event=1)
         assert_relative(log[2], v[2], 1e-7, event=1)
         assert torch.isnan(log[3]).all()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_four_dimensions_by_the_angles_of_two_planes(self, dtype: torch.dtype) -> None:
+        """Known logarithms, also where one of the two quaternions is the unit and where all four eigenvalues meet."""
+        group = SO(4)
+        pairs = [(0.0, 0.0), (1e-6, 0.0), (1e-3, -2e-4), (1.0, 1.0), (1.0, -1.0), (3.1, 3.1), (3.1, -3.1), (-3.1, 2.0)]
+        pairs += [(0.0, 3.1), (math.pi / 2, -math.pi / 2), (1.5, 1.7), (-2.0, -3.0), (3.1415, 1e-6), (3.14, -3.141)]
+        v = torch.zeros(len(pairs), 6, dtype=torch.float64)
+        v[:, 0], v[:, 5] = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
+        v = (group.Ad(group.random_haar(len(v), generator=seeded(7), dtype=torch.float64)) @ v[..., None])[..., 0]
+        matrix = torch.linalg.matrix_exp(group.hat(v))
+        bound = 1e-12 if dtype == torch.float64 else 1e-5
+        assert_relative(group.exp(v.to(dtype)).double(), matrix, bound, event=2)
+        assert_relative(group.log(matrix.to(dtype)).double(), v, bound, event=1)
+
+    def test_derivatives_in_four_dimensions(self) -> None:
+        group = SO(4)
+        v = torch.cat([torch.zeros(1, 6, dtype=torch.float64), random_vectors(group, 5, std=0.8)])
+        v[1, :] = torch.tensor([0.5, 0.2, -0.3, -0.3, -0.2, 0.5])  # q is the unit
+        g = group.exp(v)
+        derivative = vmap(jacrev(lambda w, g: group.log(group.retract(g, w))))(torch.zeros_like(v), g)
+        assert_relative(derivative @ group.right_jacobian(v), torch.eye(6, dtype=torch.float64).expand(6, 6, 6), 1e-11)
+        assert bool(torch.isfinite(vmap(hessian(lambda w: group.log(group.exp(w)).sin().sum()))(v)).all())
 
 
 class TestGeneralLogarithm:

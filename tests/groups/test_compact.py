@@ -96,6 +96,25 @@ class TestUnitary:
         expected = np.stack([scipy.linalg.logm(m) for m in group.to_complex(g).numpy()])
         assert_relative(group.hat(group.log(g)), group.from_complex(torch.as_tensor(expected)), 1e-10)
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_two_rows_by_angles(self, dtype: torch.dtype) -> None:
+        """Known logarithms, also where the eigenvalues meet, and where the determinant passes -1."""
+        group = U(2)
+        pairs = [(0.0, 0.0), (1e-6, 0.0), (1.0, 1.0), (1.0, -1.0), (3.1, 3.1), (3.1, -3.1), (math.pi - 1e-4,) * 2]
+        pairs += [(1.5, math.pi - 1.5), (1.5, math.pi - 1.5001), (-2.0, -3.0), (0.1, 3.14), (-3.14, 3.0), (-3.14, 1.0)]
+        angles = torch.tensor(pairs, dtype=torch.float64)
+        frame = group.to_complex(group.random_haar(len(pairs), generator=seeded(7), dtype=torch.float64))
+        log = frame @ torch.diag_embed(1j * angles) @ frame.mH
+        g = group.from_complex(torch.linalg.matrix_exp(log)).to(dtype)
+        bound = 1e-12 if dtype == torch.float64 else 1e-5
+        assert_relative(group.hat(group.log(g)).double(), group.from_complex(log), bound, event=3)
+        assert_relative(group.exp(group.vee(group.from_complex(log)).to(dtype)), g, bound, event=3)
+        moved = frame.mH @ group.to_complex(group.hat(torch.eye(4, dtype=torch.float64)))[:, None] @ frame
+        columns = group.vee(group.from_complex(moved)).movedim(0, -1)
+        assert_relative(group.Ad(group.from_complex(frame.mH)), columns, 1e-13)
+        bad = torch.stack([-group.identity(dtype=dtype), 2.0 * group.identity(dtype=dtype)])
+        assert not bool(group.has_log(bad).any())
+
     def test_shortest_logarithm(self) -> None:
         """Among the logarithms of trace zero of a diagonal matrix, by trying all."""
         group = SU(4)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
@@ -61,7 +62,7 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
     threshold; calls inside the transforms of ``torch.func``, in forward mode, inside another `torch.compile`, and under
     ``torch.autocast``; half precision; operations that compute nothing, or are iterations too long to compile (the
-    logarithm of matrices of four or more rows, up to rotations). The first compiled result is compared with the eager
+    logarithm of general matrices of four or more rows). The first compiled result is compared with the eager
     one. Compiled code looks at no values: exponentials of general matrices of a norm beyond two thousand are NaN, and
     logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code takes
     more steps. Where there is no compiler, or its result differs, one warning says so, and the operation stays eager.
@@ -184,6 +185,7 @@ class Compiler:
         self, key: Key, f: Callable[..., Tensor], flat: list[Tensor], derivatives: bool
     ) -> Callable[..., Tensor] | None:
         what = _operation(f), flat[0].dtype, derivatives
+        _look_at_processor()
         number = self._count(f, flat)
         if number == 0:
             return None
@@ -198,7 +200,7 @@ class Compiler:
             function = _torch_compile(f)
             # derivatives from the arguments again: cheaper than writing and reading what they need on the way
             again = derivation.patch(activation_memory_budget=0.0)
-            with warnings.catch_warnings(), again, _code_for(flat[0].dtype):
+            with warnings.catch_warnings(), again, _code_for(flat[0].dtype), _no_collection():
                 # torch 2.13 looks at the gradients of all arguments while it traces
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
                 result = function(*_marked(flat)).detach()
@@ -236,7 +238,6 @@ def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     from trivgeo.groups._entries import WriteOut  # brings all of inductor, which takes seconds
     from trivgeo.groups._loops import OneLoop
 
-    _look_at_processor()
     # one entry of `Compiler` for all that a guard could tell apart
     unguarded = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     passes = {"post_grad_custom_post_pass": WriteOut(), "_pre_fusion_custom_pass": OneLoop()}
@@ -250,6 +251,18 @@ def _code_for(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
     from trivgeo.groups._loops import vectors_of_doubles
 
     return vectors_of_doubles() if dtype == torch.float64 else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Compilation keeps most of its millions of objects to its end: looking for garbage among them takes a second."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:

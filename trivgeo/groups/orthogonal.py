@@ -21,12 +21,17 @@ from trivgeo.groups.matrix import MatrixGroup
 
 __all__ = ["SO"]
 
-# 2 atan(r) / r = 2 sum_k (-r^2)^k / (2k + 1)
+# atan(r) / r = sum_k (-r^2)^k / (2k + 1)
 _ATAN_RADIUS = 0.02
-_ATAN_SERIES = tuple(2.0 * (-1) ** k / (2 * k + 1) for k in range(10))
+_ATAN_SERIES = tuple((-1.0) ** k / (2 * k + 1) for k in range(10))
 
 _PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
 
+_Signs = tuple[tuple[int, int, int, int], ...]
+_ENTRY_SIGNS: _Signs = ((1, 1, 1, 1), (-1, 1, 1, -1), (-1, -1, 1, 1), (-1, 1, -1, 1))  # see `_between`
+_PRODUCT_SIGNS: _Signs = ((1, -1, -1, -1), (1, 1, -1, 1), (1, 1, 1, -1), (1, -1, 1, 1))
+
+_HALF_TURN = 64.0  # rounding errors of an angle of four dimensions, between whose two logarithms these decide
 _NORM_DEFECT, _SHEAR_DEFECT = 1e-2, 1e-4  # see `are_isometries`, far above round-off
 
 
@@ -37,9 +42,10 @@ class SO(MatrixGroup):
     Natural basis: the rotations :math:`e_{ji} - e_{ij}` from axis i towards axis j, for (i, j) = (1, 2), (1, 3), ...,
     (n-1, n); for n = 3 in the usual order, about x, y and z, so that an algebra vector is the rotation vector.
 
-    For n = 2 and 3 everything is a closed form; the logarithm exists everywhere and is accurate up to the angle
-    :math:`\pi` and there (by the quaternion of the rotation; at :math:`\pi` itself one of the two logarithms is
-    returned). For n > 3 the logarithm is the principal one, right or NaN within 1e-6 of an eigenvalue -1.
+    For n = 2, 3 and 4 everything is a closed form. For n = 2 and 3 the logarithm exists everywhere and is accurate up
+    to the angle :math:`\pi` and there (by the quaternion of the rotation; at :math:`\pi` itself one of the two
+    logarithms is returned). For n = 4 it is the principal one, by two quaternions, NaN at an eigenvalue -1 up to
+    rounding; for n > 4 the principal one, right or NaN within 1e-6 of an eigenvalue -1.
 
     Args:
         n: the dimension of the space.
@@ -85,11 +91,7 @@ class SO(MatrixGroup):
         return torch.where(are_isometries(square, volume, self.size).unsqueeze(-1), v, math.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """In general the minors of order 2."""
-        if self._closed is not None:
-            return self._closed.adjoint(g)
-        top, bottom = g[..., self._first, :], g[..., self._second, :]
-        return top[..., self._first] * bottom[..., self._second] - top[..., self._second] * bottom[..., self._first]
+        return second_minors(g, self._first, self._second) if self._closed is None else self._closed.adjoint(g)
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
         """Of the inverse, as the inner product is invariant."""
@@ -170,7 +172,83 @@ class _SpaceRotations(_ClosedForms):
         return g
 
 
-_CLOSED: dict[int, _ClosedForms] = {2: _PlaneRotations(), 3: _SpaceRotations()}
+class _FourRotations(_ClosedForms):
+    r"""By two unit quaternions: the rotation is :math:`x \mapsto p x q` of the quaternion x.
+
+    The vectors of their logarithms are the halves of so(4) = so(3) + so(3), and the products :math:`p_i q_j` are
+    linear in the rotation (Van Elfrinkhof 1897; Mebius 2005).
+    """
+
+    def tangent(self, v: Tensor) -> Tensor:
+        a, b, c, d, e, f = v.unbind(-1)
+        o = torch.zeros_like(a)
+        return torch.stack([o, -a, -b, -c, a, o, -d, -e, b, d, o, -f, c, e, f, o], -1).unflatten(-1, (4, 4))
+
+    def exp(self, v: Tensor) -> Tensor:
+        a, b, c, d, e, f = (0.5 * v).unbind(-1)
+        p, q = (_quaternion_exp(*u) for u in ((a + f, b - e, c + d), (a - f, b + e, c - d)))
+        products = torch.stack(p, -1).unsqueeze(-1) * torch.stack(q, -1).unsqueeze(-2)
+        return _between(products, _PRODUCT_SIGNS, _ENTRY_SIGNS)
+
+    def log(self, g: Tensor) -> Tensor:
+        """The principal one: the two angles add up to the larger angle of the rotation, at most pi."""
+        p, q = self._factors(g)
+        alpha, beta = (torch.atan2(squared_norm(r[..., 1:]).sqrt(), r[..., 0]) for r in (p.detach(), q.detach()))
+        turn = torch.where(alpha + beta > math.pi, -1.0, 1.0).to(g.dtype)  # (p, q) and (-p, -q) are one rotation
+        (a, b, c), (d, e, f) = (_quaternion_log(*(turn * x for x in r.unbind(-1))) for r in (p, q))
+        v = torch.stack([a + d, b + e, c + f, c - f, e - b, a - d], -1)
+        half_turn = (alpha + beta - math.pi).abs() < _HALF_TURN * torch.finfo(g.dtype).eps
+        return torch.where(half_turn.unsqueeze(-1), math.nan, v)
+
+    def adjoint(self, g: Tensor) -> Tensor:
+        return second_minors(g, [0, 0, 0, 1, 1, 2], [1, 2, 3, 2, 3, 3])
+
+    def _factors(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Multiples of p and q, ``[*batch, 4]`` each, of one sign: of q the longest row of the products."""
+        products = _between(g, _ENTRY_SIGNS, _PRODUCT_SIGNS)
+        rows = products.unbind(-2)
+        a, b, c, d = (row.detach().square().sum(-1, keepdim=True) for row in rows)
+        first, second = torch.where(a >= b, rows[0], rows[1]), torch.where(c >= d, rows[2], rows[3])
+        row = torch.where(torch.maximum(a, b) >= torch.maximum(c, d), first, second)
+        return (products * row.unsqueeze(-2)).sum(-1), row
+
+
+_CLOSED: dict[int, _ClosedForms] = {2: _PlaneRotations(), 3: _SpaceRotations(), 4: _FourRotations()}
+
+
+def second_minors(g: Tensor, first: list[int], second: list[int]) -> Tensor:
+    """The minors of order 2, of the rows and columns i, j of two lists: Ad of a rotation."""
+    top, bottom = g[..., first, :], g[..., second, :]
+    return top[..., first] * bottom[..., second] - top[..., second] * bottom[..., first]
+
+
+def _between(m: Tensor, before: _Signs, after: _Signs) -> Tensor:
+    r"""From entries to products in four dimensions and back, ``[*batch, 4, 4]``, up to the factor 4.
+
+    The entries :math:`R_{i, i \oplus k}` are the Hadamard transform of the products :math:`p_i q_{i \oplus k}` with the
+    same k, up to signs (``before[k][i]`` and ``after[k][i]``).
+    """
+    rows = [row.unbind(-1) for row in m.unbind(-2)]
+    a, b, c, d = (torch.stack([_signed(before[k][i], rows[i][i ^ k]) for k in range(4)], -1) for i in range(4))
+    s, t, u, v = a + b, c + d, a - b, c - d
+    rows = [row.unbind(-1) for row in (s + t, s - t, u + v, u - v)]
+    entries = [_signed(after[i ^ j][i], rows[i][i ^ j]) for i in range(4) for j in range(4)]
+    return torch.stack(entries, -1).unflatten(-1, (4, 4))
+
+
+def _signed(sign: int, x: Tensor) -> Tensor:
+    return x if sign > 0 else -x
+
+
+def _quaternion_exp(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    square = x * x + y * y + z * z
+    c1, c2, _ = circular(square)
+    return 1.0 - square * c2, c1 * x, c1 * y, c1 * z
+
+
+def _quaternion_log(w: Tensor, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    factor = angle_factor(x * x + y * y + z * z, w)
+    return factor * x, factor * y, factor * z
 
 
 def are_isometries(square: Tensor, volume: Tensor, n: int) -> Tensor:
@@ -255,15 +333,18 @@ def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return sign * w, sign * x, sign * y, sign * z
 
 
-def _rotation_vector(r: Tensor) -> Tensor:
-    r"""The logarithm of rotations of space, :math:`2 \,\mathrm{atan2}(|u|, w)\, u / |u|` for the quaternion (w, u)."""
-    w, x, y, z = quaternion(r)
-    # the scale of q cancels
-    square = x * x + y * y + z * z
-    small = square < _ATAN_RADIUS * w * w
+def angle_factor(square: Tensor, w: Tensor) -> Tensor:
+    """atan2(|u|, w) / |u| for quaternions (w, u) of any length, |u|^2 = ``square``."""
+    small = (square < _ATAN_RADIUS * w * w) & (w > 0)
     w_small = torch.where(small, w, 1.0)
     near = polynomial(torch.where(small, square, 0.0) / (w_small * w_small), _ATAN_SERIES) / w_small
     length = torch.where(small, 1.0, square).sqrt()
-    far = 2.0 * torch.atan2(length, torch.where(small, 1.0, w)) / length
-    factor = torch.where(small, near, far)
+    far = torch.atan2(length, torch.where(small, 1.0, w)) / length
+    return torch.where(small, near, far)
+
+
+def _rotation_vector(r: Tensor) -> Tensor:
+    r"""The logarithm of rotations of space, :math:`2 \,\mathrm{atan2}(|u|, w)\, u / |u|` for the quaternion (w, u)."""
+    w, x, y, z = quaternion(r)
+    factor = 2.0 * angle_factor(x * x + y * y + z * z, w)
     return torch.stack([factor * x, factor * y, factor * z], -1)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from trivgeo._numerics import Constant, dense_exp, polynomial
+from trivgeo._numerics import Constant, dense_exp
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -20,16 +20,13 @@ from trivgeo.groups._matrices.circular import circular
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.orthogonal import are_isometries, rotation_matrix
+from trivgeo.groups.orthogonal import angle_factor, are_isometries, rotation_matrix
 
 __all__ = ["SU", "U", "UnitaryGroup"]
 
 _POLAR_STEPS = 12
 _PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off
 _LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
-# atan(r) / r = sum_k (-r^2)^k / (2k + 1)
-_ATAN_RADIUS = 0.02
-_ATAN_SERIES = tuple((-1.0) ** k / (2 * k + 1) for k in range(10))
 
 
 class UnitaryGroup(LieGroup):
@@ -132,9 +129,7 @@ class UnitaryGroup(LieGroup):
         eigenvalues meet.
         """
         delta, gap, member = self._cut(g.detach())
-        cos, sin = delta.cos()[..., None, None], delta.sin()[..., None, None]
-        a, b = g.double().unbind(-1)
-        turned = torch.stack([cos * a + sin * b, cos * b - sin * a], -1)
+        turned = _times_phase(g.double(), -delta)
         if is_differentiated(g):
             log = _from_columns(self._kernel.log(_embedded(turned))[..., : self.size])
         else:
@@ -210,7 +205,8 @@ class UnitaryGroup(LieGroup):
 class U(UnitaryGroup):
     r"""U(n), unitary matrices ``[*batch, n, n, 2]``: real and imaginary parts, see `UnitaryGroup`.
 
-    Natural basis: that of `SU`, then :math:`i \sqrt{2 / n}\, I`. The logarithm is the principal one, with eigenvalues
+    Natural basis: that of `SU`, then :math:`i \sqrt{2 / n}\, I`; for n = 2 everything is a closed form, a phase times
+    an element of SU(2). The logarithm is the principal one, with eigenvalues
     between :math:`-i \pi` and :math:`i \pi`. It is not single-valued at an eigenvalue -1, and NaN where two
     eigenvalues on the two sides of -1 are within 1e-6 of each other, as rounding puts two that are -1.
 
@@ -233,6 +229,43 @@ class U(UnitaryGroup):
         basis, names = _gell_mann(n)
         phase = 1j * math.sqrt(2.0 / n) * torch.eye(n, dtype=torch.complex128)
         super().__init__(torch.cat([basis, phase[None]]), [*names, "I"], scale)
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return super()._exp(v) if self.size != 2 else _times_phase(_quaternion_exp(v[..., :3]), v[..., 3])
+
+    def _log(self, g: Tensor) -> Tensor:
+        """For n = 2 of the phase and the quaternion, or of -1 times both: the one with angles within a half turn."""
+        if self.size != 2:
+            return super()._log(g)
+        matrix = g.double()
+        (a, b), (c, d) = (row.unbind(-2) for row in matrix.unbind(-3))
+        real, imaginary = (x - y for x, y in zip(_product(a, d), _product(b, c), strict=True))
+        phase = 0.5 * torch.atan2(imaginary, real)
+        rest = _times_phase(matrix, -phase)
+        u, w = self._coordinates(rest)[..., :3], 0.5 * _real_trace(rest)
+        angle = torch.atan2(u.detach().square().sum(-1).sqrt(), w.detach())
+        turned = angle > math.pi - phase.detach().abs()
+        sign = torch.where(turned, -1.0, 1.0).to(w.dtype)
+        phase = phase - torch.where(turned, torch.full_like(phase, math.pi).copysign(phase.detach()), 0.0)
+        v = torch.cat([_quaternion_log(sign.unsqueeze(-1) * u, sign * w), phase.unsqueeze(-1)], -1)
+        square, volume = matrix.detach().square().sum((-3, -2, -1)), torch.hypot(real, imaginary).detach()
+        good = are_isometries(square, volume, 2) & (turned | (2.0 * (math.pi - angle) > _LEAST_GAP))
+        return torch.where(good.unsqueeze(-1), v, math.nan).to(g.dtype)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """For n = 2 the rotation of the quaternion, in products of which the phase cancels; nothing moves I."""
+        if self.size != 2:
+            return super()._adjoint(g)
+        (a, b), (c, d) = (row.unbind(-2) for row in (0.5 * g).unbind(-3))
+        # g = w I + x X + y Y + z Z with X, Y, Z = i times the Pauli matrices
+        w, x, y, z = a + d, _over_i(b + c), b - c, _over_i(a - d)
+        ((xx, xy, xz), (_, yy, yz), (_, _, zz)) = (tuple(_inner(s, t) for t in (x, y, z)) for s in (x, y, z))
+        wx, wy, wz = (_inner(w, t) for t in (x, y, z))
+        o, one = torch.zeros_like(xx), torch.ones_like(xx)
+        rows = [1.0 - 2.0 * (yy + zz), 2.0 * (xy + wz), 2.0 * (xz - wy), o]
+        rows += [2.0 * (xy - wz), 1.0 - 2.0 * (xx + zz), 2.0 * (yz + wx), o]
+        rows += [2.0 * (xz + wy), 2.0 * (yz - wx), 1.0 - 2.0 * (xx + yy), o, o, o, o, one]
+        return torch.stack(rows, -1).unflatten(-1, (4, 4))
 
     def _last(self, angles: Tensor) -> Tensor:
         return torch.full(angles.shape[:-1], self.size - 1, device=angles.device)
@@ -292,9 +325,7 @@ class SU(UnitaryGroup):
 
     def _with_determinant(self, g: Tensor) -> Tensor:
         angle = _determinant(torch.complex(*g.unbind(-1))).angle() / self.size
-        cos, sin = angle.cos()[..., None, None], angle.sin()[..., None, None]
-        a, b = g.unbind(-1)
-        return torch.stack([cos * a + sin * b, cos * b - sin * a], -1)
+        return _times_phase(g, -angle)
 
 
 def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
@@ -326,6 +357,20 @@ def _columns(g: Tensor) -> Tensor:
 def _from_columns(columns: Tensor) -> Tensor:
     """The inverse of `_columns`."""
     return torch.stack(columns.chunk(2, -2), -1)
+
+
+def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of a product of complex numbers ``[*batch, 2]``."""
+    return a[..., 0] * b[..., 0] - a[..., 1] * b[..., 1], a[..., 0] * b[..., 1] + a[..., 1] * b[..., 0]
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """Re a conj(b)."""
+    return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1]
+
+
+def _over_i(a: Tensor) -> Tensor:
+    return torch.stack([a[..., 1], -a[..., 0]], -1)
 
 
 def _real_trace(g: Tensor) -> Tensor:
@@ -364,10 +409,11 @@ def _quaternion_exp(v: Tensor) -> Tensor:
 
 def _quaternion_log(u: Tensor, w: Tensor) -> Tensor:
     """atan2(|u|, w) u / |u| for the quaternion (w, u)."""
-    square = u.square().sum(-1)
-    small = (square < _ATAN_RADIUS * w * w) & (w > 0)
-    w_small = torch.where(small, w, 1.0)
-    near = polynomial(torch.where(small, square, 0.0) / (w_small * w_small), _ATAN_SERIES) / w_small
-    length = torch.where(small, 1.0, square).sqrt()
-    far = torch.atan2(length, torch.where(small, 1.0, w)) / length
-    return torch.where(small, near, far).unsqueeze(-1) * u
+    return angle_factor(u.square().sum(-1), w).unsqueeze(-1) * u
+
+
+def _times_phase(g: Tensor, angle: Tensor) -> Tensor:
+    """exp(i angle) g."""
+    cos, sin = angle.cos()[..., None, None], angle.sin()[..., None, None]
+    a, b = g.unbind(-1)
+    return torch.stack([cos * a - sin * b, cos * b + sin * a], -1)
