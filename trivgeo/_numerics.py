@@ -7,16 +7,18 @@ multiplies a NaN gradient by zero, which is NaN).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "LARGEST_LITERAL",
     "Constant",
     "abs_det",
     "augmented_exp",
@@ -25,6 +27,7 @@ __all__ = [
     "in_single",
     "jvp",
     "jvp_columns",
+    "literal_constants",
     "log_abs_det",
     "log_ratio",
     "on_cpu",
@@ -289,6 +292,21 @@ def on_cpu(f: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+LARGEST_LITERAL = 512  # entries of a constant that compiled code may know
+_literal = False
+
+
+@contextlib.contextmanager
+def literal_constants() -> Iterator[None]:
+    """While code is compiled here, every small `Constant` is numbers in it, not an argument: zeros can be left out."""
+    global _literal
+    before, _literal = _literal, True
+    try:
+        yield
+    finally:
+        _literal = before
+
+
 class Constant:
     """A small constant tensor that is found on every device and in every dtype without a copy per call.
 
@@ -299,6 +317,7 @@ class Constant:
         """Keep ``value`` as a detached float64 CPU tensor."""
         self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
         self._float32 = self.value.float()
+        self._numbers = self.value.tolist() if self.value.numel() <= LARGEST_LITERAL else None
         self._other: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -306,6 +325,8 @@ class Constant:
 
     def like(self, x: Tensor) -> Tensor:
         """The constant in the dtype and on the device of ``x``."""
+        if _literal and self._numbers is not None:
+            return torch.tensor(self._numbers, dtype=x.dtype, device=x.device)
         if x.device.type == "cpu":
             if x.dtype == torch.float64:
                 return self.value

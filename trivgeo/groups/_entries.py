@@ -21,9 +21,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import Graph
 
+from trivgeo._numerics import LARGEST_LITERAL
+
 __all__ = ["WriteOut"]
 
-_LARGEST = 512  # entries of a tensor that is written out
+_LARGEST = LARGEST_LITERAL  # entries of a tensor that is written out
 _LARGEST_PRODUCT = 2048  # multiplications of a product of matrices that is written out
 
 aten: Any = torch.ops.aten
@@ -501,12 +503,28 @@ def _nothing(w: _Writer, node: Node) -> Entries:
     return np.full(_shape(node), w.number(0.0, node.meta["val"]), dtype=object)
 
 
-def _product(w: _Writer, a: Entries, b: Entries) -> Entries | None:
-    """``a @ b`` of arrays of at least two dimensions."""
-    if max(a.size * b.shape[-1], b.size * a.shape[-2]) > _LARGEST_PRODUCT:
+def _product(w: _Writer, a: Entries, b: Entries, like: torch.Tensor) -> Entries | None:
+    """``a @ b`` of arrays of at least two dimensions, without terms that a known zero makes zero."""
+    used = [np.vectorize(lambda e: w.numbers.get(e) != 0.0, otypes=[bool])(x) if x.size else x != x for x in (a, b)]
+    left, use_left = (x[..., :, None, :] for x in (a, used[0]))
+    right, use_right = (x.swapaxes(-1, -2)[..., None, :, :] for x in (b, used[1]))
+    left, right, use = np.broadcast_arrays(left, right, use_left & use_right)
+    if np.count_nonzero(use) > _LARGEST_PRODUCT:
         return None
-    terms = [_each(w, aten.mul.Tensor, a[..., :, k, None], b[..., None, k, :]) for k in range(a.shape[-1])]
-    return functools.reduce(lambda x, y: _each(w, aten.add.Tensor, x, y), terms)
+    result = np.full(left.shape[:-1], None, dtype=object)
+    for *index, k in np.argwhere(use):
+        at = tuple(index)
+        term = _times(w, left[*at, k], right[*at, k])
+        result[at] = term if result[at] is None else w.entry(aten.add.Tensor, (result[at], term), {})
+    if not use.any(-1).all():
+        result[~use.any(-1)] = w.number(0.0, like)
+    return result
+
+
+def _times(w: _Writer, a: Node, b: Node) -> Node:
+    if w.numbers.get(a) == 1.0:
+        return b
+    return a if w.numbers.get(b) == 1.0 else w.entry(aten.mul.Tensor, (a, b), {})
 
 
 def _matmul(w: _Writer, node: Node) -> Entries | None:
@@ -514,8 +532,7 @@ def _matmul(w: _Writer, node: Node) -> Entries | None:
     *rest, a, b = node.args
     if node.kwargs or _batch_dim(a) == a.meta["val"].ndim - 1:
         return None
-    left, right = w.get(a), w.get(b)
-    product = _product(w, left, right) if left.shape[-1] else _nothing(w, node)
+    product = _product(w, w.get(a), w.get(b), node.meta["val"])
     if product is None or not rest:
         return product
     return _each(w, aten.add.Tensor, np.broadcast_to(w.get(rest[0]), product.shape), product)

@@ -28,24 +28,39 @@ class OneLoop(CustomSchedulerPass):
     """The pass: the option ``_pre_fusion_custom_pass`` of `torch.compile`."""
 
     def __call__(self, nodes: list[Any]) -> list[Any]:
-        """One node of all that compute, if these are elementwise functions of one batch on a processor."""
-        loop = [n for n in nodes if not isinstance(n, NopKernelSchedulerNode)]  # the others name memory
-        if len(loop) < 2 or not all(isinstance(n, SchedulerNode) and not n.is_reduction() for n in loop):
-            return nodes
-        first = loop[0]
-        if first.get_device().type != "cpu" or any(n.group != first.group for n in loop):
-            return nodes
-        made = {name for n in nodes for name in n.get_buffer_names()}
-        written = {dep for n in loop for dep in n.read_writes.writes}
-        if any(dep.name in made and dep not in written for n in loop for dep in n.read_writes.reads):
-            return nodes  # what is read is another entry of the batch
-        fused = FusedSchedulerNode(first.scheduler, loop)
-        first.scheduler.name_to_fused_node.update(dict.fromkeys((n.get_name() for n in loop), fused))
-        return [fused, *(n for n in nodes if isinstance(n, NopKernelSchedulerNode))]
+        """One node of all elementwise functions of a batch on a processor that follow each other."""
+        result: list[Any] = []
+        run: list[Any] = []
+        batch = None
+        for node in nodes:
+            if not isinstance(node, NopKernelSchedulerNode):  # which names memory, and computes nothing
+                own = _batch_of(node)
+                if own is None or own != batch:
+                    result += _as_one(run)
+                    run, batch = [], own
+            run.append(node)
+        return result + _as_one(run)
 
     def uuid(self) -> Any:
         """The text of this file, see `WriteOut`."""
         return get_hash_for_files((str(Path(__file__)),))
+
+
+def _batch_of(node: Any) -> Any:
+    """What elementwise functions of one batch on a processor have in common."""
+    elementwise = isinstance(node, SchedulerNode) and not node.is_reduction()
+    return node.group if elementwise and str(node.get_device()) == "cpu" else None
+
+
+def _as_one(nodes: list[Any]) -> list[Any]:
+    loop = [n for n in nodes if not isinstance(n, NopKernelSchedulerNode)]
+    made = {name for n in nodes for name in n.get_buffer_names()}
+    written = {dep for n in loop for dep in n.read_writes.writes}
+    if len(loop) < 2 or any(dep.name in made and dep not in written for n in loop for dep in n.read_writes.reads):
+        return nodes  # what is read is another entry of the batch
+    fused = FusedSchedulerNode(loop[0].scheduler, loop)
+    fused.scheduler.name_to_fused_node.update(dict.fromkeys((n.get_name() for n in loop), fused))
+    return [fused, *(n for n in nodes if isinstance(n, NopKernelSchedulerNode))]
 
 
 class _Tiling(cpp.TilingSelect):

@@ -20,7 +20,7 @@ from torch._functorch import config as derivation
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trivgeo._numerics import broadcast_shapes
+from trivgeo._numerics import broadcast_shapes, literal_constants
 from trivgeo.checks import check_count, check_type
 from trivgeo.groups.base import LieGroup
 
@@ -200,7 +200,7 @@ class Compiler:
             function = _torch_compile(f)
             # derivatives from the arguments again: cheaper than writing and reading what they need on the way
             again = derivation.patch(activation_memory_budget=0.0)
-            with warnings.catch_warnings(), again, _code_for(flat[0].dtype), _no_collection():
+            with warnings.catch_warnings(), again, literal_constants(), _code_for(flat[0].dtype), _no_collection():
                 # torch 2.13 looks at the gradients of all arguments while it traces
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
                 result = function(*_marked(flat)).detach()

@@ -53,7 +53,7 @@ class MatrixGroup(LieGroup):
         self._kernel = kernel(self.size)
         flat = basis.detach().double().flatten(1)
         self._units = Constant(flat)
-        self._dual = Constant(torch.linalg.pinv(flat))
+        self._dual = Constant(_dual(flat))
         self._side = Constant(basis.detach().double().transpose(0, 1).flatten(1))  # side by side, [k, n k]
         super().__init__(algebra, (self.size, self.size), scale)
 
@@ -118,6 +118,16 @@ class MatrixGroup(LieGroup):
     def action(self) -> PointAction:
         """The linear action on points ``[*batch, p, k]``."""
         return LinearAction(self)
+
+
+def _dual(rows: Tensor) -> Tensor:
+    """The pseudo-inverse of independent rows, with zeros where it has rounding errors.
+
+    Rows are first of sizes between one and two, by powers of two, which are exact.
+    """
+    size = torch.linalg.vector_norm(rows, dim=1).log2().floor().exp2()
+    dual = torch.linalg.pinv(rows / size[:, None])
+    return torch.where(dual.abs() > 4.0 * torch.finfo(dual.dtype).eps * dual.abs().amax(), dual, 0.0) / size
 
 
 class LinearAction(PointAction):

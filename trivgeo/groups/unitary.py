@@ -40,18 +40,23 @@ class UnitaryGroup(LieGroup):
     isotropic noise is invariant on both sides.
 
     Args:
-        basis: the natural basis of the algebra, complex ``[dim, n, n]``, orthonormal.
-        names: see `MatrixGroup`.
+        n: the size of the matrices.
+        has_phases: whether multiples of I by phases are in the group.
         scale: see `LieGroup`.
     """
 
-    def __init__(self, basis: Complex[Tensor, "d n n"], names: Sequence[str], scale: Scale = None) -> None:
-        n = basis.shape[-1]
+    def __init__(self, n: int, has_phases: bool, scale: Scale = None) -> None:
+        basis, names = _gell_mann(n)
+        if has_phases:
+            phase = 1j * math.sqrt(2.0 / n) * torch.eye(n, dtype=torch.complex128)
+            basis, names = torch.cat([basis, phase[None]]), [*names, "I"]
         # <[e_i, e_j], e_k>: closed by construction, so that nothing needs to be solved or checked
         products = torch.einsum("iab,jbc,kca->ijk", basis, basis, basis)
         c = -0.5 * (products - products.transpose(0, 1)).real
         self.size = n
         self._units = Constant(torch.view_as_real(basis).flatten(1))
+        self._pairs = _pairs(n)
+        self._diagonals = Constant(basis[2 * len(self._pairs) :].diagonal(dim1=-2, dim2=-1).imag)
         self._kernel = kernel(2 * n)
         algebra = LieAlgebra._unchecked(torch.where(c.abs() < 1e-14, 0.0, c), names)
         super().__init__(algebra, (n, n, 2), scale)
@@ -161,11 +166,21 @@ class UnitaryGroup(LieGroup):
         return torch.ones_like(angles[..., 0], dtype=torch.bool)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """<e_i, g e_j g^-1>, with the entries of g e g^-1 from the Kronecker product of g and its conjugate."""
-        matrix = torch.complex(*g.unbind(-1))
-        product = matrix[..., :, None, :, None] * matrix.conj()[..., None, :, None, :]
-        units = torch.complex(*self._units.like(g).unflatten(-1, (-1, 2)).unbind(-1))  # [d, n^2]
-        return 0.5 * (units.conj() @ product.flatten(-4, -3).flatten(-2) @ units.mT).real
+        """Of g e g^-1 the entries above the diagonal, y + i x for the coordinates x and y, and those on it."""
+        if self.size == 1:
+            return g.square().sum(-1)
+        pairs, z = self._pairs, self._diagonals.like(g)
+        left, right = (torch.stack([g.select(-3, pair[k]) for pair in pairs], -3) for k in (0, 1))
+        re, im = _times_conjugate(left.unsqueeze(-2), right.unsqueeze(-3))  # g_jc conj(g_kd) at [(j, k), c, d]
+        re_cd, im_cd = (torch.stack([x[..., c, d] for c, d in pairs], -1) for x in (re, im))
+        re_dc, im_dc = (torch.stack([x[..., d, c] for c, d in pairs], -1) for x in (re, im))
+        re_cc, im_cc = (x.diagonal(dim1=-2, dim2=-1) @ z.mT for x in (re, im))
+        x = torch.cat([re_cd + re_dc, im_cd - im_dc, re_cc], -1)
+        y = torch.cat([-im_cd - im_dc, re_cd - re_dc, -im_cc], -1)
+        left, right = (torch.stack([g.select(-2, pair[k]) for pair in pairs], -2) for k in (0, 1))
+        re, im = _times_conjugate(left, right)  # g_ac conj(g_ad) at [a, (c, d)]
+        diagonal = torch.cat([re, im, 0.5 * (g.square().sum(-1) @ z.mT)], -1)
+        return torch.cat([x, y, z @ diagonal], -2)
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
         """Of the inverse, as the inner product is invariant."""
@@ -226,9 +241,7 @@ class U(UnitaryGroup):
 
     def __init__(self, n: int, scale: Scale = None) -> None:
         check_count("n", n)
-        basis, names = _gell_mann(n)
-        phase = 1j * math.sqrt(2.0 / n) * torch.eye(n, dtype=torch.complex128)
-        super().__init__(torch.cat([basis, phase[None]]), [*names, "I"], scale)
+        super().__init__(n, True, scale)
 
     def _exp(self, v: Tensor) -> Tensor:
         return super()._exp(v) if self.size != 2 else _times_phase(_quaternion_exp(v[..., :3]), v[..., 3])
@@ -294,7 +307,7 @@ class SU(UnitaryGroup):
 
     def __init__(self, n: int, scale: Scale = None) -> None:
         check_count("n", n, 2)
-        super().__init__(*_gell_mann(n), scale)
+        super().__init__(n, False, scale)
 
     def _exp(self, v: Tensor) -> Tensor:
         return super()._exp(v) if self.size > 2 else _quaternion_exp(v)
@@ -369,6 +382,11 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
     return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1]
 
 
+def _times_conjugate(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of a conj(b)."""
+    return _inner(a, b), a[..., 1] * b[..., 0] - a[..., 0] * b[..., 1]
+
+
 def _over_i(a: Tensor) -> Tensor:
     return torch.stack([a[..., 1], -a[..., 0]], -1)
 
@@ -383,9 +401,13 @@ def _determinant(matrix: Tensor) -> Tensor:
     return lu.diagonal(dim1=-2, dim2=-1).prod(-1) * (1 - 2 * (swaps % 2))
 
 
+def _pairs(n: int) -> list[tuple[int, int]]:
+    return [(j, k) for j in range(n) for k in range(j + 1, n)]
+
+
 def _gell_mann(n: int) -> tuple[Tensor, list[str]]:
     """i times the generalised Gell-Mann matrices, ``[n^2 - 1, n, n]``, and their names."""
-    pairs = [(j, k) for j in range(n) for k in range(j + 1, n)]
+    pairs = _pairs(n)
     basis = torch.zeros(n * n - 1, n, n, dtype=torch.complex128)
     for row, (j, k) in enumerate(pairs):
         basis[row, [j, k], [k, j]] = torch.tensor([1j, 1j], dtype=basis.dtype)
