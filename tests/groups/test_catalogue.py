@@ -690,6 +690,15 @@ class TestConventions:
             assert_relative(group.vee(group.hat(v)), v, 1e-14)
             assert_relative(torch.linalg.matrix_exp(group.hat(v)), group.exp(v), 1e-12, event=2)
 
+    def test_bases_of_unequal_sizes(self) -> None:
+        """Coordinates with respect to vectors as different as 1 and 1e-12; where none is, there is a zero."""
+        size = torch.logspace(0, -12, 8, dtype=torch.float64)
+        group = MatrixGroup(SL(3).hat(torch.diag(size)))
+        eye = torch.eye(8, dtype=torch.float64)
+        assert_relative(group.vee(group.hat(eye)), eye, 1e-13)
+        rows = group.vee(torch.eye(9, dtype=torch.float64).unflatten(-1, (3, 3)))
+        assert torch.equal(rows == 0.0, SL(3).vee(torch.eye(9, dtype=torch.float64).unflatten(-1, (3, 3))) == 0.0)
+
 
 class TestCompile:
     @pytest.mark.parametrize(

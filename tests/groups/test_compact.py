@@ -71,6 +71,14 @@ class TestUnitary:
         ad = group.Ad(group.random_haar(3, generator=seeded(1), dtype=torch.float64))
         assert_relative(ad @ ad.mT, torch.eye(group.dim, dtype=torch.float64).expand_as(ad), 1e-13)
 
+    @pytest.mark.parametrize("group", GROUPS, ids=str)
+    def test_adjoint(self, group: Unitary) -> None:
+        """Column j: the coordinates of g e_j g^-1, by complex matrices."""
+        g = group.random_haar(3, generator=seeded(1), dtype=torch.float64)
+        basis = group.to_complex(group.hat(torch.eye(group.dim, dtype=torch.float64)))
+        matrix = group.to_complex(g).unsqueeze(1)
+        assert_relative(group.Ad(g).mT, group.vee(group.from_complex(matrix @ basis @ matrix.mH)), 1e-13)
+
     def test_pauli_matrices(self) -> None:
         x, y, z = SU(2).to_complex(SU(2).hat(torch.eye(3, dtype=torch.float64)))
         pauli = [[[0, 1], [1, 0]], [[0, -1j], [1j, 0]], [[1, 0], [0, -1]]]

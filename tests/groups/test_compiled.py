@@ -22,6 +22,7 @@ from trivgeo.groups import (
     SE,
     SL,
     SO,
+    SU,
     Affine,
     GeneratedGroup,
     GLPlus,
@@ -155,6 +156,20 @@ def test_numbers_of_a_group_are_no_variables(monkeypatch: pytest.MonkeyPatch) ->
     variables = [[n for n in graph.find_nodes(op="placeholder") if not is_tensor(n)] for graph in graphs]
     assert max(map(len, variables)) == 1  # the size of the batch
     assert not {aten.bmm.default, aten.slice.Tensor} & {node.target for graph in graphs for node in graph.nodes}
+
+
+@pytest.mark.parametrize(
+    ("group", "most"), [(SL(3), 300), (SU(3), 220), (MatrixGroup(SL(3).hat(torch.eye(8).double())), 300)]
+)
+def test_numbers_of_a_group_are_known(group: LieGroup, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of them are zeros, which need no products: Ad of SL(3) would take 1026."""
+    graphs: list[torch.fx.Graph] = []
+    monkeypatch.setattr(compilation, "_torch_compile", lambda f: written_out(f, graphs))
+    g = group.random(SMALL, generator=seeded(0), dtype=torch.float64)
+    assert_relative(compiled(group, threshold=2).Ad(g), group.Ad(g), 1e-13)
+    (graph,) = graphs
+    assert sum(is_tensor(node) for node in graph.find_nodes(op="placeholder")) == 1
+    assert sum(node.target is aten.mul.Tensor for node in graph.nodes) <= most
 
 
 def is_tensor(node: torch.fx.Node) -> bool:
@@ -398,6 +413,17 @@ def test_machine_code_is_one_loop(group: LieGroup) -> None:
 
 
 @pytest.mark.slow
+def test_machine_code_is_one_loop_beside_a_library_routine() -> None:
+    """The inverse of four rows is one; what comes after it is a loop, which writes the result in its order."""
+    group = SL(4)
+    g = group.exp(0.4 * torch.randn(50, group.dim, generator=seeded(0), dtype=torch.float64))
+    value, (source,) = run_and_get_code(lambda: compiled(group, threshold=10).Ad(g))
+    assert source.count("cpp_pybinding(") == source.count("for(") == 1
+    assert value.is_contiguous()
+    assert_relative(value, group.Ad(g), 1e-12, event=2)
+
+
+@pytest.mark.slow
 def test_what_is_no_loop_over_the_batch_is_left_as_it_is() -> None:
     """What other elements have, or all of them, and what a library computes."""
     a, b = torch.randn(2, 40, 3, 3, generator=seeded(0), dtype=torch.float64)
@@ -405,6 +431,7 @@ def test_what_is_no_loop_over_the_batch_is_left_as_it_is() -> None:
         lambda a, b: (a.sin() @ b).flip(0).exp() * a,
         lambda a, b: (a.exp() @ b) / (a.exp() @ b).sum(0),
         lambda a, b: torch.linalg.matrix_exp(a.sin() @ b).cos() @ a,
+        lambda a, b: torch.linalg.matrix_exp(torch.cat([a.sin(), b], -1)[..., :3] @ a).sum((-2, -1)) * a[:, 0, 0],
         lambda a, b: (a.sin() @ b).cumsum(0).exp() @ a,
     ):
         with vectors_of_doubles():

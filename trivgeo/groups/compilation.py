@@ -65,8 +65,9 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     logarithm of general matrices of four or more rows). The first compiled result is compared with the eager
     one. Compiled code looks at no values: exponentials of general matrices of a norm beyond two thousand are NaN, and
     logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code takes
-    more steps. Where there is no compiler, or its result differs, one warning says so, and the operation stays eager.
-    Derivatives of derivatives are not supported by torch in compiled code, and raise an error.
+    more steps; a NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or its
+    result differs, one warning says so, and the operation stays eager. Derivatives of derivatives are not supported by
+    torch in compiled code, and raise an error.
 
     What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
     before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,
@@ -243,7 +244,12 @@ def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     passes = {"post_grad_custom_post_pass": WriteOut(), "_pre_fusion_custom_pass": OneLoop()}
     options = {**_OPTIONS, **unguarded, **passes}
     compiler: Any = torch.compile  # torch's own annotation lacks the last argument
-    result: Callable[..., Tensor] = compiler(f, options=options, **_MANNER)
+
+    @functools.wraps(f)
+    def contiguous(*arguments: Tensor) -> Tensor:
+        return f(*arguments).contiguous()  # a result in another order is copied after the loop that writes it
+
+    result: Callable[..., Tensor] = compiler(contiguous, options=options, **_MANNER)
     return result
 
 
