@@ -48,6 +48,8 @@ _OPTIONS = {
     "max_fusion_buffer_group_pairwise_attempts": 1,  # neighbours; all pairs would be tried
     "loop_ordering_after_fusion": False,  # loops over one dimension have one order
     "loop_index_inversion_in_fusion": False,
+    "pattern_matcher": False,  # of what `WriteOut` leaves nothing
+    "trace.provenance_tracking_level": 0,
     "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
     "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
     "cpp.enable_loop_tail_vec": False,  # the last elements one by one: less than half of the compiler's work
@@ -253,10 +255,13 @@ def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return result
 
 
-def _code_for(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _code_for(dtype: torch.dtype) -> Iterator[None]:
     from trivgeo.groups._loops import vectors_of_doubles
+    from trivgeo.groups._shortcuts import shortcuts
 
-    return vectors_of_doubles() if dtype == torch.float64 else contextlib.nullcontext()
+    with shortcuts(), vectors_of_doubles() if dtype == torch.float64 else contextlib.nullcontext():
+        yield
 
 
 @contextlib.contextmanager

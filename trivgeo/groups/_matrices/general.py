@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import augmented_exp, dense_exp
+from trivgeo.groups._matrices.basic import rows_of, stack_rows
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
@@ -21,12 +22,12 @@ class Four(PolynomialKernel):
     """The size k = 4."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
-        """By `lu_determinant`."""
-        return lu_determinant(matrix)
+        """By `lu_determinant`, and in compiled code by minors."""
+        return _minors_determinant(matrix) if torch.compiler.is_compiling() else lu_determinant(matrix)
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
-        """By `torch.linalg.inv_ex`."""
-        return torch.linalg.inv_ex(matrix)[0]
+        """By `torch.linalg.inv_ex`, and in compiled code by the same elimination, written out."""
+        return _eliminated(matrix) if torch.compiler.is_compiling() else torch.linalg.inv_ex(matrix)[0]
 
 
 @final
@@ -68,3 +69,31 @@ def lu_determinant(matrix: Tensor) -> Tensor:
     lu, pivots, _ = torch.linalg.lu_factor_ex(matrix)
     swaps = (pivots != torch.arange(1, k + 1, device=pivots.device, dtype=pivots.dtype)).sum(-1)
     return lu.diagonal(dim1=-2, dim2=-1).prod(-1) * (1 - 2 * (swaps % 2)).to(matrix.dtype)
+
+
+def _minors_determinant(matrix: Tensor) -> Tensor:
+    """The determinant of 4 x 4 matrices by the minors of their upper and their lower rows (Laplace)."""
+    r0, r1, r2, r3 = rows_of(matrix)
+    total = torch.zeros_like(r0[0])
+    for i, j, k, m in ((0, 1, 2, 3), (0, 2, 3, 1), (0, 3, 1, 2), (1, 2, 0, 3), (1, 3, 2, 0), (2, 3, 0, 1)):
+        total = total + (r0[i] * r1[j] - r0[j] * r1[i]) * (r2[k] * r3[m] - r2[m] * r3[k])
+    return total
+
+
+def _eliminated(matrix: Tensor) -> Tensor:
+    """The inverse by Gauss and Jordan's elimination with partial pivoting, entry by entry."""
+    k = matrix.shape[-1]
+    zero, one = torch.zeros_like(matrix[..., 0, 0]), torch.ones_like(matrix[..., 0, 0])
+    rows = [[*row, *(one if i == j else zero for j in range(k))] for i, row in enumerate(rows_of(matrix))]
+    for p in range(k):
+        for i in range(p + 1, k):  # the largest entry comes up
+            swap = rows[i][p].detach().abs() > rows[p][p].detach().abs()
+            pairs = [(torch.where(swap, b, a), torch.where(swap, a, b)) for a, b in zip(rows[p], rows[i], strict=True)]
+            rows[p], rows[i] = ([pair[side] for pair in pairs] for side in (0, 1))
+        inverse = 1.0 / rows[p][p]
+        rows[p] = [inverse * x for x in rows[p]]
+        for i in range(k):
+            if i != p:
+                factor = rows[i][p]
+                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[p], strict=True)]
+    return stack_rows([row[k:] for row in rows])
