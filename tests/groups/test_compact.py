@@ -8,6 +8,7 @@ import scipy.linalg
 import torch
 from scipy import stats
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 from torch.func import hessian, jacfwd, vmap
 
 from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements, random_vectors, seeded
@@ -15,6 +16,7 @@ from trivgeo._numerics import log_abs_det
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, SU, Affine, DirectProduct, Heisenberg, LieGroup, Similarity, Torus, Translation, U
 from trivgeo.groups import UnitaryGroup as Unitary
+from trivgeo.groups._matrices.hermitian import hermitian_exp
 
 
 class TestTorus:
@@ -50,6 +52,12 @@ class TestTorus:
             assert group.matches(old) is same
 
 
+def hermitian(group: Unitary, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of the matrix that exp of v is i times the exponential of."""
+    real, imaginary = group.hat(v).unbind(-1)
+    return imaginary, -real
+
+
 class TestUnitary:
     GROUPS = (SU(2), SU(3), SU(5), U(1), U(2), U(4))
 
@@ -78,6 +86,30 @@ class TestUnitary:
         basis = group.to_complex(group.hat(torch.eye(group.dim, dtype=torch.float64)))
         matrix = group.to_complex(g).unsqueeze(1)
         assert_relative(group.Ad(g).mT, group.vee(group.from_complex(matrix @ basis @ matrix.mH)), 1e-13)
+
+    @pytest.mark.parametrize("group", [SU(3), U(3)], ids=str)
+    def test_closed_form_of_many(self, group: Unitary) -> None:
+        """Which take another way than few: against eigenvectors, where eigenvalues meet, and in derivatives."""
+        size = torch.tensor([0.0, 1e-9, 1e-3, 0.1, 0.3, 1.0, 20.0], dtype=torch.float64).repeat_interleave(150)
+        v = size.unsqueeze(-1) * randn(len(size), group.dim, seed=3)
+        v[::3, :6] = 0.0  # diagonal
+        v[::6, 6] = 0.0  # with two equal eigenvalues
+        values, frame = torch.linalg.eigh(-1j * group.to_complex(group.hat(v)))
+        expected = group.from_complex((frame * torch.exp(1j * values).unsqueeze(-2)) @ frame.mH)
+        assert_relative(group.exp(v), expected, 5e-13)
+        single = group.exp(v.float())
+        assert_relative(group._compose(single, group._inverse(single)), group.identity().expand_as(single), 1e-6)
+        rows = v[1:900:100].clone().requires_grad_()
+        few, many = group.exp(rows), group.exp(torch.cat([rows, v]))[: len(rows)]
+        weight = randn(*few.shape, seed=4)
+        (slope,) = torch.autograd.grad((few * weight).sum(), rows)
+        (other,) = torch.autograd.grad((many * weight).sum(), rows)
+        assert_relative(other, slope, 1e-11)
+        small = [x for x in rows.detach() if float(x.norm()) < 5.0][:5]
+        for x in small:  # first and second derivatives by differences
+            close = lambda y: hermitian_exp(*hermitian(group, y))  # noqa: E731
+            assert gradcheck(close, x.clone().requires_grad_(), atol=1e-7)
+            assert gradgradcheck(close, x.clone().requires_grad_(), atol=1e-6)
 
     def test_pauli_matrices(self) -> None:
         x, y, z = SU(2).to_complex(SU(2).hat(torch.eye(3, dtype=torch.float64)))

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 from functorch.compile import make_boxed_func
@@ -39,6 +40,7 @@ from trivgeo.groups import (
 )
 from trivgeo.groups._entries import WriteOut, aten
 from trivgeo.groups._loops import vectors_of_doubles
+from trivgeo.groups._matrices import kernel
 
 SMALL = 3  # elements of a batch of tests
 
@@ -122,6 +124,50 @@ def test_every_rule_is_the_operator() -> None:
     assert not targets & {aten.bmm.default, aten.mm.default, aten.linalg_cross.default, aten.amax.default}
     assert not targets & {aten.index.Tensor, aten.constant_pad_nd.default}
     assert aten.linalg_matrix_exp.default in targets
+
+
+def spread_frames(values: list[float]) -> Tensor:
+    """Matrices of these singular values."""
+    left, right = (torch.linalg.qr(torch.randn(20, 4, 4, generator=seeded(k)).double())[0] for k in range(2))
+    return left @ (torch.tensor(values, dtype=torch.float64).unsqueeze(-1) * right)
+
+
+@pytest.mark.parametrize("values", [[2.0, 1.0, 1.0, 0.5], [1e6, 1e-2, 1e-2, 1e-2], [1e3, 1e3, 1e3, 1e-9]])
+def test_four_rows_are_inverted_without_library_routines(values: list[float]) -> None:
+    """By pivots, so that no more digits are lost than by LAPACK; determinants by minors."""
+    matrix = spread_frames(values)
+    matrix[0] = torch.eye(4, dtype=torch.float64).flip(0)  # each pivot is below
+    graphs: list[torch.fx.Graph] = []
+
+    def both(m: Tensor) -> Tensor:
+        return torch.cat([kernel(4).inverse(m).flatten(1), kernel(4).determinant(m).unsqueeze(-1)], -1)
+
+    found = written_out(both, graphs)(matrix)
+    inverse, determinant = found[:, :16].unflatten(1, (4, 4)), found[:, 16]
+    with mpmath.workdps(40):
+        exact = [(mpmath.matrix(m.tolist()) ** -1).tolist() for m in matrix]
+    exact = torch.tensor([[[float(x) for x in row] for row in rows] for rows in exact], dtype=torch.float64)
+    condition = values[0] / values[-1]
+    assert_relative(inverse, exact, 20.0 * condition * torch.finfo(torch.float64).eps, event=2)
+    size = torch.linalg.matrix_norm(matrix) ** 4
+    assert float(((determinant - torch.linalg.det(matrix)).abs() / size).max()) < 1e-15
+    assert not {n.target for n in graphs[0].nodes} & {aten.linalg_inv_ex.default, aten.linalg_lu_factor_ex.default}
+    if condition < 10.0:
+        inputs = matrix.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(both(inputs).cos().sum(), inputs)
+        (slope,) = torch.autograd.grad(written_out(both)(inputs).cos().sum(), inputs)
+        assert_relative(slope, expected, 1e-12, event=2)
+
+
+def test_affine_maps_of_space_are_written_out() -> None:
+    """Their exponential in compiled code, which is another than the eager one."""
+    v = 0.7 * torch.randn(20, 12, generator=seeded(0), dtype=torch.float64)
+    v[0], v[1, :9] = 0.0, 0.0
+    inputs = v.requires_grad_()
+    eager, other = Affine(3)._exp(inputs), written_out(Affine(3)._exp)(inputs)
+    assert_relative(other.detach(), eager.detach(), 1e-13, event=2)
+    slopes = [torch.autograd.grad(y.cos().sum(), inputs)[0] for y in (eager, other)]
+    assert_relative(slopes[1], slopes[0], 1e-12, event=1)
 
 
 def test_a_whole_operation_is_elementwise() -> None:
@@ -383,7 +429,7 @@ def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [SO(3), SE(3), Affine(2), HeatSymmetry(0.1)], ids=repr)
+@pytest.mark.parametrize("group", [SO(3), SE(3), Affine(2), SU(3), SL(4), HeatSymmetry(0.1)], ids=repr)
 def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
     fast = compiled(group, threshold=10)
     v, w = 0.4 * torch.randn(2, 50, group.dim, generator=seeded(0), dtype=torch.float64)
@@ -401,9 +447,9 @@ def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [SO(3), Affine(2)], ids=repr)
+@pytest.mark.parametrize("group", [SO(3), SO(4), Affine(2)], ids=repr)
 def test_machine_code_is_one_loop(group: LieGroup) -> None:
-    """Forward and backward; of doubles, with masks that are as wide."""
+    """Forward and backward; of doubles, with masks that are as wide. Of four rows without library routines, too."""
     g = group.exp(0.4 * torch.randn(50, group.dim, generator=seeded(0), dtype=torch.float64)).requires_grad_()
     _, sources = run_and_get_code(lambda: compiled(group, threshold=10).log(g).sum().backward())
     assert len(sources) == 2
@@ -414,8 +460,8 @@ def test_machine_code_is_one_loop(group: LieGroup) -> None:
 
 @pytest.mark.slow
 def test_machine_code_is_one_loop_beside_a_library_routine() -> None:
-    """The inverse of four rows is one; what comes after it is a loop, which writes the result in its order."""
-    group = SL(4)
+    """The inverse of five rows is one; what comes after it is a loop, which writes the result in its order."""
+    group = MatrixGroup(SO(5).hat(torch.eye(10, dtype=torch.float64)))
     g = group.exp(0.4 * torch.randn(50, group.dim, generator=seeded(0), dtype=torch.float64))
     value, (source,) = run_and_get_code(lambda: compiled(group, threshold=10).Ad(g))
     assert source.count("cpp_pybinding(") == source.count("for(") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import scipy.linalg
 import torch
@@ -88,6 +89,51 @@ def test_derivatives(name: str) -> None:
         assert_relative(mode(there_and_back)(log), unit, 1e-8, event=4)
     second = hessian(lambda m: there_and_back(m).square().sum())(log)
     assert_relative(second, 2.0 * unit, 1e-5, event=4)
+
+
+MOTIONS = {
+    **LOGARITHMS,
+    **{f"a block of three at {m}": jordan([m, m, m], [1.0, 1.0]) for m in (-20.0, -0.76, -0.74, 0.74, 0.76, 3.0)},
+    **{f"three that meet at {m}": jordan([m + 0.2, m, m - 0.2], [1.0, 1.0]) for m in (-3.0, -0.8, 0.8)},
+    "two at zero": jordan([4.0, 0.0, 0.0], [0.0, 1.0]),
+    "two near zero": jordan([4.0, 0.2, -0.2], [0.0, 1.0]),
+    "zero between": jordan([5.0, 0.0, -5.0], [0.0, 0.0]),
+    "a turn that decays": turn(2.5) - 3.0 * torch.eye(3, dtype=torch.float64),
+    "many turns": turn(20.0),
+}
+
+
+@pytest.mark.parametrize("name", MOTIONS)
+def test_affine_exponential_by_eigenvalues(name: str) -> None:
+    """As compiled code has it: [e^A, phi_1(A) b] against the exponential of four rows in 40 digits."""
+    matrix, vector = MOTIONS[name][:4], randn(4, 3, seed=7)
+    result = KERNEL.spectral_affine_exp(matrix, vector)
+    with mpmath.workdps(40):
+        for a, b, found in zip(matrix, vector, result, strict=True):
+            rows = [[*x, y] for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+            e = mpmath.expm(mpmath.matrix([*rows, [0.0] * 4]))
+            exact = torch.tensor([[float(e[i, j]) for j in range(4)] for i in range(3)], dtype=torch.float64)
+            assert_relative(found[:, :3], exact[:, :3], 1e-12, event=2)
+            assert_relative(found[:, 3], exact[:, 3], 1e-13, event=1)
+
+
+@pytest.mark.parametrize("name", ["zero", "a block of two", "a block of three at 3.0", "two near zero", "a turn"])
+def test_derivatives_of_the_affine_exponential(name: str) -> None:
+    """Those of the exponential of four rows, in both modes and to second order."""
+    matrix, vector = MOTIONS[name][0], randn(3, seed=8)
+
+    def dense(m: Tensor) -> Tensor:
+        four = torch.cat([torch.cat([m, vector.unsqueeze(-1)], -1), m.new_zeros(1, 4)], -2)
+        return torch.linalg.matrix_exp(torch.stack([four, four]))[0, :3]
+
+    def closed(m: Tensor) -> Tensor:
+        return KERNEL.spectral_affine_exp(m, vector)
+
+    expected = jacrev(dense)(matrix)
+    for mode in (jacrev, jacfwd):
+        assert_relative(mode(closed)(matrix), expected, 1e-10, event=4)
+    second, other = (hessian(lambda m, f=f: f(m).square().sum())(matrix) for f in (closed, dense))
+    assert_relative(second, other, 1e-7, event=4)
 
 
 def test_wide_spectra_are_right_or_nan() -> None:

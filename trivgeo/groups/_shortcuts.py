@@ -8,6 +8,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._guards import detect_fake_mode
+from torch._inductor import compile_fx
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import LambdaFuture
 from torch._inductor.fx_passes import post_grad
@@ -22,6 +24,14 @@ class _Known:
 
     def incremental_update(self) -> int:
         return 0
+
+
+def _described(module: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+    """In place of describing all nodes of a traced graph once more: the mode in which that was done."""
+    return detect_fake_mode(inputs) or _describe(module, inputs, *rest, **named)
+
+
+_describe = compile_fx.fake_tensor_prop
 
 
 class _Meanwhile:
@@ -52,6 +62,7 @@ def shortcuts() -> Iterator[None]:
         wait(self, scope)
 
     with (
+        mock.patch.object(compile_fx, "fake_tensor_prop", _described),
         mock.patch.object(post_grad, "FakeTensorUpdater", _Known),
         mock.patch.object(AsyncCompile, "_wait_futures", wait_for_others),
         torch._dynamo.config.patch(run_gc_after_compile=False),

@@ -71,6 +71,8 @@ class LieGroup(ABC):
         scale: Scale = None,
     ) -> None:
         self._element_shape = tuple(element_shape)
+        self._one = (len(self._element_shape),)  # trailing dimensions of an element, of two
+        self._two = self._one * 2
         self._natural_algebra = natural_algebra
         self._fingerprint: dict[str, Any] | None = None
         self._compiler: Compiler | None = None
@@ -237,7 +239,7 @@ class LieGroup(ABC):
         if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype is h.dtype and g.device == h.device):
             g, h = promoted(g=g, h=self.check_elements(h, "h"))
             _check_broadcast(self.batch_shape(g), self.batch_shape(h))
-        return self._on_elements(self._compose, g, h)
+        return self._evaluate(self._compose, self._two, (g, h))
 
     @final
     def inverse(self, g: Tensor) -> Tensor:
@@ -321,7 +323,7 @@ class LieGroup(ABC):
         """
         g, y = promoted(g=self.check_elements(g), y=self.check_vectors(y, "y"))
         _check_broadcast(self.batch_shape(g), y.shape[:-1])
-        return self._evaluate(self._scaled_coadjoint, (len(self._element_shape), 1), (g, y))
+        return self._evaluate(self._scaled_coadjoint, (*self._one, 1), (g, y))
 
     @final
     def _scaled_coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
@@ -452,7 +454,7 @@ class LieGroup(ABC):
         """
         g, v = promoted(g=self.check_elements(g), v=self.check_vectors(v))
         _check_broadcast(self.batch_shape(g), v.shape[:-1])
-        return self._evaluate(self._perturbed, (len(self._element_shape), 1), (g, v))
+        return self._evaluate(self._perturbed, (*self._one, 1), (g, v))
 
     @final
     def _perturbed(self, g: Tensor, v: Tensor) -> Tensor:
@@ -510,8 +512,8 @@ class LieGroup(ABC):
         return self._log_modular(g)
 
     @final
-    def _on_elements(self, f: Callable[..., Tensor], *elements: Tensor) -> Tensor:
-        return self._evaluate(f, (len(self._element_shape),) * len(elements), elements)
+    def _on_elements(self, f: Callable[..., Tensor], g: Tensor) -> Tensor:
+        return self._evaluate(f, self._one, (g,))
 
     @final
     def _on_vectors(self, f: Callable[..., Tensor], v: Tensor) -> Tensor:
@@ -519,7 +521,7 @@ class LieGroup(ABC):
 
     @final
     def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
-        """``f`` of arguments with trailing dimensions of these ranks.
+        """``f`` of one or two arguments with trailing dimensions of these ranks.
 
         Arguments without a batch become a batch of one. Then no entry is a tensor without dimensions: forward mode of
         torch 2.13 gives the product of such a float32 tensor with a Python number a float64 derivative.
@@ -528,14 +530,12 @@ class LieGroup(ABC):
             result = self._compiler(f, ranks, arguments)
             if result is not None:
                 return result
-        for x, rank in zip(arguments, ranks):  # noqa: B905 -- at every operation, and faster
-            if x.ndim == rank:
-                single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
-                value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
-                value = value.squeeze(0) if all(single) else value
-                break
-        else:
+        if arguments[0].ndim > ranks[0] and arguments[-1].ndim > ranks[-1]:
             value = f(*arguments) if arguments[0].dtype in _FULL else in_single(f, *arguments)
+        else:
+            single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
+            value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
+            value = value.squeeze(0) if all(single) else value
         if torch.compiler.is_compiling():
             return value
         return _apart(value, arguments if self._compiler is None else ())  # for speed a view, where that is all

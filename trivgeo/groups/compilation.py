@@ -30,9 +30,10 @@ GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
 
 _SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled call costs less than its operators
-_MOST_OPERATORS = 600  # of an operation; iterative logarithms have thousands, which take minutes to compile
+_MOST_OPERATORS = 700  # of an operation; iterative logarithms have thousands, which take minutes to compile
 _MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
 _END_OF_32_BITS = 2**31
+_ONE_AT_A_TIME = threading.RLock()  # what is changed in torch while code is compiled is changed for the whole process
 _MANNER: dict[str, Any] = {
     "fullgraph": True,
     # numbers of a group are constants, also after other groups, with other numbers, were compiled by the same method
@@ -50,6 +51,7 @@ _OPTIONS = {
     "loop_index_inversion_in_fusion": False,
     "pattern_matcher": False,  # of what `WriteOut` leaves nothing
     "trace.provenance_tracking_level": 0,
+    "graph_partition": False,
     "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
     "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
     "cpp.enable_loop_tail_vec": False,  # the last elements one by one: less than half of the compiler's work
@@ -150,9 +152,20 @@ class Compiler:
 
     def __call__(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor | None:
         """``f`` of arguments with trailing dimensions of these ranks, or none: to be computed eagerly."""
-        if self._operators.get(f.__name__) == 0 or not _is_plain(arguments):
+        first, last, number = arguments[0], arguments[-1], self._operators.get(f.__name__)
+        if number == 0:
             return None
-        first = arguments[0]
+        few = number is not None and number <= _FEW_OPERATORS and self.threshold is None
+        # soonest said of a small batch, where every check counts
+        if (
+            few
+            and first.ndim == ranks[0] + 1
+            and last.ndim == ranks[-1] + 1
+            and last.shape[0] == first.shape[0] < _LARGE
+        ):
+            return None
+        if not _is_plain(arguments):
+            return None
         batch, alike = _common_batch(arguments, ranks)
         size = math.prod(batch)
         if size < (self.threshold or _SMALLEST) or (_is_counted(first) and size > _MOST_OF_32_BITS):
@@ -203,12 +216,15 @@ class Compiler:
             function = _torch_compile(f)
             # derivatives from the arguments again: cheaper than writing and reading what they need on the way
             again = derivation.patch(activation_memory_budget=0.0)
-            with warnings.catch_warnings(), again, literal_constants(), _code_for(flat[0].dtype), _no_collection():
-                # torch 2.13 looks at the gradients of all arguments while it traces
+            with _ONE_AT_A_TIME, warnings.catch_warnings():
+                # torch 2.13 looks at the gradients of all arguments while it traces, and imports what it deprecates
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-                result = function(*_marked(flat)).detach()
+                warnings.filterwarnings("ignore", category=DeprecationWarning)
+                with again, literal_constants(), _code_for(flat[0].dtype), _no_collection():
+                    result = function(*_marked(flat)).detach()
         except Exception as error:  # whatever the compiler or its absence raises: f itself has just been evaluated
-            reason = f"since torch.compile failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            first_line, *_ = str(error).strip().splitlines() or [""]
+            reason = f"since torch.compile failed: {type(error).__name__}: {first_line}"
         else:
             seconds = time.perf_counter() - start
             if _agree(result, eager):

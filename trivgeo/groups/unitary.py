@@ -17,6 +17,8 @@ from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups._matrices.circular import circular
+from trivgeo.groups._matrices.hermitian import hermitian_exp
+from trivgeo.groups._matrices.series import is_few
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -26,6 +28,7 @@ __all__ = ["SU", "U", "UnitaryGroup"]
 
 _POLAR_STEPS = 12
 _PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off
+_FEW_OF_THREE = 800  # complex 3 x 3 matrices, of which the exponential of torch is faster than a closed form
 _LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
 
 
@@ -121,8 +124,13 @@ class UnitaryGroup(LieGroup):
 
     def _exp(self, v: Tensor) -> Tensor:
         # in float64, so that float32 elements are unitary to their last digit
-        matrix = dense_exp(torch.complex(*self._tangent(v).double().unbind(-1)))
-        return torch.stack([matrix.real, matrix.imag], -1).to(v.dtype)
+        real, imaginary = self._tangent(v).double().unbind(-1)
+        if self.size == 3 and not is_few(real, _FEW_OF_THREE):
+            real, imaginary = hermitian_exp(imaginary, -real)
+        else:
+            matrix = dense_exp(torch.complex(real, imaginary))
+            real, imaginary = matrix.real, matrix.imag
+        return torch.stack([real, imaginary], -1).to(v.dtype)
 
     def _log(self, g: Tensor) -> Tensor:
         r"""The logarithm whose eigenvalues lie between :math:`i (\varphi - 2 \pi)` and :math:`i \varphi`.

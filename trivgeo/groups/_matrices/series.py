@@ -102,13 +102,13 @@ def series_exp_phi1(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return e, doubled
 
 
-def is_few(matrix: Tensor) -> bool:
+def is_few(matrix: Tensor, most: int = _FEW) -> bool:
     """Whether these are so few matrices on the CPU that ``torch.linalg.matrix_exp`` is faster than closed forms."""
     k = matrix.shape[-1]
     return (
         not torch.compiler.is_compiling()
         and matrix.device.type == "cpu"
-        and matrix.numel() <= _FEW * k * k
+        and matrix.numel() <= most * k * k
         and not _under_vmap()
     )
 

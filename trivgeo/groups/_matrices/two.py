@@ -12,7 +12,7 @@ from trivgeo._numerics import Constant, dense_exp, grown_stumpff, plane_log_rati
 from trivgeo.groups._matrices.affine import affine_exp
 from trivgeo.groups._matrices.basic import rows_of, stack_rows
 from trivgeo.groups._matrices.kernel import Kernel
-from trivgeo.groups._matrices.one import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
+from trivgeo.groups._matrices.one import phi1_regimes
 from trivgeo.groups._matrices.series import is_few
 
 __all__ = ["Two"]
@@ -75,30 +75,11 @@ def _split2(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _phi1_2x2(matrix: Tensor, exponential: Tensor) -> Tensor:
     r"""phi_1 of 2 x 2 matrices as :math:`a I + b B`, B the trace-free part, :math:`B^2 = q I`.
 
-    Three regimes, each free of cancellation: a series in the ring spanned by I and B for small matrices; divided
-    differences of the scalar function for real eigenvalues apart; :math:`A^{-1} (e^A - I)` for the rest, where
-    det A is away from zero.
+    In the regimes of `phi1_regimes`, each free of cancellation.
     """
     m, x, y, z = _split2(matrix)
     q = x * x + y * z
-    size = torch.maximum(m.abs(), q.abs().sqrt())
-    small = size < 0.5 * PHI1_RADIUS
-    apart = ~small & (q > 0.04)  # less than small ones reach, so that det A is at least 0.02 for the rest
-    rest = ~small & ~apart
-
-    m_near, q_near = torch.where(small, m, 0.0), torch.where(small, q, 0.0)
-    a_near, b_near = torch.full_like(m, PHI1_SHORT[-1]), torch.zeros_like(m)
-    for coefficient in reversed(PHI1_SHORT[:-1]):
-        a_next = torch.addcmul(m_near * a_near + coefficient, q_near, b_near)
-        a_near, b_near = a_next, torch.addcmul(a_near, m_near, b_near)
-
-    r = torch.where(apart, q, 1.0).sqrt()
-    m_apart = torch.where(apart, m, 0.0)
-    high, low = phi1_scalar(torch.stack([m_apart + r, m_apart - r], -1)).unbind(-1)
-    a_apart, b_apart = 0.5 * (high + low), 0.5 * (high - low) / r
-
-    a = torch.where(small, a_near, a_apart)
-    b = torch.where(small, b_near, b_apart)
+    rest, a, b = phi1_regimes(m, q)
     (e00, e01), (e10, e11) = rows_of(torch.where(rest[..., None, None], exponential, 0.0))
     per_det = 1.0 / torch.where(rest, m * m - q, 1.0)
     plus, minus, e00, e11 = (m + x) * per_det, (m - x) * per_det, e00 - 1.0, e11 - 1.0
