@@ -130,6 +130,67 @@ class TestUnitary:
         angles = torch.linalg.eigvalsh(1j * group.to_complex(group.hat(log)).to(torch.complex128))
         assert float(angles[:, -1].sub(angles[:, 0]).max()) < 2 * math.pi + 1e-5
 
+    @pytest.mark.parametrize("group", [SU(3), U(3)], ids=str)
+    def test_logarithms_of_many(self, group: Unitary) -> None:
+        """Another way than of few: known ones, where eigenvalues meet, beside the cut, and at tiny elements."""
+        rows: list[tuple[float, float, float]]
+        rows = [(0.0, 0.0, 0.0), (1.0, 1.0, -2.0), (1.0, 1.0 + 1e-8, -2.0 - 1e-8), (2.0, -2.0, 0.0), (3.1, -3.1, 0.0)]
+        rows += [(1e-3, -1e-3, 0.0), (0.02, 0.01, -0.03), (0.1, 0.1, -0.2), (3.14, -1.57, -1.57), (-1e-5, 2e-5, -1e-5)]
+        if isinstance(group, SU):  # the shortest one, with an angle beyond a half turn
+            third = 2.0 * math.pi / 3.0
+            rows += [
+                (third + 0.1, third - 0.3, -2 * third + 0.2),
+                (-2.9, -0.4, 3.3),
+                (third - 1e-3,) * 2 + (2e-3 - 2 * third,),
+            ]
+        else:
+            rows += [
+                (3.1, 3.1, 3.1),
+                (3.1, -3.1, 3.1),
+                (math.pi - 1e-3,) * 3,
+                (math.pi - 1e-3, math.pi - 1e-3, 1e-3 - math.pi),
+            ]
+            rows += [(math.pi - 1e-5, math.pi - 2e-5, -3.0), (2.1, 2.1, 2.1 + 1e-9), (-0.3, -3.0, 2.9)]
+        angles = torch.tensor(rows, dtype=torch.float64).repeat(40, 1)
+        frame = group.to_complex(group.random_haar(len(angles), generator=seeded(8), dtype=torch.float64))
+        matrix = (frame * torch.polar(torch.ones_like(angles), angles).unsqueeze(-2)) @ frame.mH
+        expected = group.from_complex(1j * (frame * angles.unsqueeze(-2)) @ frame.mH)
+        log = group.log(group.from_complex(matrix))
+        assert_relative(group.hat(log), expected, 1e-11)
+        assert_relative(group.hat(group.log(group.from_complex(matrix).float())).double(), expected, 1e-3)
+        tiny = 1e-12 * randn(400, group.dim, seed=5)
+        assert_relative(group.log(group.exp(tiny)), tiny, 1e-12)
+
+        g = group.random_haar(400, generator=seeded(9), dtype=torch.float64)
+        by_vectors = torch.stack([group.log(x) for x in g])
+        assert_relative(group.log(g), by_vectors, 1e-11)
+        g[7], g[9], g[11] = (
+            1.1 * g[7],
+            math.nan,
+            group.from_complex(torch.diag(torch.tensor([1.0, 1.0, -1.0]).cdouble())),
+        )
+        bad = torch.isnan(group.log(g)).any(-1).nonzero().flatten().tolist()
+        assert bad == ([7, 9, 11] if isinstance(group, SU) else [7, 9])
+        (slope,) = torch.autograd.grad(group.log(g.requires_grad_()).nan_to_num().sum(), g)
+        assert bool(torch.isfinite(slope.flatten(1)[torch.arange(400) != 9]).all())
+
+    @pytest.mark.parametrize("group", [SU(3), U(3)], ids=str)
+    def test_derivatives_of_logarithms(self, group: Unitary) -> None:
+        """By the series of log(exp(v) exp(w)) at w = 0, J_r(v)^-1, and by differences of these."""
+        sizes = (0.0, 1e-3, 0.01, 0.02, 0.05, 0.5, 1.5)
+        v = torch.stack([size * randn(group.dim, seed=k) / group.dim**0.5 for k, size in enumerate(sizes)])
+        double = torch.zeros(group.dim, dtype=torch.float64)
+        double[-1] = double[-2] = 0.4  # two equal eigenvalues, for U(3), and for SU(3) others
+        double = torch.cat([v, double[None], torch.eye(group.dim, dtype=torch.float64)[-1:]])
+        zero = torch.zeros(group.dim, dtype=torch.float64)
+        for x in double:
+            f = lambda w, x=x: group.log(group.compose(group.exp(x), group.exp(w)))  # noqa: E731
+            inverse = torch.linalg.inv(group.right_jacobian(x))
+            assert_relative(jacfwd(f)(zero), inverse, 1e-10, event=2)
+            second = hessian(lambda w, f=f: f(w).sin().sum())(zero)
+            first = torch.func.grad(lambda w, f=f: f(w).sin().sum())
+            assert_relative(second, numeric_jacobian(first, zero), 1e-6, event=2)
+
     def test_principal_logarithm(self) -> None:
         group = U(3)
         g = group.random_haar(20, generator=seeded(3), dtype=torch.float64)

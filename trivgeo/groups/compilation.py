@@ -30,7 +30,7 @@ GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
 
 _SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled call costs less than its operators
-_MOST_OPERATORS = 700  # of an operation; iterative logarithms have thousands, which take minutes to compile
+_MOST_OPERATORS = 800  # of an operation; iterative logarithms have thousands, which take minutes to compile
 _MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
 _END_OF_32_BITS = 2**31
 _ONE_AT_A_TIME = threading.RLock()  # what is changed in torch while code is compiled is changed for the whole process

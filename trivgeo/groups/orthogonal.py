@@ -10,20 +10,17 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import half_power, polynomial
+from trivgeo._numerics import half_power
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.groups._matrices import circular, identity_like, polar
+from trivgeo.groups._matrices.circular import angle_factor
 from trivgeo.groups._roots import exp_with_score, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup
 
 __all__ = ["SO"]
-
-# atan(r) / r = sum_k (-r^2)^k / (2k + 1)
-_ATAN_RADIUS = 0.02
-_ATAN_SERIES = tuple((-1.0) ** k / (2 * k + 1) for k in range(10))
 
 _PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
 
@@ -331,16 +328,6 @@ def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     w, x, y, z = (torch.lerp(torch.lerp(t, s, second), torch.lerp(q, p, first), final) for p, q, s, t in columns)
     sign = torch.where(w < 0, -1.0, 1.0).to(w.dtype)
     return sign * w, sign * x, sign * y, sign * z
-
-
-def angle_factor(square: Tensor, w: Tensor) -> Tensor:
-    """atan2(|u|, w) / |u| for quaternions (w, u) of any length, |u|^2 = ``square``."""
-    small = (square < _ATAN_RADIUS * w * w) & (w > 0)
-    w_small = torch.where(small, w, 1.0)
-    near = polynomial(torch.where(small, square, 0.0) / (w_small * w_small), _ATAN_SERIES) / w_small
-    length = torch.where(small, 1.0, square).sqrt()
-    far = torch.atan2(length, torch.where(small, 1.0, w)) / length
-    return torch.where(small, near, far)
 
 
 def _rotation_vector(r: Tensor) -> Tensor:

@@ -16,19 +16,20 @@ from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups._matrices import kernel
-from trivgeo.groups._matrices.circular import circular
-from trivgeo.groups._matrices.hermitian import hermitian_exp
+from trivgeo.groups._matrices.circular import angle_factor, circular
+from trivgeo.groups._matrices.hermitian import determinant, hermitian_exp, unitary_log
 from trivgeo.groups._matrices.series import is_few
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.orthogonal import angle_factor, are_isometries, rotation_matrix
+from trivgeo.groups.orthogonal import are_isometries, rotation_matrix
 
 __all__ = ["SU", "U", "UnitaryGroup"]
 
 _POLAR_STEPS = 12
 _PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off
 _FEW_OF_THREE = 800  # complex 3 x 3 matrices, of which the exponential of torch is faster than a closed form
+_FEW_LOGARITHMS = 300  # of which that by eigenvectors is faster than a closed form
 _LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
 
 
@@ -139,8 +140,10 @@ class UnitaryGroup(LieGroup):
         :math:`i \delta + \log(e^{-i \delta} g)`, with the principal logarithm of a matrix that has no eigenvalue -1;
         where :math:`\varphi` lies in the gap makes no difference, nor does it to derivatives. The principal logarithm
         by eigenvectors is 25 times as fast as by iteration (n = 8), but eigenvectors have no derivatives where
-        eigenvalues meet.
+        eigenvalues meet. For n = 3 there is a closed form.
         """
+        if self.size == 3 and (is_differentiated(g) or not is_few(g[..., 0], _FEW_LOGARITHMS)):
+            return self._log_of_three(g)
         delta, gap, member = self._cut(g.detach())
         turned = _times_phase(g.double(), -delta)
         if is_differentiated(g):
@@ -150,6 +153,20 @@ class UnitaryGroup(LieGroup):
         phase = delta[..., None, None] * torch.eye(self.size, dtype=log.dtype, device=g.device)
         v = self._coordinates(log + torch.stack([torch.zeros_like(phase), phase], -1)).to(g.dtype)
         return torch.where(member.unsqueeze(-1), v, math.nan)
+
+    def _log_of_three(self, g: Tensor) -> Tensor:
+        """In closed form, faster than the other two but for few matrices, and exact to the digits of small elements."""
+        matrix = g.double()
+        det = determinant(matrix.detach())
+        square, volume = matrix.detach().square().sum((-3, -2, -1)), torch.hypot(*det)
+        member = are_isometries(square, volume, 3) & self._has_determinant(det)
+        # others are replaced at once, so that their gradients are not NaN times zero
+        eye = self.identity(dtype=matrix.dtype, device=matrix.device)
+        matrix = torch.where(member[..., None, None, None], matrix, eye)
+        det = torch.where(member, det[0], 1.0), torch.where(member, det[1], 0.0)
+        log, gap = unitary_log(matrix, det, self._last)
+        v = self._coordinates(log).to(g.dtype)
+        return torch.where((member & (gap > _LEAST_GAP)).unsqueeze(-1), v, math.nan)
 
     def _cut(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The middle of the gap of the spectrum in which the logarithm is cut, less pi, its width, ``[*batch]``.
@@ -162,12 +179,16 @@ class UnitaryGroup(LieGroup):
         last = self._last(angles)
         n = self.size
         around = torch.cat([angles - 2.0 * math.pi, angles, angles + 2.0 * math.pi], -1)
-        low, high = (around.gather(-1, (last + n + k).unsqueeze(-1)).squeeze(-1) for k in (0, 1))
+        low, high = (around.gather(-1, (last + n + k).long().unsqueeze(-1)).squeeze(-1) for k in (0, 1))
         return 0.5 * (low + high) - math.pi, high - low, member & self._has_phase(angles)
 
     @abstractmethod
     def _last(self, angles: Tensor) -> Tensor:
-        """Which of the sorted angles ``[*batch, n]`` is to be the largest, from -n to n - 1; others go round."""
+        """Which of the sorted angles ``[*batch, n]`` is to be the largest, below 2 n - 1; others go round."""
+
+    def _has_determinant(self, det: tuple[Tensor, Tensor]) -> Tensor:
+        """Whether complex numbers of modulus one are determinants of elements."""
+        return self._has_phase(torch.atan2(det[1], det[0]).unsqueeze(-1))
 
     def _has_phase(self, angles: Tensor) -> Tensor:
         """Whether the determinant of unitary matrices of these angles ``[*batch, n]`` is one of the group."""
@@ -289,7 +310,7 @@ class U(UnitaryGroup):
         return torch.stack(rows, -1).unflatten(-1, (4, 4))
 
     def _last(self, angles: Tensor) -> Tensor:
-        return torch.full(angles.shape[:-1], self.size - 1, device=angles.device)
+        return torch.full_like(angles[..., 0], self.size - 1)
 
 
 @final
@@ -338,7 +359,7 @@ class SU(UnitaryGroup):
 
     def _last(self, angles: Tensor) -> Tensor:
         """The angles add up to a multiple m of a turn; the m largest are turned back."""
-        return self.size - 1 - (angles.sum(-1) / (2.0 * math.pi)).round().long()
+        return self.size - 1 - (angles.sum(-1) / (2.0 * math.pi)).round()
 
     def _has_phase(self, angles: Tensor) -> Tensor:
         turns = angles.sum(-1) / (2.0 * math.pi)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivgeo._numerics import polynomial
 
-__all__ = ["circular", "circular_slopes"]
+__all__ = ["angle_factor", "circular", "circular_slopes"]
 
 _CIRCULAR_RADIUS = 0.25  # of x^2; seven terms leave out 1e-19
 _C2_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 2) for j in range(7))
@@ -17,6 +17,9 @@ _C3_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 3) for j in range(7
 _SLOPE_RADIUS = 1.0
 _C2_SLOPE = tuple((-1.0) ** j * (j + 1) / math.factorial(2 * j + 4) for j in range(9))
 _C3_SLOPE = tuple((-1.0) ** j * (j + 1) / math.factorial(2 * j + 5) for j in range(9))
+_ATAN_RADIUS = 0.02
+# atan(r) / r = sum_k (-r^2)^k / (2k + 1)
+_ATAN_SERIES = tuple((-1.0) ** k / (2 * k + 1) for k in range(10))
 
 
 def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,3 +46,13 @@ def circular_slopes(square: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple
     d2 = torch.where(small, polynomial(near, _C2_SLOPE), 0.5 * (c3 - 2.0 * c4))
     d3 = torch.where(small, polynomial(near, _C3_SLOPE), 0.5 * (c4 - 3.0 * c5))
     return d2, d3
+
+
+def angle_factor(square: Tensor, w: Tensor) -> Tensor:
+    """atan2(|u|, w) / |u| for quaternions (w, u) of any length, |u|^2 = ``square``."""
+    small = (square < _ATAN_RADIUS * w * w) & (w > 0)
+    w_small = torch.where(small, w, 1.0)
+    near = polynomial(torch.where(small, square, 0.0) / (w_small * w_small), _ATAN_SERIES) / w_small
+    length = torch.where(small, 1.0, square).sqrt()
+    far = torch.atan2(length, torch.where(small, 1.0, w)) / length
+    return torch.where(small, near, far)

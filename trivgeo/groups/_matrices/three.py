@@ -35,6 +35,7 @@ __all__ = [
     "assembled",
     "eigenvalues_meet",
     "in_ring",
+    "in_shifted_ring",
     "projection_of",
     "separate_root",
 ]
@@ -189,7 +190,7 @@ class _Exponential:
         """The coefficients of phi_1."""
         c, near = self._c, self._near
         small = near & (c.mean.abs() < _PHI1_MEAN)
-        series = _in_shifted_ring(_PHI1_SERIES, *(torch.where(small, f, 0.0) for f in (c.mean, c.p, c.q)))
+        series = in_shifted_ring(_PHI1_SERIES, *(torch.where(small, f, 0.0) for f in (c.mean, c.p, c.q)))
         divided = self._divided(near & ~small)
         even, odd = phi1_pair(self._mean - 0.5 * self._x, self._square, *self._pair)
         spectral = assembled(self._projection, self._x, even, phi1_scalar(self._mean + self._x) - even, odd)
@@ -271,7 +272,7 @@ def in_ring(coefficients: Sequence[float], p: Tensor, q: Tensor) -> Coefficients
     return f0, f1, f2
 
 
-def _in_shifted_ring(coefficients: Sequence[float], m: Tensor, p: Tensor, q: Tensor) -> Coefficients:
+def in_shifted_ring(coefficients: Sequence[float], m: Tensor, p: Tensor, q: Tensor) -> Coefficients:
     """``sum_j c_j (m I + B)^j`` by Horner's rule, see `in_ring`."""
     third, constant = 3.0 * p, 2.0 * q
     f0, f1, f2 = torch.full_like(p, coefficients[-1]), torch.zeros_like(p), torch.zeros_like(p)
