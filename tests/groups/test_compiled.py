@@ -159,15 +159,20 @@ def test_four_rows_are_inverted_without_library_routines(values: list[float]) ->
         assert_relative(slope, expected, 1e-12, event=2)
 
 
-def test_affine_maps_of_space_are_written_out() -> None:
-    """Their exponential in compiled code, which is another than the eager one."""
+@pytest.mark.parametrize("operation", ["exp", "log"])
+def test_affine_maps_of_space_are_written_out(operation: str) -> None:
+    """Their exponential and logarithm in compiled code, which are others than the eager ones."""
     v = 0.7 * torch.randn(20, 12, generator=seeded(0), dtype=torch.float64)
-    v[0], v[1, :9] = 0.0, 0.0
-    inputs = v.requires_grad_()
-    eager, other = Affine(3)._exp(inputs), written_out(Affine(3)._exp)(inputs)
-    assert_relative(other.detach(), eager.detach(), 1e-13, event=2)
+    v[0], v[1, :9], v[2, :9] = 0.0, 0.0, 1e-7 * v[2, :9]
+    v[3, :9] = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0])  # a block of two, all eigenvalues e
+    f = Affine(3)._exp if operation == "exp" else Affine(3)._log
+    inputs = (v if operation == "exp" else Affine(3).exp(v)).requires_grad_()
+    eager, other = f(inputs), written_out(f)(inputs)
+    assert_relative(other.detach(), eager.detach(), 1e-13, event=1)
     slopes = [torch.autograd.grad(y.cos().sum(), inputs)[0] for y in (eager, other)]
-    assert_relative(slopes[1], slopes[0], 1e-12, event=1)
+    assert_relative(slopes[1], slopes[0], 1e-11, event=inputs.ndim - 1)
+    if operation == "log":
+        assert_relative(other.detach(), v.detach(), 1e-12, event=1)
 
 
 def test_a_whole_operation_is_elementwise() -> None:
@@ -336,7 +341,7 @@ class TestSwitch:
         homographies = compiled(Projective(3), threshold)
         p = Projective(3).random(4, std=0.1, generator=seeded(0))
         assert_relative(homographies.log(p), Projective(3).log(p), 1e-6)
-        assert "an iteration of" in homographies.compiler.report[0].reason
+        assert "too long" in homographies.compiler.report[0].reason
         v = torch.randn(4, 3, generator=seeded(1))
         torch.func.vmap(rotations.exp)(v)
         torch.func.jvp(rotations.exp, (v,), (v,))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch._functorch import config as derivation
 from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trivgeo._numerics import broadcast_shapes, literal_constants
@@ -30,7 +31,7 @@ GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
 
 _SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled call costs less than its operators
-_MOST_OPERATORS = 800  # of an operation; iterative logarithms have thousands, which take minutes to compile
+_MOST_NUMBERS = 1250  # computed for one element entry by entry; of more, as in iterations, a first call takes minutes
 _MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
 _END_OF_32_BITS = 2**31
 _ONE_AT_A_TIME = threading.RLock()  # what is changed in torch while code is compiled is changed for the whole process
@@ -65,13 +66,13 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     operation is compiled at its first call on a large batch, once for each dtype, with and without derivatives; code
     is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
     threshold; calls inside the transforms of ``torch.func``, in forward mode, inside another `torch.compile`, and under
-    ``torch.autocast``; half precision; operations that compute nothing, or are iterations too long to compile (the
-    logarithm of general matrices of four or more rows). The first compiled result is compared with the eager
-    one. Compiled code looks at no values: exponentials of general matrices of a norm beyond two thousand are NaN, and
-    logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code takes
-    more steps; a NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or its
-    result differs, one warning says so, and the operation stays eager. Derivatives of derivatives are not supported by
-    torch in compiled code, and raise an error.
+    ``torch.autocast``; half precision; operations that compute nothing, or are too long to compile (the logarithm of
+    general matrices of four or more rows, which is an iteration; SE(4)). The first compiled result is compared with
+    the eager one. Compiled code looks at no values: exponentials of general matrices of a norm beyond two thousand are
+    NaN, and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code
+    takes more steps; a NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or
+    its result differs, one warning says so, and the operation stays eager. Derivatives of derivatives are not supported
+    by torch in compiled code, and raise an error.
 
     What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
     before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,
@@ -133,6 +134,7 @@ class Compiler:
     def __init__(self, threshold: int | None = None) -> None:
         self.threshold = None if threshold is None else check_count("threshold", threshold, 2)
         self._operators: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # computed for one element
         self._entries: dict[Key, int] = {}  # of the largest argument or result of an element
         self._functions: dict[Key, Callable[..., Tensor] | None] = {}
         self._report: list[Compilation] = []
@@ -192,8 +194,9 @@ class Compiler:
 
     def _count(self, f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int:
         if f.__name__ not in self._operators:
-            self._operators[f.__name__] = number = _count_operators(f, flat)
-            if number == 0:
+            counts = _counts(f, flat)
+            self._operators[f.__name__], self._numbers[f.__name__] = counts
+            if counts[0] == 0:
                 self._report.append(Compilation(_operation(f), flat[0].dtype, False, reason="a view of its argument"))
         return self._operators[f.__name__]
 
@@ -202,14 +205,13 @@ class Compiler:
     ) -> Callable[..., Tensor] | None:
         what = _operation(f), flat[0].dtype, derivatives
         _look_at_processor()
-        number = self._count(f, flat)
-        if number == 0:
+        if self._count(f, flat) == 0:
             return None
         with torch.no_grad():
             eager = f(*flat)
         self._entries[key] = max(x[0].numel() for x in (*flat, eager))
-        if number > _MOST_OPERATORS:
-            self._report.append(Compilation(*what, reason=f"an iteration of {number} operators"))
+        if (number := self._numbers[f.__name__]) > _MOST_NUMBERS:
+            self._report.append(Compilation(*what, reason=f"too long: {number} numbers an element"))
             return None
         start = time.perf_counter()
         try:
@@ -335,23 +337,29 @@ def _agree(a: Tensor, b: Tensor) -> bool:
 
 
 class _Counter(TorchDispatchMode):
-    number = 0
+    operators, numbers = 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.number += 1
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self.operators += 1
+        if torch.Tag.pointwise in func.tags:
+            self.numbers += sum(x.numel() for x in pytree.tree_leaves(result) if isinstance(x, Tensor))
+        return result
 
 
 def _operation(f: Callable[..., Tensor]) -> str:
     return f.__name__.strip("_").removeprefix("scaled_")
 
 
-def _count_operators(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int:
-    """Torch operators of ``f`` where values cannot be looked at, as in compiled code; none of what is a view."""
+def _counts(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> tuple[int, int]:
+    """Torch operators of ``f``, and numbers that they compute of an element entry by entry; none of what is a view.
+
+    Where values cannot be looked at, as in compiled code.
+    """
     two = [x.detach()[:2] for x in flat]
     value = f(*two)
     if any(torch._C._is_alias_of(value, x) for x in two):  # type: ignore[attr-defined]
-        return 0
+        return 0, 0
     with torch.no_grad(), _Counter() as counter:
         torch.func.vmap(lambda *x: f(*(y.unsqueeze(0) for y in x)))(*two)
-    return counter.number
+    return counter.operators, counter.numbers // 2

@@ -77,6 +77,17 @@ class Three(PolynomialKernel):
         c = _centred(matrix)
         return _polynomial(_Exponential(c).coefficients, c)
 
+    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
+        """Like all with phi_1, see `affine_exp`."""
+        if not torch.compiler.is_compiling():
+            return super().phi1(matrix)
+        return self.spectral_phi1(matrix)
+
+    def spectral_phi1(self, matrix: Tensor) -> Tensor:
+        """`phi1` by eigenvalues."""
+        c = _centred(matrix)
+        return _polynomial(_Exponential(c).phi1(), c)
+
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
         """Like all with phi_1, and in compiled code by eigenvalues: more operators, and a fifth of the numbers."""
         if not torch.compiler.is_compiling():
