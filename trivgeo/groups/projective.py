@@ -11,6 +11,7 @@ from trivgeo._numerics import Constant
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import add_to_diagonal, transform_points
+from trivgeo.groups._matrices.series import is_unseen
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import (
@@ -94,8 +95,10 @@ class Projective(MatrixGroup):
         v = super()._log(sign * g)
         if self.size == 2:
             return v
-        other = super()._log(-sign * g)
-        return torch.where(torch.isfinite(v).all(-1, keepdim=True), v, other)
+        found = torch.isfinite(v).all(-1)
+        if is_unseen(g):
+            return torch.where(found.unsqueeze(-1), v, super()._log(-sign * g))
+        return v if bool(found.all()) else v.index_put((~found,), super()._log((-sign * g)[~found]))
 
     def action(self) -> PointAction:
         """The homography of points ``[*batch, p, n]``, defined where the denominator is not zero."""
