@@ -136,6 +136,82 @@ def test_derivatives_of_the_affine_exponential(name: str) -> None:
     assert_relative(second, other, 1e-7, event=4)
 
 
+AFFINE_MAPS = {
+    **LOGARITHMS,
+    **{f"near the identity by {r}": r * randn(COUNT, 3, 3) for r in (1e-6, 1e-4, 1e-2, 0.1)},
+    **{f"a block of three at {m}": jordan([m, m, m], [1.0, 1.0]) for m in (-3.0, -0.4, -0.3, 0.0, 0.5, 0.7, 1.1, 8.0)},
+    **{f"three that meet at {m}": jordan([m + 0.07, m, m - 0.07], [1.0, 1.0]) for m in (-0.4, 0.0, 0.5, 0.7, 1.1)},
+    **{f"a block of two at {m}": jordan([m + 0.9, m, m], [0.0, 1.0]) for m in (-2.0, -0.9, 0.0, 0.2, 0.3)},
+    **{f"two that meet at {m}": jordan([m + 0.9, m + 1e-9, m], [1.0, 1.0]) for m in (-0.9, 0.0, 0.3)},
+    **{
+        f"{m} up and down by {r}": jordan([1.5, m + r, m - r], [1.0, 1.0])
+        for m in (0.0, 0.26)
+        for r in (0.1, 0.13, 0.3)
+    },
+    **{f"a turn by {angle}": turn(angle) for angle in (1.0, 3.1, 3.14)},
+    "a turn that decays": turn(2.0) - 2.0 * torch.eye(3, dtype=torch.float64),
+    **{f"spread by {r}": jordan([r, 0.0, -r], [0.0, 0.0]) for r in (2.0, 4.0, 6.0, 9.0)},
+    **{f"a pair far from one, by {r}": jordan([r, r - 0.2, -r], [0.0, 1.0]) for r in (2.0, 4.0, 6.0, 9.0)},
+}
+
+
+@pytest.mark.parametrize("name", AFFINE_MAPS)
+def test_affine_logarithm_by_eigenvalues(name: str) -> None:
+    """As compiled code has it: of exponentials of four rows in 40 digits, as exact as by phi_1 from its own series."""
+    log, z = AFFINE_MAPS[name][:4], randn(4, 3, seed=7)
+    with mpmath.workdps(40):
+        matrices = []
+        for a, b in zip(log, z, strict=True):
+            rows = [[*x, y] for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+            e = mpmath.expm(mpmath.matrix([*rows, [0.0] * 4]))
+            matrices.append([[float(e[i, j]) for j in range(4)] for i in range(3)])
+    g = torch.tensor(matrices, dtype=torch.float64)
+    found, other = (f(g[..., :3], g[..., 3]) for f in (KERNEL.spectral_affine_log, KERNEL.affine_log))
+    for one, eager, exact in zip(found, other, (log, z), strict=True):
+        size = exact.abs().flatten(1).amax(1).clamp(min=1.0)
+        lost = ((eager - exact).abs().flatten(1).amax(1) / size).max()
+        assert_relative(one, exact, 3.0 * float(lost) + 3e-14, event=exact.ndim - 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["zero", "generic", "a turn", "a block of two", "a block of two at 0.0", "a block of three at 0.0", "symmetric"],
+)
+def test_derivatives_of_the_affine_logarithm(name: str) -> None:
+    """It undoes the exponential, in both modes and to second order."""
+    log, vector = AFFINE_MAPS[name][0], randn(3, seed=8)
+
+    def there_and_back(m: Tensor) -> Tensor:
+        e = KERNEL.spectral_affine_exp(m[:, :3], m[:, 3])
+        return torch.cat([x.reshape(3, -1) for x in KERNEL.spectral_affine_log(e[:, :3], e[:, 3])], -1)
+
+    whole = torch.cat([log, vector.unsqueeze(-1)], -1)
+    unit = torch.eye(12, dtype=torch.float64).reshape(3, 4, 3, 4)
+    for mode in (jacrev, jacfwd):
+        assert_relative(mode(there_and_back)(whole), unit, 1e-8, event=4)
+    second = hessian(lambda m: there_and_back(m).square().sum())(whole)
+    assert_relative(second, 2.0 * unit, 1e-5, event=4)
+
+
+def test_affine_maps_without_logarithm() -> None:
+    """NaN, also where rounding leaves nothing of it; the gradients of others know nothing of these."""
+    matrix = torch.eye(3, dtype=torch.float64).repeat(6, 1, 1)
+    matrix[0] = 0.0
+    matrix[1, 0, 0] = -1.0
+    matrix[2, 2, 0] = math.inf
+    matrix[3] = torch.as_tensor(scipy.linalg.expm(turn(math.pi)[0].numpy()))
+    matrix[4] = jordan([12.0, 0.0, -12.0], [0.0, 0.0])[0].matrix_exp()
+    vector = randn(6, 3, seed=1)
+    leaves = matrix.requires_grad_(), vector.requires_grad_()
+    log, z = KERNEL.spectral_affine_log(*leaves)
+    assert bool(log[:5].isnan().all())
+    assert bool(z[:5].isnan().all())
+    assert_relative(z[5].detach(), vector[5].detach(), 1e-15, event=1)
+    for slope in torch.autograd.grad(torch.where(z.isnan(), 0.0, z).sum(), leaves):
+        assert bool((slope[:5] == 0.0).all())
+        assert bool(torch.isfinite(slope).all())
+
+
 def test_wide_spectra_are_right_or_nan() -> None:
     """Round-off is estimated: what is returned is a logarithm."""
     for power in range(2, 16):
@@ -147,6 +223,13 @@ def test_wide_spectra_are_right_or_nan() -> None:
         assert bool(found.all()) or power > 8
         expected = frame @ torch.diag(values.log()) @ frame.mT
         assert_relative(log[found], expected[found], 1e-5, event=2)
+        vector = randn(COUNT, 3, seed=20)
+        _, z = KERNEL.spectral_affine_log(matrix, vector)
+        found = torch.isfinite(z).all(-1)
+        assert bool(found.all()) or power > 8
+        slopes = torch.where(values == 1.0, 1.0, values.log() / torch.where(values == 1.0, 1.0, values - 1.0))
+        expected = (frame @ torch.diag(slopes) @ frame.mT @ vector.unsqueeze(-1)).squeeze(-1)
+        assert_relative(z[found], expected[found], 1e-4, event=1)
 
 
 def test_wide_spectra_keep_their_digits() -> None:
@@ -185,6 +268,9 @@ def test_round_off_of_single_precision() -> None:
     matrix = torch.linalg.matrix_exp(LOGARITHMS["generic"])
     assert_relative(KERNEL.log(matrix.float()).double(), LOGARITHMS["generic"], 1e-5, event=2)
     assert_relative(KERNEL.exp(LOGARITHMS["generic"].float()).double(), matrix, 1e-5, event=2)
+    vector = randn(COUNT, 3, seed=1)
+    single, double = (KERNEL.spectral_affine_log(matrix.to(t), vector.to(t))[1] for t in (torch.float32, torch.float64))
+    assert_relative(single.double(), double, 1e-5, event=1)
 
 
 def test_algebra_vectors_are_traceless_entries() -> None:

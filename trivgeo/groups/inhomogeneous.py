@@ -15,7 +15,6 @@ from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import (
     circular,
     circular_slopes,
-    confirmed,
     identity_like,
     kernel,
     matvec,
@@ -164,9 +163,7 @@ class InhomogeneousGroup(LieGroup):
 
     def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """z with phi_1(Y) z = b, for A = e^Y; NaN where rounding leaves nothing of it."""
-        phi = self._kernel.phi1(self.linear._tangent(y), a)
-        z = matvec(self._kernel.inverse(phi), b)
-        return confirmed(z, matvec(phi, z), b)
+        return self._kernel.translation_log(self.linear._tangent(y), a, b)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """Ad_A and A on the diagonal; below, minus the linear part's images applied to b."""
@@ -323,6 +320,10 @@ class Affine(InhomogeneousGroup):
     def __init__(self, n: int, scale: Scale = None) -> None:
         check_count("n", n, 1)
         super().__init__(GLPlus(n), scale)
+
+    def _log(self, g: Tensor) -> Tensor:
+        log, z = self._kernel.affine_log(*self._split(g))
+        return torch.cat([self.linear._coordinates_of_log(log), z], -1)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         """-(A e_kl A^-1 b)_i = -A_ik (A^-1 b)_l."""

@@ -100,11 +100,13 @@ class MatrixGroup(LieGroup):
         return self._kernel.exp(self._tangent(v))
 
     def _log(self, g: Tensor) -> Tensor:
-        """The coordinates of the matrix logarithm, NaN where that is not in the algebra."""
-        log = self._kernel.log(g)
+        return self._coordinates_of_log(self._kernel.log(g))
+
+    def _coordinates_of_log(self, log: Tensor) -> Tensor:
+        """Those of a matrix logarithm, NaN where that is not in the algebra."""
         v = self._coordinates(log)
         defect = (self._tangent(v) - log).detach().abs().amax((-2, -1))
-        bound = torch.finfo(g.dtype).eps ** (1 / 3)
+        bound = torch.finfo(log.dtype).eps ** (1 / 3)
         return torch.where((defect <= bound).unsqueeze(-1), v, torch.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import final
 
 from torch import Tensor
+
+from trivgeo.groups._matrices.basic import confirmed, matvec
 
 __all__ = ["Kernel"]
 
@@ -54,3 +57,29 @@ class Kernel(ABC):
     @abstractmethod
     def log(self, matrix: Tensor) -> Tensor:
         """The principal real logarithm; NaN where there is none."""
+
+    def affine_log(self, matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The logarithm of ``[[A, b], [0, 1]]``: that of A, and `translation_log`.
+
+        Args:
+            matrix: A, ``[*batch, k, k]``.
+            vector: b, ``[*batch, k]``.
+        """
+        log = self.log(matrix)
+        return log, self.translation_log(log, matrix, vector)
+
+    def translation_log(self, log: Tensor, matrix: Tensor, vector: Tensor) -> Tensor:
+        r"""z with :math:`\varphi_1(\log A) z = b`; NaN where rounding leaves nothing of it.
+
+        Args:
+            log: that of A.
+            matrix: A, ``[*batch, k, k]``.
+            vector: b, ``[*batch, k]``.
+        """
+        return self.solved(self.phi1(log, matrix), vector)
+
+    @final
+    def solved(self, matrix: Tensor, vector: Tensor) -> Tensor:
+        """x with A x = b; NaN where rounding leaves nothing of it."""
+        x = matvec(self.inverse(matrix), vector)
+        return confirmed(x, matvec(matrix, x), vector)

@@ -26,7 +26,7 @@ _NODES = 17  # the [17/17] Pade approximant of log((I + Z) / (I - Z)) reaches 1e
 _RADIUS = 0.6
 _LOG_DEFECT = 1e-6  # of exp(-L / 2) A exp(-L / 2) from the identity
 _SOUND = 1e-13  # of the same by repeated squaring: below, there is nothing to correct
-_ROWS = 4096  # at once: temporary results of more leave the cache
+_ROWS = 4096  # at once on the CPU: temporary results of more leave the cache
 
 
 def iterative_log(matrix: Tensor, kernel: Kernel) -> Tensor:
@@ -39,7 +39,8 @@ def iterative_log(matrix: Tensor, kernel: Kernel) -> Tensor:
     double = matrix.double()  # the iteration loses digits with the condition number
     if is_unseen(double):
         return _log(double, kernel, unseen=True).to(matrix.dtype)
-    parts = double.reshape(-1, *matrix.shape[-2:]).split(_ROWS)
+    rows = double.reshape(-1, *matrix.shape[-2:])
+    parts = rows.split(_ROWS) if rows.device.type == "cpu" else [rows]
     logs = [_log(part, kernel, unseen=False) for part in parts]
     return (logs[0] if len(logs) == 1 else torch.cat(logs)).reshape(matrix.shape).to(matrix.dtype)
 

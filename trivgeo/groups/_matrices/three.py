@@ -21,7 +21,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp, grown_stumpff, log_ratio
+from trivgeo._numerics import dense_exp, grown_stumpff, log_ratio, polynomial
 from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like, matvec
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.one import phi1_pair, phi1_scalar
@@ -45,6 +45,21 @@ _PHI1_MEAN = 0.75  # of eigenvalues that meet: below, phi_1 is a series in A, ab
 _PHI1_SERIES = tuple(1.0 / math.factorial(j + 1) for j in range(20))  # for eigenvalues up to 1.25
 _LOG_RADIUS = 0.1  # of eigenvalues about their mean, in units of it
 _LOG_SERIES = (0.0, *((-1.0) ** (j + 1) / j for j in range(1, 18)))
+_NEAR_ONE = 0.45  # of the mean of eigenvalues that meet, in units of it: below, log(A) (A - I)^-1 is a series
+_NEAR_ONE_POWERS, _NEAR_ONE_TERMS = 16, 32  # in B, and in all
+# y / (e^y - 1) = sum_k B_2k / (2k)! y^2k - y / 2, for |y| up to one half
+_BERNOULLI_RADIUS = 0.5
+_BERNOULLI = (
+    1.0,
+    1 / 12,
+    -1 / 720,
+    1 / 30240,
+    -1 / 1209600,
+    1 / 47900160,
+    -691 / 1307674368000,
+    1 / 74724249600,
+)
+_APART = 0.015  # the square of half the distance of two logarithms, from which on divided differences are exact enough
 _FREE_STEPS, _STEPS = 5, 2  # of Newton's method: before and after derivatives are recorded
 _LOST, _LOG_ERROR = (
     1e-12,
@@ -109,8 +124,9 @@ class Three(PolynomialKernel):
         Where values cannot be looked at, in compiled code, a logarithm whose round-off is too large is NaN.
         """
         single, matrix = matrix.dtype, matrix.double()
-        log, error = _log(matrix, self.determinant(matrix))
-        if not is_unseen(matrix) and bool((poor := ~(error < _LOST)).any()):
+        spectral = _Logarithm(matrix, self.determinant(matrix))
+        log = spectral.value()
+        if not is_unseen(matrix) and bool((poor := ~(spectral.error < _LOST)).any()):
             # first without derivatives: those of matrices without logarithm would be NaN
             again = iterative_log(matrix[poor].detach(), self)
             found = torch.isfinite(again).all(-1).all(-1)
@@ -119,43 +135,157 @@ class Three(PolynomialKernel):
             log = log.index_put((poor,), roots)
         return log.to(single)
 
+    def affine_log(self, matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Like all with phi_1, and in compiled code by eigenvalues, which are those of the logarithm already."""
+        if not torch.compiler.is_compiling():
+            return super().affine_log(matrix, vector)
+        return self.spectral_affine_log(matrix, vector)
 
-def _log(matrix: Tensor, determinant: Tensor) -> tuple[Tensor, Tensor]:
-    """The logarithm by eigenvalues, and an estimate of its error; NaN where that is too large, or there is none."""
-    # rows without logarithm are replaced at once, so that their gradients are not NaN times zero
-    usable = (determinant > 0) & (determinant < math.inf)
-    matrix = torch.where(usable[..., None, None], matrix, identity_like(matrix))
-    c = _centred(matrix)
-    near = (c.mean > 0) & eigenvalues_meet(c.p, c.q, c.mean, _LOG_RADIUS)
-    unit = 1.0 / torch.where(near, c.mean, 1.0)
-    unit2 = unit * unit
-    ring = in_ring(_LOG_SERIES, torch.where(near, c.p * unit2, 0.0), torch.where(near, c.q * unit2 * unit, 0.0))
+    def spectral_affine_log(self, matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """`affine_log` by eigenvalues."""
+        single, matrix, vector = matrix.dtype, matrix.double(), vector.double()
+        spectral = _Logarithm(matrix, self.determinant(matrix))
+        log, phi = spectral.value(), spectral.phi1()
+        z = torch.where(spectral.found.unsqueeze(-1), self.solved(phi, vector), math.nan)
+        return log.to(single), z.to(single)
 
-    p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
-    x = separate_root(p, q)
-    projection = projection_of(x, p)
-    full = _polynomial([f.detach() for f in projection], c.detached())
-    rest = add_to_diagonal(c.b.detach() - (1.5 * x.detach())[..., None, None] * full, 0.5 * x.detach())
-    # from the entries, since it may be far smaller than p; its derivatives are those of what it equals
-    square = 3.0 * p - 0.75 * x * x
-    square = square + (0.5 * (rest * rest.mT).sum((-2, -1)) - square.detach())
-    value, half_sum = c.mean + x, c.mean - 0.5 * x
-    product = half_sum.square() - square
-    good = ~near & (value > 0) & (product > 0)
-    value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
-    root = product.rsqrt()
-    ratio = log_ratio(half_sum * root, square * (root * root))
-    size = (matrix.detach().square().sum((-2, -1)) * full.square().sum((-2, -1))).sqrt()
-    loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
-    error = torch.finfo(matrix.dtype).eps * loss
-    good = good & (error < _LOG_ERROR)  # not where it is NaN
-    odd = torch.where(good, ratio, 0.0) * root
-    even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
-    spectral = assembled(projection, x, even, value.log() - even, odd)
-    series = ring[0] + even, ring[1] * unit, ring[2] * unit2
-    log = _polynomial([torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)], c)
-    log = torch.where((usable & (near | good))[..., None, None], log, math.nan)
-    return log, torch.where(usable & near, 0.0, torch.where(usable & good, error, math.nan))
+
+class _Logarithm:
+    """The logarithm of A by eigenvalues, and its phi_1.
+
+    Attributes:
+        found: where there is one, exact enough.
+        error: an estimate, NaN where it is too large, or there is no logarithm.
+    """
+
+    def __init__(self, matrix: Tensor, determinant: Tensor) -> None:
+        # rows without logarithm are replaced at once, so that their gradients are not NaN times zero
+        usable = (determinant > 0) & (determinant < math.inf)
+        matrix = torch.where(usable[..., None, None], matrix, identity_like(matrix))
+        self._c = c = _centred(matrix)
+        self._near = near = (c.mean > 0) & eigenvalues_meet(c.p, c.q, c.mean, _LOG_RADIUS)
+        self._unit = unit = 1.0 / torch.where(near, c.mean, 1.0)
+        unit2 = unit * unit
+        self._ring = torch.where(near, c.p, 0.0), torch.where(near, c.q, 0.0)
+        self._met = self._ring[0] * unit2, self._ring[1] * unit2 * unit
+        ring = in_ring(_LOG_SERIES, *self._met)
+
+        p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
+        self._x = x = separate_root(p, q)
+        self._projection = projection = projection_of(x, p)
+        full = _polynomial([f.detach() for f in projection], c.detached())
+        rest = add_to_diagonal(c.b.detach() - (1.5 * x.detach())[..., None, None] * full, 0.5 * x.detach())
+        # from the entries, since it may be far smaller than p; its derivatives are those of what it equals
+        square = 3.0 * p - 0.75 * x * x
+        square = square + (0.5 * (rest * rest.mT).sum((-2, -1)) - square.detach())
+        value, half_sum = c.mean + x, c.mean - 0.5 * x
+        product = half_sum.square() - square
+        good = ~near & (value > 0) & (product > 0)
+        value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
+        root = product.rsqrt()
+        ratio = log_ratio(half_sum * root, square * (root * root))
+        size = (matrix.detach().square().sum((-2, -1)) * full.square().sum((-2, -1))).sqrt()
+        loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
+        error = torch.finfo(matrix.dtype).eps * loss
+        good = good & (error < _LOG_ERROR)  # not where it is NaN
+        odd = torch.where(good, ratio, 0.0) * root
+        even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
+        self._value, self._half_sum, self._square = value, half_sum, square
+        self._single, self._even, self._odd = value.log(), even, odd
+        spectral = assembled(projection, x, even, self._single - even, odd)
+        self._series = series = ring[0] + even, ring[1] * unit, ring[2] * unit2
+        self._coefficients = [torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)]
+        self.found = usable & (near | good)
+        self.error = torch.where(usable & near, 0.0, torch.where(usable & good, error, math.nan))
+
+    def value(self) -> Tensor:
+        """The logarithm."""
+        return torch.where(self.found[..., None, None], _polynomial(self._coefficients, self._c), math.nan)
+
+    def phi1(self) -> Tensor:
+        """phi_1 of the logarithm, ``(A - I) / log A``; where there is none, something finite."""
+        single, (even, odd) = self._phi1_single(), self._phi1_pair()
+        spectral = assembled(self._projection, self._x, even, single - even, odd)
+        return _polynomial(
+            [torch.where(self._near, a, b) for a, b in zip(self._phi1_met(), spectral, strict=True)], self._c
+        )
+
+    def _phi1_met(self) -> Coefficients:
+        """Where all eigenvalues meet: one over a series if they are close to one, else the quotient."""
+        shift, third, twice = self._c.mean - 1.0, 3.0 * self._ring[0], 2.0 * self._ring[1]
+        small = self._near & ((shift * self._unit).abs() < _NEAR_ONE)
+        f0, f1, f2 = (torch.where(small, a, b) for a, b in zip(self._quotient(small), self._series, strict=True))
+        # the reciprocal in the ring
+        diagonal, upper = torch.addcmul(f0, third, f2), torch.addcmul(twice * f2, third, f1)
+        g0, g1, g2 = diagonal.square() - f1 * upper, f2 * upper - f1 * diagonal, f1 * f1 - f2 * diagonal
+        unit = 1.0 / torch.where(self._near, f0 * g0 + twice * (f2 * g1 + f1 * g2), 1.0)
+        g0, g1, g2 = unit * g0, unit * g1, unit * g2
+        divided = shift * g0 + twice * g2, torch.addcmul(g0, shift, g1) + third * g2, torch.addcmul(g1, shift, g2)
+        h0, h1, h2 = (torch.where(small, a, b) for a, b in zip((g0, g1, g2), divided, strict=True))
+        return h0, h1, h2
+
+    def _quotient(self, there: Tensor) -> Coefficients:
+        """``log(A) / (A - I)``, with E = B / m and d = 1 - 1 / m: ``1/m sum_jk d^k (-E)^j / (j + k + 1)``."""
+        unit, (p, q) = self._unit, self._met
+        d = torch.where(there, 1.0 - unit, 0.0)
+        third, constant = 3.0 * p, -2.0 * q
+        n = _NEAR_ONE_TERMS + 1
+        c = 1.0 / (n - n * n / (n + 1) * d)  # what is left of a series that is nearly geometric
+        f0, f1, f2 = (torch.zeros_like(p) for _ in range(3))
+        for j in reversed(range(_NEAR_ONE_TERMS)):
+            c = d * c + 1.0 / (j + 1)
+            if j < _NEAR_ONE_POWERS:
+                f0, f1, f2 = torch.addcmul(c, constant, f2), torch.addcmul(f0, third, f2), f1
+        square = unit * unit
+        return unit * f0, -square * f1, unit * square * f2
+
+    def _phi1_single(self) -> Tensor:
+        """On the separate eigenvalue."""
+        small = self._single.abs() < _BERNOULLI_RADIUS
+        y = torch.where(small, self._single, 0.0)
+        near = polynomial(y * y, _BERNOULLI) - 0.5 * y
+        return torch.where(small, 1.0, self._value - 1.0) / torch.where(small, near, self._single)
+
+    def _phi1_pair(self) -> tuple[Tensor, Tensor]:
+        """a and b of ``a I + b N`` on the other two, whose logarithms are even +- odd sqrt(square), in three regimes.
+
+        Both logarithms small: by the series modulo the polynomial whose roots are their squares. Real and apart: by
+        divided differences. Else none of them is small.
+        """
+        even, odd, square = self._even, self._odd, self._square
+        q = odd * odd * square
+        small = torch.maximum(even.square(), q.abs()) < (0.5 * _BERNOULLI_RADIUS) ** 2
+        apart = ~small & (q > _APART)
+        rest = ~small & ~apart
+        shift = self._half_sum - 1.0
+
+        root = torch.where(apart, square, 1.0).sqrt()
+        root = torch.where(even < 0, -root, root)
+        larger, smaller = even + odd * root, even - odd * root
+        close = apart & (smaller.abs() < _BERNOULLI_RADIUS)
+
+        # one recurrence for two small logarithms, and for one whose square is the trace
+        m, y = torch.where(small, even, 0.0), torch.where(close, smaller, 0.0)
+        r = torch.where(small, q, 0.0)
+        mean = m * m + r
+        trace, determinant = torch.where(small, 2.0 * mean, y * y), -(m * m - r).square()
+        high, low = torch.full_like(m, _BERNOULLI[-1]), torch.zeros_like(m)
+        for c in reversed(_BERNOULLI[1:-1]):
+            high, low = torch.addcmul(trace * high + c, determinant, low), high
+        low = determinant * low + _BERNOULLI[0]
+        a, b = high * mean + low - 0.5 * m, (2.0 * high * m - 0.5) * odd
+        one = high * trace + low - 0.5 * y
+
+        first = (shift + root) / torch.where(apart, larger, 1.0)
+        second = torch.where(close, 1.0, shift - root) / torch.where(close, one, torch.where(apart, smaller, 1.0))
+        a_apart, b_apart = 0.5 * (first + second), 0.5 * (first - second) / root
+
+        # (a - b N) / (a^2 - b^2 square) of the series, (shift + N) / (even + odd N) of the others
+        a, b = torch.where(small, a, even), torch.where(small, b, odd)
+        shift, slope = torch.where(rest, shift, 1.0), rest.to(a.dtype)
+        unit = 1.0 / torch.where(apart, 1.0, a * a - b * b * square)
+        a_rest, b_rest = unit * (shift * a - slope * b * square), unit * (slope * a - shift * b)
+        return torch.where(apart, a_apart, a_rest), torch.where(apart, b_apart, b_rest)
 
 
 class _Centred(NamedTuple):
