@@ -170,7 +170,7 @@ def test_affine_maps_of_space_are_written_out(operation: str) -> None:
     eager, other = f(inputs), written_out(f)(inputs)
     assert_relative(other.detach(), eager.detach(), 1e-13, event=1)
     slopes = [torch.autograd.grad(y.cos().sum(), inputs)[0] for y in (eager, other)]
-    assert_relative(slopes[1], slopes[0], 1e-11, event=inputs.ndim - 1)
+    assert_relative(slopes[1], slopes[0], 1e-12, event=inputs.ndim - 1)
     if operation == "log":
         assert_relative(other.detach(), v.detach(), 1e-12, event=1)
 
@@ -341,7 +341,7 @@ class TestSwitch:
         homographies = compiled(Projective(3), threshold)
         p = Projective(3).random(4, std=0.1, generator=seeded(0))
         assert_relative(homographies.log(p), Projective(3).log(p), 1e-6)
-        assert "too long" in homographies.compiler.report[0].reason
+        assert homographies.compiler.report[0].reason.startswith("too long: ")
         v = torch.randn(4, 3, generator=seeded(1))
         torch.func.vmap(rotations.exp)(v)
         torch.func.jvp(rotations.exp, (v,), (v,))

@@ -159,7 +159,7 @@ class UnitaryGroup(LieGroup):
         matrix = g.double()
         det = determinant(matrix.detach())
         square, volume = matrix.detach().square().sum((-3, -2, -1)), torch.hypot(*det)
-        member = are_isometries(square, volume, 3) & self._has_determinant(det)
+        member = are_isometries(square, volume, 3) & self._has_phase(torch.atan2(det[1], det[0]).unsqueeze(-1))
         # others are replaced at once, so that their gradients are not NaN times zero
         eye = self.identity(dtype=matrix.dtype, device=matrix.device)
         matrix = torch.where(member[..., None, None, None], matrix, eye)
@@ -185,10 +185,6 @@ class UnitaryGroup(LieGroup):
     @abstractmethod
     def _last(self, angles: Tensor) -> Tensor:
         """Which of the sorted angles ``[*batch, n]`` is to be the largest, below 2 n - 1; others go round."""
-
-    def _has_determinant(self, det: tuple[Tensor, Tensor]) -> Tensor:
-        """Whether complex numbers of modulus one are determinants of elements."""
-        return self._has_phase(torch.atan2(det[1], det[0]).unsqueeze(-1))
 
     def _has_phase(self, angles: Tensor) -> Tensor:
         """Whether the determinant of unitary matrices of these angles ``[*batch, n]`` is one of the group."""

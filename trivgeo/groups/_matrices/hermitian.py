@@ -142,8 +142,8 @@ def unitary_log(g: Tensor, det: Complex, last: Callable[[Tensor], Tensor]) -> tu
     angles = alpha.unsqueeze(-1) + torch.stack([free, middle + half, middle - half], -1)
     further = _turns_back(angles)
     further = further + _turns_beyond(angles + _TURN * further, last)
-    a, b, d = (angles + _TURN * further).unbind(-1)
-    gap = _TURN - (torch.maximum(torch.maximum(a, b), d) - torch.minimum(torch.minimum(a, b), d))
+    angles = angles + _TURN * further
+    gap = _TURN - (angles.amax(-1) - angles.amin(-1))
     first, second, third = (alpha.unsqueeze(-1) + _TURN * further).unbind(-1)
     cut = apart & (second != third) & (half > 0)
     odd = odd + torch.where(cut, 0.5 * (second - third), 0.0) * torch.where(cut, square, 1.0).rsqrt()
@@ -160,10 +160,14 @@ def unitary_log(g: Tensor, det: Complex, last: Callable[[Tensor], Tensor]) -> tu
 
 def determinant(g: Tensor) -> Complex:
     """Of complex 3 x 3 matrices ``[*batch, 3, 3, 2]``."""
-    re, im = (g[..., 0, :, k] for k in (0, 1))
-    first, second = ((row[..., 0], row[..., 1]) for row in (g[..., 1, :, :], g[..., 2, :, :]))
-    x, y = _cross(first, second)
-    return (re * x - im * y).sum(-1), (re * y + im * x).sum(-1)
+    rows = [(row[..., 0], row[..., 1]) for row in g.unbind(-3)]
+    return _inner(rows[0], _cross(rows[1], rows[2]))
+
+
+def _inner(a: Complex, b: Complex) -> Complex:
+    """The sum of products, of vectors ``[*batch, 3]``."""
+    re, im = _times(a, b)
+    return re.sum(-1), im.sum(-1)
 
 
 def _cross(a: Complex, b: Complex) -> Complex:
@@ -209,12 +213,10 @@ def _cayley(g: Tensor, phase: Complex) -> _Centred:
     rows = list(zip(real.unbind(-2), imaginary.unbind(-2), strict=True))
     # rows of w are, but for a factor, these columns
     columns = [_cross(rows[1], rows[2]), _cross(rows[2], rows[0]), _cross(rows[0], rows[1])]
-    (a, b), (x, y) = rows[0], columns[0]
-    re, im = (a * x - b * y).sum(-1), (a * y + b * x).sum(-1)
+    re, im = _inner(rows[0], columns[0])
     size = 1.0 / (re * re + im * im)
-    over_re, over_im = ((size * z)[..., None, None] for z in (re, -im))
-    x, y = (torch.stack([column[k] for column in columns], -1) for k in (0, 1))
-    x, y = over_re * x - over_im * y, over_re * y + over_im * x
+    over = (size * re)[..., None, None], (-size * im)[..., None, None]
+    x, y = _times(over, (torch.stack([z for z, _ in columns], -1), torch.stack([z for _, z in columns], -1)))
     re, im = -(y + y.mT), x - x.mT
     return _Centred(re.diagonal(dim1=-2, dim2=-1), (_above(re), _above(im)))
 

@@ -96,10 +96,6 @@ class Three(PolynomialKernel):
         """Like all with phi_1, see `affine_exp`."""
         if not torch.compiler.is_compiling():
             return super().phi1(matrix)
-        return self.spectral_phi1(matrix)
-
-    def spectral_phi1(self, matrix: Tensor) -> Tensor:
-        """`phi1` by eigenvalues."""
         c = _centred(matrix)
         return _polynomial(_Exponential(c).phi1(), c)
 
