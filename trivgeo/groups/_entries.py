@@ -22,6 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import Graph
 
 from trivgeo._numerics import LARGEST_LITERAL
+from trivgeo.groups._loops import NUMBER, entry_of, into_loops, together
+from trivgeo.groups._source import TYPES
 
 __all__ = ["WriteOut"]
 
@@ -35,15 +37,26 @@ Entries: TypeAlias = "np.ndarray[Any, np.dtype[np.object_]]"
 
 
 class WriteOut(CustomGraphPass):
-    """The pass: the option ``post_grad_custom_post_pass`` of `torch.compile`, for one dynamic dimension, the batch."""
+    """The pass: the option ``post_grad_custom_post_pass`` of `torch.compile`, for one dynamic dimension, the batch.
+
+    Args:
+        loops: whether functions of entries become loops of our own on a processor. Otherwise, and on accelerators,
+            inductor is left to make them.
+    """
+
+    def __init__(self, loops: bool = True) -> None:
+        self.loops = loops
 
     def __call__(self, graph: Graph) -> None:
         """Change the graph in place."""
-        _Writer(graph).run()
+        _Writer(graph, self.loops).run()
 
     def uuid(self) -> Any:
-        """The text of this file: compiled graphs that are kept on disk count only while it stays the same."""
-        return get_hash_for_files((str(Path(__file__)),))
+        """The text of the files: compiled graphs that are kept on disk count only while it stays the same."""
+        here = Path(__file__).parent
+        return get_hash_for_files(
+            tuple(str(here / f"_{name}.py") for name in ("entries", "loops", "source")), str(self.loops)
+        )
 
 
 class _Described:
@@ -59,7 +72,7 @@ class _Described:
 class _Writer:
     """One graph. An array of entries has the shape of its tensor, see `_shape`; its nodes are ``[b]`` or ``[]``."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, loops: bool) -> None:
         self.graph = graph
         self.entries: dict[Node, Entries] = {}
         self.lists: dict[Node, list[Entries]] = {}  # of operators with several results
@@ -72,6 +85,7 @@ class _Writer:
         self.mode: Any = tensors[0].meta["val"].fake_mode if tensors else None
         sized = [(_shape(n)[d], n, d) for n in tensors if (d := _batch_dim(n)) is not None and _shape(n) is not None]
         self.sized = min(sized, key=lambda entry: entry[0], default=None)  # of which the batch is known
+        self.loops = loops and all(n.meta["val"].is_cpu for n in tensors)
 
     def run(self) -> None:
         """Write out what can be, node by node."""
@@ -86,6 +100,8 @@ class _Writer:
                 elif node.op == "output":
                     self.take_whole(node)
         self.graph.eliminate_dead_code()
+        if self.loops:
+            into_loops(self.graph, self.batch_size)
         self.graph.lint()
 
     def call(self, node: Node) -> None:
@@ -128,11 +144,20 @@ class _Writer:
             with unset_fake_temporarily():
                 self.constants[node], self.known[node] = value, value.cpu().numpy()
 
-    def number(self, value: float, like: torch.Tensor) -> Node:
+    def number(self, value: float, dtype: torch.dtype, device: torch.device) -> Node:
         """A number as an entry."""
-        node = self.new(aten.full.default, [], value, dtype=like.dtype, device=like.device)
+        node = self.new(aten.full.default, [], value, dtype=dtype, device=device)
         self.numbers[node] = value
         return node
+
+    def number_of(self, target: Any, args: tuple[Any, ...]) -> Node:
+        """A function of numbers."""
+        with unset_fake_temporarily():
+            values = _map(args, lambda x: torch.tensor(self.numbers[x], dtype=x.meta["val"].dtype))
+            result = target(*values)
+            value, dtype = result.item(), result.dtype
+        _, device = next(_kind(x) for x in args if isinstance(x, torch.fx.Node))
+        return self.number(value, dtype, device)
 
     def take_whole(self, node: Node) -> None:
         """Let a node read whole tensors."""
@@ -147,8 +172,16 @@ class _Writer:
             node.meta["val"] = target(*args, **kwargs)
         return node
 
+    def described(self, target: Any, args: tuple[Any, ...], value: torch.Tensor) -> Node:
+        """A node of which it is known what it is."""
+        node = self.graph.call_function(target, args)
+        node.meta["val"] = value
+        return node
+
     def entry(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """An elementwise function of entries: what it is depends on its arguments' dimensions and dtypes alone."""
+        if all(x in self.numbers for x in args if isinstance(x, torch.fx.Node)) and not kwargs:
+            return self.number_of(target, args)
         node = self.graph.call_function(target, args, kwargs)
         described = _map((args, kwargs), lambda x: _Described(x.meta["val"]))
         key = (target, repr(described))
@@ -156,7 +189,7 @@ class _Writer:
             self.graph.erase_node(node)
             node = self.new(target, *args, **kwargs)
             self.values[key] = node.meta["val"]
-        node.meta["val"] = self.values[key]
+        node.meta |= {"val": self.values[key], NUMBER: True}
         return node
 
     def get(self, node: Node) -> Entries:
@@ -170,11 +203,15 @@ class _Writer:
                 for index in np.ndindex(*shape):
                     value = self.known[node][index].item()
                     if value not in numbers:
-                        numbers[value] = self.number(value, node.meta["val"])
+                        numbers[value] = self.number(value, *_kind(node))
                     result[index] = numbers[value]
                 self.entries[node] = result
                 self.wholes[node] = node
                 return result
+            self.wholes[node] = node
+            if self.loops and batch in (None, 0) and node.meta["val"].dtype in TYPES:
+                self.entries[node] = self.apart(node, shape, batch)
+                return self.entries[node]
             split = _split(shape, batch)
             rows = node if split == shape else self.new(aten.reshape.default, node, self.sizes(split, batch))
             result = np.empty(split, dtype=object)
@@ -184,9 +221,18 @@ class _Writer:
                     if dim != batch:
                         entry = self.new(aten.select.int, entry, dim, index[dim])
                 result[index] = entry
-            self.wholes[node] = node
             self.entries[node] = result.reshape(shape)
         return self.entries[node]
+
+    def apart(self, node: Node, shape: tuple[int, ...], batch: int | None) -> Entries:
+        """The entries of a tensor, which a loop reads."""
+        value, number = node.meta["val"], int(np.prod(shape))
+        with self.mode:
+            like = value.new_empty([] if batch is None else [value.shape[0] // shape[0]])
+        result = np.empty(number, dtype=object)
+        for i in range(number):
+            result[i] = self.described(entry_of, (node, i, 0 if batch is None else number), like)
+        return result.reshape(shape)
 
     def whole(self, node: Node) -> Node:
         """A tensor, put together again where it was written out."""
@@ -200,27 +246,36 @@ class _Writer:
             size = [] if batch is None else [self.batch_size()]
             # a constant alone would be one number in memory for the whole batch
             constant = len(entries) == 1 and entries[0].meta["val"].ndim < len(size)
-            entries = [
-                e if e.meta["val"].ndim == len(size) else self.new(aten.expand.default, e, size) for e in entries
-            ]
-            entries = [self.new(aten.unsqueeze.default, e, -1) for e in entries]
-            if not entries:
-                flat = self.new(aten.full.default, [*size, 0], 0, dtype=value.dtype, device=value.device)
-            else:
-                flat = self.new(aten.cat.default, entries, -1) if len(entries) > 1 else entries[0]
+            inside = self.loops and size and entries and value.dtype in TYPES
+            flat = self.together(entries, value) if inside else self.cat(entries, size, value)
             # its own size: that of another batch is equal, but may have another name
             size = [self.new(aten.sym_size.int, flat, 0) for _ in size]
             result = self.new(aten.view.default, flat, [*size, *others])
             if batch:
                 order = [*range(1, batch + 1), 0, *range(batch + 1, len(split))]
                 result = self.new(aten.permute.default, result, order)
-            if batch or constant or not value.is_contiguous():
+            if batch or (not inside and (constant or not value.is_contiguous())):
                 result = self.new(aten.clone.default, result, memory_format=torch.contiguous_format)
             if batch is not None and len(split) > value.ndim:
                 sizes = [*split[:batch], self.new(operator.mul, *size, split[batch + 1]), *split[batch + 2 :]]
                 result = self.new(aten.view.default, result, sizes)
             self.wholes[node] = result
         return self.wholes[node]
+
+    def together(self, entries: list[Node], like: torch.Tensor) -> Node:
+        """Entries as ``[b, k]``, by a loop."""
+        value = next((e.meta["val"] for e in entries if e.meta["val"].ndim), None)
+        size = self.batch_size().meta["val"] if value is None else value.shape[0]
+        with self.mode:
+            return self.described(together, (*entries,), torch.empty([size, len(entries)], dtype=like.dtype))
+
+    def cat(self, entries: list[Node], size: list[Node], like: torch.Tensor) -> Node:
+        """Entries as ``[b, k]`` or, where there is no batch, ``[k]``."""
+        if not entries:
+            return self.new(aten.full.default, [*size, 0], 0, dtype=like.dtype, device=like.device)
+        entries = [e if e.meta["val"].ndim == len(size) else self.new(aten.expand.default, e, size) for e in entries]
+        entries = [self.new(aten.unsqueeze.default, e, -1) for e in entries]
+        return self.new(aten.cat.default, entries, -1) if len(entries) > 1 else entries[0]
 
     def batch_size(self) -> Node:
         """The number of elements."""
@@ -232,6 +287,10 @@ class _Writer:
     def sizes(self, split: Sequence[int], batch: int | None) -> list[Node]:
         """A shape with the batch in its place."""
         return [self.batch_size() if dim == batch else size for dim, size in enumerate(split)]
+
+
+def _kind(node: Node) -> tuple[torch.dtype, torch.device]:
+    return node.meta["val"].dtype, node.meta["val"].device
 
 
 def _is_tensor(node: Node) -> bool:
@@ -430,7 +489,7 @@ def _pad(w: _Writer, node: Node) -> Entries | None:
         return None
     entries = w.get(x)
     kept = entries[tuple(slice(max(0, -a), n - max(0, -b)) for (a, b), n in zip(sides, entries.shape, strict=True))]
-    result = np.full(_shape(node), w.number(float(value), x.meta["val"]), dtype=object)
+    result = np.full(_shape(node), w.number(float(value), *_kind(x)), dtype=object)
     places = zip(sides, kept.shape, strict=True)
     result[tuple(slice(max(0, a), max(0, a) + n) for (a, _), n in places)] = kept
     return result
@@ -451,7 +510,7 @@ def _places(w: _Writer, x: Node, tables: Sequence[Node | None]) -> tuple[Any, ..
 
 
 def _full(w: _Writer, node: Node) -> Entries:
-    return np.full(_shape(node), w.number(node.args[1], node.meta["val"]), dtype=object)
+    return np.full(_shape(node), w.number(node.args[1], *_kind(node)), dtype=object)
 
 
 def _fold(target: Any) -> Callable[[_Writer, Node], Entries | None]:
@@ -500,7 +559,7 @@ def _mean(w: _Writer, node: Node) -> Entries | None:
 
 def _nothing(w: _Writer, node: Node) -> Entries:
     """Sums of no terms."""
-    return np.full(_shape(node), w.number(0.0, node.meta["val"]), dtype=object)
+    return np.full(_shape(node), w.number(0.0, *_kind(node)), dtype=object)
 
 
 def _product(w: _Writer, a: Entries, b: Entries, like: torch.Tensor) -> Entries | None:
@@ -517,7 +576,7 @@ def _product(w: _Writer, a: Entries, b: Entries, like: torch.Tensor) -> Entries 
         term = _times(w, left[*at, k], right[*at, k])
         result[at] = term if result[at] is None else w.entry(aten.add.Tensor, (result[at], term), {})
     if not use.any(-1).all():
-        result[~use.any(-1)] = w.number(0.0, like)
+        result[~use.any(-1)] = w.number(0.0, like.dtype, like.device)
     return result
 
 

@@ -1,90 +1,213 @@
-"""How inductor makes one loop over the batch of a graph that `WriteOut` has written out.
+"""Loops over the batch in place of a graph's functions of single numbers, on a processor.
 
-Left alone it finds that loop pair by pair, in half of the time of a compilation, and has masks of doubles go through
-32 bits and back.
+Inductor finds that these are one loop, too, but node by node and pair by pair, in most of the time of a compilation.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-from unittest import mock
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
 
 import torch
-from torch._inductor.codegen import cpp
-from torch._inductor.codegen.cpp_utils import _get_dtype_from_loopbodies, _get_loop_body, unify_mask_base_type
-from torch._inductor.custom_graph_pass import CustomSchedulerPass, get_hash_for_files
-from torch._inductor.scheduler import FusedSchedulerNode, NopKernelSchedulerNode, SchedulerNode
-from torch._inductor.virtualized import V
+from torch._inductor import ir
+from torch.fx import Graph
 
-__all__ = ["OneLoop", "vectors_of_doubles"]
+from trivgeo.groups._source import TYPES, Array, Source, expression
 
-_MANY = 5000  # operators of a loop that takes long to compile: half as long, if each takes but one register
+__all__ = ["NUMBER", "entry_of", "into_loops", "together"]
 
+aten: Any = torch.ops.aten
+Node: TypeAlias = Any  # of torch.fx
 
-class OneLoop(CustomSchedulerPass):
-    """The pass: the option ``_pre_fusion_custom_pass`` of `torch.compile`."""
-
-    def __call__(self, nodes: list[Any]) -> list[Any]:
-        """One node of all elementwise functions of a batch on a processor that follow each other."""
-        result: list[Any] = []
-        run: list[Any] = []
-        batch = None
-        for node in nodes:
-            if not isinstance(node, NopKernelSchedulerNode):  # which names memory, and computes nothing
-                own = _batch_of(node)
-                if own is None or own != batch:
-                    result += _as_one(run)
-                    run, batch = [], own
-            run.append(node)
-        return result + _as_one(run)
-
-    def uuid(self) -> Any:
-        """The text of this file, see `WriteOut`."""
-        return get_hash_for_files((str(Path(__file__)),))
+NUMBER = "trivgeo_number"
 
 
-def _batch_of(node: Any) -> Any:
-    """What elementwise functions of one batch on a processor have in common."""
-    elementwise = isinstance(node, SchedulerNode) and not node.is_reduction()
-    return node.group if elementwise and str(node.get_device()) == "cpu" else None
+def entry_of(tensor: Any, offset: int, numbers: int) -> Any:
+    """One of the numbers of each element of a contiguous tensor, the batch first (or none, where numbers are zero)."""
+    return tensor.reshape(-1, numbers)[:, offset] if numbers else tensor.reshape(-1)[offset]
 
 
-def _as_one(nodes: list[Any]) -> list[Any]:
-    loop = [n for n in nodes if not isinstance(n, NopKernelSchedulerNode)]
-    made = {name for n in nodes for name in n.get_buffer_names()}
-    written = {dep for n in loop for dep in n.read_writes.writes}
-    if len(loop) < 2 or any(dep.name in made and dep not in written for n in loop for dep in n.read_writes.reads):
-        return nodes  # what is read is another entry of the batch
-    fused = FusedSchedulerNode(loop[0].scheduler, loop)
-    fused.scheduler.name_to_fused_node.update(dict.fromkeys((n.get_name() for n in loop), fused))
-    return [fused, *(n for n in nodes if isinstance(n, NopKernelSchedulerNode))]
+def together(*entries: Any) -> Any:
+    """Numbers ``[b]`` as a contiguous tensor ``[b, k]``."""
+    return torch.stack(torch.broadcast_tensors(*entries), -1)
 
 
-class _Tiling(cpp.TilingSelect):
-    def select_tiling(self, fn_list: Any, var_sizes_list: Any) -> Any:
-        factors, indices, stats = super().select_tiling(fn_list, var_sizes_list)
-        bodies = _get_loop_body(fn_list)
-        number = sum(len(body.root_block.graph.nodes) for body in bodies)
-        if number > _MANY and torch.float32 not in _get_dtype_from_loopbodies(bodies):
-            factors = [f // 2 for f in factors]
-        return factors, indices, stats
+def into_loops(graph: Graph, batch: Callable[[], Node]) -> None:
+    """Replace functions of numbers, `entry_of` and `together` by loops.
 
-
-def _with_equal_masks(a: Any, b: Any) -> Any:
-    return unify_mask_base_type(V.kernel.compute, (a, b), torch.int64) if a.dtype == torch.bool else (a, b)
-
-
-@contextlib.contextmanager
-def vectors_of_doubles() -> Iterator[None]:
-    """Code for graphs in double precision: masks as wide as numbers, and large loops by one register a value.
-
-    Inductor takes as many numbers at a time as a register has of single precision.
+    Args:
+        graph: its functions of numbers of elements, ``[b]`` or ``[]``, are those with `NUMBER` in ``meta``.
+        batch: makes a node, the number of elements.
     """
-    with (
-        mock.patch.object(cpp, "TilingSelect", _Tiling),
-        mock.patch.object(cpp, "may_unify_binary_op_mask_type", _with_equal_masks),
-    ):
-        yield
+    _Loops(graph).run(batch)
+
+
+class _Loops:
+    """Which node is computed where.
+
+    The level of a node that is computed inside a loop is the number of loops before that one; of another, the number
+    of loops before it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.level: dict[Node, int] = {}
+        self.inside: dict[Node, None] = {}  # a set in the graph's order
+        self.results: dict[Node, Node] = {}  # in memory, of nodes inside
+
+    def run(self, batch: Callable[[], Node]) -> None:
+        """Find the loops, make them, and sort the graph by them."""
+        for node in self.graph.nodes:
+            self.place(node)
+        if not self.inside:
+            return
+        last = [n for n in self.graph.nodes if n.op == "placeholder"][-1]
+        with self.graph.inserting_after(last):
+            size = batch()
+        outside = [n for n in self.graph.nodes if n not in self.inside and n.op not in ("placeholder", "output")]
+        for level in range(1 + max(self.level.values())):
+            for node in (n for n in outside if self.level.get(n, 0) == level):
+                last.append(node)
+                last = node
+            with self.graph.inserting_after(last):
+                last = self.make(level, size) or last
+        for node in reversed(self.inside):
+            self.graph.erase_node(node)
+        self.graph.eliminate_dead_code()
+
+    def place(self, node: Node) -> None:
+        """Find the level of a node, and whether it is inside."""
+        inputs = node.all_input_nodes
+        inside = node.target in (entry_of, together) or (
+            NUMBER in node.meta
+            and all(_is_number(x) for x in (node, *inputs))
+            and node.meta["val"].ndim == 1
+            and expression(node, lambda x, dtype: "") is not None
+        )
+        if inside:
+            self.inside[node] = None
+        in_memory = node.target is entry_of or not inside
+        self.level[node] = max((self.level[x] + (in_memory and x in self.inside) for x in inputs), default=0)
+
+    def make(self, level: int, size: Node) -> Node | None:
+        """A loop of this level, and its results; the last of its nodes."""
+        members = [n for n in self.inside if self.level[n] == level]
+        results = [n for n in members if any(self.is_result_for(n, user) for user in n.users)]
+        if not results:
+            return None
+        source, names = Source(), dict[Node, str]()
+        arguments: dict[Node, int] = {}
+
+        def read(tensor: Node, offset: int, numbers: int) -> str:
+            tensor = self.results.get(tensor, tensor)
+            if tensor not in arguments:
+                arguments[tensor] = source.input(Array(tensor.meta["val"].dtype, numbers))
+            return source.read(arguments[tensor], offset)
+
+        def operand(x: Node, dtype: torch.dtype) -> str:
+            if isinstance(x, bool | int | float):
+                return source.constant(x, dtype)
+            if x.target is aten.full.default:
+                return source.constant(x.args[1], dtype)
+            if x.target is entry_of:
+                name = read(*x.args)
+            elif x in names:
+                name = names[x]
+            else:
+                name = read(x, 0, x.meta["val"].ndim)
+            return source.converted(name, x.meta["val"].dtype, dtype)
+
+        needed = set(results)
+        for node in reversed(members):
+            if node in needed:
+                needed.update(x for x in node.all_input_nodes if node.target is not entry_of)
+        for node in members:
+            dtype = node.meta["val"].dtype
+            if node in needed and node.target is not together:
+                text = operand(node, dtype) if node.target is entry_of else expression(node, operand)
+                names[node] = source.value(str(text), dtype)
+        for node in results:
+            entries = node.args if node.target is together else (node,)
+            dtype = node.meta["val"].dtype
+            source.write([operand(x, dtype) for x in entries], dtype)
+        shapes = [(n.meta["val"].dtype, tuple(map(int, n.meta["val"].shape[1:]))) for n in results]
+        what = (list(arguments), size, source.text(torch.get_num_threads()), source.types, shapes)
+        last = loop = self.graph.call_function(_call, what)
+        loop.meta["val"] = [n.meta["val"] for n in results]
+        for i, node in enumerate(results):
+            with self.graph.inserting_after(last):
+                last = self.graph.call_function(operator.getitem, (loop, i))
+            last.meta["val"] = node.meta["val"]
+            self.results[node] = last
+            for user in [*node.users]:
+                if user not in self.inside:
+                    user.replace_input_with(node, last)
+        return last
+
+    def is_result_for(self, node: Node, user: Node) -> bool:
+        """Whether a node reads another, which is inside a loop, from memory."""
+        return (
+            user not in self.inside
+            or user.target is entry_of
+            or (self.level[user] > self.level[node] and node.target is not entry_of)
+        )
+
+
+def _is_number(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.ndim < 2 and value.dtype in TYPES
+
+
+# How inductor calls a loop --------------------------------------------------------------------------------------
+
+
+class _Kernel(ir.ExternKernelAlloc):
+    """A loop in inductor's graph, the results of which are a tuple of new tensors."""
+
+    source = ""
+    types: Sequence[str] = ()
+
+    def codegen(self, wrapper: Any) -> None:
+        """Write its definition and its call."""
+        name = f"cpp_loop_{wrapper.next_kernel_suffix()}"
+        body = f"async_compile.cpp_pybinding({self.types!r}, r'''{self.source}''')"
+        wrapper.define_kernel(name, body, gpu=False)
+        (size,) = self.constant_args
+        results = [
+            f"empty_strided_cpu({wrapper.codegen_python_shape_tuple(x.get_size())}, "
+            f"{wrapper.codegen_python_shape_tuple(x.get_stride())}, {x.get_dtype()})"
+            for x in self.outputs
+        ]
+        wrapper.writeline(f"{self.get_name()} = ({', '.join(results)}, )")
+        inputs = [x.codegen_reference() for x in cast(Sequence[Any], self.inputs)]
+        wrapper.writeline(
+            f"{name}({', '.join([*inputs, f'*{self.get_name()}', wrapper.codegen_python_sizevar(size)])})"
+        )
+
+
+def _call(
+    inputs: Sequence[Any],
+    size: Any,
+    source: str,
+    types: Sequence[str],
+    results: Sequence[tuple[torch.dtype, tuple[Any, ...]]],
+) -> list[Any]:
+    """The node of a loop, as inductor lowers it."""
+    realized = [ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(x)) for x in inputs]
+    device = torch.device("cpu")
+    kernel: Any = _Kernel(ir.MultiOutputLayout(device=device), realized, (size,))
+    kernel.source, kernel.types = source, [*types]
+    kernel.outputs = [
+        ir.MultiOutput(
+            ir.FixedLayout(device, dtype, shape, ir.FlexibleLayout.contiguous_strides(shape)),
+            kernel,
+            [(tuple, i)],
+            skip_size_stride_alignment_checks=True,
+        )
+        for i, (dtype, shape) in enumerate((dtype, [size, *rest]) for dtype, rest in results)
+    ]
+    return [ir.TensorBox.create(x) for x in kernel.outputs]
+
+
+_call._inductor_lowering_function = True  # type: ignore[attr-defined]

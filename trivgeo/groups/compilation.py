@@ -31,7 +31,7 @@ GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
 
 _SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled call costs less than its operators
-_MOST_NUMBERS = 1250  # computed for one element entry by entry; of more, as in iterations, a first call takes minutes
+_MOST_NUMBERS = 2000  # computed for one element entry by entry; of more, as in iterations, a first call takes minutes
 _MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
 _END_OF_32_BITS = 2**31
 _ONE_AT_A_TIME = threading.RLock()  # what is changed in torch while code is compiled is changed for the whole process
@@ -42,9 +42,9 @@ _MANNER: dict[str, Any] = {
     "isolate_recompiles": True,
 }
 _OPTIONS = {
-    # all nodes of an operation in one loop, also those that read nothing in common (constants, entries copied)
+    # on accelerators, where inductor makes the loops, all nodes of an operation in one, also those that read nothing in
+    # common (constants, entries copied)
     "max_fusion_size": 4096,
-    "cpp.max_horizontal_fusion_size": 4096,
     "aggressive_fusion": True,
     "score_fusion_memory_threshold": 0,
     "max_fusion_buffer_group_pairwise_attempts": 1,  # neighbours; all pairs would be tried
@@ -53,9 +53,7 @@ _OPTIONS = {
     "pattern_matcher": False,  # of what `WriteOut` leaves nothing
     "trace.provenance_tracking_level": 0,
     "graph_partition": False,
-    "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers: less code
-    "cpp.enable_tiling_heuristics": False,  # vectors also where entries of elements are read with strides
-    "cpp.enable_loop_tail_vec": False,  # the last elements one by one: less than half of the compiler's work
+    "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers
 }
 
 
@@ -67,7 +65,7 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
     threshold; calls inside the transforms of ``torch.func``, in forward mode, inside another `torch.compile`, and under
     ``torch.autocast``; half precision; operations that compute nothing, or are too long to compile (the logarithm of
-    general matrices of four or more rows, which is an iteration; SE(4)). The first compiled result is compared with
+    general matrices of four or more rows, which is an iteration). The first compiled result is compared with
     the eager one. Compiled code looks at no values: exponentials of general matrices of a norm beyond two thousand are
     NaN, and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code
     takes more steps; a NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or
@@ -215,6 +213,8 @@ class Compiler:
             return None
         start = time.perf_counter()
         try:
+            from trivgeo.groups._shortcuts import shortcuts  # brings all of inductor, which takes seconds
+
             function = _torch_compile(f)
             # derivatives from the arguments again: cheaper than writing and reading what they need on the way
             again = derivation.patch(activation_memory_budget=0.0)
@@ -222,7 +222,7 @@ class Compiler:
                 # torch 2.13 looks at the gradients of all arguments while it traces, and imports what it deprecates
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
                 warnings.filterwarnings("ignore", category=DeprecationWarning)
-                with again, literal_constants(), _code_for(flat[0].dtype), _no_collection():
+                with again, literal_constants(), shortcuts(), _no_collection():
                     result = function(*_marked(flat)).detach()
         except Exception as error:  # whatever the compiler or its absence raises: f itself has just been evaluated
             first_line, *_ = str(error).strip().splitlines() or [""]
@@ -256,13 +256,11 @@ def _look_at_processor() -> None:
 
 
 def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    from trivgeo.groups._entries import WriteOut  # brings all of inductor, which takes seconds
-    from trivgeo.groups._loops import OneLoop
+    from trivgeo.groups._entries import WriteOut  # brings all of inductor
 
     # one entry of `Compiler` for all that a guard could tell apart
     unguarded = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    passes = {"post_grad_custom_post_pass": WriteOut(), "_pre_fusion_custom_pass": OneLoop()}
-    options = {**_OPTIONS, **unguarded, **passes}
+    options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut()}
     compiler: Any = torch.compile  # torch's own annotation lacks the last argument
 
     @functools.wraps(f)
@@ -271,15 +269,6 @@ def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     result: Callable[..., Tensor] = compiler(contiguous, options=options, **_MANNER)
     return result
-
-
-@contextlib.contextmanager
-def _code_for(dtype: torch.dtype) -> Iterator[None]:
-    from trivgeo.groups._loops import vectors_of_doubles
-    from trivgeo.groups._shortcuts import shortcuts
-
-    with shortcuts(), vectors_of_doubles() if dtype == torch.float64 else contextlib.nullcontext():
-        yield
 
 
 @contextlib.contextmanager
