@@ -139,6 +139,16 @@ def test_threads() -> None:
         torch.set_num_threads(before)
 
 
+def test_a_processor_without_vectors() -> None:
+    a = torch.randn(13, 2, generator=seeded(0), dtype=torch.float64)
+
+    def f(a: Tensor) -> Tensor:
+        return torch.stack([a[:, 0].exp() * a[:, 1], a[:, 1].clamp(min=0)], -1)
+
+    with torch._inductor.config.patch({"cpp.simdlen": 1}):
+        assert_relative(run(f, a), f(a), 1e-14)
+
+
 def test_every_rule_is_tested() -> None:
     others = """add sub mul div neg reciprocal rsqrt addcmul maximum minimum clamp_min clamp_max pow atan2 hypot sign
     where convert_element_type lt le gt ge eq ne bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or

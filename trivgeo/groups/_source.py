@@ -30,6 +30,7 @@ _ENOUGH = 200_000  # operations that are worth the start of another thread: some
 
 _PREFIX = """
 #include <torch/csrc/inductor/cpp_prefix.h>
+#include <ATen/cpu/vec/vec.h>  // which the prefix leaves out for processors without vectors
 #include <cstring>
 constexpr int W = at::vec::Vectorized<{widest}>::size();  // elements of a vector
 constexpr int R = {parts} * W;  // elements at a time
