@@ -197,6 +197,7 @@ class _Writer:
         if node not in self.entries:
             shape, batch = _shape(node), _batch_dim(node)
             assert shape is not None
+            self.wholes[node] = node
             if node in self.known:
                 result = np.empty(shape, dtype=object)
                 numbers: dict[Any, Node] = {}
@@ -206,9 +207,7 @@ class _Writer:
                         numbers[value] = self.number(value, *_kind(node))
                     result[index] = numbers[value]
                 self.entries[node] = result
-                self.wholes[node] = node
                 return result
-            self.wholes[node] = node
             if self.loops and batch in (None, 0) and node.meta["val"].dtype in TYPES:
                 self.entries[node] = self.apart(node, shape, batch)
                 return self.entries[node]
