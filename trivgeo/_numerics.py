@@ -25,9 +25,9 @@ __all__ = [
     "dense_exp",
     "half_power",
     "in_single",
+    "is_traced",
     "jvp",
     "jvp_columns",
-    "literal_constants",
     "log_abs_det",
     "log_ratio",
     "on_cpu",
@@ -35,6 +35,7 @@ __all__ = [
     "plane_log_ratio",
     "polynomial",
     "stumpff",
+    "tracing",
 ]
 
 P = ParamSpec("P")
@@ -195,7 +196,7 @@ def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Te
     The level of forward mode is one for the whole process: of concurrent calls most raise, and some are wrong (torch
     2.13). The lock covers the library's own; those that a user's threads make around it are theirs.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         return torch.func.jvp(f, points, tangents)[:2]
     with _forward_mode:
         return torch.func.jvp(f, points, tangents)[:2]
@@ -205,7 +206,7 @@ def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
     """``torch.broadcast_shapes``, at a fiftieth of its time for shapes that agree, which most do."""
     first, *others = shapes
     # traced sizes may not be compared: that would fix them
-    agree = not torch.compiler.is_compiling() and all(shape == first for shape in others)
+    agree = not is_traced() and all(shape == first for shape in others)
     return first if agree else torch.broadcast_shapes(*shapes)
 
 
@@ -293,18 +294,26 @@ def on_cpu(f: Callable[P, R]) -> Callable[P, R]:
 
 
 LARGEST_LITERAL = 512  # entries of a constant that compiled code may know
-_literal = False
+_tracing: int | None = None  # the thread
 
 
 @contextlib.contextmanager
-def literal_constants() -> Iterator[None]:
-    """While code is compiled here, every small `Constant` is numbers in it, not an argument: zeros can be left out."""
-    global _literal
-    before, _literal = _literal, True
+def tracing() -> Iterator[None]:
+    """While a `compiled` group has an operation traced, by this thread and one at a time.
+
+    Every small `Constant` is then numbers in the code, not an argument: zeros can be left out.
+    """
+    global _tracing
+    before, _tracing = _tracing, threading.get_ident()
     try:
         yield
     finally:
-        _literal = before
+        _tracing = before
+
+
+def is_traced() -> bool:
+    """Whether values cannot be looked at: in `torch.compile`, and in `tracing`."""
+    return torch.compiler.is_compiling() or (_tracing is not None and _tracing == threading.get_ident())
 
 
 class Constant:
@@ -317,7 +326,7 @@ class Constant:
         """Keep ``value`` as a detached float64 CPU tensor."""
         self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
         self._float32 = self.value.float()
-        self._numbers = self.value.tolist() if self.value.numel() <= LARGEST_LITERAL else None
+        self._numbers = self.value.tolist() if 0 < self.value.numel() <= LARGEST_LITERAL else None
         self._other: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -325,7 +334,7 @@ class Constant:
 
     def like(self, x: Tensor) -> Tensor:
         """The constant in the dtype and on the device of ``x``."""
-        if _literal and self._numbers is not None:
+        if _tracing is not None and is_traced() and self._numbers is not None:
             return torch.tensor(self._numbers, dtype=x.dtype, device=x.device)
         if x.device.type == "cpu":
             if x.dtype == torch.float64:
@@ -333,11 +342,7 @@ class Constant:
             if x.dtype == torch.float32:
                 return self._float32
         # A tensor made inside a transform or a trace must not outlive it.
-        if (
-            torch.compiler.is_compiling()
-            or torch._C._are_functorch_transforms_active()
-            or torch.is_inference_mode_enabled()
-        ):
+        if is_traced() or torch._C._are_functorch_transforms_active() or torch.is_inference_mode_enabled():
             return self.value.to(device=x.device, dtype=x.dtype)
         key = (x.dtype, x.device)
         if key not in self._other:

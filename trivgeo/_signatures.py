@@ -17,11 +17,10 @@ from typing import Any, Literal, TypeVar, Union
 
 import jaxtyping
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo._numerics import on_cpu
+from trivgeo._numerics import is_traced, on_cpu
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
 
@@ -98,7 +97,7 @@ def checked(function: F) -> F:
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_traced():
             return function(*arguments, **named)
         try:
             result = function(*arguments, **named)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import threading
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -14,10 +17,10 @@ from functorch.compile import make_boxed_func
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.utils import run_and_get_code
 
 from tests.groups.cases import CASES, GroupCase, marked
 from tests.helpers import assert_relative, random_vectors, seeded
+from trivgeo._numerics import is_traced, tracing
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import (
     SE,
@@ -35,11 +38,14 @@ from trivgeo.groups import (
     Projective,
     Torus,
     Translation,
+    _programs,
     compilation,
     compiled,
 )
 from trivgeo.groups._entries import WriteOut, aten
 from trivgeo.groups._matrices import kernel
+from trivgeo.groups._programs import Loop, Program
+from trivgeo.groups.matrix import restore_determinant, unit_determinant
 
 SMALL = 3  # elements of a batch of tests
 
@@ -59,11 +65,14 @@ def written_out(f: Callable[..., Tensor], kept: list[torch.fx.Graph] | None = No
     wrapped = torch.compile(f, backend=backend, options=options, **compilation._MANNER)
 
     def call(*x: Tensor) -> Tensor:
-        for one in x:
-            torch._dynamo.mark_dynamic(one, 0)
-        return wrapped(*x)
+        with tracing(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+            return wrapped(*compilation._marked(x))
 
     return call
+
+
+SHAPES: list[tuple[int, ...]] = [(3, 3), (3, 3), (3,)]
 
 
 def many_rules(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -111,7 +120,7 @@ def many_rules(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def test_every_rule_is_the_operator() -> None:
-    a, b, c = (torch.randn(SMALL + 1, *s, generator=seeded(k)).double() for k, s in enumerate([(3, 3), (3, 3), (3,)]))
+    a, b, c = (torch.randn(SMALL + 1, *s, generator=seeded(k)).double() for k, s in enumerate(SHAPES))
     graphs: list[torch.fx.Graph] = []
     assert_relative(written_out(many_rules, graphs)(a, b, c), many_rules(a, b, c), 1e-14)
     targets = {node.target for node in graphs[0].nodes}
@@ -188,7 +197,7 @@ def test_a_whole_operation_is_elementwise() -> None:
 def test_a_group_of_another_size_is_written_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both multiply by one method: what it was traced with first is no size that may vary."""
     graphs: list[torch.fx.Graph] = []
-    monkeypatch.setattr(compilation, "_torch_compile", lambda f: written_out(f, graphs))
+    monkeypatch.setattr(compilation, "_machine_code", lambda f, *_: written_out(f, graphs))
     for group in (SL(2), SO(3), GLPlus(4)):
         g, h = group.random(2, SMALL, generator=seeded(0), dtype=torch.float64)
         assert_relative(compiled(group, threshold=2).compose(g, h), group.compose(g, h), 1e-14)
@@ -199,7 +208,7 @@ def test_a_group_of_another_size_is_written_out_too(monkeypatch: pytest.MonkeyPa
 def test_numbers_of_a_group_are_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where other groups, with other numbers, were compiled by the same method before."""
     graphs: list[torch.fx.Graph] = []
-    monkeypatch.setattr(compilation, "_torch_compile", lambda f: written_out(f, graphs))
+    monkeypatch.setattr(compilation, "_machine_code", lambda f, *_: written_out(f, graphs))
     for group in (Heisenberg(1), Heisenberg(2), Heisenberg(3)):
         g = group.random(SMALL, generator=seeded(0), dtype=torch.float64).requires_grad_()
         torch.autograd.grad(compiled(group, threshold=2).compose(g, g).sum(), g)
@@ -214,7 +223,7 @@ def test_numbers_of_a_group_are_no_variables(monkeypatch: pytest.MonkeyPatch) ->
 def test_numbers_of_a_group_are_known(group: LieGroup, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of them are zeros, which need no products: Ad of SL(3) would take 1026."""
     graphs: list[torch.fx.Graph] = []
-    monkeypatch.setattr(compilation, "_torch_compile", lambda f: written_out(f, graphs))
+    monkeypatch.setattr(compilation, "_machine_code", lambda f, *_: written_out(f, graphs))
     g = group.random(SMALL, generator=seeded(0), dtype=torch.float64)
     assert_relative(compiled(group, threshold=2).Ad(g), group.Ad(g), 1e-13)
     (graph,) = graphs
@@ -275,7 +284,7 @@ def everything_of(group: LieGroup) -> Callable[..., Tensor]:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations are traced and written out, but not compiled to machine code."""
-    monkeypatch.setattr(compilation, "_torch_compile", written_out)
+    monkeypatch.setattr(compilation, "_machine_code", lambda f, *_: written_out(f))
 
 
 @pytest.mark.usefixtures("traced")
@@ -292,15 +301,13 @@ class TestSwitch:
         assert line.seconds > 0
         assert "exp in torch.float64: compiled" in repr(group.compiler)
 
-    def test_long_operations_are_compiled_for_smaller_batches(self) -> None:
-        """Of 100 elements an exponential costs more operators than a compiled call, a product fewer."""
+    def test_batches_from_64_on_are_compiled(self) -> None:
         group = compiled(SL(2))
-        v = torch.randn(100, 3, generator=seeded(0), dtype=torch.float64)
+        v = torch.randn(64, 3, generator=seeded(0), dtype=torch.float64)
+        group.exp(v[:63])
+        assert group.compiler.report == ()
         g = group.exp(v)
-        group.exp(v[:50])
         group.compose(g, g)
-        assert [line.operation for line in group.compiler.report] == ["exp"]
-        group.compose(g.repeat(10, 1, 1), g.repeat(10, 1, 1))
         assert [line.operation for line in group.compiler.report] == ["exp", "compose"]
 
     def test_code_is_used_for_what_it_was_made_for_alone(self) -> None:
@@ -387,17 +394,17 @@ class TestSwitch:
             compiled(SO(3), threshold=1)
 
 
-def refuse(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def refuse(f: Callable[..., Tensor], *rest: Any) -> Callable[..., Tensor]:
     raise RuntimeError("no C++ compiler found")
 
 
-def differ(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def differ(f: Callable[..., Tensor], *rest: Any) -> Callable[..., Tensor]:
     return lambda *x: f(*x) + 1e-3
 
 
 def test_results_of_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scalar for each element is compared as any result; one constant is a number for each, which can be written."""
-    monkeypatch.setattr(compilation, "_torch_compile", lambda f: f)
+    monkeypatch.setattr(compilation, "_machine_code", lambda f, *_: f)
     for group in (SO(3), Affine(2)):
         g = group.random(5, generator=seeded(0), std=0.3)
         assert_relative(compiled(group, threshold=2).log_modular(g), group.log_modular(g), 1e-14)
@@ -408,7 +415,7 @@ def test_results_of_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_32_bits_cannot_count_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(compilation, "_torch_compile", lambda f: lambda *x: calls.append(1) or f(*x))
+    monkeypatch.setattr(compilation, "_machine_code", lambda f, *_: lambda *x: calls.append(1) or f(*x))
     monkeypatch.setattr(compilation, "_END_OF_32_BITS", 9 * 8)
     group = compiled(SO(3), threshold=2)
     v = torch.randn(8, 3, generator=seeded(0))
@@ -420,7 +427,7 @@ def test_what_32_bits_cannot_count_is_eager(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("broken", "said"), [(refuse, "no C\\+\\+ compiler found"), (differ, "result differed")])
 def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken: Any, said: str) -> None:
-    monkeypatch.setattr(compilation, "_torch_compile", broken)
+    monkeypatch.setattr(compilation, "_machine_code", broken)
     group = compiled(SL(2), threshold=2)
     v = torch.randn(4, 3, generator=seeded(0))
     with pytest.warns(RuntimeWarning, match=f"exp in torch.float32: eager, since .*{said}"):
@@ -450,16 +457,21 @@ def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
     assert not [line for line in fast.compiler.report if "torch.compile" in line.reason]
 
 
+def parts_of(f: Callable[..., Tensor], x: Tensor) -> tuple[Program, Program]:
+    forward, backward = _programs._traced(f, (x,), (True,))
+    assert backward is not None
+    return forward, backward
+
+
 @pytest.mark.parametrize("group", [SO(3), pytest.param(SO(4), marks=pytest.mark.slow), Affine(2)], ids=repr)
 def test_machine_code_is_one_loop(group: LieGroup) -> None:
     """Forward and backward, and nothing else; masks of doubles are as wide. Of four rows without routines, too."""
-    g = group.exp(0.4 * torch.randn(50, group.dim, generator=seeded(0), dtype=torch.float64)).requires_grad_()
-    _, sources = run_and_get_code(lambda: compiled(group, threshold=10).log(g).sum().backward())
-    assert len(sources) == 2
-    for source in sources:
-        assert source.count("cpp_pybinding(") == source.count("void kernel(") == 1
-        assert "torch.ops" not in source.partition("def call")[2].partition("def ")[0]
-        assert "cast<int32_t" not in source
+    g = group.exp(0.4 * torch.randn(50, group.dim, generator=seeded(0), dtype=torch.float64))
+    for part in parts_of(group._scaled_log, g):
+        (step,) = part.steps
+        assert isinstance(step, Loop)
+        assert step.source.count("void kernel(") == 1
+        assert "cast<int32_t" not in step.source
 
 
 @pytest.mark.slow
@@ -467,23 +479,141 @@ def test_machine_code_is_one_loop_beside_a_library_routine() -> None:
     """The inverse of five rows is one; its result is copied in the order of rows, and the loop after it is one."""
     group = MatrixGroup(SO(5).hat(torch.eye(10, dtype=torch.float64)))
     g = group.exp(0.4 * torch.randn(50, group.dim, generator=seeded(0), dtype=torch.float64))
-    value, (source,) = run_and_get_code(lambda: compiled(group, threshold=10).Ad(g))
-    assert source.count("cpp_pybinding(") == 2
-    assert source.count("void step(") == 1
+    forward, _ = parts_of(group._scaled_adjoint, g)
+    assert sum(isinstance(step, Loop) for step in forward.steps) == 1
+    value = compiled(group, threshold=10).Ad(g)
     assert value.is_contiguous()
     assert_relative(value, group.Ad(g), 1e-12, event=2)
 
 
+# Kept on disk -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A disk without code."""
+    monkeypatch.setattr(_programs, "cache_dir", lambda: str(tmp_path))
+    return tmp_path / "trivgeo"
+
+
+def test_the_next_process_finds_the_code(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It traces nothing; a file that was cut off is written again."""
+    v = torch.randn(4, 3, generator=seeded(0), dtype=torch.float64, requires_grad=True)
+    first = compiled(HeatGroup(1.0), threshold=2).exp(v)
+    (kept,) = disk.iterdir()
+    text = kept.read_text()
+    with monkeypatch.context() as change:
+        change.setattr(_programs, "_traced", refuse)
+        group = compiled(HeatGroup(1.0), threshold=2)
+        again = group.exp(v)
+        assert group.compiler.report[0].reason == ""
+        assert torch.equal(first, again)
+        found, wanted = (torch.autograd.grad(y.cos().sum(), v)[0] for y in (again, HeatGroup(1.0).exp(v)))
+        assert_relative(found, wanted, 1e-13)
+        with pytest.warns(RuntimeWarning, match="no C"):  # other numbers are other code
+            compiled(HeatGroup(1.5), threshold=2).exp(v)
+    kept.write_text(text[: len(text) // 2])
+    assert torch.equal(compiled(HeatGroup(1.0), threshold=2).exp(v), first)
+    assert kept.read_text() == text
+
+
+class HeatGroup(Heisenberg):
+    """A group with a number in its code that is no tensor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(1)
+        self.factor = factor
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return (v * self.factor).sin()
+
+    def _log(self, g: Tensor) -> Tensor:
+        return g.asin() / self.factor
+
+
+@pytest.mark.usefixtures("disk")
+def test_derivatives_of_machine_code() -> None:
+    """By some arguments, by none that matters, of a constant, and of derivatives."""
+
+    def both(f: Callable[..., Tensor], *x: Tensor) -> tuple[Any, Any]:
+        fast = compilation._machine_code(f, x, tuple(y.requires_grad for y in x))
+        return fast(*x), f(*x)
+
+    a, b = torch.randn(2, 5, 2, generator=seeded(0), dtype=torch.float64)
+    b.requires_grad_()
+    fast, eager = both(lambda a, b: a.sin() * b.exp(), a, b)
+    assert_relative(torch.autograd.grad(fast.sum(), b)[0], torch.autograd.grad(eager.sum(), b)[0], 1e-14)
+    a.requires_grad_()
+    fast, _ = both(lambda a, b: b.exp(), a, b)
+    assert torch.autograd.grad(fast.sum(), (a, b), allow_unused=True)[0] is None
+    fast, eager = both(lambda a, b: torch.ones_like(a), a, b)
+    assert not fast.requires_grad
+    assert torch.equal(fast, eager)
+    values = []
+    for y in both(lambda a, b: a.sin() * b.exp() + a * b, a, b):
+        slopes = torch.autograd.grad(y.cos().sum(), (a, b), create_graph=True)
+        values.append(torch.autograd.grad(sum((s**2).sum() for s in slopes), (a, b)))  # type: ignore[arg-type]
+    for one, other in zip(*values, strict=True):
+        assert_relative(one, other, 1e-13)
+
+
 @pytest.mark.slow
-def test_what_is_no_loop_over_the_batch_is_left_as_it_is() -> None:
-    """What other elements have, or all of them, and what a library computes."""
-    a, b = torch.randn(2, 40, 3, 3, generator=seeded(0), dtype=torch.float64)
-    for f in (
-        lambda a, b: (a.sin() @ b).flip(0).exp() * a,
-        lambda a, b: (a.exp() @ b) / (a.exp() @ b).sum(0),
-        lambda a, b: torch.linalg.matrix_exp(a.sin() @ b).cos() @ a,
-        lambda a, b: torch.linalg.matrix_exp(torch.cat([a.sin(), b], -1)[..., :3] @ a).sum((-2, -1)) * a[:, 0, 0],
-        lambda a, b: (a.sin() @ b).cumsum(0).exp() @ a,
-    ):
-        value = compilation._torch_compile(f)(*compilation._marked([a, b]))
-        assert_relative(value, f(a, b), 1e-13)
+@pytest.mark.usefixtures("disk")
+def test_machine_code_of_every_rule() -> None:
+    x = [torch.randn(SMALL + 1, *s, generator=seeded(k)).double().requires_grad_() for k, s in enumerate(SHAPES)]
+    fast, eager = compilation._machine_code(many_rules, x, (True,) * 3)(*x), many_rules(*x)
+    assert_relative(fast.detach(), eager.detach(), 1e-14)
+    slopes = [torch.autograd.grad(y.square().sum(), x) for y in (fast, eager)]
+    for one, other in zip(*slopes, strict=True):
+        assert_relative(one, other, 1e-13)
+
+
+@pytest.mark.usefixtures("disk")
+def test_signs_that_are_not_in_memory() -> None:
+    """A tensor may be the negative of what its memory holds: of arguments, and of gradients."""
+    group = compiled(HeatGroup(1.0), threshold=2)
+    v = torch.randn(5, 3, generator=seeded(0), dtype=torch.float64)
+    assert_relative(group.exp(torch._neg_view(v)), (-v).sin(), 1e-14)
+    w = v.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(group.exp(w), w, torch._neg_view(v))
+    assert_relative(slope, -v * v.cos(), 1e-14)
+
+
+def test_code_for_one_batch_is_refused() -> None:
+    """It would be wrong for others."""
+    a = torch.randn(5, 3, generator=seeded(0))
+    with pytest.raises(RuntimeError, match="batches of 5 alone"):
+        compilation._machine_code(lambda a: a * torch.ones(len(a), 1), [a], ())
+
+
+def test_other_threads_are_not_traced() -> None:
+    """While one compiles, others may look at values."""
+    seen = []
+    with tracing():
+        other = threading.Thread(target=lambda: seen.append(is_traced()))
+        other.start()
+        other.join()
+        assert is_traced()
+    assert seen == [False]
+    assert not is_traced()
+
+
+def test_arguments_of_operators_are_kept() -> None:
+    """As numbers in a file."""
+    tensors = [torch.randn(2, 0, 3), torch.tensor(2.5), torch.tensor([1 + 2j, 0.1]), torch.tensor([True, False])]
+    for x in (*tensors, 1.5, None, 2 - 1j, torch.float64, torch.device("cpu"), torch.contiguous_format, [1, "a"]):
+        back = _programs._decoded(json.loads(json.dumps(_programs._encoded(x, {}))))
+        assert torch.equal(back, x) and back.dtype == x.dtype if isinstance(x, Tensor) else back == x
+    with pytest.raises(TypeError, match="cannot be kept"):
+        _programs._encoded(object(), {})
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_what_is_projected_has_one_derivative(k: int) -> None:
+    """Also where rounding leaves a matrix as it is."""
+    g = SL(k).random(200, std=0.3, generator=seeded(0), dtype=torch.float64).requires_grad_()
+    kept = restore_determinant(g)
+    same = (kept == g).all(-1).all(-1)
+    assert same.any()
+    found, wanted = (torch.autograd.grad(y.cos().sum(), g)[0] for y in (kept, unit_determinant(g)))
+    assert_relative(found, wanted, 1e-13, event=2)

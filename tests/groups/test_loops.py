@@ -16,7 +16,7 @@ nan, inf = float("nan"), float("inf")
 
 
 def run(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-    return compilation._torch_compile(f)(*compilation._marked(arguments))
+    return compilation._machine_code(f, arguments, ())(*arguments)
 
 
 def functions(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -56,9 +56,9 @@ def test_every_rule_is_the_operator(dtype: torch.dtype) -> None:
 
     a = torch.randn(67, 2, generator=seeded(0), dtype=dtype)
     a[3], a[4, 0], a[5] = torch.tensor([0.0, 0.0]), 0.5, a[5, 1]
-    fast = compilation._torch_compile(f)
+    fast = compilation._machine_code(f, [a], ())
     for batch in (67, 64, 5):
-        value = fast(*compilation._marked([a[:batch].contiguous()]))
+        value = fast(a[:batch].contiguous())
         wanted = f(a[:batch])
         for i in range(wanted.shape[-1]):
             assert_relative(value[:, i], wanted[:, i], 1e-14 if dtype == torch.float64 else 2e-6)
@@ -115,8 +115,18 @@ def test_two_precisions_and_masks_in_memory() -> None:
             a.mean((1, 2)).exp().sum(0).cos() * b.sin() + (torch.arange(100.0, dtype=a.dtype) / 100).exp().sum()
         ),
         lambda a, b: (a.flatten().exp() * b.flatten()).unflatten(0, (-1, 3, 3)).sum(-1),
+        lambda a, b: torch.linalg.matrix_exp(a.sin() @ b).cos() @ a,
+        lambda a, b: torch.linalg.matrix_exp(torch.cat([a.sin(), b], -1)[..., :3] @ a).sum((-2, -1)) * a[:, 0, 0],
+        lambda a, b: torch.linalg.svd(a @ b)[0].square() + torch.linalg.inv_ex(a)[0],
+        lambda a, b: (
+            (torch.complex(a, b) * (2 - 1j)).mH.imag.exp() + torch.linalg.eigvals(a).real.sum(-1)[:, None, None]
+        ),
+        lambda a, b: (a.flatten(1) @ torch.linspace(0, 1, 900, dtype=a.dtype).reshape(9, 100)).sin(),
     ],
-    ids=["elements", "all", "several", "number", "only", "turned", "constant", "shorter", "longer", "flat"],
+    ids=[
+        *("elements", "all", "several", "number", "only", "turned", "constant", "shorter", "longer", "flat"),
+        *("routine", "between", "columns", "complex", "table"),
+    ],
 )
 def test_what_is_between_loops(f: Callable[..., Tensor]) -> None:
     """What other elements have, or functions without a rule: before, between and after loops."""

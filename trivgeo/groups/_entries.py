@@ -246,7 +246,10 @@ class _Writer:
             # a constant alone would be one number in memory for the whole batch
             constant = len(entries) == 1 and entries[0].meta["val"].ndim < len(size)
             inside = self.loops and size and entries and value.dtype in TYPES
-            flat = self.together(entries, value) if inside else self.cat(entries, size, value)
+            if inside and not batch and len(split) == value.ndim:
+                self.wholes[node] = self.together(entries, value, others)
+                return self.wholes[node]
+            flat = self.together(entries, value, [len(entries)]) if inside else self.cat(entries, size, value)
             # its own size: that of another batch is equal, but may have another name
             size = [self.new(aten.sym_size.int, flat, 0) for _ in size]
             result = self.new(aten.view.default, flat, [*size, *others])
@@ -261,12 +264,12 @@ class _Writer:
             self.wholes[node] = result
         return self.wholes[node]
 
-    def together(self, entries: list[Node], like: torch.Tensor) -> Node:
-        """Entries as ``[b, k]``, by a loop."""
+    def together(self, entries: list[Node], like: torch.Tensor, shape: Sequence[int]) -> Node:
+        """Entries as ``[b, *shape]``, by a loop."""
         value = next((e.meta["val"] for e in entries if e.meta["val"].ndim), None)
         size = self.batch_size().meta["val"] if value is None else value.shape[0]
         with self.mode:
-            return self.described(together, (*entries,), torch.empty([size, len(entries)], dtype=like.dtype))
+            return self.described(together, (*entries,), torch.empty([size, *shape], dtype=like.dtype))
 
     def cat(self, entries: list[Node], size: list[Node], like: torch.Tensor) -> Node:
         """Entries as ``[b, k]`` or, where there is no batch, ``[k]``."""
@@ -321,9 +324,9 @@ def _split(shape: tuple[int, ...], batch: int | None) -> tuple[int, ...]:
 
 
 def _shape(node: Node) -> Any:
-    """The shape, a tuple, of the entries (see `_entries_of`); none where the tensor is no batch of few."""
+    """The shape, a tuple, of the entries (see `_entries_of`); none where the tensor is no batch of few real ones."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or value.is_complex():
         return None
     shape = tuple(s for s in map(_entries_of, value.shape) if s is not None)
     if len(shape) < value.ndim or sum(not _is_known(s) for s in value.shape) > 1:

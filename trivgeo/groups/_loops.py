@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
-from torch._inductor import ir
 from torch.fx import Graph
 
 from trivgeo.groups._source import TYPES, Array, Source, expression
 
-__all__ = ["NUMBER", "entry_of", "into_loops", "together"]
+__all__ = ["NUMBER", "entry_of", "into_loops", "loop_over", "together"]
 
 aten: Any = torch.ops.aten
 Node: TypeAlias = Any  # of torch.fx
@@ -31,6 +30,16 @@ def entry_of(tensor: Any, offset: int, numbers: int) -> Any:
 def together(*entries: Any) -> Any:
     """Numbers ``[b]`` as a contiguous tensor ``[b, k]``."""
     return torch.stack(torch.broadcast_tensors(*entries), -1)
+
+
+def loop_over(
+    inputs: Sequence[Node],
+    size: Node,
+    source: str,
+    types: Sequence[str],
+    results: Sequence[tuple[torch.dtype, tuple[int, ...]]],
+) -> None:
+    """The mark of a loop in a graph; a program calls it."""
 
 
 def into_loops(graph: Graph, batch: Callable[[], Node]) -> None:
@@ -133,7 +142,7 @@ class _Loops:
             source.write([operand(x, dtype) for x in entries], dtype)
         shapes = [(n.meta["val"].dtype, tuple(map(int, n.meta["val"].shape[1:]))) for n in results]
         what = (list(arguments), size, source.text(torch.get_num_threads()), source.types, shapes)
-        last = loop = self.graph.call_function(_call, what)
+        last = loop = self.graph.call_function(loop_over, what)
         loop.meta["val"] = [n.meta["val"] for n in results]
         for i, node in enumerate(results):
             with self.graph.inserting_after(last):
@@ -157,57 +166,3 @@ class _Loops:
 def _is_number(node: Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.ndim < 2 and value.dtype in TYPES
-
-
-# How inductor calls a loop --------------------------------------------------------------------------------------
-
-
-class _Kernel(ir.ExternKernelAlloc):
-    """A loop in inductor's graph, the results of which are a tuple of new tensors."""
-
-    source = ""
-    types: Sequence[str] = ()
-
-    def codegen(self, wrapper: Any) -> None:
-        """Write its definition and its call."""
-        name = f"cpp_loop_{wrapper.next_kernel_suffix()}"
-        body = f"async_compile.cpp_pybinding({self.types!r}, r'''{self.source}''')"
-        wrapper.define_kernel(name, body, gpu=False)
-        (size,) = self.constant_args
-        results = [
-            f"empty_strided_cpu({wrapper.codegen_python_shape_tuple(x.get_size())}, "
-            f"{wrapper.codegen_python_shape_tuple(x.get_stride())}, {x.get_dtype()})"
-            for x in self.outputs
-        ]
-        wrapper.writeline(f"{self.get_name()} = ({', '.join(results)}, )")
-        inputs = [x.codegen_reference() for x in cast(Sequence[Any], self.inputs)]
-        wrapper.writeline(
-            f"{name}({', '.join([*inputs, f'*{self.get_name()}', wrapper.codegen_python_sizevar(size)])})"
-        )
-
-
-def _call(
-    inputs: Sequence[Any],
-    size: Any,
-    source: str,
-    types: Sequence[str],
-    results: Sequence[tuple[torch.dtype, tuple[Any, ...]]],
-) -> list[Any]:
-    """The node of a loop, as inductor lowers it."""
-    realized = [ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(x)) for x in inputs]
-    device = torch.device("cpu")
-    kernel: Any = _Kernel(ir.MultiOutputLayout(device=device), realized, (size,))
-    kernel.source, kernel.types = source, [*types]
-    kernel.outputs = [
-        ir.MultiOutput(
-            ir.FixedLayout(device, dtype, shape, ir.FlexibleLayout.contiguous_strides(shape)),
-            kernel,
-            [(tuple, i)],
-            skip_size_stride_alignment_checks=True,
-        )
-        for i, (dtype, shape) in enumerate((dtype, [size, *rest]) for dtype, rest in results)
-    ]
-    return [ir.TensorBox.create(x) for x in kernel.outputs]
-
-
-_call._inductor_lowering_function = True  # type: ignore[attr-defined]

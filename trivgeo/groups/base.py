@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import broadcast_shapes, in_single, jvp, log_abs_det
+from trivgeo._numerics import broadcast_shapes, in_single, is_traced, jvp, log_abs_det
 from trivgeo._random import normal
 from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -366,7 +366,7 @@ class LieGroup(ABC):
             self._basis.to_natural(v), self._basis.covector_to_natural(gradient), weight.reshape(weight.shape or (1,))
         )
         element, score = element.to(dtype), self._basis.covector_from_natural(score).to(dtype)
-        if torch.compiler.is_compiling():
+        if is_traced():
             return element, score
         return _apart(element, given), _apart(score, given)
 
@@ -536,7 +536,7 @@ class LieGroup(ABC):
             single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
             value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
             value = value.squeeze(0) if all(single) else value
-        if torch.compiler.is_compiling():
+        if is_traced():
             return value
         return _apart(value, arguments if self._compiler is None else ())  # for speed a view, where that is all
 

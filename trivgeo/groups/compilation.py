@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trivgeo._numerics import broadcast_shapes, literal_constants
+from trivgeo._numerics import broadcast_shapes, is_traced, tracing
 from trivgeo.checks import check_count, check_type
 from trivgeo.groups.base import LieGroup
 
@@ -30,10 +30,12 @@ __all__ = ["Compilation", "Compiler", "compiled"]
 GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
 
-_SMALLEST, _FEW_OPERATORS, _LARGE = 64, 25, 1000  # measured: where a compiled call costs less than its operators
+_SMALLEST = 64  # measured: where a compiled call costs less than one product of matrices
 _MOST_NUMBERS = 2000  # computed for one element entry by entry; of more, as in iterations, a first call takes minutes
 _MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
 _END_OF_32_BITS = 2**31
+_PRECISIONS = (torch.float64, torch.float32)
+_ORDINARY = (Tensor, torch.nn.Parameter)
 _ONE_AT_A_TIME = threading.RLock()  # what is changed in torch while code is compiled is changed for the whole process
 _MANNER: dict[str, Any] = {
     "fullgraph": True,
@@ -58,19 +60,20 @@ _OPTIONS = {
 
 
 def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
-    """The same group, the operations of which `torch.compile` turns into one loop over the batch each.
+    """The same group, the operations of which are one loop over the batch each, in machine code.
 
     A group like any other, with the same elements, scale and fingerprint: samplers, scores and inverters take it. An
-    operation is compiled at its first call on a large batch, once for each dtype, with and without derivatives; code
-    is kept on disk by torch, so that the next process need not compile it again. Eager remain: batches below the
-    threshold; calls inside the transforms of ``torch.func``, in forward mode, inside another `torch.compile`, and under
-    ``torch.autocast``; half precision; operations that compute nothing, or are too long to compile (the logarithm of
-    general matrices of four or more rows, which is an iteration). The first compiled result is compared with
-    the eager one. Compiled code looks at no values: exponentials of general matrices of a norm beyond two thousand are
+    operation is compiled at its first call on a batch that is not small, once for each dtype, with and without
+    derivatives; code is kept in the folder of torch's own (``TORCHINDUCTOR_CACHE_DIR``), so that the next process need
+    not compile it again. Eager remain: batches below the threshold; calls inside the transforms of ``torch.func``, in
+    forward mode, inside another `torch.compile`, and under ``torch.autocast``; half precision; derivatives that are
+    differentiated again; operations that compute nothing, depend on the size of the batch, raise errors that depend on
+    values (``torch.linalg.inv``), or are too long to compile (the logarithm of general matrices of four or more rows,
+    which is an iteration). The first compiled result is compared with the eager one. Compiled code looks at no values: exponentials of general matrices of a norm beyond two thousand are
     NaN, and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code
     takes more steps; a NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or
-    its result differs, one warning says so, and the operation stays eager. Derivatives of derivatives are not supported
-    by torch in compiled code, and raise an error.
+    its result differs, one warning says so, and the operation stays eager. On accelerators `torch.compile` makes the
+    code, and derivatives of derivatives raise an error.
 
     What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
     before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,
@@ -80,8 +83,7 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
 
     Args:
         group: any group.
-        threshold: the smallest batch that is compiled; by default 1000, and 64 for operations of more than 25 torch
-            operators, of which a small batch costs one call each.
+        threshold: the smallest batch that is compiled; by default 64.
 
     Raises:
         ConfigurationError: no group, or a threshold below two.
@@ -131,8 +133,7 @@ class Compiler:
 
     def __init__(self, threshold: int | None = None) -> None:
         self.threshold = None if threshold is None else check_count("threshold", threshold, 2)
-        self._operators: dict[str, int] = {}
-        self._numbers: dict[str, int] = {}  # computed for one element
+        self._numbers: dict[str, int | None] = {}  # computed for one element; none of a view
         self._entries: dict[Key, int] = {}  # of the largest argument or result of an element
         self._functions: dict[Key, Callable[..., Tensor] | None] = {}
         self._report: list[Compilation] = []
@@ -151,82 +152,68 @@ class Compiler:
         return "\n".join([f"Compiler(threshold={self.threshold})", *(f"  {line}" for line in self._report)])
 
     def __call__(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor | None:
-        """``f`` of arguments with trailing dimensions of these ranks, or none: to be computed eagerly."""
-        first, last, number = arguments[0], arguments[-1], self._operators.get(f.__name__)
-        if number == 0:
+        """``f`` of one or two arguments with trailing dimensions of these ranks, or none: to be computed eagerly."""
+        # every check is a part of the time of a small batch that is seen
+        if is_traced():
+            return None  # sizes may not be compared: that would fix them
+        first, last, name = arguments[0], arguments[-1], f.__name__
+        alike = first.ndim == ranks[0] + 1 and last.ndim == ranks[-1] + 1 and last.shape[0] == first.shape[0]
+        if alike:
+            size = first.shape[0]
+        else:
+            batch = broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True)))
+            size = math.prod(batch)
+        if size < (self.threshold or _SMALLEST) or not _is_plain(first, last):
             return None
-        few = number is not None and number <= _FEW_OPERATORS and self.threshold is None
-        # soonest said of a small batch, where every check counts
-        if (
-            few
-            and first.ndim == ranks[0] + 1
-            and last.ndim == ranks[-1] + 1
-            and last.shape[0] == first.shape[0] < _LARGE
-        ):
-            return None
-        if not _is_plain(arguments):
-            return None
-        batch, alike = _common_batch(arguments, ranks)
-        size = math.prod(batch)
-        if size < (self.threshold or _SMALLEST) or (_is_counted(first) and size > _MOST_OF_32_BITS):
+        if _is_counted(first) and size > _MOST_OF_32_BITS:
             return None
         if not alike:
-            shapes = (x.shape[x.ndim - rank :] for x, rank in zip(arguments, ranks, strict=True))
+            shapes = [x.shape[x.ndim - rank :] for x, rank in zip(arguments, ranks, strict=True)]
             arguments = [x.expand(*batch, *s).reshape(-1, *s) for x, s in zip(arguments, shapes, strict=True)]
-        flat = [x.contiguous() for x in arguments]
-        if self.threshold is None and size < _LARGE and self._count(f, flat) <= _FEW_OPERATORS:
-            return None
-        derivatives = tuple(x.requires_grad for x in arguments) if torch.is_grad_enabled() else ()
+        flat = [x.resolve_neg().contiguous() for x in arguments]
+        derivatives: tuple[bool, ...] | None = None
+        if torch.is_grad_enabled() and (first.requires_grad or last.requires_grad):
+            derivatives = tuple([x.requires_grad for x in arguments])
         # all that the code depends on, with the index of 32 bits, as the guards of torch.compile are left out
         key = (
-            *(f.__name__, first.dtype, first.device, any(derivatives) and derivatives),
+            *(name, first.dtype, first.device, derivatives),
             *(torch.is_inference_mode_enabled(), torch.get_num_threads()),
         )
         if key not in self._functions:
-            self._functions[key] = self._compile(key, f, flat, any(derivatives))
+            self._functions[key] = self._compile(key, f, flat, derivatives)
         function = self._functions[key]
         if function is None or (_is_counted(first) and size * self._entries[key] >= _END_OF_32_BITS):
             return None
         value = function(*flat)
         return value if alike else value.unflatten(0, batch)
 
-    def _count(self, f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int:
-        if f.__name__ not in self._operators:
-            counts = _counts(f, flat)
-            self._operators[f.__name__], self._numbers[f.__name__] = counts
-            if counts[0] == 0:
-                self._report.append(Compilation(_operation(f), flat[0].dtype, False, reason="a view of its argument"))
-        return self._operators[f.__name__]
-
     def _compile(
-        self, key: Key, f: Callable[..., Tensor], flat: list[Tensor], derivatives: bool
+        self, key: Key, f: Callable[..., Tensor], flat: list[Tensor], derivatives: Sequence[bool] | None
     ) -> Callable[..., Tensor] | None:
-        what = _operation(f), flat[0].dtype, derivatives
-        _look_at_processor()
-        if self._count(f, flat) == 0:
+        what = _operation(f), flat[0].dtype, derivatives is not None
+        if f.__name__ not in self._numbers:
+            self._numbers[f.__name__] = _numbers(f, flat)
+        number = self._numbers[f.__name__]
+        reason = f"too long: {number} numbers an element" if number is not None and number > _MOST_NUMBERS else ""
+        if number is None:
+            reason = "a view of its argument"
+        if reason:
+            self._report.append(Compilation(*what, reason=reason))
             return None
         with torch.no_grad():
             eager = f(*flat)
         self._entries[key] = max(x[0].numel() for x in (*flat, eager))
-        if (number := self._numbers[f.__name__]) > _MOST_NUMBERS:
-            self._report.append(Compilation(*what, reason=f"too long: {number} numbers an element"))
-            return None
         start = time.perf_counter()
         try:
-            from trivgeo.groups._shortcuts import shortcuts  # brings all of inductor, which takes seconds
-
-            function = _torch_compile(f)
-            # derivatives from the arguments again: cheaper than writing and reading what they need on the way
-            again = derivation.patch(activation_memory_budget=0.0)
-            with _ONE_AT_A_TIME, warnings.catch_warnings():
+            with _ONE_AT_A_TIME, warnings.catch_warnings(), _no_collection():
                 # torch 2.13 looks at the gradients of all arguments while it traces, and imports what it deprecates
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
                 warnings.filterwarnings("ignore", category=DeprecationWarning)
-                with again, literal_constants(), shortcuts(), _no_collection():
-                    result = function(*_marked(flat)).detach()
+                function = _machine_code(f, flat, derivatives or ())
+                result = function(*flat).detach()
         except Exception as error:  # whatever the compiler or its absence raises: f itself has just been evaluated
             first_line, *_ = str(error).strip().splitlines() or [""]
-            reason = f"since torch.compile failed: {type(error).__name__}: {first_line}"
+            reason = f"since compilation failed: {type(error).__name__}: {first_line}"
         else:
             seconds = time.perf_counter() - start
             if _agree(result, eager):
@@ -255,12 +242,27 @@ def _look_at_processor() -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    from trivgeo.groups._entries import WriteOut  # brings all of inductor
+def _machine_code(
+    f: Callable[..., Tensor], flat: Sequence[Tensor], derivatives: Sequence[bool]
+) -> Callable[..., Tensor]:
+    """``f``, compiled: on a processor to loops of our own, elsewhere by inductor."""
+    if not flat[0].is_cpu:
+        return _torch_compile(f, flat)
+    _look_at_processor()
+    record = _recorded(f, flat, derivatives)
+    if not record.differentiable:
+        derivatives = ()  # a constant
+    from trivgeo.groups._programs import program  # brings inductor, which takes seconds
+
+    return program(f, flat, derivatives, record.text)
+
+
+def _torch_compile(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> Callable[..., Tensor]:
+    from trivgeo.groups._entries import WriteOut
 
     # one entry of `Compiler` for all that a guard could tell apart
     unguarded = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut()}
+    options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut(loops=False)}
     compiler: Any = torch.compile  # torch's own annotation lacks the last argument
 
     @functools.wraps(f)
@@ -268,6 +270,9 @@ def _torch_compile(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return f(*arguments).contiguous()  # a result in another order is copied after the loop that writes it
 
     result: Callable[..., Tensor] = compiler(contiguous, options=options, **_MANNER)
+    # derivatives from the arguments again: cheaper than writing and reading what they need on the way
+    with derivation.patch(activation_memory_budget=0.0), tracing():
+        result(*_marked(flat))
     return result
 
 
@@ -291,31 +296,17 @@ def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:
     return views
 
 
-def _is_plain(arguments: Sequence[Tensor]) -> bool:
+def _is_plain(x: Tensor, y: Tensor) -> bool:
     """Whether these are ordinary numbers outside all transforms, and to be computed in their own precision."""
-    first = arguments[0]
-    if first.dtype not in (torch.float64, torch.float32):
+    if x.dtype not in _PRECISIONS or type(x) not in _ORDINARY:
         return False
-    for x in arguments:
-        if type(x) not in (Tensor, torch.nn.Parameter) or x.dtype != first.dtype or x.device != first.device:
-            return False
+    if y is not x and (type(y) not in _ORDINARY or y.dtype != x.dtype or y.device != x.device):
+        return False
     return (
-        not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
+        not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
         and not torch._C._is_any_autocast_enabled()
     )
-
-
-def _common_batch(arguments: Sequence[Tensor], ranks: Sequence[int]) -> tuple[Sequence[int], bool]:
-    """The batch shape, and whether all have it already, in one dimension, which is the usual case."""
-    rows = arguments[0].shape[0]
-    for x, rank in zip(arguments, ranks, strict=True):
-        if x.ndim != rank + 1 or x.shape[0] != rows:
-            break
-    else:
-        return (rows,), True
-    return broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True))), False
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:
@@ -325,14 +316,43 @@ def _agree(a: Tensor, b: Tensor) -> bool:
     return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
 
 
-class _Counter(TorchDispatchMode):
-    operators, numbers = 0, 0
+class _Record(TorchDispatchMode):
+    """What is computed, operator by operator.
+
+    Attributes:
+        numbers: that are computed entry by entry.
+        text: all of it, other tensors than arguments and results with their numbers.
+        differentiable: whether the result has derivatives.
+    """
+
+    def __init__(self, arguments: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.numbers, self.differentiable = 0, False
+        self._lines: list[str] = []
+        self._names: dict[int, tuple[str, Tensor]] = {}  # with the tensor, so that its id is not another's
+        for x in arguments:
+            self._name(x)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._lines)
+
+    def _name(self, x: Tensor) -> str:
+        self._names[id(x)] = f"%{len(self._names)}", x
+        return f"{self._names[id(x)][0]} {x.dtype} {[*x.shape]}"
+
+    def _known(self, x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return self._names[id(x)][0] if id(x) in self._names else f"{x.dtype} {x.tolist()}"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        said = pytree.tree_map(self._known, (args, kwargs))
         result = func(*args, **(kwargs or {}))
-        self.operators += 1
+        made = [x for x in pytree.tree_leaves(result) if isinstance(x, Tensor)]
         if torch.Tag.pointwise in func.tags:
-            self.numbers += sum(x.numel() for x in pytree.tree_leaves(result) if isinstance(x, Tensor))
+            self.numbers += sum(x.numel() for x in made)
+        self._lines.append(f"{func} {said} {[self._name(x) for x in made]}")
         return result
 
 
@@ -340,15 +360,27 @@ def _operation(f: Callable[..., Tensor]) -> str:
     return f.__name__.strip("_").removeprefix("scaled_")
 
 
-def _counts(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> tuple[int, int]:
-    """Torch operators of ``f``, and numbers that they compute of an element entry by entry; none of what is a view.
+def _recorded(f: Callable[..., Tensor], flat: Sequence[Tensor], derivatives: Sequence[bool] = ()) -> _Record:
+    """What ``f`` computes of two elements, and its derivatives by some of the arguments.
 
     Where values cannot be looked at, as in compiled code.
     """
+    two = [x.detach()[:2].clone() for x in flat]
+    with torch.inference_mode(False), torch.set_grad_enabled(any(derivatives)), tracing(), _Record(two) as record:
+        for x, needed in zip(two, derivatives, strict=False):
+            x.requires_grad_(needed)
+        value = f(*two)
+        record.differentiable = value.requires_grad
+        if record.differentiable:
+            wanted = [x for x in two if x.requires_grad]
+            torch.autograd.grad(value, wanted, torch.ones_like(value), allow_unused=True)
+    return record
+
+
+def _numbers(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int | None:
+    """How many ``f`` computes for one element; none where it computes nothing."""
     two = [x.detach()[:2] for x in flat]
     value = f(*two)
     if any(torch._C._is_alias_of(value, x) for x in two):  # type: ignore[attr-defined]
-        return 0, 0
-    with torch.no_grad(), _Counter() as counter:
-        torch.func.vmap(lambda *x: f(*(y.unsqueeze(0) for y in x)))(*two)
-    return counter.operators, counter.numbers // 2
+        return None
+    return _recorded(f, flat).numbers // 2

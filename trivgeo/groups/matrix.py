@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._numerics import Constant
+from trivgeo._numerics import Constant, is_traced
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import kernel, product, transform_points
@@ -192,7 +192,7 @@ def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
     """
     k = g.shape[-1]
     places = [(i, j) for i in range(k) for j in range(k)]
-    if k <= _UNROLLED_CONJUGATION and not torch.compiler.is_compiling():
+    if k <= _UNROLLED_CONJUGATION and not is_traced():
         # entry by entry into one tensor, since broadcasting over dimensions this short is three times slower; with the
         # batch last until the end, since reading and writing with strides costs as much again
         left, right = ([row.unbind(0) for row in m.movedim((-2, -1), (0, 1)).contiguous().unbind(0)] for m in (g, h))
@@ -236,12 +236,12 @@ def restore_determinant(matrix: Tensor) -> Tensor:
     """
     k = matrix.shape[-1]
     noise = torch.finfo(matrix.dtype).eps * matrix.detach().square().sum((-2, -1)).pow(0.5 * k)
-    defect = (kernel(k).determinant(matrix) - 1.0).detach().abs()
-    keep = (defect <= noise)[..., None, None]
-    near = (defect < 0.5)[..., None, None]
-    eye = torch.eye(k, dtype=matrix.dtype, device=matrix.device)
-    scaled = unit_determinant(torch.where(near & ~keep, matrix, eye))
-    return torch.where(keep, matrix, torch.where(near, scaled, torch.nan))
+    det = kernel(k).determinant(matrix)
+    defect = (det.detach() - 1.0).abs()
+    keep, near = defect <= noise, defect < 0.5
+    root = torch.where(near, det, 1.0).pow(1.0 / k)
+    root = torch.where(keep, root - (root - 1.0).detach(), root)  # of what is kept one, but with its derivative
+    return torch.where((keep | near)[..., None, None], matrix / root[..., None, None], torch.nan)
 
 
 __all__ += ["conjugation", "matrix_units", "restore_determinant", "unit_determinant"]

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from trivgeo._numerics import is_traced
 from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.checks import check_count, with_tensors
@@ -388,7 +389,7 @@ def check_batch(action: Action, x: Any) -> tuple[Any, int]:
         if not leaf.is_floating_point():
             raise ConfigurationError(f"x_tilde: expected floating-point data, got {leaf.dtype}")
         # an exported program has no values to look at
-        if not torch.compiler.is_compiling() and not bool(torch.isfinite(leaf).all()):
+        if not is_traced() and not bool(torch.isfinite(leaf).all()):
             bad = int((~torch.isfinite(leaf)).sum())
             raise NonFiniteError(f"x_tilde: expected finite data, got {bad} NaN or infinite values")
     batch = action.batch_shape(x)

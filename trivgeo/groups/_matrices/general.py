@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import augmented_exp, dense_exp
+from trivgeo._numerics import augmented_exp, dense_exp, is_traced
 from trivgeo.groups._matrices.basic import rows_of, stack_rows
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.logarithm import iterative_log
@@ -23,11 +23,11 @@ class Four(PolynomialKernel):
 
     def determinant(self, matrix: Tensor) -> Tensor:
         """By `lu_determinant`, and in compiled code by minors."""
-        return _minors_determinant(matrix) if torch.compiler.is_compiling() else lu_determinant(matrix)
+        return _minors_determinant(matrix) if is_traced() else lu_determinant(matrix)
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
         """By `torch.linalg.inv_ex`, and in compiled code by the same elimination, written out."""
-        return _eliminated(matrix) if torch.compiler.is_compiling() else torch.linalg.inv_ex(matrix)[0]
+        return _eliminated(matrix) if is_traced() else torch.linalg.inv_ex(matrix)[0]
 
 
 @final

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trivgeo._numerics import is_traced
 from trivgeo.groups._matrices.basic import identity_like
 
 __all__ = ["PHI1_SERIES", "is_few", "is_unseen", "polynomial_exp", "series_exp_phi1", "shifted_exp"]
@@ -105,12 +106,7 @@ def series_exp_phi1(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def is_few(matrix: Tensor, most: int = _FEW) -> bool:
     """Whether these are so few matrices on the CPU that ``torch.linalg.matrix_exp`` is faster than closed forms."""
     k = matrix.shape[-1]
-    return (
-        not torch.compiler.is_compiling()
-        and matrix.device.type == "cpu"
-        and matrix.numel() <= most * k * k
-        and not _under_vmap()
-    )
+    return not is_traced() and matrix.device.type == "cpu" and matrix.numel() <= most * k * k and not _under_vmap()
 
 
 def _under_vmap() -> bool:
@@ -127,7 +123,7 @@ def _doublings(matrix: Tensor, radius: float) -> Tensor:
 
 def is_unseen(batch: Tensor) -> bool:
     """Whether the values of a batch cannot be looked at."""
-    return torch.compiler.is_compiling() or _under_vmap() or batch.is_meta
+    return is_traced() or _under_vmap() or batch.is_meta
 
 
 def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -21,7 +21,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp, grown_stumpff, log_ratio, polynomial
+from trivgeo._numerics import dense_exp, grown_stumpff, is_traced, log_ratio, polynomial
 from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like, matvec
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.one import phi1_pair, phi1_scalar
@@ -94,14 +94,14 @@ class Three(PolynomialKernel):
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         """Like all with phi_1, see `affine_exp`."""
-        if not torch.compiler.is_compiling():
+        if not is_traced():
             return super().phi1(matrix)
         c = _centred(matrix)
         return _polynomial(_Exponential(c).phi1(), c)
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
         """Like all with phi_1, and in compiled code by eigenvalues: more operators, and a fifth of the numbers."""
-        if not torch.compiler.is_compiling():
+        if not is_traced():
             return super().affine_exp(matrix, vector)
         return self.spectral_affine_exp(matrix, vector)
 
@@ -133,7 +133,7 @@ class Three(PolynomialKernel):
 
     def affine_log(self, matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
         """Like all with phi_1, and in compiled code by eigenvalues, which are those of the logarithm already."""
-        if not torch.compiler.is_compiling():
+        if not is_traced():
             return super().affine_log(matrix, vector)
         return self.spectral_affine_log(matrix, vector)
 
