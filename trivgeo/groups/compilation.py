@@ -69,11 +69,12 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     forward mode, inside another `torch.compile`, and under ``torch.autocast``; half precision; derivatives that are
     differentiated again; operations that compute nothing, depend on the size of the batch, raise errors that depend on
     values (``torch.linalg.inv``), or are too long to compile (the logarithm of general matrices of four or more rows,
-    which is an iteration). The first compiled result is compared with the eager one. Compiled code looks at no values: exponentials of general matrices of a norm beyond two thousand are
-    NaN, and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code
-    takes more steps; a NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or
-    its result differs, one warning says so, and the operation stays eager. On accelerators `torch.compile` makes the
-    code, and derivatives of derivatives raise an error.
+    which is an iteration). The first compiled result is compared with the eager one. Compiled code looks at no values:
+    exponentials of general matrices of a norm beyond two thousand are NaN, and logarithms of 3 x 3 matrices are as
+    exact as their closed form (NaN if it is off by 1e-6), where eager code takes more steps; a NaN of an argument goes
+    to the entries that depend on it alone. Where there is no compiler, or its result differs, one warning says so, and
+    the operation stays eager. On accelerators `torch.compile` makes the code, and derivatives of derivatives raise an
+    error.
 
     What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
     before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,
@@ -133,7 +134,8 @@ class Compiler:
 
     def __init__(self, threshold: int | None = None) -> None:
         self.threshold = None if threshold is None else check_count("threshold", threshold, 2)
-        self._numbers: dict[str, int | None] = {}  # computed for one element; none of a view
+        self._numbers: dict[str, int] = {}  # computed for one element
+        self._views: set[str] = set()  # operations that compute nothing
         self._entries: dict[Key, int] = {}  # of the largest argument or result of an element
         self._functions: dict[Key, Callable[..., Tensor] | None] = {}
         self._report: list[Compilation] = []
@@ -154,9 +156,9 @@ class Compiler:
     def __call__(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor | None:
         """``f`` of one or two arguments with trailing dimensions of these ranks, or none: to be computed eagerly."""
         # every check is a part of the time of a small batch that is seen
-        if is_traced():
-            return None  # sizes may not be compared: that would fix them
         first, last, name = arguments[0], arguments[-1], f.__name__
+        if name in self._views or is_traced():  # where sizes may not be compared: that would fix them
+            return None
         alike = first.ndim == ranks[0] + 1 and last.ndim == ranks[-1] + 1 and last.shape[0] == first.shape[0]
         if alike:
             size = first.shape[0]
@@ -191,17 +193,18 @@ class Compiler:
         self, key: Key, f: Callable[..., Tensor], flat: list[Tensor], derivatives: Sequence[bool] | None
     ) -> Callable[..., Tensor] | None:
         what = _operation(f), flat[0].dtype, derivatives is not None
-        if f.__name__ not in self._numbers:
-            self._numbers[f.__name__] = _numbers(f, flat)
-        number = self._numbers[f.__name__]
-        reason = f"too long: {number} numbers an element" if number is not None and number > _MOST_NUMBERS else ""
-        if number is None:
-            reason = "a view of its argument"
-        if reason:
-            self._report.append(Compilation(*what, reason=reason))
-            return None
         with torch.no_grad():
             eager = f(*flat)
+        if any(torch._C._is_alias_of(eager, x) for x in flat):  # type: ignore[attr-defined]
+            self._views.add(f.__name__)
+            self._report.append(Compilation(*what, reason="a view of its argument"))
+            return None
+        if f.__name__ not in self._numbers:
+            with _ONE_AT_A_TIME:
+                self._numbers[f.__name__] = _recorded(f, flat).numbers // 2
+        if (number := self._numbers[f.__name__]) > _MOST_NUMBERS:
+            self._report.append(Compilation(*what, reason=f"too long: {number} numbers an element"))
+            return None
         self._entries[key] = max(x[0].numel() for x in (*flat, eager))
         start = time.perf_counter()
         try:
@@ -375,12 +378,3 @@ def _recorded(f: Callable[..., Tensor], flat: Sequence[Tensor], derivatives: Seq
             wanted = [x for x in two if x.requires_grad]
             torch.autograd.grad(value, wanted, torch.ones_like(value), allow_unused=True)
     return record
-
-
-def _numbers(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> int | None:
-    """How many ``f`` computes for one element; none where it computes nothing."""
-    two = [x.detach()[:2] for x in flat]
-    value = f(*two)
-    if any(torch._C._is_alias_of(value, x) for x in two):  # type: ignore[attr-defined]
-        return None
-    return _recorded(f, flat).numbers // 2
