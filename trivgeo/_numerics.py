@@ -196,7 +196,7 @@ def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Te
     The level of forward mode is one for the whole process: of concurrent calls most raise, and some are wrong (torch
     2.13). The lock covers the library's own; those that a user's threads make around it are theirs.
     """
-    if is_traced():
+    if torch.compiler.is_compiling():  # which takes no lock; `tracing` runs forward mode like any other call
         return torch.func.jvp(f, points, tangents)[:2]
     with _forward_mode:
         return torch.func.jvp(f, points, tangents)[:2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -15,8 +15,14 @@ from trivgeo.groups._source import _OF_ONE, _RULES, aten
 nan, inf = float("nan"), float("inf")
 
 
+def machine_code(
+    f: Callable[..., Tensor], arguments: Sequence[Tensor], derivatives: Sequence[bool] = ()
+) -> Callable[..., Tensor]:
+    return compilation._machine_code(f, arguments, compilation._recorded(f, arguments, derivatives))
+
+
 def run(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-    return compilation._machine_code(f, arguments, ())(*arguments)
+    return machine_code(f, arguments)(*arguments)
 
 
 def functions(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -56,7 +62,7 @@ def test_every_rule_is_the_operator(dtype: torch.dtype) -> None:
 
     a = torch.randn(67, 2, generator=seeded(0), dtype=dtype)
     a[3], a[4, 0], a[5] = torch.tensor([0.0, 0.0]), 0.5, a[5, 1]
-    fast = compilation._machine_code(f, [a], ())
+    fast = machine_code(f, [a])
     for batch in (67, 64, 5):
         value = fast(a[:batch].contiguous())
         wanted = f(a[:batch])

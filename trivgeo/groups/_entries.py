@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +24,7 @@ from trivgeo._numerics import LARGEST_LITERAL
 from trivgeo.groups._loops import NUMBER, entry_of, into_loops, together
 from trivgeo.groups._source import TYPES
 
-__all__ = ["WriteOut"]
+__all__ = ["WriteOut", "write_out"]
 
 _LARGEST = LARGEST_LITERAL  # entries of a tensor that is written out
 _LARGEST_PRODUCT = 2048  # multiplications of a product of matrices that is written out
@@ -36,27 +35,26 @@ Node: TypeAlias = Any  # of torch.fx, whose arguments have no type of their own
 Entries: TypeAlias = "np.ndarray[Any, np.dtype[np.object_]]"
 
 
-class WriteOut(CustomGraphPass):
-    """The pass: the option ``post_grad_custom_post_pass`` of `torch.compile`, for one dynamic dimension, the batch.
+def write_out(graph: Graph, loops: bool) -> None:
+    """Change a graph with one dynamic dimension, the batch, in place.
 
     Args:
-        loops: whether functions of entries become loops of our own on a processor. Otherwise, and on accelerators,
-            inductor is left to make them.
+        graph: after tracing, without mutation.
+        loops: whether functions of entries become loops of our own, for a processor.
     """
+    _Writer(graph, loops).run()
 
-    def __init__(self, loops: bool = True) -> None:
-        self.loops = loops
+
+class WriteOut(CustomGraphPass):
+    """The same as an option of `torch.compile`, ``post_grad_custom_post_pass``, for inductor to make the loops."""
 
     def __call__(self, graph: Graph) -> None:
         """Change the graph in place."""
-        _Writer(graph, self.loops).run()
+        write_out(graph, loops=False)
 
     def uuid(self) -> Any:
-        """The text of the files: compiled graphs that are kept on disk count only while it stays the same."""
-        here = Path(__file__).parent
-        return get_hash_for_files(
-            tuple(str(here / f"_{name}.py") for name in ("entries", "loops", "source")), str(self.loops)
-        )
+        """The text of this file: compiled graphs that are kept on disk count only while it stays the same."""
+        return get_hash_for_files((__file__,))
 
 
 class _Described:
@@ -85,7 +83,7 @@ class _Writer:
         self.mode: Any = tensors[0].meta["val"].fake_mode if tensors else None
         sized = [(_shape(n)[d], n, d) for n in tensors if (d := _batch_dim(n)) is not None and _shape(n) is not None]
         self.sized = min(sized, key=lambda entry: entry[0], default=None)  # of which the batch is known
-        self.loops = loops and all(n.meta["val"].is_cpu for n in tensors)
+        self.loops = loops
 
     def run(self) -> None:
         """Write out what can be, node by node."""

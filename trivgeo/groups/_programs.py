@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 import trivgeo
 from trivgeo._numerics import tracing
-from trivgeo.groups._entries import WriteOut
+from trivgeo.groups._entries import write_out
 from trivgeo.groups._loops import loop_over
 
 __all__ = ["program"]
@@ -116,6 +116,11 @@ class _Place:
     index: int
 
 
+def _name(x: torch.dtype | torch.layout | torch.memory_format) -> str:
+    """In torch."""
+    return str(x).removeprefix("torch.")
+
+
 def _encoded(x: Any, places: dict[Node, int]) -> Any:
     """An argument as what a file can hold."""
     if isinstance(x, torch.fx.Node):
@@ -123,12 +128,12 @@ def _encoded(x: Any, places: dict[Node, int]) -> Any:
     if isinstance(x, list | tuple):
         return [_encoded(y, places) for y in x]
     if isinstance(x, torch.dtype | torch.layout | torch.memory_format):
-        return {"name": str(x).removeprefix("torch.")}
+        return {"name": _name(x)}
     if isinstance(x, torch.device):
         return {"device": str(x)}
     if isinstance(x, Tensor):
         numbers = (torch.view_as_real(x) if x.is_complex() else x).flatten().tolist()
-        return {"numbers": numbers, "shape": [*x.shape], "dtype": str(x.dtype).removeprefix("torch.")}
+        return {"numbers": numbers, "shape": [*x.shape], "dtype": _name(x.dtype)}
     if isinstance(x, complex):
         return {"complex": [x.real, x.imag]}
     if x is None or isinstance(x, bool | int | float | str):
@@ -319,7 +324,7 @@ def _part(module: torch.fx.GraphModule, results: Sequence[Node | None], argument
     graph.eliminate_dead_code()
     for unused in graph.find_nodes(op="placeholder")[arguments:]:
         graph.erase_node(unused)
-    WriteOut(loops=True)(graph)
+    write_out(graph, loops=True)
     return _program_of(graph, module)
 
 
@@ -343,7 +348,7 @@ def _program_of(graph: Graph, module: torch.fx.GraphModule) -> Program:
             places[node] = 0
         elif node.target is loop_over:
             inputs, size, source, types, results = node.args
-            shapes = [(str(dtype).removeprefix("torch."), [*shape]) for dtype, shape in results]
+            shapes = [(_name(dtype), [*shape]) for dtype, shape in results]
             read = []
             for x in inputs:
                 if is_computed(x):

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -134,7 +134,6 @@ class Compiler:
 
     def __init__(self, threshold: int | None = None) -> None:
         self.threshold = None if threshold is None else check_count("threshold", threshold, 2)
-        self._numbers: dict[str, int] = {}  # computed for one element
         self._views: set[str] = set()  # operations that compute nothing
         self._entries: dict[Key, int] = {}  # of the largest argument or result of an element
         self._functions: dict[Key, Callable[..., Tensor] | None] = {}
@@ -199,12 +198,6 @@ class Compiler:
             self._views.add(f.__name__)
             self._report.append(Compilation(*what, reason="a view of its argument"))
             return None
-        if f.__name__ not in self._numbers:
-            with _ONE_AT_A_TIME:
-                self._numbers[f.__name__] = _recorded(f, flat).numbers // 2
-        if (number := self._numbers[f.__name__]) > _MOST_NUMBERS:
-            self._report.append(Compilation(*what, reason=f"too long: {number} numbers an element"))
-            return None
         self._entries[key] = max(x[0].numel() for x in (*flat, eager))
         start = time.perf_counter()
         try:
@@ -212,7 +205,11 @@ class Compiler:
                 # torch 2.13 looks at the gradients of all arguments while it traces, and imports what it deprecates
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
                 warnings.filterwarnings("ignore", category=DeprecationWarning)
-                function = _machine_code(f, flat, derivatives or ())
+                record = _recorded(f, flat, derivatives or ())
+                if record.numbers > _MOST_NUMBERS:
+                    self._report.append(Compilation(*what, reason=f"too long: {record.numbers} numbers an element"))
+                    return None
+                function = _machine_code(f, flat, record)
                 result = function(*flat).detach()
         except Exception as error:  # whatever the compiler or its absence raises: f itself has just been evaluated
             first_line, *_ = str(error).strip().splitlines() or [""]
@@ -245,19 +242,14 @@ def _look_at_processor() -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def _machine_code(
-    f: Callable[..., Tensor], flat: Sequence[Tensor], derivatives: Sequence[bool]
-) -> Callable[..., Tensor]:
+def _machine_code(f: Callable[..., Tensor], flat: Sequence[Tensor], record: _Record) -> Callable[..., Tensor]:
     """``f``, compiled: on a processor to loops of our own, elsewhere by inductor."""
     if not flat[0].is_cpu:
         return _torch_compile(f, flat)
     _look_at_processor()
-    record = _recorded(f, flat, derivatives)
-    if not record.differentiable:
-        derivatives = ()  # a constant
     from trivgeo.groups._programs import program  # brings inductor, which takes seconds
 
-    return program(f, flat, derivatives, record.text)
+    return program(f, flat, record.derivatives, record.text)
 
 
 def _torch_compile(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> Callable[..., Tensor]:
@@ -265,7 +257,7 @@ def _torch_compile(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> Callable
 
     # one entry of `Compiler` for all that a guard could tell apart
     unguarded = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut(loops=False)}
+    options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut()}
     compiler: Any = torch.compile  # torch's own annotation lacks the last argument
 
     @functools.wraps(f)
@@ -319,26 +311,30 @@ def _agree(a: Tensor, b: Tensor) -> bool:
     return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
 
 
-class _Record(TorchDispatchMode):
-    """What is computed, operator by operator.
+class _Record(NamedTuple):
+    """What an operation computes.
 
     Attributes:
-        numbers: that are computed entry by entry.
-        text: all of it, other tensors than arguments and results with their numbers.
-        differentiable: whether the result has derivatives.
+        numbers: how many of one element, entry by entry, without derivatives.
+        text: all of it, operator by operator.
+        derivatives: by which arguments; none for none, as of a constant.
     """
+
+    numbers: int
+    text: str
+    derivatives: Sequence[bool]
+
+
+class _Recorder(TorchDispatchMode):
+    """Says what is computed: other tensors than arguments and results with their numbers."""
 
     def __init__(self, arguments: Sequence[Tensor]) -> None:
         super().__init__()
-        self.numbers, self.differentiable = 0, False
-        self._lines: list[str] = []
+        self.numbers = 0
+        self.lines: list[str] = []
         self._names: dict[int, tuple[str, Tensor]] = {}  # with the tensor, so that its id is not another's
         for x in arguments:
             self._name(x)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self._lines)
 
     def _name(self, x: Tensor) -> str:
         self._names[id(x)] = f"%{len(self._names)}", x
@@ -355,7 +351,7 @@ class _Record(TorchDispatchMode):
         made = [x for x in pytree.tree_leaves(result) if isinstance(x, Tensor)]
         if torch.Tag.pointwise in func.tags:
             self.numbers += sum(x.numel() for x in made)
-        self._lines.append(f"{func} {said} {[self._name(x) for x in made]}")
+        self.lines.append(f"{func} {said} {[self._name(x) for x in made]}")
         return result
 
 
@@ -369,12 +365,12 @@ def _recorded(f: Callable[..., Tensor], flat: Sequence[Tensor], derivatives: Seq
     Where values cannot be looked at, as in compiled code.
     """
     two = [x.detach()[:2].clone() for x in flat]
-    with torch.inference_mode(False), torch.set_grad_enabled(any(derivatives)), tracing(), _Record(two) as record:
+    with torch.inference_mode(False), torch.set_grad_enabled(any(derivatives)), tracing(), _Recorder(two) as recorder:
         for x, needed in zip(two, derivatives, strict=False):
             x.requires_grad_(needed)
         value = f(*two)
-        record.differentiable = value.requires_grad
-        if record.differentiable:
+        numbers = recorder.numbers // 2
+        if value.requires_grad:
             wanted = [x for x in two if x.requires_grad]
             torch.autograd.grad(value, wanted, torch.ones_like(value), allow_unused=True)
-    return record
+    return _Record(numbers, "\n".join(recorder.lines), derivatives if value.requires_grad else ())
