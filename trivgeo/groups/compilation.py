@@ -205,12 +205,11 @@ class Compiler:
                 # torch 2.13 looks at the gradients of all arguments while it traces, and imports what it deprecates
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
                 warnings.filterwarnings("ignore", category=DeprecationWarning)
-                record = _recorded(f, flat, derivatives or ())
-                if record.numbers > _MOST_NUMBERS:
-                    self._report.append(Compilation(*what, reason=f"too long: {record.numbers} numbers an element"))
-                    return None
-                function = _machine_code(f, flat, record)
+                function = _machine_code(f, flat, _recorded(f, flat, derivatives or ()))
                 result = function(*flat).detach()
+        except _TooLongError as error:
+            self._report.append(Compilation(*what, reason=str(error)))
+            return None
         except Exception as error:  # whatever the compiler or its absence raises: f itself has just been evaluated
             first_line, *_ = str(error).strip().splitlines() or [""]
             reason = f"since compilation failed: {type(error).__name__}: {first_line}"
@@ -315,22 +314,25 @@ class _Record(NamedTuple):
     """What an operation computes.
 
     Attributes:
-        numbers: how many of one element, entry by entry, without derivatives.
         text: all of it, operator by operator.
         derivatives: by which arguments; none for none, as of a constant.
     """
 
-    numbers: int
     text: str
     derivatives: Sequence[bool]
 
 
+class _TooLongError(Exception):
+    """An operation computes more than is compiled."""
+
+
 class _Recorder(TorchDispatchMode):
-    """Says what is computed: other tensors than arguments and results with their numbers."""
+    """Says what is computed of two elements: other tensors than arguments and results with their numbers."""
 
     def __init__(self, arguments: Sequence[Tensor]) -> None:
         super().__init__()
-        self.numbers = 0
+        self.most: float = 2 * _MOST_NUMBERS
+        self.numbers = 0  # entry by entry
         self.lines: list[str] = []
         self._names: dict[int, tuple[str, Tensor]] = {}  # with the tensor, so that its id is not another's
         for x in arguments:
@@ -351,6 +353,8 @@ class _Recorder(TorchDispatchMode):
         made = [x for x in pytree.tree_leaves(result) if isinstance(x, Tensor)]
         if torch.Tag.pointwise in func.tags:
             self.numbers += sum(x.numel() for x in made)
+        if self.numbers > self.most:
+            raise _TooLongError(f"too long: more than {_MOST_NUMBERS} numbers an element")
         self.lines.append(f"{func} {said} {[self._name(x) for x in made]}")
         return result
 
@@ -363,14 +367,17 @@ def _recorded(f: Callable[..., Tensor], flat: Sequence[Tensor], derivatives: Seq
     """What ``f`` computes of two elements, and its derivatives by some of the arguments.
 
     Where values cannot be looked at, as in compiled code.
+
+    Raises:
+        _TooLongError: it is not to be compiled.
     """
     two = [x.detach()[:2].clone() for x in flat]
     with torch.inference_mode(False), torch.set_grad_enabled(any(derivatives)), tracing(), _Recorder(two) as recorder:
         for x, needed in zip(two, derivatives, strict=False):
             x.requires_grad_(needed)
         value = f(*two)
-        numbers = recorder.numbers // 2
+        recorder.most = math.inf  # whatever its derivatives take
         if value.requires_grad:
             wanted = [x for x in two if x.requires_grad]
             torch.autograd.grad(value, wanted, torch.ones_like(value), allow_unused=True)
-    return _Record(numbers, "\n".join(recorder.lines), derivatives if value.requires_grad else ())
+    return _Record("\n".join(recorder.lines), derivatives if value.requires_grad else ())
