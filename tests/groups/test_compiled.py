@@ -42,6 +42,7 @@ from trivgeo.groups import (
     Torus,
     Translation,
     _programs,
+    _source,
     compilation,
     compiled,
 )
@@ -558,6 +559,51 @@ def test_derivatives_of_machine_code() -> None:
         values.append(torch.autograd.grad(sum((s**2).sum() for s in slopes), (a, b)))  # type: ignore[arg-type]
     for one, other in zip(*values, strict=True):
         assert_relative(one, other, 1e-13)
+
+
+@pytest.mark.usefixtures("disk")
+def test_machine_code_of_what_writes_to_its_own_tensors() -> None:
+    """And to views of them."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        z = torch.zeros_like(x)
+        z[:, 0] = x[:, 1] * y[:, 0]
+        z[:, 1:] = x[:, 1:].exp()
+        z[:, 2].mul_(y[:, 1])
+        return z.add_(y)
+
+    x, y = torch.randn(2, 7, 3, generator=seeded(0), dtype=torch.float64).requires_grad_().unbind()
+    for program in _programs._traced(f, (x, y), (True, True)):
+        assert program is not None
+        assert [type(step) for step in program.steps] == [Loop]
+    fast, eager = machine_code(f, (x, y), (True, True))(x, y), f(x, y)
+    assert_relative(fast.detach(), eager.detach(), 1e-14)
+    for one, other in zip(*(torch.autograd.grad(z.cos().sum(), (x, y)) for z in (fast, eager)), strict=True):
+        assert_relative(one, other, 1e-14)
+
+
+@pytest.mark.usefixtures("disk")
+@pytest.mark.parametrize("most", [2, 9])
+def test_a_long_loop_is_several_functions(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which leave numbers of both precisions and masks to each other."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        less, single = x < y, x.float().sin()
+        z = torch.where(less, x.exp(), y.cos()) * y.mT
+        return torch.where(less.mT, z @ x + single, (single * 2).double() - z.square())
+
+    x, y = torch.randn(2, 13, 2, 2, generator=seeded(0), dtype=torch.float64)
+    monkeypatch.setattr(_source, "_FEW", 0)
+    whole, _ = _programs._traced(f, (x, y), ())
+    monkeypatch.setattr(_source, "_MOST", most)
+    parts, _ = _programs._traced(f, (x, y), ())
+    (loop,) = parts.steps
+    assert isinstance(loop, Loop)
+    assert loop.source.count("void step") > 50 / most
+    assert all(f"{kind} {kind}s[" in loop.source for kind in "DSM")
+    value, wanted = (program.load()()(x, y)[0] for program in (parts, whole))
+    assert torch.equal(value, wanted)
+    assert_relative(value, f(x, y), 2e-7)
 
 
 @pytest.mark.slow

@@ -394,6 +394,14 @@ def _reshape(w: _Writer, node: Node) -> Entries | None:
     return before.reshape(after)
 
 
+def _copy(w: _Writer, node: Node) -> Entries | None:
+    """Of the second in the shape of the first."""
+    x, source = node.args[:2]
+    if source.meta["val"].dtype != x.meta["val"].dtype:
+        return None
+    return np.broadcast_to(w.get(source), _shape(node))
+
+
 def _permute(w: _Writer, node: Node) -> Entries:
     return w.get(node.args[0]).transpose([int(d) for d in node.args[1]])
 
@@ -425,8 +433,13 @@ def _slice(w: _Writer, node: Node) -> Entries | None:
     x, dim, start, end, step = _arguments(node, None, 0, None, None, 1)
     dim = _dim(x, dim)
     if dim == _batch_dim(x):
-        return w.get(x) if start in (None, 0) and end == 2**63 - 1 and step == 1 else None
+        return w.get(x) if _is_whole(start, end, step) else None
     return w.get(x)[(slice(None),) * dim + (slice(start, end, step),)]
+
+
+def _is_whole(start: Any, end: Any, step: Any) -> bool:
+    """Whether a slice is everything."""
+    return start in (None, 0) and end in (None, 2**63 - 1) and step == 1
 
 
 def _cat(w: _Writer, node: Node) -> Entries | None:
@@ -458,10 +471,11 @@ def _diagonal(w: _Writer, node: Node) -> Entries | None:
 
 def _scatter(w: _Writer, node: Node) -> Entries | None:
     """``select_scatter``, ``slice_scatter``."""
-    x, source, dim, *where = node.args
+    x, source, dim, *where = _arguments(node, None, None, 0)
     dim = _dim(x, dim)
     if dim == _batch_dim(x):
-        return None
+        whole = node.target is aten.slice_scatter.default and _is_whole(*where, *(None, None, 1)[len(where) :])
+        return w.get(source) if whole else None
     at = where[0] if node.target is aten.select_scatter.default else slice(*where)
     result = np.broadcast_to(w.get(x), _shape(node)).copy()
     result[(slice(None),) * dim + (at,)] = w.get(source)
@@ -626,6 +640,7 @@ _RULES: dict[Any, Rule] = {
         ),
         _reshape,
     ),
+    aten.copy.default: _copy,
     aten.permute.default: _permute,
     aten.transpose.int: _transpose,
     aten.t.default: lambda w, node: w.get(node.args[0]).T,

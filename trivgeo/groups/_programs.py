@@ -17,13 +17,13 @@ from torch import Tensor
 from torch._C._dynamo import guards
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import write_atomic
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import trivgeo
@@ -286,24 +286,33 @@ def _traced(
 ) -> tuple[Program, Program | None]:
     """Forward and, if there are derivatives, backward: from the arguments again, and the gradient of the result."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    fakes: list[Tensor] = []
-    for i, x in enumerate(arguments):
+
+    def fake(x: Tensor, name: str) -> Tensor:
         # one size for all batches; only that may vary from call to call
         sizes: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DUCK, *[DimDynamic.STATIC] * (x.ndim - 1)])
-        like = torch.empty(x.shape, dtype=x.dtype)
-        fakes.append(mode.from_tensor(like, symbolic_context=sizes, source=ConstantSource(f"argument_{i}")))
-    size: Any = fakes[0].shape[0]
-    for x, needed in zip(fakes, derivatives, strict=False):
-        x.requires_grad_(needed)
+        like = torch.empty((len(arguments[0]), *x.shape[1:]), dtype=x.dtype)
+        return mode.from_tensor(like, symbolic_context=sizes, source=ConstantSource(name))
 
-    def copied(*x: Tensor) -> tuple[Tensor]:
-        return (f(*x).clone(memory_format=torch.contiguous_format),)  # no view of an argument
+    def joint(*fakes: Tensor) -> list[Tensor | None]:
+        inputs, gradients = fakes[: len(arguments)], fakes[len(arguments) :]
+        result = f(*inputs).clone(memory_format=torch.contiguous_format)  # no view of an argument
+        if not gradients:
+            return [result]
+        wanted = [x for x in inputs if x.requires_grad]
+        slopes = iter(torch.autograd.grad(result, wanted, gradients, allow_unused=True))
+        return [result, *(next(slopes) if needed else None for needed in derivatives)]
 
-    with tracing(), enable_python_dispatcher(), torch.inference_mode(False):
-        with torch.enable_grad():
-            module: Any = aot_export_joint_simple(
-                copied, (*fakes,), trace_joint=any(derivatives), decompositions=select_decomp_table()
-            )
+    with tracing(), enable_python_dispatcher(), torch.inference_mode(False), torch.set_grad_enabled(any(derivatives)):
+        fakes = [fake(x, f"argument_{i}") for i, x in enumerate(arguments)]
+        for x, needed in zip(fakes, derivatives, strict=False):
+            x.requires_grad_(needed)
+        if any(derivatives):
+            fakes.append(fake(f(*(x.detach()[:2] for x in arguments)), "gradient"))
+        size: Any = fakes[0].shape[0]
+        with mode:
+            module: Any = make_fx(joint, select_decomp_table())(*fakes)
+            if any(_changes(node) for node in module.graph.nodes):
+                module = make_fx(torch.func.functionalize(module))(*(x.detach() for x in fakes))
         for node in module.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
             module.graph.erase_node(node)  # it computes nothing
         if not isinstance(size, torch.SymInt) or size.node.expr.is_number:
@@ -313,6 +322,11 @@ def _traced(
         if not any(derivatives):
             return forward, None
         return forward, _part(module, results[1:], len(arguments) + 1)
+
+
+def _changes(node: Node) -> bool:
+    """Whether an operator writes to what it is given."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _part(module: torch.fx.GraphModule, results: Sequence[Node | None], arguments: int) -> Program:

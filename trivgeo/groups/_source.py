@@ -6,8 +6,9 @@ compiler's own; the last elements, fewer than a vector, go through the same code
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -24,8 +25,9 @@ _OF_ONE = (
     *("floor", "log", "log10", "log1p", "log2", "round", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
 )
 _OF_TWO = ("atan2", "hypot", "pow")
-_NAME = re.compile(r"c\d+|t\d+@")
+_NAME = re.compile(r"\b(?:c\d+|t\d+@)")
 _FEW = 1000  # operations of a loop that has two vectors of each number: one waits while the other is computed
+_MOST = 5000  # lines of a function: finding registers for them takes a time that grows with the square
 _ENOUGH = 200_000  # operations that are worth the start of another thread: some ten microseconds
 
 _PREFIX = """
@@ -291,16 +293,17 @@ class Source:
         widest = max(self._dtypes - {torch.bool}, key=lambda dtype: dtype.itemsize)
         operations = len(self._values) + len(self._writes)
         parts = 2 if operations < _FEW else 1
-        lines = [*(definition.format(name) for definition, name in self._values.items()), *self._writes]
-        own, places, back = [], [], []
+        functions, kept = self._functions(parameters, parts)
+        own, places, back = [f"{kind} {kind}s[{number}];" for kind, number in kept.items()], [], []
         for word, i, array in arrays:
             here, kind, k = f"{word}{i}", TYPES[array.dtype], array.numbers
             own.append(f"{kind} own_{here}[R * {max(k, 1)}];")
             if word == "in":
-                places.append(f"filled<{k}>(own_{here}, {here} + i * {k}, rest)")
+                places.append(f"const {kind}* at_{here} = filled<{k}>(own_{here}, {here} + i * {k}, rest);")
             else:
-                places.append(f"rest < R ? own_{here} : {here} + i * {k}")
+                places.append(f"{kind}* at_{here} = rest < R ? own_{here} : {here} + i * {k};")
                 back.append(f"if (rest < R) std::memcpy({here} + i * {k}, own_{here}, rest * {k} * sizeof({kind}));")
+        here = ", ".join([*(f"at_{name}" for name in names), *(f"{kind}s" for kind in kept)])
         parallel = (
             f"#pragma omp parallel num_threads(std::min<int64_t>({threads}, 1 + n * {operations} / {_ENOUGH}))",
             "#pragma omp for",
@@ -309,10 +312,7 @@ class Source:
             [
                 _PREFIX.format(widest=TYPES[widest], vector=_VECTORS[widest], parts=parts),
                 *(_of_torch(name) for name in (*_OF_ONE, *_OF_TWO)),
-                f"static inline void step({', '.join(parameters)}) {{",
-                *(definition.format(name) for definition, name in self._constants.items()),
-                *(line.replace("@", str(part)) for line in lines for part in range(parts)),
-                "}",
+                *(line for function in functions for line in function),
                 f'extern "C" void kernel({named}) {{',
                 *parallel[: int(threads > 1)],
                 "{",
@@ -320,13 +320,48 @@ class Source:
                 *parallel[1 : 1 + int(threads > 1)],
                 "for (int64_t i = 0; i < n; i += R) {",
                 "const int64_t rest = n - i;",
-                f"step({', '.join(places)});",
+                *places,
+                *(f"step{i}({here});" for i in range(len(functions))),
                 *back,
                 "}",
                 "}",
                 "}",
             ]
         )
+
+    def _functions(self, parameters: Sequence[str], parts: int) -> tuple[list[list[str]], dict[str, int]]:
+        """Lines of functions, to be called in turn, and how many vectors of a kind they leave to later ones."""
+        lines = [*(definition.format(name) for definition, name in self._values.items()), *self._writes]
+        size = math.ceil(len(lines) / math.ceil(len(lines) / _MOST))
+        blocks = [lines[i : i + size] for i in range(0, len(lines), size)]
+        used = [dict.fromkeys(_NAME.findall(" ".join(block))) for block in blocks]
+        kinds = {name: definition[0] for definition, name in self._values.items()}
+        home = {name: i // size for i, name in enumerate(kinds)}
+        kept: dict[str, str] = {}
+        numbers: dict[str, int] = {}
+        for i, names in enumerate(used):
+            for name in names:
+                if home.get(name, i) < i and name not in kept:
+                    number = numbers.get(kinds[name], 0)
+                    kept[name], numbers[kinds[name]] = f"{kinds[name]}s[{number}]", number + 1
+        kind = "inline" if len(blocks) == 1 else "__attribute__((noinline))"
+        head = ", ".join([*parameters, *(f"{kind}* __restrict {kind}s" for kind in numbers)])
+        functions = []
+        for i, block in enumerate(blocks):
+            own = [
+                *(f"{kinds[name]} {name} = {kept[name]};" for name in used[i] if home.get(name, i) < i),
+                *block,
+                *(f"{place} = {name};" for name, place in kept.items() if home[name] == i),
+            ]
+            functions.append(
+                [
+                    f"static {kind} void step{i}({head}) {{",
+                    *(definition.format(name) for definition, name in self._constants.items() if name in used[i]),
+                    *(line.replace("@", str(part)) for line in own for part in range(parts)),
+                    "}",
+                ]
+            )
+        return functions, numbers
 
 
 def _of_torch(name: str) -> str:
