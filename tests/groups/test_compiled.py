@@ -582,7 +582,6 @@ def test_machine_code_of_what_writes_to_its_own_tensors() -> None:
         assert_relative(one, other, 1e-14)
 
 
-@pytest.mark.usefixtures("disk")
 @pytest.mark.parametrize("most", [2, 9])
 def test_a_long_loop_is_several_functions(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which leave numbers of both precisions and masks to each other."""

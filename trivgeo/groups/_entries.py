@@ -471,12 +471,13 @@ def _diagonal(w: _Writer, node: Node) -> Entries | None:
 
 def _scatter(w: _Writer, node: Node) -> Entries | None:
     """``select_scatter``, ``slice_scatter``."""
-    x, source, dim, *where = _arguments(node, None, None, 0)
-    dim = _dim(x, dim)
+    x, source, dim, *where = _arguments(node, None, None, 0, None, None, 1)
+    dim, is_slice = _dim(x, dim), node.target is aten.slice_scatter.default
+    if source.meta["val"].dtype != x.meta["val"].dtype:
+        return None
     if dim == _batch_dim(x):
-        whole = node.target is aten.slice_scatter.default and _is_whole(*where, *(None, None, 1)[len(where) :])
-        return w.get(source) if whole else None
-    at = where[0] if node.target is aten.select_scatter.default else slice(*where)
+        return w.get(source) if is_slice and _is_whole(*where) else None
+    at = slice(*where) if is_slice else where[0]
     result = np.broadcast_to(w.get(x), _shape(node)).copy()
     result[(slice(None),) * dim + (at,)] = w.get(source)
     return result

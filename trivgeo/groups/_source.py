@@ -27,7 +27,9 @@ _OF_ONE = (
 _OF_TWO = ("atan2", "hypot", "pow")
 _NAME = re.compile(r"\b(?:c\d+|t\d+@)")
 _FEW = 1000  # operations of a loop that has two vectors of each number: one waits while the other is computed
-_MOST = 5000  # lines of a function: finding registers for them takes a time that grows with the square
+# lines of a function: finding registers for them takes a time that grows with the square; more than _FEW, since what a
+# function leaves to the next is one vector of each number
+_MOST = 5000
 _ENOUGH = 200_000  # operations that are worth the start of another thread: some ten microseconds
 
 _PREFIX = """
@@ -337,25 +339,24 @@ class Source:
         used = [dict.fromkeys(_NAME.findall(" ".join(block))) for block in blocks]
         kinds = {name: definition[0] for definition, name in self._values.items()}
         home = {name: i // size for i, name in enumerate(kinds)}
+        earlier = [[name for name in names if home.get(name, i) < i] for i, names in enumerate(used)]
         kept: dict[str, str] = {}
         numbers: dict[str, int] = {}
-        for i, names in enumerate(used):
-            for name in names:
-                if home.get(name, i) < i and name not in kept:
-                    number = numbers.get(kinds[name], 0)
-                    kept[name], numbers[kinds[name]] = f"{kinds[name]}s[{number}]", number + 1
-        kind = "inline" if len(blocks) == 1 else "__attribute__((noinline))"
+        for name in dict.fromkeys(name for names in earlier for name in names):
+            number = numbers.get(kinds[name], 0)
+            kept[name], numbers[kinds[name]] = f"{kinds[name]}s[{number}]", number + 1
+        inlined = "inline" if len(blocks) == 1 else "__attribute__((noinline))"
         head = ", ".join([*parameters, *(f"{kind}* __restrict {kind}s" for kind in numbers)])
         functions = []
         for i, block in enumerate(blocks):
             own = [
-                *(f"{kinds[name]} {name} = {kept[name]};" for name in used[i] if home.get(name, i) < i),
+                *(f"{kinds[name]} {name} = {kept[name]};" for name in earlier[i]),
                 *block,
                 *(f"{place} = {name};" for name, place in kept.items() if home[name] == i),
             ]
             functions.append(
                 [
-                    f"static {kind} void step{i}({head}) {{",
+                    f"static {inlined} void step{i}({head}) {{",
                     *(definition.format(name) for definition, name in self._constants.items() if name in used[i]),
                     *(line.replace("@", str(part)) for line in own for part in range(parts)),
                     "}",
