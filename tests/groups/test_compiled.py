@@ -444,7 +444,7 @@ def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [SO(3), SE(3), Affine(2), SU(3), SL(4), HeatSymmetry(0.1)], ids=repr)
+@pytest.mark.parametrize("group", [SO(3), SO(5), SE(3), Affine(2), SU(3), SU(4), SL(4), HeatSymmetry(0.1)], ids=repr)
 def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
     fast = compiled(group, threshold=10)
     v, w = 0.4 * torch.randn(2, 50, group.dim, generator=seeded(0), dtype=torch.float64)

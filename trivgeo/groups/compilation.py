@@ -70,11 +70,11 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     differentiated again; operations that compute nothing, depend on the size of the batch, raise errors that depend on
     values (``torch.linalg.inv``), or are too long to compile (the logarithm of general matrices of four or more rows,
     which is an iteration). The first compiled result is compared with the eager one. Compiled code looks at no values:
-    exponentials of general matrices of a norm beyond two thousand are NaN, and logarithms of 3 x 3 matrices are as
-    exact as their closed form (NaN if it is off by 1e-6), where eager code takes more steps; a NaN of an argument goes
-    to the entries that depend on it alone. Where there is no compiler, or its result differs, one warning says so, and
-    the operation stays eager. On accelerators `torch.compile` makes the code, and derivatives of derivatives raise an
-    error.
+    exponentials of matrices of four to six rows are NaN beyond a norm of two thousand (but for SO(4)), and logarithms
+    of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code takes more steps; a
+    NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or its result differs,
+    one warning says so, and the operation stays eager. On accelerators `torch.compile` makes the code, and derivatives
+    of derivatives raise an error.
 
     What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
     before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,

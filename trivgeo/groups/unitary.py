@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from trivgeo._numerics import Constant, dense_exp
+from trivgeo._numerics import Constant, dense_exp, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups._matrices.circular import angle_factor, circular
 from trivgeo.groups._matrices.hermitian import determinant, hermitian_exp, unitary_log
-from trivgeo.groups._matrices.series import is_few
+from trivgeo.groups._matrices.series import is_few, unitary_exp
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -29,6 +29,7 @@ __all__ = ["SU", "U", "UnitaryGroup"]
 _POLAR_STEPS = 12
 _PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off
 _FEW_OF_THREE = 800  # complex 3 x 3 matrices, of which the exponential of torch is faster than a closed form
+_POLYNOMIAL_SIZE = 4
 _FEW_LOGARITHMS = 300  # of which that by eigenvectors is faster than a closed form
 _LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
 
@@ -128,6 +129,8 @@ class UnitaryGroup(LieGroup):
         real, imaginary = self._tangent(v).double().unbind(-1)
         if self.size == 3 and not is_few(real, _FEW_OF_THREE):
             real, imaginary = hermitian_exp(imaginary, -real)
+        elif self.size == _POLYNOMIAL_SIZE and is_traced():  # eager, it takes as long as the other
+            real, imaginary = unitary_exp(imaginary, -real)
         else:
             matrix = dense_exp(torch.complex(real, imaginary))
             real, imaginary = matrix.real, matrix.imag

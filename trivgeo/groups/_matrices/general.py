@@ -1,4 +1,4 @@
-"""Matrices of size 4 and beyond: library routines, but for exponentials of size 4."""
+"""Matrices of size 4 and beyond: library routines, but for exponentials of sizes 4 to 6."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from trivgeo.groups._matrices.basic import rows_of, stack_rows
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
-from trivgeo.groups._matrices.series import series_exp_phi1
+from trivgeo.groups._matrices.series import is_few, series_exp_phi1, shifted_exp
 
 __all__ = ["Four", "General"]
+
+_MOST_OF_POLYNOMIALS, _FEW = 6, 1500  # measured, against the library routine: size, and matrices
 
 
 @final
@@ -43,8 +45,10 @@ class General(Kernel):
         return torch.linalg.inv_ex(matrix)[0]
 
     def exp(self, matrix: Tensor) -> Tensor:
-        """By `torch.linalg.matrix_exp`."""
-        return dense_exp(matrix)
+        """Up to size 6 a polynomial in the matrix, beyond, and of few, by `torch.linalg.matrix_exp`."""
+        if matrix.shape[-1] > _MOST_OF_POLYNOMIALS or is_few(matrix, _FEW):
+            return dense_exp(matrix)
+        return shifted_exp(matrix)
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """By one series for both."""

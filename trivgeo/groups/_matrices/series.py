@@ -3,7 +3,7 @@ r"""Exponentials by Taylor series of a halved matrix and repeated squaring."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo._numerics import is_traced
 from trivgeo.groups._matrices.basic import identity_like
 
-__all__ = ["PHI1_SERIES", "is_few", "is_unseen", "polynomial_exp", "series_exp_phi1", "shifted_exp"]
+__all__ = ["PHI1_SERIES", "is_few", "is_unseen", "polynomial_exp", "series_exp_phi1", "shifted_exp", "unitary_exp"]
 
 _FEW = 200  # up to this many matrices, one fused kernel beats closed forms, whose cost is their number of operators
 _MAX_DOUBLINGS = 40
@@ -21,14 +21,14 @@ PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(20))  # for norms
 
 
 def shifted_exp(matrix: Tensor) -> Tensor:
-    """The exponential of ``[*batch, k, k]``, k = 3 or 4, with the mean of the diagonal taken out first."""
+    """The exponential of ``[*batch, k, k]``, k = 3 to 6, with the mean of the diagonal taken out first."""
     mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
     shifted = matrix - mean[..., None, None] * identity_like(matrix)
     return polynomial_exp(shifted, with_phi1=False, shift=mean)[0]
 
 
 def polynomial_exp(matrix: Tensor, with_phi1: bool, shift: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    r"""exp and, if asked for, phi_1 of k x k matrices, k = 3 or 4.
+    r"""exp and, if asked for, phi_1 of k x k matrices, k = 3 to 6.
 
     The Taylor series of the matrix halved to norm at most two is summed in the ring of polynomials modulo the
     characteristic polynomial (Cayley-Hamilton), so that each term costs k operations on scalars and no matrix product.
@@ -46,21 +46,12 @@ def polynomial_exp(matrix: Tensor, with_phi1: bool, shift: Tensor | None = None)
     powers = [matrix * torch.exp2(-count)[..., None, None]]
     for _ in range(k - 2):
         powers.append(powers[-1] @ powers[0])
-    relation = _characteristic(powers)
-    terms = _SINGLE_TERMS if torch.finfo(matrix.dtype).eps > 1e-10 else _DOUBLE_TERMS
+    relation = _characteristic([_trace(m) for m in powers] + [(powers[-1] * powers[0].mT).sum((-2, -1))])
 
     def series(start: int) -> Tensor:
         """sum_j Z^j / (j + start)!"""
-        f = [torch.full_like(count, 1.0 / math.factorial(terms + start))] + [torch.zeros_like(count)] * (k - 1)
-        for j in reversed(range(terms)):
-            top = f[-1]
-            f = [top * relation[0] + 1.0 / math.factorial(j + start)] + [
-                torch.addcmul(f[i - 1], top, relation[i]) for i in range(1, k)
-            ]
-        result = f[1][..., None, None] * powers[0]
-        for c, power in zip(f[2:], powers[1:], strict=True):
-            result = torch.addcmul(result, c[..., None, None], power)
-        return result + torch.diag_embed(f[0].unsqueeze(-1).expand(result.shape[:-1]))
+        f = _in_ring([1.0 / math.factorial(j + start) for j in range(_terms(matrix) + 1)], relation)
+        return _combined(f, powers) + torch.diag_embed(f[0].unsqueeze(-1).expand(matrix.shape[:-1]))
 
     e = series(0)
     if shift is not None:
@@ -68,11 +59,77 @@ def polynomial_exp(matrix: Tensor, with_phi1: bool, shift: Tensor | None = None)
     return _double(e, series(1) if with_phi1 else None, count)
 
 
-def _characteristic(powers: Sequence[Tensor]) -> list[Tensor]:
+def unitary_exp(real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of exp(i H), as `polynomial_exp`; the characteristic polynomial of H is real.
+
+    Args:
+        real: of H, symmetric ``[*batch, k, k]``.
+        imaginary: of H, skew-symmetric.
+    """
+    k = real.shape[-1]
+    mean = _trace(real) / k
+    z = torch.cat([real - mean[..., None, None] * identity_like(real), imaginary], -2)  # complex matrices one above one
+    count = _doublings(z, _POLYNOMIAL_RADIUS)
+    powers = [z * torch.exp2(-count)[..., None, None]]
+    left = _embedded(powers[0])
+    for _ in range(k - 2):
+        powers.append(left @ powers[-1])
+    traces = [_trace(m[..., :k, :]) for m in powers] + [(powers[-1] * powers[0]).sum((-2, -1))]
+    relation = _characteristic(traces)
+    signed = [(-1.0) ** (j // 2) / math.factorial(j) for j in range(_terms(real) + 1)]
+    cosine, sine = (_in_ring([x * (j % 2 == odd) for j, x in enumerate(signed)], relation) for odd in (0, 1))
+    e = _combined(cosine, powers) + _times_i(_combined(sine, powers))
+    e = e + torch.cat([f[0][..., None, None] * identity_like(real) for f in (cosine, sine)], -2)
+    phase = mean * torch.exp2(-count)
+    e = phase.cos()[..., None, None] * e + phase.sin()[..., None, None] * _times_i(e)
+    for more in _rounds(count):
+        safe = torch.where(more, e, 0.0)
+        e = torch.where(more, _embedded(safe) @ safe, e)
+    return e[..., :k, :], e[..., k:, :]
+
+
+def _embedded(z: Tensor) -> Tensor:
+    """[[A, -B], [B, A]] of [[A], [B]]."""
+    return torch.cat([z, _times_i(z)], -1)
+
+
+def _times_i(z: Tensor) -> Tensor:
+    """[[-B], [A]] of [[A], [B]]."""
+    real, imaginary = z.chunk(2, -2)
+    return torch.cat([-imaginary, real], -2)
+
+
+def _trace(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def _terms(matrix: Tensor) -> int:
+    """The last of the series at norm `_POLYNOMIAL_RADIUS`."""
+    return _SINGLE_TERMS if torch.finfo(matrix.dtype).eps > 1e-10 else _DOUBLE_TERMS
+
+
+def _in_ring(series: Sequence[float], relation: Sequence[Tensor]) -> list[Tensor]:
+    """The numbers f with ``sum_j series[j] Z^j = sum_{j < k} f[j] Z^j``, by Horner's rule; see `_characteristic`."""
+    f = [torch.full_like(relation[0], series[-1])] + [torch.zeros_like(relation[0])] * (len(relation) - 1)
+    for coefficient in reversed(series[:-1]):
+        top = f[-1]
+        f = [top * relation[0] + coefficient] + [
+            torch.addcmul(below, top, c) for below, c in zip(f[:-1], relation[1:], strict=True)
+        ]
+    return f
+
+
+def _combined(f: Sequence[Tensor], powers: Sequence[Tensor]) -> Tensor:
+    """``sum_j f[j] Z^j`` without the first."""
+    result = f[1][..., None, None] * powers[0]
+    for c, power in zip(f[2:], powers[1:], strict=True):
+        result = torch.addcmul(result, c[..., None, None], power)
+    return result
+
+
+def _characteristic(traces: Sequence[Tensor]) -> list[Tensor]:
     """The numbers c with ``Z^k = sum_j c[j] Z^j``, by Newton's identities from the traces of Z, ..., Z^k."""
-    k = len(powers) + 1
-    traces = [m.diagonal(dim1=-2, dim2=-1).sum(-1) for m in powers]
-    traces.append((powers[-1] * powers[0].mT).sum((-2, -1)))
+    k = len(traces)
     elementary = [torch.ones_like(traces[0])]
     for i in range(1, k + 1):
         total = torch.zeros_like(traces[0])
@@ -128,14 +185,21 @@ def is_unseen(batch: Tensor) -> bool:
 
 def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
     r""":math:`e^{2Z} = (e^Z)^2` and :math:`\varphi_1(2Z) = \tfrac12 (e^Z + I) \varphi_1(Z)`, each matrix its count."""
-    # As many rounds as some matrix of the batch needs; all of them, masked, where the batch cannot be seen.
-    fixed = is_unseen(count)
-    rounds = _FIXED_DOUBLINGS if fixed else (int(count.nan_to_num(0.0).max()) if count.numel() else 0)
-    for j in range(rounds):
-        more = (count > j)[..., None, None]
+    for more in _rounds(count):
         # the branch that is not taken must stay finite, for the gradient of the one that is
         safe = torch.where(more, e, 0.0)
         if phi is not None:
             phi = torch.where(more, 0.5 * (phi + safe @ phi), phi)
         e = torch.where(more, safe @ safe, e)
     return e, phi
+
+
+def _rounds(count: Tensor) -> Iterator[Tensor]:
+    """Which matrices are squared, ``[*batch, 1, 1]``, until all are as often as they were halved.
+
+    As many rounds as some matrix of the batch needs; all of them, masked, where the batch cannot be seen.
+    """
+    fixed = is_unseen(count)
+    rounds = _FIXED_DOUBLINGS if fixed else (int(count.nan_to_num(0.0).max()) if count.numel() else 0)
+    for j in range(rounds):
+        yield (count > j)[..., None, None]
