@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.timing import Budget, copying, median_seconds, version_of
+from benchmarks.timing import Budget, copying, give_back_memory, median_seconds, version_of
 from trivgeo.groups import (
     SE,
     SL,
@@ -279,6 +279,7 @@ def run(device: torch.device, seconds: float, selection: Selection) -> Iterator[
                     print(f"left out, for want of time: {operation} of {group!r}", flush=True)
                 for mode in selection.modes:
                     rows += _compare(group, libraries, operation, mode, selection.batches, device, budget)
+                give_back_memory()
                 yield rows
 
 

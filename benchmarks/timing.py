@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import platform
@@ -18,6 +19,7 @@ __all__ = [
     "Budget",
     "copying",
     "environment",
+    "give_back_memory",
     "median_seconds",
     "steady_allocator",
     "version_of",
@@ -48,6 +50,12 @@ def steady_allocator() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(mallopt(trim_threshold, 2**31 - 1)) and bool(mallopt(mmap_max, 0))
+
+
+def give_back_memory() -> None:
+    """Give freed memory back to the system, which `steady_allocator` keeps: in pieces, it adds up."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _synchronize(device: torch.device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers import assert_relative, seeded
-from trivgeo.groups import compilation
+from trivgeo.groups import SO, _programs, _source, compilation
 from trivgeo.groups._source import _OF_ONE, _RULES, aten
 
 nan, inf = float("nan"), float("inf")
@@ -172,3 +173,92 @@ def test_every_rule_is_tested() -> None:
     tested = {*_OF_ONE, *others.split()}
     assert {rule.name().split("::")[1].split(".")[0] for rule in _RULES} == tested
     assert aten.lgamma.default not in _RULES
+
+
+# Regimes ----------------------------------------------------------------------------------------------------------
+
+
+def regimes(seed: int) -> Callable[[Tensor], Tensor]:
+    """A function with masks, opposite ones and those of two, numbers chosen among chosen ones, and such that are
+    chosen by a mask and used besides.
+    """
+    draw = random.Random(seed)
+    steps = [(draw.random(), *(draw.random() for _ in range(3))) for _ in range(70)]
+
+    def f(x: Tensor) -> Tensor:
+        numbers, masks = list(x.unbind(-1)), [x[:, 0] > 0.3, x[:, 1] > 2.5]
+
+        def pick(u: float) -> Tensor:  # mostly late ones, so that most are used
+            return numbers[int(len(numbers) * u**0.3)]
+
+        for kind, u, v, w in steps:
+            mask = masks[int(len(masks) * w)]
+            if kind < 0.1:
+                masks.append(pick(u) < pick(v))
+            elif kind < 0.15:
+                masks.append(~mask)
+            elif kind < 0.2:
+                masks.append(mask & masks[int(len(masks) * u)])
+            elif kind < 0.5:
+                numbers.append(torch.where(mask, pick(u), pick(v)))
+            elif kind < 0.6:
+                a = pick(u)
+                numbers.append(torch.where(mask, (torch.where(mask, a, 0.0) * 2).sin(), pick(v)))
+            elif kind < 0.8:
+                numbers.append(pick(u).sin() + pick(v))
+            else:
+                numbers.append(0.7 * pick(u) - pick(v).cos() * 0.5)
+        return torch.stack(numbers[-5:], -1)
+
+    return f
+
+
+def program_of(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[str, list[Tensor]]:
+    """Its text, and the result with the derivative of its sine."""
+    parts = _programs._traced(f, (x,), (True,))
+    forward, backward = (part.load()() for part in parts if part is not None)
+    (value,) = forward(x)
+    text = "".join(step.source for part in parts if part for step in part.steps if isinstance(step, _programs.Loop))
+    return text, [value, *backward(x, value.cos())]
+
+
+MORE = [pytest.param(seed, 0, 20, marks=pytest.mark.slow) for seed in range(3, 30)]
+
+
+@pytest.mark.parametrize(("seed", "few", "most"), [(0, 1000, 5000), (1, 0, 5000), (2, 0, 30), *MORE])
+def test_what_no_element_needs_is_left_out(seed: int, few: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else: results are those without branches, for vectors of one regime and of several."""
+    for name, number in (("_FEW", few), ("_MOST", most)):
+        monkeypatch.setattr(_source, name, number)
+    f = regimes(seed)
+    x = torch.randn(133, 4, generator=seeded(seed), dtype=torch.float64)
+    x[:64] = x[:64].sort(0).values
+    x[70, 0], x[90, 1] = nan, inf
+    monkeypatch.setattr(_source, "_WORTH", 10**9)
+    plain, wanted = program_of(f, x)
+    monkeypatch.setattr(_source, "_WORTH", 0)
+    branched, found = program_of(f, x)
+    assert "if (any(" not in plain
+    assert branched.count("if (any(") > 4
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.nan_to_num(7.0, 8.0, 9.0), other.nan_to_num(7.0, 8.0, 9.0))
+    leaf = x.clone().requires_grad_()
+    value = f(leaf)
+    (slope,) = torch.autograd.grad(value.sin().sum(), leaf)
+    for one, other in zip(found, (value.detach(), slope), strict=True):  # rounding decides where two are compared
+        near = torch.isclose(one, other, rtol=1e-12, atol=1e-12, equal_nan=True).all(-1)
+        assert float(near.double().mean()) > 0.9
+
+
+def test_a_regime_that_nothing_is_in() -> None:
+    """Exponentials of short vectors are not doubled, beside long ones they are."""
+    group = SO(5)
+    (loop,) = _programs._traced(group._scaled_exp, (torch.randn(8, 10, dtype=torch.float64),), (False,))[0].steps
+    assert isinstance(loop, _programs.Loop)
+    assert loop.source.count("if (any(") == 10
+    v = torch.randn(29, 10, generator=seeded(0), dtype=torch.float64)
+    v[[3, 11, 12]] *= torch.tensor([100.0, 10.0, 300.0], dtype=torch.float64).unsqueeze(-1)
+    v[20] = nan
+    got, numbers = run(group._scaled_exp, v), [*range(20), *range(21, 29)]
+    assert_relative(got[numbers], torch.linalg.matrix_exp(group.hat(v))[numbers], 1e-12)
+    assert got[20].isnan().all()

@@ -1,14 +1,15 @@
 """C++ of one loop over the batch: reads numbers of an element, computes functions of them, writes numbers of it.
 
 Its text is what a compiler has least to do with: one definition for each number, in vectors that are types of the
-compiler's own; the last elements, fewer than a vector, go through the same code.
+compiler's own; the last elements, fewer than a vector, go through the same code. What only some elements need, where
+that is much, is under a branch that vectors without such elements skip.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -31,6 +32,12 @@ _FEW = 1000  # operations of a loop that has two vectors of each number: one wai
 # function leaves to the next is one vector of each number
 _MOST = 5000
 _ENOUGH = 200_000  # operations that are worth the start of another thread: some ten microseconds
+
+_WORTH = 80  # operations that are worth a branch
+_SLOW = {"abs_": 0, "sqrt_": 5, "floor_": 0, "ceil_": 0, "round_": 0, "trunc_": 0}  # functions of torch; others 20
+_CHOICE = re.compile(r" = choose\((\S+), (\S+), (\S+)\);")
+_OPPOSITE = re.compile(r" = ~(\S+);")
+_Condition: TypeAlias = tuple[str, bool]
 
 _PREFIX = """
 #include <torch/csrc/inductor/cpp_prefix.h>
@@ -69,6 +76,13 @@ template <int K, class T> static inline const T* filled(T* own, const T* p, int6
 template <class X> static inline M mask(X x) {{ return __builtin_convertvector(x, M); }}
 template <class V> static inline V choose(M m, V x, V y) {{
     return __builtin_convertvector(m, decltype(x < y)) ? x : y;
+}}
+static inline bool any(M m) {{
+    int64_t words[sizeof m / 8], word = 0;
+    std::memcpy(words, &m, sizeof m);
+    #pragma GCC unroll 16
+    for (auto x : words) word |= x;
+    return word;
 }}
 template <class V> static inline V larger(V x, V y) {{ return (x > y) | (x != x) ? x : y; }}
 template <class V> static inline V smaller(V x, V y) {{ return (x < y) | (x != x) ? x : y; }}
@@ -333,12 +347,20 @@ class Source:
 
     def _functions(self, parameters: Sequence[str], parts: int) -> tuple[list[list[str]], dict[str, int]]:
         """Lines of functions, to be called in turn, and how many vectors of a kind they leave to later ones."""
-        lines = [*(definition.format(name) for definition, name in self._values.items()), *self._writes]
-        size = math.ceil(len(lines) / math.ceil(len(lines) / _MOST))
-        blocks = [lines[i : i + size] for i in range(0, len(lines), size)]
-        used = [dict.fromkeys(_NAME.findall(" ".join(block))) for block in blocks]
+        pieces = _Order(self._values, self._writes).pieces()
+        total = sum(piece.size for piece in pieces)
+        size = math.ceil(total / math.ceil(total / _MOST))
+        blocks: list[list[_Piece]] = []
+        room = 0
+        for piece in pieces:
+            if not blocks or piece.size > room:
+                blocks.append([])
+                room = size
+            blocks[-1].append(piece)
+            room -= piece.size
+        used = [dict.fromkeys(name for piece in block for name in piece.used) for block in blocks]
         kinds = {name: definition[0] for definition, name in self._values.items()}
-        home = {name: i // size for i, name in enumerate(kinds)}
+        home = {name: i for i, block in enumerate(blocks) for piece in block for name in piece.lines}
         earlier = [[name for name in names if home.get(name, i) < i] for i, names in enumerate(used)]
         kept: dict[str, str] = {}
         numbers: dict[str, int] = {}
@@ -347,22 +369,200 @@ class Source:
             kept[name], numbers[kinds[name]] = f"{kinds[name]}s[{number}]", number + 1
         inlined = "inline" if len(blocks) == 1 else "__attribute__((noinline))"
         head = ", ".join([*parameters, *(f"{kind}* __restrict {kind}s" for kind in numbers)])
+        seen = _uses(pieces)
         functions = []
         for i, block in enumerate(blocks):
-            own = [
-                *(f"{kinds[name]} {name} = {kept[name]};" for name in earlier[i]),
-                *block,
-                *(f"{place} = {name};" for name, place in kept.items() if home[name] == i),
-            ]
             functions.append(
                 [
                     f"static {inlined} void step{i}({head}) {{",
                     *(definition.format(name) for definition, name in self._constants.items() if name in used[i]),
-                    *(line.replace("@", str(part)) for line in own for part in range(parts)),
+                    *_of_parts((f"{kinds[name]} {name} = {kept[name]};" for name in earlier[i]), parts),
+                    *(line for piece in block for line in piece.text(kinds, seen, parts)),
+                    *_of_parts((f"{place} = {name};" for name, place in kept.items() if home[name] == i), parts),
                     "}",
                 ]
             )
         return functions, numbers
+
+
+class _Choice(NamedTuple):
+    """What `choose` reads: a mask, and two numbers, each with its condition and the other one."""
+
+    mask: str
+    arms: tuple[tuple[_Condition, str, str], ...]
+
+
+class _Piece:
+    """Lines that stay together: one, or those that only some elements need.
+
+    Args:
+        lines: definitions by names, ``= ...;``; what defines nothing by itself.
+        condition: the mask of which elements need them, and whether where it is set or where it is not.
+        others: of the last lines, by names: what they are for other elements.
+    """
+
+    def __init__(
+        self, lines: dict[str, str], condition: _Condition | None = None, others: Mapping[str, str] | None = None
+    ) -> None:
+        self.lines, self.condition, self.others, self.size = lines, condition, others or {}, len(lines)
+        texts = [*lines.values(), *(condition[:1] if condition else ())]
+        self.used = dict.fromkeys(_NAME.findall(" ".join(texts)))
+
+    def text(self, kinds: Mapping[str, str], seen: Mapping[str, Any], parts: int) -> list[str]:
+        """C++, the vectors of each number side by side; ``seen`` are the names with the pieces that read them."""
+        initial = {}
+        if self.condition:
+            read_elsewhere = [name for name in self.lines if seen.get(name, set()) - {id(self)}]
+            initial = {name: self.others.get(name, f"{kinds[name]}{{}}") for name in read_elsewhere}
+        defined = {name: name if name in initial else f"{kinds.get(name, '')} {name}" for name in self.lines}
+        lines = _of_parts((defined[name] + line for name, line in self.lines.items()), parts)
+        if self.condition is None:
+            return lines
+        mask, wanted = self.condition
+        which = " | ".join(f"{'' if wanted else '~'}{mask.replace('@', str(part))}" for part in range(parts))
+        declared = _of_parts((f"{kinds[name]} {name} = {value};" for name, value in initial.items()), parts)
+        return [*declared, f"if (any({which})) {{", *lines, "}"]
+
+
+def _of_parts(lines: Iterable[str], parts: int) -> list[str]:
+    return [line.replace("@", str(part)) for line in lines for part in range(parts)]
+
+
+def _uses(pieces: Sequence[_Piece]) -> dict[str, set[int]]:
+    """Of names the pieces that read them."""
+    found: dict[str, set[int]] = {}
+    for piece in pieces:
+        for name in piece.used:
+            found.setdefault(name, set()).add(id(piece))
+    return found
+
+
+class _Order:
+    """In which order numbers are computed: what only elements in some regime need, only where there are such.
+
+    A number that is read by `choose` alone, each time in the place of the same elements, and numbers that only such
+    read, wait until one of them is read, and are left out for vectors without such elements.
+
+    Args:
+        values: names by definitions, in an order in which they can be computed.
+        writes: what follows.
+    """
+
+    def __init__(self, values: Mapping[str, str], writes: Sequence[str]) -> None:
+        self.lines = {name: definition.split("{}", 1)[1] for definition, name in values.items()}
+        self.writes = writes
+        self.index = {name: i for i, name in enumerate(self.lines)}
+        self.read = {name: self._numbers_of(line) for name, line in self.lines.items()}
+        self.choices = {name: choice for name in self.lines if (choice := self._choice(name))}
+        self.chosen: dict[_Condition, list[tuple[str, str]]] = {}  # what chooses, and the other of its two
+        for name, choice in self.choices.items():
+            for condition, _, other in choice.arms:
+                self.chosen.setdefault(condition, []).append((name, other))
+        self.conditions = self._conditions()
+        self.waiting: dict[_Condition, list[str]] = {}
+        self.placed: set[str] = set()
+        self.result: list[_Piece] = []
+
+    def pieces(self) -> list[_Piece]:
+        """All lines."""
+        for name in self.lines:
+            if name in self.conditions:
+                self.waiting.setdefault(self.conditions[name], []).append(name)
+                continue
+            self._need(self.read[name], len(self.lines))
+            if name not in self.placed:  # by what it needed
+                self._place([name])
+        for i, text in enumerate(self.writes):
+            self._need(self._numbers_of(text), len(self.lines))
+            self.result.append(_Piece({f"/* {i} */": text}))
+        return self.result
+
+    def _numbers_of(self, text: str) -> list[str]:
+        return [name for name in dict.fromkeys(_NAME.findall(text)) if name in self.lines]
+
+    def _choice(self, name: str) -> _Choice | None:
+        """Of what chooses."""
+        choice = _CHOICE.fullmatch(self.lines[name])
+        if choice is None or choice[1] not in self.lines:  # by a constant
+            return None
+        mask, yes, no = choice.groups()
+        opposite = _OPPOSITE.fullmatch(self.lines[mask])
+        base = opposite[1] if opposite else mask
+        return _Choice(mask, (((base, not opposite), yes, no), ((base, bool(opposite)), no, yes)))
+
+    def _place(self, names: Collection[str], condition: _Condition | None = None, with_choices: bool = False) -> None:
+        """Place lines, and what chooses by their condition and has all that it needs."""
+        if not names:
+            return
+        self.placed.update(names)
+        others = {
+            name: other
+            for name, other in (self.chosen.get(condition, ()) if condition and with_choices else ())
+            if not (name in self.placed or name in self.conditions or set(self.read[name]) - self.placed)
+        }
+        self.placed.update(others)
+        self.result.append(_Piece({name: self.lines[name] for name in (*names, *others)}, condition, others))
+
+    def _need(self, names: Iterable[str], end: int) -> None:
+        """Place these numbers if they wait, with what waits for the same up to a line."""
+        for name in names:
+            if name not in self.placed:
+                self._end_wait(self.conditions[name], end)
+
+    def _end_wait(self, condition: _Condition, end: int) -> None:
+        waiting = self.waiting[condition]
+        names = [name for name in waiting if self.index[name] < end]
+        self.waiting[condition] = waiting[len(names) :]
+        mask, _ = condition
+        self._need([mask], self.index[mask] + 1)
+        together: dict[str, None] = {}
+        for name in names:
+            others = [x for x in self.read[name] if x not in self.placed and x not in together]
+            if others:  # which wait for another condition
+                self._place(together, condition)
+                together = {}
+                self._need(others, self.index[name])
+            together[name] = None
+        self._place(together, condition, with_choices=end == len(self.lines))
+
+    def _conditions(self) -> dict[str, _Condition]:
+        """Under which conditions lines are needed, of those that are not always and are worth a branch."""
+        small: set[_Condition] = set()
+        while True:
+            found = self._found(small)
+            work: dict[_Condition, int] = {}
+            for name, condition in found.items():
+                work[condition] = work.get(condition, 0) + _work(self.lines[name])
+            cheap = {condition for condition, amount in work.items() if amount < _WORTH}
+            if not cheap:
+                return found
+            small |= cheap
+
+    def _found(self, small: Collection[_Condition]) -> dict[str, _Condition]:
+        """The same but for some conditions, whatever they are worth."""
+        needed: dict[str, _Condition | None] = {}
+
+        def note(name: str, condition: _Condition | None) -> None:
+            if condition in small or (condition and condition[0] == name):
+                condition = None
+            if name in self.lines:
+                needed[name] = condition if needed.get(name, condition) == condition else None
+
+        for text in self.writes:
+            for name in self._numbers_of(text):
+                note(name, None)
+        for name in reversed(self.lines):
+            own, choice = needed.get(name), self.choices.get(name)
+            for other in [choice.mask] if choice else self.read[name]:
+                note(other, own)
+            for condition, arm, _ in choice.arms if choice else ():
+                note(arm, condition)
+        return {name: condition for name, condition in needed.items() if condition is not None}
+
+
+def _work(line: str) -> int:
+    """About how many operations."""
+    return 1 + sum(_SLOW.get(word, 20) for word in re.findall(r"\w+_(?=\()", line)) + 5 * line.count(" / ")
 
 
 def _of_torch(name: str) -> str:
