@@ -21,13 +21,14 @@ from trivgeo.groups._matrices import (
     phi1_ad,
     product,
     product_plus,
+    sinc,
     transform_points,
 )
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale, check_natural
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
-from trivgeo.groups.orthogonal import SO, cross_matrix, rotation_matrix, squared_norm
+from trivgeo.groups.orthogonal import SO, axial_vector, cross_matrix, rotation_matrix, squared_norm
 
 __all__ = ["SE", "Affine", "InhomogeneousGroup"]
 
@@ -212,7 +213,7 @@ class SE(InhomogeneousGroup):
 
     def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
         if self._closed is not None:
-            return self._closed.translation_log(y, b)
+            return self._closed.translation_log(y, a, b)
         return super()._translation_log(y, a, b)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
@@ -232,8 +233,8 @@ class _ClosedForms(ABC):
         """``[R | b]`` of a rotation y and a translation z of the algebra."""
 
     @abstractmethod
-    def translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        """z with phi_1(Y) z = b."""
+    def translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """z with phi_1(Y) z = b, for the rotation a = e^Y."""
 
     @abstractmethod
     def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
@@ -241,24 +242,30 @@ class _ClosedForms(ABC):
 
 
 class _PlaneMotions(_ClosedForms):
-    def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        a = y[..., 0]
-        c1, c2, _ = circular(a * a)
-        p, q = z.unbind(-1)
-        cos, sin = a.cos(), a.sin()
-        rows = [cos, -sin, c1 * p - a * c2 * q, sin, cos, a * c2 * p + c1 * q]
-        return torch.stack(rows, -1).unflatten(-1, (2, 3))
+    """phi_1 of an angle a is the rotation by a / 2 times sin(a / 2) / (a / 2)."""
 
-    def translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        """By the inverse of c1 I + a c2 J, whose determinant is 2 c2."""
-        a = y[..., 0]
-        c1, c2, _ = circular(a * a)
-        p, q, half = b[..., 0], b[..., 1], 0.5 * a
-        cot = c1 / (2.0 * c2)
+    def exp(self, y: Tensor, z: Tensor) -> Tensor:
+        cos, sin, factor = _half_turn(y)
+        p, q = z.unbind(-1)
+        p, q = factor * p, factor * q
+        c, s = 1.0 - 2.0 * sin * sin, 2.0 * sin * cos
+        return torch.stack([c, -s, cos * p - sin * q, s, c, sin * p + cos * q], -1).unflatten(-1, (2, 3))
+
+    def translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        cos, _, factor = _half_turn(y)
+        p, q = b.unbind(-1)
+        half, cot = 0.5 * y[..., 0], cos / factor
         return torch.stack([cot * p + half * q, cot * q - half * p], -1)
 
     def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.stack([b[..., 1], -b[..., 0]], -1).unsqueeze(-1)
+
+
+def _half_turn(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosine and sine of half the angle, and that sine by that half."""
+    half = 0.5 * y[..., 0]
+    sin = half.sin()
+    return half.cos(), sin, sinc(half, sin)
 
 
 class _SpaceMotions(_ClosedForms):
@@ -268,10 +275,19 @@ class _SpaceMotions(_ClosedForms):
         b = z + c2.unsqueeze(-1) * cross + c3.unsqueeze(-1) * torch.linalg.cross(y, cross)
         return torch.cat([rotation_matrix(y, c1, c2), b.unsqueeze(-1)], -1)
 
-    def translation_log(self, y: Tensor, b: Tensor) -> Tensor:
-        """phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle."""
+    def translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        r"""phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle.
+
+        :math:`x \cot(x / 2) = x \sin x / (1 - \cos x)`, of which the rotation knows both.
+        """
+        square = squared_norm(y)
+        small = square < _COT_RADIUS
+        near = polynomial(torch.where(small, square, 0.0), _COT_SERIES)
+        turned = (axial_vector(a) * y).sum(-1)  # 2 x sin x
+        versine = 3.0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)
+        far = (1.0 - 0.5 * turned / torch.where(small, 1.0, versine)) / torch.where(small, 1.0, square)
+        f = torch.where(small, near, far).unsqueeze(-1)
         cross = torch.linalg.cross(y, b)
-        f = _cot_coefficient(squared_norm(y)).unsqueeze(-1)
         return b - 0.5 * cross + f * torch.linalg.cross(y, cross)
 
     def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
@@ -332,13 +348,3 @@ class Affine(InhomogeneousGroup):
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(g[..., : self.size])
-
-
-def _cot_coefficient(square: Tensor) -> Tensor:
-    """``1 / x^2 - cot(x / 2) / (2 x)`` from x^2 < (2 pi)^2."""
-    small = square < _COT_RADIUS
-    near = polynomial(torch.where(small, square, 0.0), _COT_SERIES)
-    far = torch.where(small, 1.0, square)
-    x = far.sqrt()
-    half = 0.5 * x
-    return torch.where(small, near, 1.0 / far - half.cos() / (half.sin() * 2.0 * x))

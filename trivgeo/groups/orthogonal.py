@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import half_power
+from trivgeo._numerics import half_power, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.groups._matrices import circular, identity_like, polar
@@ -309,6 +309,11 @@ def squared_norm(v: Tensor) -> Tensor:
     return x * x + y * y + z * z
 
 
+def axial_vector(r: Tensor) -> Tensor:
+    """Of ``[*batch, 3, 3]``: of a rotation 2 sin x times the axis, x the angle."""
+    return torch.stack([r[..., i, j] - r[..., j, i] for i, j in _PLANES], -1)
+
+
 def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""A quaternion (w, x, y, z) with w >= 0 of a rotation of space, of some length between 2 and 4.
 
@@ -316,18 +321,27 @@ def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     cancellation at every angle (Shepperd 1978).
     """
     m = [[r[..., i, j] for j in range(3)] for i in range(3)]
-    wx, wy, wz = (m[i][j] - m[j][i] for i, j in _PLANES)
+    wx, wy, wz = axial_vector(r).unbind(-1)
     xy, yz, xz = m[0][1] + m[1][0], m[1][2] + m[2][1], m[0][2] + m[2][0]
     a, b, c = m[0][0], m[1][1], m[2][2]
     ww, xx = 1.0 + a + (b + c), 1.0 + a - (b + c)
     yy, zz = 1.0 - a + (b - c), 1.0 - a - (b - c)
-    # selection by lerp, exact at weights 0 and 1, costs a tenth of where or gather
-    first, second = (ww >= xx).to(r.dtype), (yy >= zz).to(r.dtype)
-    final = (torch.lerp(xx, ww, first) >= torch.lerp(zz, yy, second)).to(r.dtype)
+    first, second = _Choice(ww >= xx, r.dtype), _Choice(yy >= zz, r.dtype)
+    final = _Choice(first(ww, xx) >= second(yy, zz), r.dtype)
     columns = ((ww, wx, wy, wz), (wx, xx, xy, xz), (wy, xy, yy, yz), (wz, xz, yz, zz))
-    w, x, y, z = (torch.lerp(torch.lerp(t, s, second), torch.lerp(q, p, first), final) for p, q, s, t in columns)
+    w, x, y, z = (final(first(p, q), second(s, t)) for p, q, s, t in columns)
     sign = torch.where(w < 0, -1.0, 1.0).to(w.dtype)
     return sign * w, sign * x, sign * y, sign * z
+
+
+class _Choice:
+    """`torch.where` of one mask: of eager tensors by lerp, exact at weights 0 and 1, which costs them a tenth."""
+
+    def __init__(self, mask: Tensor, dtype: torch.dtype) -> None:
+        self.mask = mask if is_traced() else mask.to(dtype)
+
+    def __call__(self, yes: Tensor, no: Tensor) -> Tensor:
+        return torch.where(self.mask, yes, no) if is_traced() else torch.lerp(no, yes, self.mask)
 
 
 def _rotation_vector(r: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from trivgeo.groups._matrices.basic import (
     product_plus,
     transform_points,
 )
-from trivgeo.groups._matrices.circular import circular, circular_slopes
+from trivgeo.groups._matrices.circular import circular, circular_slopes, sinc
 from trivgeo.groups._matrices.general import Four, General
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.one import One
@@ -45,6 +45,7 @@ __all__ = [
     "polar",
     "product",
     "product_plus",
+    "sinc",
     "transform_points",
 ]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivgeo._numerics import polynomial
 
-__all__ = ["angle_factor", "circular", "circular_slopes"]
+__all__ = ["angle_factor", "circular", "circular_slopes", "sinc"]
 
 _CIRCULAR_RADIUS = 0.25  # of x^2; seven terms leave out 1e-19
 _C2_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 2) for j in range(7))
@@ -36,6 +36,14 @@ def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     c1 = torch.where(small, 1.0 - near * c3_near, c1_far)
     c2 = torch.where(small, polynomial(near, _C2_ALTERNATING), 2.0 * half * half / far)
     return c1, c2, torch.where(small, c3_near, (1.0 - c1_far) / far)
+
+
+def sinc(x: Tensor, sine: Tensor) -> Tensor:
+    """sin x / x from both, with finite derivatives of every order at zero."""
+    square = x * x
+    small = square < _CIRCULAR_RADIUS
+    near = torch.where(small, square, 0.0)
+    return torch.where(small, 1.0 - near * polynomial(near, _C3_ALTERNATING), sine / torch.where(small, 1.0, x))
 
 
 def circular_slopes(square: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor]:
