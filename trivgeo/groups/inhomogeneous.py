@@ -34,7 +34,7 @@ __all__ = ["SE", "Affine", "InhomogeneousGroup"]
 
 # 1 / x^2 - cot(x / 2) / (2 x) = sum_k |B_2k+2| / (2k + 2)! x^2k
 _COT_RADIUS = 1.0
-_COT_SERIES = (
+COTANGENT_SERIES = (
     1 / 12,
     1 / 720,
     1 / 30240,
@@ -282,7 +282,7 @@ class _SpaceMotions(_ClosedForms):
         """
         square = squared_norm(y)
         small = square < _COT_RADIUS
-        near = polynomial(torch.where(small, square, 0.0), _COT_SERIES)
+        near = polynomial(torch.where(small, square, 0.0), COTANGENT_SERIES)
         turned = (axial_vector(a) * y).sum(-1)  # 2 x sin x
         versine = 3.0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)
         far = (1.0 - 0.5 * turned / torch.where(small, 1.0, versine)) / torch.where(small, 1.0, square)

@@ -17,11 +17,14 @@ from trivgeo.groups._matrices.one import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
 from trivgeo.groups._matrices.series import is_few
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
-from trivgeo.groups.inhomogeneous import InhomogeneousGroup
+from trivgeo.groups.inhomogeneous import COTANGENT_SERIES, InhomogeneousGroup
 from trivgeo.groups.matrix import MatrixGroup
 from trivgeo.groups.orthogonal import SO, squared_norm
 
 __all__ = ["ScaledRotations", "Similarity"]
+
+_BERNOULLI_RADIUS = 1.0  # of |z|^2
+_BERNOULLI = (1.0, *((-1.0) ** k * c for k, c in enumerate(COTANGENT_SERIES)))  # B_2k / (2k)!
 
 
 @final
@@ -166,14 +169,20 @@ class Similarity(InhomogeneousGroup):
 
     def _exp(self, v: Tensor) -> Tensor:
         y, z = self._halves(v)
-        if self.size != 3 or is_few(self.linear._tangent(y)):
+        if self.size > 3 or is_few(self.linear._tangent(y)):
             return super()._exp(v)
+        if self.size == 2:
+            return _exp_of_plane(*y.unbind(-1), *z.unbind(-1))
         phi = _phi1_of_space(y[..., :-1], y[..., -1])
         return torch.cat([self.linear._exp(y), _applied(phi, y[..., :-1], z).unsqueeze(-1)], -1)
 
     def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        if self.size != 3:
+        if self.size > 3:
             return super()._translation_log(y, a, b)
+        if self.size == 2:
+            u, w = _per_phi1_of_plane(*y.unbind(-1), a)
+            p, q = b.unbind(-1)
+            return torch.stack([u * p - w * q, w * p + u * q], -1)
         turn = y[..., :-1]
         p, q, r = phi = _phi1_of_space(turn, y[..., -1])
         # on the plane that turns phi_1 is the complex number u + i x q, x the angle, and on the axis p
@@ -185,6 +194,48 @@ class Similarity(InhomogeneousGroup):
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(g[..., : self.size])
+
+
+def _exp_of_plane(turn: Tensor, growth: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    r"""With complex numbers, z = growth + i turn: :math:`e^z`, and :math:`\varphi_1(z) = (e^z - 1) / z` times p + i q.
+
+    Near zero the latter by its series, for the sake of derivatives.
+    """
+    half = 0.5 * turn
+    sine, cosine = half.sin(), half.cos()
+    versine, s = 2.0 * sine * sine, 2.0 * sine * cosine
+    c, grown = 1.0 - versine, growth.exp()
+    x, y = growth.expm1() * c - versine, grown * s  # e^z - 1
+
+    square = growth * growth + turn * turn
+    near = square < PHI1_RADIUS**2
+    re, im = torch.where(near, growth, 0.0), torch.where(near, turn, 0.0)
+    a, b = torch.full_like(re, PHI1_SHORT[-1]), torch.zeros_like(re)
+    for coefficient in reversed(PHI1_SHORT[:-1]):
+        a, b = re * a - im * b + coefficient, re * b + im * a
+    per = 1.0 / torch.where(near, 1.0, square)
+    u = torch.where(near, a, (growth * x + turn * y) * per)
+    w = torch.where(near, b, (growth * y - turn * x) * per)
+    x = grown * c
+    return torch.stack([x, -y, u * p - w * q, y, x, w * p + u * q], -1).unflatten(-1, (2, 3))
+
+
+def _per_phi1_of_plane(turn: Tensor, growth: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`1 / \varphi_1(z) = z / (e^z - 1)` as a complex number, from z and the matrix of e^z.
+
+    Near zero :math:`1 - z / 2 + \sum_k B_{2k} z^{2k} / (2k)!`.
+    """
+    square = growth * growth + turn * turn
+    near = square < _BERNOULLI_RADIUS
+    re, im = torch.where(near, growth, 0.0), torch.where(near, turn, 0.0)
+    x, y = re * re - im * im, 2.0 * re * im
+    u, w = torch.full_like(x, _BERNOULLI[-1]), torch.zeros_like(x)
+    for coefficient in reversed(_BERNOULLI[:-1]):
+        u, w = x * u - y * w + coefficient, x * w + y * u
+    p, q = 0.5 * (a[..., 0, 0] + a[..., 1, 1]) - 1.0, 0.5 * (a[..., 1, 0] - a[..., 0, 1])
+    per = 1.0 / torch.where(near, 1.0, p * p + q * q)
+    far = (growth * p + turn * q) * per, (turn * p - growth * q) * per
+    return torch.where(near, u - 0.5 * re, far[0]), torch.where(near, w - 0.5 * im, far[1])
 
 
 Coefficients = tuple[Tensor, Tensor, Tensor]  # of I, K, K^2, K the cross matrix of a rotation vector
