@@ -208,3 +208,28 @@ def test_similarities_of_space(angle: float, growth: float) -> None:
     for part, goal in zip((many[0, :, :3], many[0, :, 3]), (expected[:, :3], expected[:, 3]), strict=True):
         assert_relative(part, goal, 4e-15, event=part.ndim, floor=0.0)
     assert_relative(group.log(many)[0], v, 4e-15, event=1, floor=0.0)
+
+
+@pytest.mark.parametrize("growth", [0.0, 1e-12, 1e-3, 0.49, 0.7, 5.0, -30.0, 300.0])
+def test_similarities_of_the_plane(growth: float) -> None:
+    """As complex numbers, to the last digits of the larger of two coordinates, in batches and alone."""
+    group = Similarity(2)
+    for turn in (0.0, 1e-12, 1e-4, 0.5, 0.71, 1.01, 3.14159, -2.0, 6.2, 50.0):
+        v = torch.tensor([turn, growth, 1.3, -0.4], dtype=torch.float64)
+        with mpmath.workdps(40):
+            z = mpmath.mpc(growth, turn)
+            phi = mpmath.expm1(z) / z if z else mpmath.mpf(1)
+            wanted = [complex(mpmath.exp(z)), complex(phi * mpmath.mpc(1.3, -0.4))]
+        for count, bound in ((300, 1e-15), (1, 2e-13)):
+            g = group.exp(v.expand(count, 4))[0]
+            found = [complex(float(g[0, i]), float(g[1, i])) for i in (0, 2)]
+            for one, other in zip(found, wanted, strict=True):
+                assert abs(one - other) <= bound * abs(other)
+        if abs(turn) < math.pi:  # the exact logarithm of the element that was rounded
+            with mpmath.workdps(40):
+                a, b = (mpmath.mpc(x.real, x.imag) for x in found)
+                log = mpmath.log(a)
+                rest = complex(b * log / (a - 1) if log else b)
+            w = group.log(g.expand(300, 2, 3))[0]
+            assert abs(complex(float(w[2]), float(w[3])) - rest) <= 1e-15 * abs(rest)
+            assert abs(complex(float(w[1]), float(w[0])) - complex(log)) <= 1e-15 * max(1.0, abs(complex(log)))
