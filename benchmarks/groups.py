@@ -12,6 +12,7 @@ times what compiling costs.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -53,6 +54,7 @@ __all__ = ["Selection", "first_calls", "run", "table"]
 _BATCHES = (100, 10_000, 100_000, 1_000_000)
 _LONGEST = 25.0  # seconds a measurement may be expected to take
 _LONGEST_OWN = 60.0  # for trivgeo
+_TIMES_MOVED = 6.0  # what arguments are made of, too, in memory, by what an operation reads and writes
 _ROUNDS = 3  # of measurements of all libraries, of which each keeps its lowest median
 _OPERATIONS = ("exp", "log", "compose", "inverse", "Ad")
 _MODES = ("forward", "forward+backward")
@@ -383,7 +385,14 @@ def _compare(
             rows.append({**head, "seconds": best, "range": [best, worst], "floor_seconds": moved / speed})
             growth = batches[min(batches.index(batch) + 1, len(batches) - 1)] / batch
             predicted[name] = 5.0 * _ROUNDS * growth * best  # with the warm-up
+            if device.type == "cpu" and _TIMES_MOVED * growth * moved > _memory():
+                predicted[name] = math.inf
     return rows
+
+
+def _memory() -> float:
+    """Of the machine, in bytes."""
+    return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
 
 
 def _forward(f: Function, inputs: tuple[Any, ...]) -> Callable[[], Any]:
