@@ -172,7 +172,7 @@ class Similarity(InhomogeneousGroup):
         if self.size > 3 or is_few(self.linear._tangent(y)):
             return super()._exp(v)
         if self.size == 2:
-            return _exp_of_plane(*y.unbind(-1), *z.unbind(-1))
+            return _exp_of_plane(y, z)
         phi = _phi1_of_space(y[..., :-1], y[..., -1])
         return torch.cat([self.linear._exp(y), _applied(phi, y[..., :-1], z).unsqueeze(-1)], -1)
 
@@ -180,7 +180,8 @@ class Similarity(InhomogeneousGroup):
         if self.size > 3:
             return super()._translation_log(y, a, b)
         if self.size == 2:
-            u, w = _per_phi1_of_plane(*y.unbind(-1), a)
+            turn, growth = y.unbind(-1)
+            u, w = _per_phi1_of_plane(turn, growth, a)
             p, q = b.unbind(-1)
             return torch.stack([u * p - w * q, w * p + u * q], -1)
         turn = y[..., :-1]
@@ -196,28 +197,29 @@ class Similarity(InhomogeneousGroup):
         return -log_abs_det(g[..., : self.size])
 
 
-def _exp_of_plane(turn: Tensor, growth: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    r"""With complex numbers, z = growth + i turn: :math:`e^z`, and :math:`\varphi_1(z) = (e^z - 1) / z` times p + i q.
+def _exp_of_plane(y: Tensor, b: Tensor) -> Tensor:
+    r"""With complex numbers, z = growth + i turn: :math:`e^z`, and :math:`\varphi_1(z) = (e^z - 1) / z` times b.
 
     Near zero the latter by its series, for the sake of derivatives.
     """
+    turn, growth = y.unbind(-1)
     half = 0.5 * turn
     sine, cosine = half.sin(), half.cos()
     versine, s = 2.0 * sine * sine, 2.0 * sine * cosine
     c, grown = 1.0 - versine, growth.exp()
-    x, y = growth.expm1() * c - versine, grown * s  # e^z - 1
+    real, imaginary = growth.expm1() * c - versine, grown * s  # e^z - 1
 
     square = growth * growth + turn * turn
     near = square < PHI1_RADIUS**2
     re, im = torch.where(near, growth, 0.0), torch.where(near, turn, 0.0)
-    a, b = torch.full_like(re, PHI1_SHORT[-1]), torch.zeros_like(re)
+    u, w = torch.full_like(re, PHI1_SHORT[-1]), torch.zeros_like(re)
     for coefficient in reversed(PHI1_SHORT[:-1]):
-        a, b = re * a - im * b + coefficient, re * b + im * a
+        u, w = re * u - im * w + coefficient, re * w + im * u
     per = 1.0 / torch.where(near, 1.0, square)
-    u = torch.where(near, a, (growth * x + turn * y) * per)
-    w = torch.where(near, b, (growth * y - turn * x) * per)
-    x = grown * c
-    return torch.stack([x, -y, u * p - w * q, y, x, w * p + u * q], -1).unflatten(-1, (2, 3))
+    u = torch.where(near, u, (growth * real + turn * imaginary) * per)
+    w = torch.where(near, w, (growth * imaginary - turn * real) * per)
+    c, s, (p, q) = grown * c, imaginary, b.unbind(-1)
+    return torch.stack([c, -s, u * p - w * q, s, c, w * p + u * q], -1).unflatten(-1, (2, 3))
 
 
 def _per_phi1_of_plane(turn: Tensor, growth: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
