@@ -158,7 +158,9 @@ class Compiler:
         first, last, name = arguments[0], arguments[-1], f.__name__
         if name in self._views or is_traced():  # where sizes may not be compared: that would fix them
             return None
-        alike = first.ndim == ranks[0] + 1 and last.ndim == ranks[-1] + 1 and last.shape[0] == first.shape[0]
+        alike = first.ndim == ranks[0] + 1 and (
+            last is first or (last.ndim == ranks[-1] + 1 and last.shape[0] == first.shape[0])
+        )
         if alike:
             size = first.shape[0]
         else:
@@ -166,24 +168,25 @@ class Compiler:
             size = math.prod(batch)
         if size < (self.threshold or _SMALLEST) or not _is_plain(first, last):
             return None
-        if _is_counted(first) and size > _MOST_OF_32_BITS:
+        counted = not first.is_cpu  # whether code for this device may count entries in 32 bits
+        if counted and size > _MOST_OF_32_BITS:
             return None
         if not alike:
             shapes = [x.shape[x.ndim - rank :] for x, rank in zip(arguments, ranks, strict=True)]
             arguments = [x.expand(*batch, *s).reshape(-1, *s) for x, s in zip(arguments, shapes, strict=True)]
-        flat = [x.resolve_neg().contiguous() for x in arguments]
+        flat = [x if x.is_contiguous() and not x.is_neg() else x.resolve_neg().contiguous() for x in arguments]
         derivatives: tuple[bool, ...] | None = None
-        if torch.is_grad_enabled() and (first.requires_grad or last.requires_grad):
+        if (first.requires_grad or last.requires_grad) and torch.is_grad_enabled():
             derivatives = tuple([x.requires_grad for x in arguments])
         # all that the code depends on, with the index of 32 bits, as the guards of torch.compile are left out
-        key = (
-            *(name, first.dtype, first.device, derivatives),
-            *(torch.is_inference_mode_enabled(), torch.get_num_threads()),
-        )
-        if key not in self._functions:
-            self._functions[key] = self._compile(key, f, flat, derivatives)
-        function = self._functions[key]
-        if function is None or (_is_counted(first) and size * self._entries[key] >= _END_OF_32_BITS):
+        inference = torch.is_inference_mode_enabled()
+        device = counted and first.device
+        key = (name, first.dtype, device, derivatives, inference, torch.get_num_threads())
+        try:
+            function = self._functions[key]
+        except KeyError:
+            function = self._functions[key] = self._compile(key, f, flat, derivatives)
+        if function is None or (counted and size * self._entries[key] >= _END_OF_32_BITS):
             return None
         value = function(*flat)
         return value if alike else value.unflatten(0, batch)
@@ -222,11 +225,6 @@ class Compiler:
         self._report.append(Compilation(*what, reason=reason))
         warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=5)
         return None
-
-
-def _is_counted(x: Tensor) -> bool:
-    """Whether code for this device may count entries in 32 bits."""
-    return not x.is_cpu
 
 
 @functools.cache
@@ -294,7 +292,7 @@ def _is_plain(x: Tensor, y: Tensor) -> bool:
     """Whether these are ordinary numbers outside all transforms, and to be computed in their own precision."""
     if x.dtype not in _PRECISIONS or type(x) not in _ORDINARY:
         return False
-    if y is not x and (type(y) not in _ORDINARY or y.dtype != x.dtype or y.device != x.device):
+    if y is not x and (type(y) not in _ORDINARY or y.dtype is not x.dtype or y.device != x.device):
         return False
     return (
         not torch._C._are_functorch_transforms_active()
