@@ -168,7 +168,7 @@ class Compiler:
             size = math.prod(batch)
         if size < (self.threshold or _SMALLEST) or not _is_plain(first, last):
             return None
-        counted = not first.is_cpu  # whether code for this device may count entries in 32 bits
+        counted = _is_counted(first)
         if counted and size > _MOST_OF_32_BITS:
             return None
         if not alike:
@@ -225,6 +225,11 @@ class Compiler:
         self._report.append(Compilation(*what, reason=reason))
         warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=5)
         return None
+
+
+def _is_counted(x: Tensor) -> bool:
+    """Whether code for this device may count entries in 32 bits."""
+    return not x.is_cpu
 
 
 @functools.cache
