@@ -5,6 +5,7 @@ python -m tasks report
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def find_result(run: str, roots: Sequence[Path]) -> Result | None:
     """The result of a run in the first folder that has one."""
     for root in roots:
         for path in (root / run / "results.json", root / f"{run}.json"):
-            if path.exists():
+            if os.path.exists(path):  # also asked of names that no file can have
                 return read_result(path)
     return None
 

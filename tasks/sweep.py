@@ -6,7 +6,6 @@ python -m tasks sweep --config tasks/configs/affnist/sweep_steps.yaml
 import argparse
 import copy
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from matplotlib.figure import Figure
 
 from tasks import overlays
 from tasks.files import make_folder, storage, write_whole
-from tasks.report import Result, incomplete, read_result, spread
+from tasks.report import KEPT, Result, find_result, incomplete, read_result, spread
 from trivgeo.errors import ConfigurationError
 
 
@@ -152,18 +151,18 @@ class Sweep:
         return result.summary[self.metric]
 
     def marked(self) -> dict[str, Result]:
-        """The results of the other runs in the picture, by label.
+        """The results of the other runs in the picture, by label; of what was not run here, those that are kept.
 
         Raises:
             ConfigurationError: there are none in a folder, they are damaged, or lack the metric.
         """
         found = {}
         for label, folder in self.marks.items():
-            path = Path(folder) / "results.json"
-            if not os.path.isfile(path):
+            result = find_result(folder, [Path()]) or find_result(folder.removeprefix("runs/"), [KEPT])
+            if result is None:
                 raise ConfigurationError(f"marks: {label}: expected the folder of a run with results, got {folder!r}")
-            found[label] = read_result(path)
-            self.of(found[label])
+            found[label] = result
+            self.of(result)
         return found
 
     def run(self, run_test: Callable[[list[str]], Any]) -> list[list[dict[str, Any]]]:

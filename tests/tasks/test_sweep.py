@@ -9,6 +9,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from tasks import overlays, sweep
+from tasks.report import KEPT
 from tasks.sweep import Line, Sweep
 from trivgeo.errors import ConfigurationError, TrivgeoError
 
@@ -100,6 +101,19 @@ def test_a_line_may_have_its_own_series_and_the_picture_other_runs(tmp_path: Pat
     path.write_text(yaml.safe_dump(marked | {"quoted": {"published": [40, 55.0]}}))
     sweep.main(["--config", str(path)], runner)
     assert (tmp_path / "out" / "table.png").read_bytes() != after
+
+
+def test_the_picture_has_kept_runs_where_none_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of the README, where nothing was run before; a run that was made comes first."""
+    read = Sweep.read(str(CONFIGS / "heat" / "budget.yaml"))
+    monkeypatch.chdir(tmp_path)
+    (kept,) = read.marked().values()
+    assert kept.origin == KEPT / "heat" / "amortized_mixed.json"
+    made = tmp_path / "runs" / "heat" / "amortized_mixed" / "results.json"
+    made.parent.mkdir(parents=True)
+    made.write_text(kept.origin.read_text())
+    (own,) = read.marked().values()
+    assert own.origin.resolve() == made
 
 
 def test_settings_inside_others_hold_in_any_order(tmp_path: Path) -> None:
