@@ -461,6 +461,27 @@ def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
     assert not [line for line in fast.compiler.report if line.reason.startswith("since")]
 
 
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(SL(2), "exp"), *(pytest.param(SE(3), name, marks=pytest.mark.slow) for name in ("exp", "log", "Ad"))],
+)
+def test_code_of_accelerators_is_the_eager_operation(
+    group: LieGroup, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of `torch.compile`, which makes it for processors, too."""
+    monkeypatch.setattr(compilation, "_machine_code", lambda f, flat, record: compilation._torch_compile(f, flat))
+    fast = compiled(group, threshold=10)
+    v = 0.4 * torch.randn(50, group.dim, generator=seeded(0), dtype=torch.float64)
+    for batch in (50, 11):
+        x = (v if name == "exp" else group.exp(v))[:batch].detach().requires_grad_()
+        results = [getattr(one, name)(x) for one in (group, fast)]
+        assert_relative(results[1].detach(), results[0].detach(), 1e-12, event=1)
+        slopes = [torch.autograd.grad(y.cos().sum(), x)[0] for y in results]
+        assert_relative(slopes[1], slopes[0], 1e-12, event=1)
+    (line,) = fast.compiler.report
+    assert not line.reason
+
+
 def parts_of(f: Callable[..., Tensor], x: Tensor) -> tuple[Program, Program]:
     forward, backward = _programs._traced(f, (x,), (True,))
     assert backward is not None

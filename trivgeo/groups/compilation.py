@@ -56,6 +56,8 @@ _OPTIONS = {
     "trace.provenance_tracking_level": 0,
     "graph_partition": False,
     "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers
+    # shapes of blocks are tried; no graphs of CUDA, whose results are overwritten by the next call
+    "max_autotune_pointwise": True,
 }
 
 
@@ -73,8 +75,9 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     exponentials of matrices of four to six rows are NaN beyond a norm of two thousand (but for SO(4)), and logarithms
     of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code takes more steps; a
     NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or its result differs,
-    one warning says so, and the operation stays eager. On accelerators `torch.compile` makes the code, and derivatives
-    of derivatives raise an error.
+    one warning says so, and the operation stays eager. On accelerators `torch.compile` makes the code, which tries
+    blocks of several shapes, and derivatives of derivatives raise an error; this was tested on a processor, and not
+    measured on a GPU yet.
 
     What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
     before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,
