@@ -348,16 +348,16 @@ class Source:
     def _functions(self, parameters: Sequence[str], parts: int) -> tuple[list[list[str]], dict[str, int]]:
         """Lines of functions, to be called in turn, and how many vectors of a kind they leave to later ones."""
         pieces = _Order(self._values, self._writes).pieces()
-        total = sum(piece.size for piece in pieces)
+        total = sum(len(piece.lines) for piece in pieces)
         size = math.ceil(total / math.ceil(total / _MOST))
         blocks: list[list[_Piece]] = []
         room = 0
         for piece in pieces:
-            if not blocks or piece.size > room:
+            if not blocks or len(piece.lines) > room:
                 blocks.append([])
                 room = size
             blocks[-1].append(piece)
-            room -= piece.size
+            room -= len(piece.lines)
         used = [dict.fromkeys(name for piece in block for name in piece.used) for block in blocks]
         kinds = {name: definition[0] for definition, name in self._values.items()}
         home = {name: i for i, block in enumerate(blocks) for piece in block for name in piece.lines}
@@ -396,7 +396,7 @@ class _Piece:
     """Lines that stay together: one, or those that only some elements need.
 
     Args:
-        lines: definitions by names, ``= ...;``; what defines nothing by itself.
+        lines: definitions by names, ``= ...;``; a write, alone, by none.
         condition: the mask of which elements need them, and whether where it is set or where it is not.
         others: of the last lines, by names: what they are for other elements.
     """
@@ -404,7 +404,7 @@ class _Piece:
     def __init__(
         self, lines: dict[str, str], condition: _Condition | None = None, others: Mapping[str, str] | None = None
     ) -> None:
-        self.lines, self.condition, self.others, self.size = lines, condition, others or {}, len(lines)
+        self.lines, self.condition, self.others = lines, condition, others or {}
         texts = [*lines.values(), *(condition[:1] if condition else ())]
         self.used = dict.fromkeys(_NAME.findall(" ".join(texts)))
 
@@ -472,9 +472,9 @@ class _Order:
             self._need(self.read[name], len(self.lines))
             if name not in self.placed:  # by what it needed
                 self._place([name])
-        for i, text in enumerate(self.writes):
+        for text in self.writes:
             self._need(self._numbers_of(text), len(self.lines))
-            self.result.append(_Piece({f"/* {i} */": text}))
+            self.result.append(_Piece({"": text}))
         return self.result
 
     def _numbers_of(self, text: str) -> list[str]:
@@ -528,11 +528,12 @@ class _Order:
     def _conditions(self) -> dict[str, _Condition]:
         """Under which conditions lines are needed, of those that are not always and are worth a branch."""
         small: set[_Condition] = set()
+        operations = {name: _work(line) for name, line in self.lines.items()}
         while True:
             found = self._found(small)
             work: dict[_Condition, int] = {}
             for name, condition in found.items():
-                work[condition] = work.get(condition, 0) + _work(self.lines[name])
+                work[condition] = work.get(condition, 0) + operations[name]
             cheap = {condition for condition, amount in work.items() if amount < _WORTH}
             if not cheap:
                 return found

@@ -183,7 +183,7 @@ class Compiler:
             derivatives = tuple([x.requires_grad for x in arguments])
         # all that the code depends on, with the index of 32 bits, as the guards of torch.compile are left out
         inference = torch.is_inference_mode_enabled()
-        device = counted and first.device
+        device = counted and first.device  # there is one processor
         key = (name, first.dtype, device, derivatives, inference, torch.get_num_threads())
         try:
             function = self._functions[key]

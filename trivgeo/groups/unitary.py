@@ -18,7 +18,7 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups._matrices.circular import angle_factor, circular
 from trivgeo.groups._matrices.hermitian import determinant, hermitian_exp, unitary_log
-from trivgeo.groups._matrices.series import is_few, unitary_exp
+from trivgeo.groups._matrices.series import embedded, is_few, unitary_exp
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -118,7 +118,7 @@ class UnitaryGroup(LieGroup):
         return 0.5 * (matrix.flatten(-3) @ self._units.like(matrix).mT)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        return _from_columns(_embedded(g) @ _columns(h))
+        return _from_columns(embedded(_columns(g)) @ _columns(h))
 
     def _inverse(self, g: Tensor) -> Tensor:
         a, b = g.unbind(-1)
@@ -150,7 +150,7 @@ class UnitaryGroup(LieGroup):
         delta, gap, member = self._cut(g.detach())
         turned = _times_phase(g.double(), -delta)
         if is_differentiated(g):
-            log = _from_columns(self._kernel.log(_embedded(turned))[..., : self.size])
+            log = _from_columns(self._kernel.log(embedded(_columns(turned)))[..., : self.size])
         else:
             log = _eigenvector_log(turned, gap > _LEAST_GAP)
         phase = delta[..., None, None] * torch.eye(self.size, dtype=log.dtype, device=g.device)
@@ -212,8 +212,8 @@ class UnitaryGroup(LieGroup):
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
         """Of the inverse, as the inner product is invariant."""
-        columns = _embedded(self._inverse(g)) @ _columns(self._tangent(y))
-        return self._coordinates(_from_columns(_embedded(_from_columns(columns)) @ _columns(g)))
+        columns = embedded(_columns(self._inverse(g))) @ _columns(self._tangent(y))
+        return self._coordinates(_from_columns(embedded(columns) @ _columns(g)))
 
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         if is_differentiated(v, gradient):
@@ -224,7 +224,7 @@ class UnitaryGroup(LieGroup):
 
     def _project(self, g: Tensor) -> Tensor:
         """The nearest unitary matrix, by Newton's iteration; NaN where none is near."""
-        x = _embedded(g)
+        x = embedded(_columns(g))
         for _ in range(_POLAR_STEPS):
             x = 0.5 * (x + self._kernel.inverse(x).mT)
         eye = torch.eye(2 * self.size, dtype=g.dtype, device=g.device)
@@ -384,14 +384,8 @@ def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
     return torch.where(good[..., None, None, None], torch.stack([log.real, log.imag], -1), math.nan)
 
 
-def _embedded(g: Tensor) -> Tensor:
-    """[[A, -B], [B, A]] of A + i B, ``[*batch, 2 n, 2 n]``."""
-    a, b = g.unbind(-1)
-    return torch.cat([torch.cat([a, -b], -1), torch.cat([b, a], -1)], -2)
-
-
 def _columns(g: Tensor) -> Tensor:
-    """The first half of the columns of that, ``[*batch, 2 n, n]``, which says it all."""
+    """[[A], [B]] of A + i B, ``[*batch, 2 n, n]``, see `embedded`."""
     return torch.cat(g.unbind(-1), -2)
 
 

@@ -11,7 +11,16 @@ from torch import Tensor
 from trivgeo._numerics import is_traced
 from trivgeo.groups._matrices.basic import identity_like
 
-__all__ = ["PHI1_SERIES", "is_few", "is_unseen", "polynomial_exp", "series_exp_phi1", "shifted_exp", "unitary_exp"]
+__all__ = [
+    "PHI1_SERIES",
+    "embedded",
+    "is_few",
+    "is_unseen",
+    "polynomial_exp",
+    "series_exp_phi1",
+    "shifted_exp",
+    "unitary_exp",
+]
 
 _FEW = 200  # up to this many matrices, one fused kernel beats closed forms, whose cost is their number of operators
 _MAX_DOUBLINGS = 40
@@ -71,7 +80,7 @@ def unitary_exp(real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
     z = torch.cat([real - mean[..., None, None] * identity_like(real), imaginary], -2)  # complex matrices one above one
     count = _doublings(z, _POLYNOMIAL_RADIUS)
     powers = [z * torch.exp2(-count)[..., None, None]]
-    left = _embedded(powers[0])
+    left = embedded(powers[0])
     for _ in range(k - 2):
         powers.append(left @ powers[-1])
     traces = [_trace(m[..., :k, :]) for m in powers] + [(powers[-1] * powers[0]).sum((-2, -1))]
@@ -84,12 +93,12 @@ def unitary_exp(real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
     e = phase.cos()[..., None, None] * e + phase.sin()[..., None, None] * _times_i(e)
     for more in _rounds(count):
         safe = torch.where(more, e, 0.0)
-        e = torch.where(more, _embedded(safe) @ safe, e)
+        e = torch.where(more, embedded(safe) @ safe, e)
     return e[..., :k, :], e[..., k:, :]
 
 
-def _embedded(z: Tensor) -> Tensor:
-    """[[A, -B], [B, A]] of [[A], [B]]."""
+def embedded(z: Tensor) -> Tensor:
+    """The real matrix [[A, -B], [B, A]] of A + i B, given as [[A], [B]]."""
     return torch.cat([z, _times_i(z)], -1)
 
 
