@@ -4,6 +4,7 @@ import re
 import sys
 import tomllib
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 
 import trivgeo
 from trivgeo import _deprecation
-from trivgeo._deprecation import Renamed, old_names
+from trivgeo._deprecation import Renamed, old_names, renamed_arguments
 
 ROOT = Path(__file__).parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -61,3 +62,31 @@ class TestOldNames:
     def test_none_is_kept_longer_than_said(self, module: types.ModuleType) -> None:
         assert _deprecation.overdue("9.8.3") == []
         assert _deprecation.overdue("9.9.0") == _deprecation.overdue("10.0.0") == ["once.Rotations"]
+
+
+class TestRenamedArguments:
+    @pytest.fixture
+    def draw(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+        monkeypatch.setattr(_deprecation, "_KNOWN", {})
+
+        @renamed_arguments(until="9.9", number="num_samples")
+        def draw(num_samples: int) -> int:
+            return num_samples
+
+        return draw
+
+    def test_old_name_works_and_warns_where_it_is_used(self, draw: Callable[..., int]) -> None:
+        with pytest.warns(
+            DeprecationWarning, match="the argument 'number' is now 'num_samples', and is gone in 9.9"
+        ) as seen:
+            assert draw(number=3) == 3
+        assert seen[0].filename == __file__
+        assert draw(4) == draw(num_samples=4) == 4
+
+    def test_both_names_are_refused(self, draw: Callable[..., int]) -> None:
+        with pytest.raises(TypeError, match="got both 'num_samples' and its old name 'number'"):
+            draw(num_samples=1, number=2)
+
+    def test_is_counted_as_overdue(self, draw: Callable[..., int]) -> None:
+        assert any("number=" in name for name in _deprecation.overdue("9.9"))
+        assert not _deprecation.overdue("9.8")

@@ -7,12 +7,16 @@ __getattr__ = old_names(__name__, {"Descent": Renamed("trivgeo.inversion.Descend
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
-__all__ = ["Renamed", "old_names", "overdue"]
+__all__ = ["Renamed", "old_names", "overdue", "renamed_arguments"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _KNOWN: dict[str, Renamed] = {}
 """All old names of modules that were imported."""
@@ -49,6 +53,39 @@ def old_names(module: str, renamed: Mapping[str, Renamed]) -> Callable[[str], An
         return getattr(import_module(home), new)
 
     return getattribute
+
+
+def renamed_arguments(until: str, **renamed: str) -> Callable[[F], F]:
+    """Decorator: pass keyword arguments on under their new names, with a ``DeprecationWarning`` for old ones.
+
+    Args:
+        until: the version that no longer takes the old names.
+        **renamed: the new name of an argument, by its old one.
+
+    Example:
+        >>> @renamed_arguments(until="0.4", number="num_samples")
+        ... def sample(num_samples: int) -> Tensor: ...
+    """
+
+    def decorate(function: F) -> F:
+        name = function.__qualname__
+        _KNOWN.update({f"{function.__module__}.{name}({old}=)": Renamed(new, until) for old, new in renamed.items()})
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            for old in renamed.keys() & named.keys():
+                new = renamed[old]
+                if new in named:
+                    raise TypeError(f"{name}() got both {new!r} and its old name {old!r}")
+                message = f"{name}(): the argument {old!r} is now {new!r}, and is gone in {until}"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                named[new] = named.pop(old)
+            return function(*arguments, **named)
+
+        call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        return cast(F, call)
+
+    return decorate
 
 
 def overdue(version: str) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError
 
 __all__ = [

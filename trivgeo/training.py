@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
 import trivgeo
 from trivgeo._random import keyed
+from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.networks import Network, check_destination, check_weights, write_file

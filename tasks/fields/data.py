@@ -6,10 +6,10 @@ from typing import Literal
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from tasks.fields.problems import FieldProblem, Pairs
+from trivgeo._torch import pytree
 from trivgeo.actions import Field, augment
 from trivgeo.checks import check_choice, check_count
 

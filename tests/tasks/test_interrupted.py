@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils import _pytree as pytree
 
 from tests.tasks.helpers import CONFIGS
+from trivgeo._torch import pytree
 
 _SEEDS, _CASES = 64, 8
 _CONFIG = CONFIGS / "heat" / "amortized_mixed.yaml"

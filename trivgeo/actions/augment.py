@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from trivgeo._torch import pytree
 from trivgeo.actions.field import Field, Grid
 from trivgeo.actions.field_action import FieldAction
 from trivgeo.checks import check_type

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch._functorch import config as derivation
 from torch.autograd import forward_ad
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trivgeo._numerics import broadcast_shapes, is_traced, tracing
+from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_type
 from trivgeo.groups.base import LieGroup
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._signatures import check_calls
+from trivgeo._torch import dynamo_errors
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 
@@ -53,7 +54,7 @@ def exported(action: PointAction, dtype: torch.dtype = torch.float64) -> torch.e
     try:
         with torch.no_grad():
             program = torch.export.export(_Moved(action), (v, points), dynamic_shapes=shapes, strict=False)
-    except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
+    except dynamo_errors() as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigurationError(f"action: expected one that torch.export can trace, got {action}: {reason}") from error
     for name, constant in program.constants.items():

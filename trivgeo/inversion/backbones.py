@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
+from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput, PointCloud
 from trivgeo.checks import check_choice, check_count
 from trivgeo.errors import ConfigurationError, ShapeError

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from trivgeo._random import normal
+from trivgeo._torch import pytree
 from trivgeo.checks import check_positive, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action

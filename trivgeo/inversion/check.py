@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from trivgeo._random import keyed, normal, permutation
+from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import DomainError

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from trivgeo._torch import pytree
 from trivgeo.checks import check_type, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action

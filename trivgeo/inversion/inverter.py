@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
 from trivgeo._random import streams_for
 from trivgeo._text import Described
+from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy, FunctionEnergy

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from trivgeo._random import keyed, normal, seed, uniform
+from trivgeo._torch import pytree
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup

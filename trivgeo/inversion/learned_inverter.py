@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from trivgeo._random import integers, keyed
+from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import Action

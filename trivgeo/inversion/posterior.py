@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from trivgeo._numerics import is_traced
 from trivgeo._random import normal
 from trivgeo._text import Described
+from trivgeo._torch import pytree
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils import _pytree as pytree
+
+from trivgeo._torch import pytree
 
 __all__ = ["checkpointed"]
 

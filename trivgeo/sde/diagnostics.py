@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from trivgeo._text import Described, described
+from trivgeo._torch import pytree
 from trivgeo.checks import check_tensor, check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from trivgeo._random import normal
 from trivgeo._text import Described, described
+from trivgeo._torch import pytree
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import LieGroup

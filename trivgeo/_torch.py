@@ -1,0 +1,33 @@
+"""The only module that touches names of torch that are not public; a test lists them.
+
+Each entry says what happens where a version of torch lacks the name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree  # required: nested containers; kept by torch since 1.8
+
+__all__ = ["dynamo_errors", "mark_dynamic", "pytree"]
+
+
+def mark_dynamic(x: Tensor, dim: int) -> None:
+    """Mark one dimension of an argument of `torch.compile` as varying from call to call.
+
+    Without ``torch._dynamo.mark_dynamic``, code is compiled once more when the size changes.
+    """
+    mark: Any = getattr(getattr(torch, "_dynamo", None), "mark_dynamic", None)
+    if mark is not None:
+        mark(x, dim)
+
+
+def dynamo_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that tracing by `torch.compile` and `torch.export` raises.
+
+    Without ``torch._dynamo.exc``, `RuntimeError` alone, from which they derive.
+    """
+    error: Any = getattr(getattr(getattr(torch, "_dynamo", None), "exc", None), "TorchDynamoException", None)
+    return (RuntimeError,) if error is None else (RuntimeError, error)
