@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.helpers import random_elements, seeded
 from tests.inversion.problems import DOMAIN, clean_problems, operator_action
@@ -38,6 +40,7 @@ from trivgeo.inversion import (
     Propose,
     RandomSearch,
 )
+from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.posterior import GivenPosterior
 from trivgeo.inversion.result import Population
 from trivgeo.sde import GeometricSchedule, NoiseStreams
@@ -192,6 +195,18 @@ class Mixing(nn.Module):
         return self.layers(x).squeeze(1).square()
 
 
+class Randomised(Mixing):
+    """A network without a layer that depends on the mode: it asks for the attribute `training` itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(layer for layer in self.layers if not isinstance(layer, nn.BatchNorm1d)))
+        self.layers[3] = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(self.layers(x).squeeze(1).square() + 1.0, 0.5, self.training)
+
+
 HELD: dict[str, Callable[[Mixing], Any]] = {
     "itself": lambda network: network,
     "in an energy": lambda network: PriorEnergy(network, torch.eye(6).double(), 0.1),
@@ -199,11 +214,12 @@ HELD: dict[str, Callable[[Mixing], Any]] = {
 }
 
 
+@pytest.mark.parametrize("kind", [Mixing, Randomised])
 @pytest.mark.parametrize("held", HELD)
-def test_networks_in_training_mode(held: str) -> None:
+def test_networks_in_training_mode(held: str, kind: type[Mixing]) -> None:
     """Their energies are those of evaluation mode, they learn nothing of the data, and go on as they were."""
     action, _, x = shapes()
-    network = Mixing()
+    network = kind()
     network.layers[2].eval()
     modes, before = [part.training for part in network.modules()], copy.deepcopy(network.state_dict())
     methods = {name: SMALL[name] for name in ("search", "LieLAC", "RandomSearch")}
@@ -248,6 +264,23 @@ def test_modes_after_an_error_and_among_threads() -> None:
     with pytest.raises(KeyError):
         Inverter(action, network, [wrong])(x)
     assert all(part.training for part in network.modules())
+
+
+def test_a_network_copied_during_a_call() -> None:
+    """The copy is on its own: it goes back to training mode after calls of its own, the original after those of its."""
+    network = Randomised()
+    with evaluation_mode(network):
+        copies = [copy.deepcopy(network), pickle.loads(pickle.dumps(network))]
+        with evaluation_mode(network):
+            assert not network.training
+        assert not network.training
+    assert network.training
+    for other in copies:
+        other.train()
+        with evaluation_mode(other):
+            assert not any(part.training for part in other.modules())
+        assert all(part.training for part in other.modules())
+        assert vars(other).keys() == vars(network).keys()
 
 
 def test_streams_of_other_data() -> None:

@@ -15,7 +15,7 @@ from trivgeo.checks import check_positive, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy
-from trivgeo.inversion.inverter import evaluating
+from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.posterior import PosteriorEnergy, check_action
 from trivgeo.sde import trivialized_grad
 
@@ -67,7 +67,7 @@ def calibrated_scale(
     first = pytree.tree_leaves(clean)[0]
     noise = normal((posterior.batch, per_datum, group.dim), first, generator)
     noise = torch.cat([noise, -noise], 1)
-    with evaluating(posterior.energy):
+    with evaluation_mode(posterior.energy):
         gradient = trivialized_grad(group, posterior, group.exp(step * noise)).reshape(-1, group.dim).double().cpu()
     if not bool(torch.isfinite(gradient).all()):
         raise DomainError("energy: expected finite gradients near clean data; use a smaller step or scale")

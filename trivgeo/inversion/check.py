@@ -19,7 +19,7 @@ from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import DomainError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energy import DataEnergy
-from trivgeo.inversion.inverter import evaluating
+from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.law import Law, drawn, noise_between, spread_of
 from trivgeo.inversion.posterior import Posterior, PosteriorEnergy, check_action
 from trivgeo.sde import GeometricSchedule, trivialized_grad_and_value
@@ -120,7 +120,7 @@ class EnergyCheck:
         """The rise of the energy against the distance (needs matplotlib); returns the axes."""
         from trivgeo.inversion.plots import draw_well
 
-        return draw_well(self, axes)
+        return draw_well(self.well.radii, self.well.rises, self.well.depth, self.share_below, axes)
 
 
 def check_energy(
@@ -151,7 +151,7 @@ def check_energy(
     check_count("samples", samples)
     spread = spread_of(check_action(action).group, law, seed)
     posterior = Posterior(action.with_scale(spread), energy)
-    with evaluating(posterior.energy):
+    with evaluation_mode(posterior.energy):
         return _checked(posterior, spread, clean, law, samples, seed)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energy import DataEnergy, FunctionEnergy
+from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.posterior import GivenPosterior, Posterior, check_bound
 from trivgeo.inversion.result import InversionResult, Population
 
@@ -28,10 +28,6 @@ Progress = bool | Callable[[int, int], None] | None
 
 _BAR_AFTER = 2.0
 """Seconds after which a bar appears on a terminal."""
-
-_EVALUATING: dict[nn.Module, int] = {}
-"""Networks in evaluation mode for the time of a call, and of how many: threads may share them."""
-_LOCK = threading.Lock()
 
 
 class Stage(Described, ABC):
@@ -80,9 +76,9 @@ class Inverter(nn.Module):
     Args:
         action: the action on data.
         energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for methods that need none:
-            the energy is then zero where a hypothesis can be undone. A `torch.nn.Module`, also by one of its methods,
-            is in evaluation mode during a call if it has dropout or batch normalisation; what another function calls
-            is not.
+            the energy is then zero where a hypothesis can be undone. A `torch.nn.Module`, also given by one of its
+            methods, is in evaluation mode during a call with all its parts, and back in training mode after it; a
+            network that another function calls stays in its mode.
         stages: what is done, in order; see `Stage`.
         log_det: keep the log-determinant of the action in the posterior energy, see `PosteriorEnergy` (published: off).
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
@@ -161,7 +157,7 @@ class Inverter(nn.Module):
             NonFiniteError: the data hold NaN or infinity.
         """
         # gradients by torch.func need no graph of what happens outside of them
-        with torch.inference_mode(False), torch.no_grad(), evaluating(self), self._bar() as on_step:
+        with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self), self._bar() as on_step:
             x = pytree.tree_map(_usable, x_tilde)
             given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
@@ -192,45 +188,6 @@ class Inverter(nn.Module):
             delay = _BAR_AFTER if self.progress is None else 0.0
             with tqdm(total=total, desc=type(self).__name__, disable=hidden, delay=delay, leave=False) as bar:
                 yield lambda: bar.update() and None
-
-
-@contextmanager
-def evaluating(user: object) -> Iterator[None]:
-    """Networks in evaluation mode, if any is in training mode whose answers then are random or mix the data.
-
-    Args:
-        user: an inverter or an energy; what is no module has no networks.
-    """
-    found = list(user.modules()) if isinstance(user, nn.Module) else []
-    for part in tuple(found):
-        owner = getattr(part.function, "__self__", None) if isinstance(part, FunctionEnergy) else None
-        found += owner.modules() if isinstance(owner, nn.Module) else ()
-    # those that another call has put there count, for it may end before this one
-    if not any(_depends_on_mode(part) and (part.training or part in _EVALUATING) for part in found):
-        yield
-        return
-    with _LOCK:
-        held = [part for part in dict.fromkeys(found) if part.training or part in _EVALUATING]
-        for part in held:
-            _EVALUATING[part] = _EVALUATING.get(part, 0) + 1
-            part.training = False  # by itself: `train` would go on to its parts
-    try:
-        yield
-    finally:
-        with _LOCK:
-            for part in held:
-                if _EVALUATING[part] == 1:
-                    part.training = True
-                    del _EVALUATING[part]
-                else:
-                    _EVALUATING[part] -= 1
-
-
-def _depends_on_mode(part: nn.Module) -> bool:
-    """Whether this is a layer of torch that is random in training mode, or normalises by the batch."""
-    if isinstance(part, nn.RNNBase | nn.MultiheadAttention):
-        return part.dropout > 0
-    return isinstance(part, nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd | nn.RReLU)
 
 
 class _Counter:

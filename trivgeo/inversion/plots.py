@@ -1,8 +1,11 @@
-"""Pictures of inversions of images and of energies; needs matplotlib."""
+"""Pictures of inversions of images and of energies; needs matplotlib.
+
+The functions take tensors, not the records of a call, so that records may draw themselves without a circle of imports.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,12 +13,8 @@ from matplotlib import pyplot as plt
 from torch import Tensor
 
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count, check_type
+from trivgeo.checks import check_type
 from trivgeo.groups import Action
-
-if TYPE_CHECKING:
-    from trivgeo.inversion.check import EnergyCheck
-    from trivgeo.inversion.result import InversionResult
 
 __all__ = ["angle_and_scale", "draw_images", "draw_well"]
 
@@ -38,12 +37,28 @@ def angle_and_scale(action: Action, g: Tensor) -> tuple[Float[Tensor, "*batch"],
     return angle, torch.linalg.det(a).abs().sqrt()
 
 
-def draw_images(result: InversionResult, x: Float[Tensor, "b c h w"], count: int) -> Any:
-    """See `InversionResult.plot`."""
-    count = min(check_count("count", count, 1), len(x))
-    restored = result.restore(x)
-    angle, scale = angle_and_scale(result.action, result.elements)
-    best_angle, best_scale = angle_and_scale(result.action, result.best())
+def draw_images(
+    action: Action,
+    elements: Tensor,
+    best: Tensor,
+    x: Float[Tensor, "b c h w"],
+    restored: Float[Tensor, "b c h w"],
+) -> Any:
+    """Draw images, restored ones, and hypotheses over angle and scale, a column for each image.
+
+    Args:
+        action: an `ImageWarp`.
+        elements: the hypotheses ``[b, K, *element_shape]``.
+        best: that of lowest energy, ``[b, *element_shape]``.
+        x: the images as given.
+        restored: the images with ``best`` undone.
+
+    Returns:
+        The figure.
+    """
+    count = len(x)
+    angle, scale = angle_and_scale(action, elements)
+    best_angle, best_scale = angle_and_scale(action, best)
     low, high = float(x.min()), float(x.max())
     figure, axes = plt.subplots(3, count, figsize=(2.2 * count, 6.6), squeeze=False, layout="constrained")
     for i in range(count):
@@ -63,19 +78,32 @@ def draw_images(result: InversionResult, x: Float[Tensor, "b c h w"], count: int
     return figure
 
 
-def draw_well(check: EnergyCheck, axes: Any = None) -> Any:
-    """See `EnergyCheck.plot`."""
+def draw_well(
+    radii: Float[Tensor, " r"], rises: Float[Tensor, "r 3"], depth: float, share_below: float, axes: Any = None
+) -> Any:
+    """Draw the rise of an energy against the distance from a clean datum.
+
+    Args:
+        radii: distances.
+        rises: quartiles of the rise at each of them.
+        depth: median rise to a random transformation.
+        share_below: share of random transformations whose energy lies below that of the clean datum.
+        axes: where to draw; default new ones.
+
+    Returns:
+        The axes.
+    """
     if axes is None:
         axes = plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
-    radii, rises = check.well.radii.numpy(), check.well.rises.clamp(max=1e30).numpy()
-    axes.fill_between(radii, rises[:, 0], rises[:, 2], alpha=0.3)
-    axes.plot(radii, rises[:, 1])
+    distances, quartiles = radii.numpy(), rises.clamp(max=1e30).numpy()
+    axes.fill_between(distances, quartiles[:, 0], quartiles[:, 2], alpha=0.3)
+    axes.plot(distances, quartiles[:, 1])
     axes.axhline(0.0, color="black", linewidth=0.8)
-    axes.axhline(check.well.depth, color="tab:gray", linestyle="--", linewidth=0.8)
+    axes.axhline(depth, color="tab:gray", linestyle="--", linewidth=0.8)
     axes.set(
         xscale="log",
         xlabel="distance from the clean datum (spread of the law = 1)",
         ylabel="rise of the energy",
-        title=f"{check.share_below:.0%} of random transformations lie below",
+        title=f"{share_below:.0%} of random transformations lie below",
     )
     return axes

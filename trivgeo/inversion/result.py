@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo._text import Described
-from trivgeo.checks import with_tensors
+from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.modes import Modes, modes_of
@@ -207,7 +207,9 @@ class InversionResult:
         """
         from trivgeo.inversion.plots import draw_images
 
-        return draw_images(self, x, count)
+        shown = min(check_count("count", count), len(x))
+        restored = self.restore(x)
+        return draw_images(self.action, self.elements[:shown], self.best()[:shown], x[:shown], restored[:shown])
 
     def best_energy(self) -> Float[Tensor, " b"]:
         """The lowest energies."""

@@ -1,0 +1,80 @@
+"""Evaluation mode of networks for the time of a call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from trivgeo.inversion.energy import FunctionEnergy
+
+__all__ = ["evaluation_mode"]
+
+_COUNT = "_trivgeo_calls_in_evaluation_mode"
+"""Attribute of a module that calls hold in evaluation mode: a `_Count`, there for the time of these calls alone."""
+
+_LOCK = threading.Lock()
+"""Held while modes and counts change, never during a call."""
+
+
+class _Count:
+    """Number of calls that hold one module in evaluation mode; a copy of the module begins at zero."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __reduce__(self) -> tuple[type[_Count], tuple[()]]:
+        return _Count, ()
+
+
+@contextmanager
+def evaluation_mode(user: object) -> Iterator[None]:
+    """Put every module in training mode into evaluation mode, and back when the last call that needs it has ended.
+
+    The attribute `torch.nn.Module.training` alone decides, so that dropout by ``F.dropout(x, p, self.training)`` counts
+    as well as that of a layer. Threads may share a module: it holds a count of the calls that use it, and goes back to
+    training mode with the last of them, also after an error.
+
+    Args:
+        user: an inverter or an energy. Modules are found if they are parts of it, or if an energy is given as one of
+            their methods; an object that is no module has none.
+    """
+    held = _hold(_modules_of(user))
+    try:
+        yield
+    finally:
+        _release(held)
+
+
+def _modules_of(user: object) -> list[nn.Module]:
+    """The module, its parts, and the owners of methods among its energies, each once."""
+    found = list(user.modules()) if isinstance(user, nn.Module) else []
+    for part in tuple(found):
+        owner = getattr(part.function, "__self__", None) if isinstance(part, FunctionEnergy) else None
+        found += owner.modules() if isinstance(owner, nn.Module) else ()
+    return list(dict.fromkeys(found))
+
+
+def _hold(modules: list[nn.Module]) -> list[nn.Module]:
+    """Put modules into evaluation mode; returns those that are to go back."""
+    with _LOCK:
+        # a module that another call holds is held by this one, too: the other call may end first
+        held = [module for module in modules if module.training or _COUNT in vars(module)]
+        for module in held:
+            count: _Count = vars(module).setdefault(_COUNT, _Count())
+            count.calls += 1
+            module.training = False  # not `train(False)`, which would change the parts as well
+    return held
+
+
+def _release(modules: list[nn.Module]) -> None:
+    """Put modules back into training mode that no other call holds."""
+    with _LOCK:
+        for module in modules:
+            count: _Count = vars(module)[_COUNT]
+            count.calls -= 1
+            if count.calls == 0:
+                del vars(module)[_COUNT]
+                module.training = True
