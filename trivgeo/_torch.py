@@ -27,7 +27,7 @@ def mark_dynamic(x: Tensor, dim: int) -> None:
 def dynamo_errors() -> tuple[type[Exception], ...]:
     """Return the errors that tracing by `torch.compile` and `torch.export` raises.
 
-    Without ``torch._dynamo.exc``, `RuntimeError` alone, from which they derive.
+    Without ``torch._dynamo.exc``, ``RuntimeError`` alone, from which they derive.
     """
     error: Any = getattr(getattr(getattr(torch, "_dynamo", None), "exc", None), "TorchDynamoException", None)
     return (RuntimeError,) if error is None else (RuntimeError, error)
