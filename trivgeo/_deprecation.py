@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar, cast
 
-__all__ = ["Renamed", "old_names", "overdue", "renamed_arguments"]
+__all__ = ["Renamed", "RenamedAttribute", "old_names", "overdue", "renamed_arguments"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,6 +86,34 @@ def renamed_arguments(until: str, **renamed: str) -> Callable[[F], F]:
         return cast(F, call)
 
     return decorate
+
+
+class RenamedAttribute:
+    """The old name of an attribute of a class, which reads the new one with a ``DeprecationWarning``.
+
+    Args:
+        new: the new name of the attribute.
+        until: the version that no longer has the old name.
+
+    Example:
+        >>> class Sampler:
+        ...     number = RenamedAttribute("num_samples", until="0.4")
+    """
+
+    def __init__(self, new: str, until: str) -> None:
+        self._new = new
+        self._until = until
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._old = f"{owner.__qualname__}.{name}"
+        _KNOWN[f"{owner.__module__}.{self._old}"] = Renamed(self._new, self._until)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        message = f"{self._old} is now {self._new!r}, and is gone in {self._until}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(instance, self._new)
 
 
 def overdue(version: str) -> list[str]:

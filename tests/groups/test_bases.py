@@ -20,9 +20,9 @@ from tests.helpers import affine_line, assert_relative, rand, randn, random_vect
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import SO, DirectProduct, GeneratedGroup, LieAlgebra, from_generators
 from trivgeo.groups.exact import RationalAlgebra
-from trivgeo.groups.generators.compact import loop_directions, simple_ideals
-from trivgeo.groups.generators.fields import VectorFields
-from trivgeo.groups.generators.isotropy import Isotropy
+from trivgeo.groups.generated.compact_subalgebra import loop_directions, simple_ideals
+from trivgeo.groups.generated.isotropy import Isotropy
+from trivgeo.groups.generated.vector_fields import VectorFields
 from trivgeo.groups.structure import find_split
 
 Fields = Sequence[Sequence[Any]]
@@ -210,7 +210,7 @@ class TestUnsplit:
 
     def test_decomposition(self) -> None:
         group = from_generators(UNSPLIT, variables=(x, y, a, b, c))
-        split = group.split_used
+        split = group.levi_decomposition
         assert (len(split.semisimple), len(split.torus), len(split.ideal)) == (0, 2, 3)
         assert split.derivations is not None
         for row, derivation in zip(split.torus, split.derivations, strict=True):
@@ -240,7 +240,7 @@ class TestExact:
         point = (x, y, z, t)
         fields = [*with_fibre(conformal(point, (1, 1, 1, -1)), point, -sp.Rational(1, 4), u), (0, 0, 0, 0, u)]
         group = from_generators(fields, variables=(*point, u))
-        split = group.split_used
+        split = group.levi_decomposition
         assert (len(split.semisimple), len(split.torus), len(split.ideal)) == (15, 0, 1)
         assert group.reductive is not None
         assert group.reductive.size == 6

@@ -63,19 +63,19 @@ from trivgeo.groups import (
     SO,
     Affine,
     BurgersSymmetry,
-    FlowSettings,
     GeneratedGroup,
     HeatSymmetry,
     KdVSymmetry,
     LieAlgebra,
     LieGroup,
     Nilpotent,
+    OdeSettings,
     Projective,
     from_generators,
 )
-from trivgeo.groups.generators.fit import least_squares
-from trivgeo.groups.generators.reductive import ReductiveGroup
-from trivgeo.groups.generators.tower import fit_projective
+from trivgeo.groups.generated.reductive_group import ReductiveGroup
+from trivgeo.groups.generated.sparse_lstsq import least_squares
+from trivgeo.groups.generated.triangular_flow import fit_projective
 from trivgeo.groups.structure import centre, derived_series, find_split, levi_factor, nilradical, radical
 from trivgeo.sde import GeometricSchedule, NoiseKernel
 
@@ -142,7 +142,7 @@ def points_for(group: LieGroup, count: int, seed: int = 5) -> Tensor:
 
 class TestLaws:
     def test_split(self, generated: Case) -> None:
-        split = generated.group.split_used
+        split = generated.group.levi_decomposition
         assert (len(split.semisimple), len(split.torus), len(split.ideal)) == generated.split
         assert generated.group.algebra.is_unimodular == generated.unimodular
 
@@ -417,7 +417,7 @@ class TestKindsOfFlow:
         w, start = torch.tensor([[0.9, 0.4], [0.1, 0.1]], dtype=torch.float64), log_points(5)
         for steps in (2, 4, 16):
             group = from_generators(
-                LOG_FIELDS, variables=1, sampler=log_points, settings=FlowSettings(steps, tolerance=0.1)
+                LOG_FIELDS, variables=1, sampler=log_points, settings=OdeSettings(steps, tolerance=0.1)
             )
             action = group.action()
             assert dict(action.flows) == {"x1": "integrated"}
@@ -548,7 +548,7 @@ class TestCharts:
         positive = lambda count: rand(count, len(case.variables), low=0.5, high=1.5)  # noqa: E731
         group = case.make(sampler=positive)
         action = group.action()
-        split = group.split_used
+        split = group.levi_decomposition
         assert (len(split.semisimple), len(split.torus), len(split.ideal)) == case.split
         assert group.algebra.is_unimodular == case.unimodular
         flows = action.flows
@@ -676,7 +676,7 @@ def test_logarithm_of_semisimple_groups(name: str) -> None:
         inside = float((group.core.matrix_of(coordinates) - principal.real).abs().max()) < 1e-6
         assert bool(good) == (real and inside)
         if good:
-            assert_relative(vector @ torch.linalg.inv(group.split_used.semisimple), coordinates, 1e-7, event=1)
+            assert_relative(vector @ torch.linalg.inv(group.levi_decomposition.semisimple), coordinates, 1e-7, event=1)
 
 
 class TestLocality:
@@ -961,7 +961,7 @@ class TestInput:
     def test_settings(self) -> None:
         for bad in ({"steps": 0}, {"nodes": 0}, {"tolerance": 0.0}, {"tolerance": 1.0}):
             with pytest.raises(ConfigurationError, match=next(iter(bad))):
-                FlowSettings(**bad)
+                OdeSettings(**bad)
 
     def test_pickle_and_copies(self) -> None:
         group = BY_NAME["heat"].make(scale=[0.5, 1.0, 1.0, 1.0, 1.0, 2.0]).with_scale(0.3)

@@ -19,7 +19,7 @@ from torch.func import jacfwd, jacrev, vmap
 from tests.helpers import assert_relative, rand, randn
 from tests.symmetry.catalogue import CATALOGUE
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.groups import FlowSettings, GeneratedGroup, from_generators
+from trivgeo.groups import GeneratedGroup, OdeSettings, from_generators
 from trivgeo.symmetry import find_symmetries
 
 x, y, r, p, q = sp.symbols("x y r p q")
@@ -171,7 +171,7 @@ def test_derivatives() -> None:
     """Of images that were integrated and corrected; and float32."""
     case = BY_NAME["oscillator"]
     w, start = 0.2 * randn(2, 8, seed=3), case.sample(1)
-    group = from_generators(case.fields, variables=case.variables, settings=FlowSettings(steps=2))
+    group = from_generators(case.fields, variables=case.variables, settings=OdeSettings(steps=2))
     f = lambda w: group.action()(group.exp(w), start)  # noqa: E731
     axis = 1e-4 * randn(8, seed=4)
     expected = (8.0 * (f(w + axis) - f(w - axis)) - f(w + 2 * axis) + f(w - 2 * axis)) / 12.0

@@ -15,9 +15,9 @@ from tests.groups.test_bases import WAVE, mixing
 from tests.groups.textbook import BURGERS, FILIFORM, HEAT, KDV, SCHROEDINGER, b, c, d, e, nu, t, u, v, x, y
 from tests.helpers import assert_relative, rand, randn
 from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, from_generators
-from trivgeo.groups.generators.compact import simple_ideals
-from trivgeo.groups.generators.representation import Monomials, Representation
-from trivgeo.groups.generators.standard import standard_representation
+from trivgeo.groups.generated.compact_subalgebra import simple_ideals
+from trivgeo.groups.generated.representation import Monomials, Representation
+from trivgeo.groups.generated.standard_representation import standard_representation
 from trivgeo.groups.structure import subalgebra
 
 KOLMOGOROV = [  # u_t + x u_y = u_xx

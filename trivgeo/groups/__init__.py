@@ -1,12 +1,13 @@
 """Lie groups whose elements are plain tensors, and their actions on points."""
 
+from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
 from trivgeo.groups.action import Action, JetAction, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
 from trivgeo.groups.basis import Basis
 from trivgeo.groups.compilation import Compilation, Compiler, compiled
-from trivgeo.groups.generators import FlowSettings, GeneratedAction, GeneratedGroup, from_generators
+from trivgeo.groups.generated import GeneratedAction, GeneratedGroup, OdeSettings, from_generators
 from trivgeo.groups.inhomogeneous import SE, Affine, InhomogeneousGroup
 from trivgeo.groups.kdv import KdVSymmetry
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
@@ -43,7 +44,6 @@ __all__ = [
     "Compilation",
     "Compiler",
     "DirectProduct",
-    "FlowSettings",
     "GLPlus",
     "GeneratedAction",
     "GeneratedGroup",
@@ -58,6 +58,7 @@ __all__ = [
     "MatrixGroup",
     "Nilpotent",
     "NilpotentGroup",
+    "OdeSettings",
     "PlaneAutomorphism",
     "PointAction",
     "Projective",
@@ -86,3 +87,5 @@ _OPERATIONS = (
     *("ad", "bracket", "trace_ad_like", "to_natural", "from_natural", "operator_from_natural", "check_elements"),
 )
 check_calls(__name__, __all__, but=_OPERATIONS)
+
+__getattr__ = old_names(__name__, {"FlowSettings": Renamed("trivgeo.groups.OdeSettings", until="0.4")})

@@ -27,7 +27,7 @@ _TRIALS = 20  # of random elements, each of which fails on a set of measure zero
 
 @dataclass(frozen=True)
 class RationalSplit:
-    """Rows as in `trivgeo.groups.structure.Split`."""
+    """Rows as in `trivgeo.groups.structure.LeviDecomposition`."""
 
     semisimple: Rows
     torus: Rows

@@ -19,13 +19,14 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from trivgeo._deprecation import Renamed, old_names
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.exact import RationalAlgebra
 
 __all__ = [
-    "Split",
+    "LeviDecomposition",
     "centre",
     "check_split",
     "derived_series",
@@ -43,7 +44,7 @@ _DENOMINATOR, _RATIONAL = 1000, 1e-12  # largest denominator of a constant that 
 
 
 @dataclass(frozen=True)
-class Split:
+class LeviDecomposition:
     r"""A decomposition :math:`\mathfrak g = (\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n`.
 
     Some solvable algebras do not split over their nilradical n, such as [x, a] = a, [y, b] = b, [x, y] = z. Their t
@@ -348,7 +349,7 @@ def rational(algebra: LieAlgebra) -> RationalAlgebra | None:
         return None
 
 
-def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Split:
+def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> LeviDecomposition:
     """The split with n the nilradical, s a Levi factor, and t a torus that commutes with it.
 
     Args:
@@ -367,9 +368,9 @@ def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Spl
             for part in (parts.semisimple, parts.torus, parts.ideal)
         )
         if parts.derivations is None:
-            return Split(semisimple, torus, ideal)
+            return LeviDecomposition(semisimple, torus, ideal)
         derivations = [[[float(x) for x in row] for row in matrix] for matrix in parts.derivations]
-        return Split(semisimple, torus, ideal, torch.tensor(derivations, dtype=torch.float64))
+        return LeviDecomposition(semisimple, torus, ideal, torch.tensor(derivations, dtype=torch.float64))
     even, lengths = balanced(algebra)
     ideal = nilradical(even)
     levi = levi_factor(even)
@@ -381,11 +382,11 @@ def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Spl
             f"{len(ideal)}, but the algebra has dimension {algebra.dim}. Name one with split=(h, n), or, if it exists "
             "but was missed, pass generators that are simpler combinations"
         )
-    split = Split(*(row_reduce(part * lengths) for part in (levi, torus, ideal)))
+    split = LeviDecomposition(*(row_reduce(part * lengths) for part in (levi, torus, ideal)))
     return check_split(algebra, split.complement, split.ideal)
 
 
-def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> Split:
+def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviDecomposition:
     """The split that rows ``complement`` (h) and ``ideal`` (n) define.
 
     Raises:
@@ -413,7 +414,7 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> Split
     if len(ideal) and subalgebra(algebra, ideal).nilpotency_step() is None:
         raise AlgebraError("split: n is not nilpotent; move what acts on it by scaling or rotation into h")
     if not len(complement):
-        return Split(complement, complement, ideal)
+        return LeviDecomposition(complement, complement, ideal)
     h = subalgebra(algebra, complement)
     whole = torch.eye(h.dim, dtype=torch.float64)
     derived = bracket_span(h, whole, whole)
@@ -431,7 +432,7 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> Split
         semisimple = complement
     elif not len(semisimple):
         torus = complement
-    return Split(semisimple, torus, ideal)
+    return LeviDecomposition(semisimple, torus, ideal)
 
 
 def describe(vector: Tensor, names: Sequence[str]) -> str:
@@ -443,3 +444,6 @@ def describe(vector: Tensor, names: Sequence[str]) -> str:
             sign = ("-" if value < 0 else "") if not parts else (" - " if value < 0 else " + ")
             parts.append(f"{sign}{size}{name}")
     return "".join(parts) or "0"
+
+
+__getattr__ = old_names(__name__, {"Split": Renamed("trivgeo.groups.structure.LeviDecomposition", until="0.4")})

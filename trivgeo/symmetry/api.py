@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trivgeo.checks import check_count
-from trivgeo.groups.generators.symbolic import require_sympy
+from trivgeo.expressions import require_sympy
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.dimension import Dimension

@@ -16,7 +16,7 @@ import torch
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import exact
 from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
-from trivgeo.groups.structure import Split, find_split
+from trivgeo.groups.structure import LeviDecomposition, find_split
 from trivgeo.symmetry.brackets import keeping, structure_constants
 from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import flow, invariants, moved_solution
@@ -210,7 +210,7 @@ class SymmetryAlgebra:
         c = torch.tensor([[[float(x) for x in row] for row in block] for block in entries], dtype=torch.float64)
         return LieAlgebra(c, self.names)
 
-    def levi_split(self, **parameters: Any) -> Split:
+    def levi_split(self, **parameters: Any) -> LeviDecomposition:
         """The Levi factor, torus and nilradical, as rows of coefficients of the generators."""
         return find_split(self.numeric(**parameters))
 

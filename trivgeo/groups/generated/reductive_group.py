@@ -12,7 +12,7 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
-from trivgeo.groups.generators.cover import angle_of_exp, angle_of_product, log_of, principal_angle, turn
+from trivgeo.groups.generated.sl2_cover import angle_of_exp, angle_of_product, log_of, principal_angle, turn
 
 __all__ = ["ReductiveGroup", "check_homomorphism"]
 

@@ -21,13 +21,13 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo._random import normal, uniform
 from trivgeo.groups.base import LieGroup
-from trivgeo.groups.generators.fields import VectorFields
-from trivgeo.groups.generators.isotropy import Isotropy
+from trivgeo.groups.generated.isotropy import Isotropy
+from trivgeo.groups.generated.vector_fields import VectorFields
 
 if TYPE_CHECKING:
-    from trivgeo.groups.generators.action import FlowAction
+    from trivgeo.groups.generated.action import FlowAction
 
-__all__ = ["Sheets", "find_sheets", "find_sheets_of_isotropy", "is_single_valued"]
+__all__ = ["FundamentalDomain", "find_fundamental_domain", "find_isotropy_domain", "is_single_valued"]
 
 _LONGEST, _GRID = 20.0, 1000  # of the steps that are searched
 _REFINED = 60  # golden sections
@@ -43,7 +43,7 @@ _MOST_FLIPS = 4  # with more coordinates, at most one changes its sign
 
 
 @dataclass(frozen=True)
-class Sheets:
+class FundamentalDomain:
     """How far points may move for their image to have one name.
 
     Attributes:
@@ -67,7 +67,7 @@ class Sheets:
         return (near & kept).all(-1)
 
 
-def find_sheets(fields: VectorFields, points: Tensor) -> Sheets | None:
+def find_fundamental_domain(fields: VectorFields, points: Tensor) -> FundamentalDomain | None:
     """The steps of single coordinates, and changes of sign, that leave the fields as they are.
 
     Args:
@@ -96,12 +96,12 @@ def find_sheets(fields: VectorFields, points: Tensor) -> Sheets | None:
                     break
     if bool(torch.isinf(reach).all()) and not bool(signed.any()):
         return None
-    return Sheets(Constant(reach), Constant(signed), Constant(torch.zeros(m, dtype=torch.float64)))
+    return FundamentalDomain(Constant(reach), Constant(signed), Constant(torch.zeros(m, dtype=torch.float64)))
 
 
-def find_sheets_of_isotropy(
+def find_isotropy_domain(
     fields: VectorFields, isotropy: Isotropy, points: Tensor, connected: bool = True
-) -> Sheets | None:
+) -> FundamentalDomain | None:
     """A coordinate, or several, in which all names of a place are at least a constant step, or factor, apart.
 
     Names are points at which the same fields vanish, found by Newton's method from many starts.
@@ -145,7 +145,7 @@ def find_sheets_of_isotropy(
         reach = torch.where(constant[0], shortest[0, 0] / 3.0, math.inf)
     else:
         return None
-    return Sheets(Constant(reach), Constant(torch.zeros(m, dtype=torch.float64)), Constant(scaled))
+    return FundamentalDomain(Constant(reach), Constant(torch.zeros(m, dtype=torch.float64)), Constant(scaled))
 
 
 def _patterns(m: int) -> list[Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from trivgeo._numerics import dense_exp
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
+from trivgeo.groups.generated.vector_fields import VectorFields, values_and_jacobians
 
 __all__ = ["Isotropy"]
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.generators.action import FlowAction, Motion
-from trivgeo.groups.generators.assemble import Source
-from trivgeo.groups.generators.compact import loop_directions, simple_ideals
-from trivgeo.groups.generators.cover import is_split_form
-from trivgeo.groups.generators.group import GeneratedGroup
+from trivgeo.groups.generated.action import FlowAction, Motion
+from trivgeo.groups.generated.compact_subalgebra import loop_directions, simple_ideals
+from trivgeo.groups.generated.group import GeneratedGroup
+from trivgeo.groups.generated.levi_assembly import AdaptedAlgebra
+from trivgeo.groups.generated.sl2_cover import is_split_form
 from trivgeo.groups.structure import subalgebra
 
-__all__ = ["Winding", "find_winding"]
+__all__ = ["Monodromy", "find_monodromy"]
 
 _PARTS = 8  # of a loop, each followed by itself
 _MULTIPLES = 12  # of the shortest period of a coordinate
@@ -28,7 +28,7 @@ _CONJUGATES = 4  # of each loop: an action that is local may move points along s
 
 
 @dataclass(frozen=True)
-class Winding:
+class Monodromy:
     """Loops of matrices that move points.
 
     Attributes:
@@ -42,7 +42,7 @@ class Winding:
     covered: bool
 
 
-def find_winding(group: GeneratedGroup, source: Source, motion: Motion, points: Tensor) -> Winding:
+def find_monodromy(group: GeneratedGroup, source: AdaptedAlgebra, motion: Motion, points: Tensor) -> Monodromy:
     """The algebra vectors whose exponentials are the unit matrix, but whose flows move points.
 
     All loops of a matrix group can be deformed into those of `loop_directions` and products of them. Tried are these,
@@ -56,7 +56,7 @@ def find_winding(group: GeneratedGroup, source: Source, motion: Motion, points: 
     """
     reductive = group.reductive
     if reductive is None or not reductive.semisimple_dim or (motion.whole is not None and motion.flow is None):
-        return Winding(None, [], True)
+        return Monodromy(None, [], True)
     rows = source.split.semisimple
     semisimple = subalgebra(source.algebra, rows)
     ideals = simple_ideals(semisimple)
@@ -69,16 +69,16 @@ def find_winding(group: GeneratedGroup, source: Source, motion: Motion, points: 
         both = (_loop(reductive.matrix_of(v), v) for v in (a + b, a - b))
         loops += [(loop, (i, j)) for loop in both if loop is not None]
     if not loops:
-        return Winding(None, [], True)
+        return Monodromy(None, [], True)
     vectors = torch.stack([loop for loop, _ in loops]) @ rows
     moved = _moved(FlowAction(group, motion), vectors, points).nonzero().flatten().tolist()
     if not moved:
-        return Winding(None, [], True)
+        return Monodromy(None, [], True)
     turned = {loops[index][1][0] for index in moved if len(loops[index][1]) == 1}
     # a loop in two ideals tells something new if none in either moves points
     turned |= {i for index in moved for i in loops[index][1] if not turned & set(loops[index][1])}
     split = {i for i in turned if is_split_form(subalgebra(semisimple, ideals[i]))}
-    return Winding(vectors[moved[0]], [ideals[i] for i in sorted(split)], split == turned)
+    return Monodromy(vectors[moved[0]], [ideals[i] for i in sorted(split)], split == turned)
 
 
 def _candidates(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:

@@ -11,18 +11,24 @@ from torch import Tensor
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
-from trivgeo.groups.generators.action import Motion
-from trivgeo.groups.generators.compact import simple_ideals
-from trivgeo.groups.generators.cover import is_split_form, plane_representation
-from trivgeo.groups.generators.group import Frame, GeneratedGroup
-from trivgeo.groups.generators.ideal import BracketAdjoint, IdealAutomorphism, Layer, MatrixAdjoint, SemisimpleAdjoint
-from trivgeo.groups.generators.reductive import ReductiveGroup
-from trivgeo.groups.generators.representation import SemisimpleMap, has_half_spin
-from trivgeo.groups.generators.standard import standard_representation
+from trivgeo.groups.generated.action import Motion
+from trivgeo.groups.generated.compact_subalgebra import simple_ideals
+from trivgeo.groups.generated.group import CoreEmbedding, GeneratedGroup
+from trivgeo.groups.generated.ideal_automorphism import (
+    BracketAdjoint,
+    IdealAutomorphism,
+    Layer,
+    MatrixAdjoint,
+    SemisimpleAdjoint,
+)
+from trivgeo.groups.generated.reductive_group import ReductiveGroup
+from trivgeo.groups.generated.representation import SemisimpleMap, has_half_spin
+from trivgeo.groups.generated.sl2_cover import is_split_form, plane_representation
+from trivgeo.groups.generated.standard_representation import standard_representation
 from trivgeo.groups.nilpotent import Nilpotent
 from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.structure import (
-    Split,
+    LeviDecomposition,
     bracket_span,
     coordinates,
     intersection,
@@ -33,13 +39,13 @@ from trivgeo.groups.structure import (
     subalgebra,
 )
 
-__all__ = ["Source", "assemble"]
+__all__ = ["AdaptedAlgebra", "assemble"]
 
 _SMALLEST = 8  # dimension of the first sl(n, R) whose matrices are smaller than those of Ad, and as many
 
 
 @dataclass(frozen=True)
-class Source:
+class AdaptedAlgebra:
     """An algebra in a basis Y that makes its decomposition simple.
 
     Attributes:
@@ -49,13 +55,13 @@ class Source:
     """
 
     algebra: LieAlgebra
-    split: Split
+    split: LeviDecomposition
     mixing: Tensor
 
 
 def assemble(
     algebra: LieAlgebra,
-    source: Source,
+    source: AdaptedAlgebra,
     faithful: Tensor | None,
     motion: Motion,
     scale: Scale = None,
@@ -76,11 +82,11 @@ def assemble(
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
     faithful = faithful if source.split.derivations is None else None
     ideal_rows, moved, fixed, layers = _adapted_ideal(inner, split, needed=r > 0 and faithful is None)
-    split = Split(split.semisimple, split.torus, ideal_rows)
+    split = LeviDecomposition(split.semisimple, split.torus, ideal_rows)
     basis = torch.cat([split.complement, ideal_rows])
-    frame = Frame(basis @ rows, embedding @ torch.linalg.inv(basis), source.split.torus, source.mixing)
+    frame = CoreEmbedding(basis @ rows, embedding @ torch.linalg.inv(basis), source.split.torus, source.mixing)
     unmix = torch.linalg.inv(source.mixing)
-    named = Split(
+    named = LeviDecomposition(
         source.split.semisimple @ unmix,
         source.split.torus @ unmix,
         (ideal_rows @ rows if source.split.derivations is None else source.split.ideal) @ unmix,
@@ -119,7 +125,7 @@ def assemble(
     return GeneratedGroup(algebra, core, frame, named, motion, scale)
 
 
-def _hull(algebra: LieAlgebra, split: Split) -> tuple[LieAlgebra, Split, Tensor, Tensor]:
+def _hull(algebra: LieAlgebra, split: LeviDecomposition) -> tuple[LieAlgebra, LeviDecomposition, Tensor, Tensor]:
     """An algebra that splits, and holds the given one as an ideal.
 
     Returns:
@@ -147,10 +153,12 @@ def _hull(algebra: LieAlgebra, split: Split) -> tuple[LieAlgebra, Split, Tensor,
     embedding[:, r + k + d :] = back[:, r : r + k]
     whole = torch.eye(n + k, dtype=torch.float64)
     hull = LieAlgebra(0.5 * (c - c.transpose(0, 1)), tolerance=1e-7)
-    return hull, Split(whole[:r], whole[r : r + k], whole[r + k :]), inside, embedding
+    return hull, LeviDecomposition(whole[:r], whole[r : r + k], whole[r + k :]), inside, embedding
 
 
-def _adapted_ideal(algebra: LieAlgebra, split: Split, needed: bool) -> tuple[Tensor, int, int, tuple[Layer, ...]]:
+def _adapted_ideal(
+    algebra: LieAlgebra, split: LeviDecomposition, needed: bool
+) -> tuple[Tensor, int, int, tuple[Layer, ...]]:
     """A basis of n: what s moves of an invariant complement V of [n, n], the rest of V, then brackets with V."""
     n = split.ideal
     if not needed or not len(n):
@@ -219,7 +227,7 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
 
 
 def _block_representation(
-    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], source: Source, covers: Sequence[Tensor]
+    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], source: AdaptedAlgebra, covers: Sequence[Tensor]
 ) -> Tensor:
     """The block on V; for the simple ideals that it misses those on bases of points, or one of their own.
 

@@ -18,16 +18,16 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.groups._matrices import kernel, matvec
-from trivgeo.groups.generators.fields import VectorFields
+from trivgeo.groups.generated.vector_fields import VectorFields
 
-__all__ = ["Carried", "find_carried"]
+__all__ = ["TransportedCoordinates", "find_transported"]
 
 _EXACT = 1e-10
 _LARGEST = 6  # coordinates u
 
 
 @dataclass(frozen=True)
-class Carried:
+class TransportedCoordinates:
     """The coordinates u over x.
 
     Attributes:
@@ -58,7 +58,7 @@ class Carried:
         return torch.where(fits, matvec(both[..., :-1], u) + both[..., -1], math.nan)
 
 
-def find_carried(fields: VectorFields, points: Tensor, below: tuple[int, ...]) -> Carried | None:
+def find_transported(fields: VectorFields, points: Tensor, below: tuple[int, ...]) -> TransportedCoordinates | None:
     """The coordinates beside those ``below``, if all move affinely and the others are shifted by the group.
 
     Args:
@@ -90,4 +90,4 @@ def find_carried(fields: VectorFields, points: Tensor, below: tuple[int, ...]) -
         return None
     origin = points[0][list(below)]
     here = linear[0], shift[0]
-    return Carried(below, above, *map(Constant, (origin, shifts, slopes, *here)))
+    return TransportedCoordinates(below, above, *map(Constant, (origin, shifts, slopes, *here)))

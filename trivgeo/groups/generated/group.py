@@ -9,26 +9,27 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor
 
+from trivgeo._deprecation import RenamedAttribute
 from trivgeo._numerics import Constant
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.generators.reductive import ReductiveGroup
+from trivgeo.groups.generated.reductive_group import ReductiveGroup
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import SemidirectProduct
-from trivgeo.groups.structure import Split
+from trivgeo.groups.structure import LeviDecomposition
 
 if TYPE_CHECKING:
-    from trivgeo.groups.generators.action import GeneratedAction, Motion
+    from trivgeo.groups.generated.action import GeneratedAction, Motion
 
-__all__ = ["Frame", "GeneratedGroup"]
+__all__ = ["CoreEmbedding", "GeneratedGroup"]
 
 
 @dataclass(frozen=True)
-class Frame:
+class CoreEmbedding:
     """Vectors of the core and of the generators in terms of the fields Y that move points, for n generators.
 
     Attributes:
-        rows: the basis of the core, ``[core dimension, n]``; zero for a torus of derivations (see `Split`).
+        rows: the basis of the core, ``[core dimension, n]``; zero for a torus of derivations (see `LeviDecomposition`).
         embedding: the Y in the core, ``[n, core dimension]``.
         torus: vectors that the torus coordinates stand for, ``[k, n]``.
         mixing: the generators, ``[n, n]``.
@@ -64,18 +65,20 @@ class GeneratedGroup(LieGroup):
         scale: see `LieGroup`.
     """
 
+    split_used = RenamedAttribute("levi_decomposition", until="0.4")
+
     def __init__(
         self,
         algebra: LieAlgebra,
         core: ReductiveGroup | NilpotentGroup | SemidirectProduct,
-        frame: Frame,
-        split: Split,
+        frame: CoreEmbedding,
+        split: LeviDecomposition,
         motion: Motion,
         scale: Scale = None,
     ) -> None:
         super().__init__(algebra, core.element_shape, scale)
         self.core = core
-        self.split_used = split
+        self.levi_decomposition = split
         unmix = torch.linalg.inv(frame.mixing)
         self._generators = Constant(frame.rows)
         self._lifts = Constant(frame.torus)

@@ -8,7 +8,7 @@ the coordinates below, are
 .. math:: u(1) = e^{I(1)} \Bigl(u(0) + \int_0^1 e^{-I(s)} b(s)\, ds\Bigr), \quad I(s) = \int_0^s A,
 
 with both integrals by one Gauss-Legendre rule. This is how every symmetry of a linear equation moves u; where the
-fields are polynomials, whole elements mostly do so in closed form (see `trivgeo.groups.generators.module`).
+fields are polynomials, whole elements mostly do so in closed form, see `PolynomialRepresentation`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.groups._matrices import kernel, matvec
-from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
-from trivgeo.groups.generators.fit import least_squares, snap
-from trivgeo.groups.generators.module import Line, Module, find_module
+from trivgeo.groups.generated.polynomial_representation import (
+    Multiplier,
+    PolynomialRepresentation,
+    find_polynomial_representation,
+)
+from trivgeo.groups.generated.sparse_lstsq import least_squares, snap
+from trivgeo.groups.generated.vector_fields import VectorFields, values_and_jacobians
 
 __all__ = [
     "AffineBlock",
-    "Lift",
+    "FlowResult",
+    "HomogeneousLift",
     "ProjectiveBase",
-    "Tower",
-    "Trace",
-    "find_tower",
+    "TriangularFlow",
+    "find_triangular_flow",
     "fit_conformal",
     "fit_projective",
 ]
@@ -45,7 +49,7 @@ _DEGENERATE = 1e8  # condition of a quadratic form
 _LARGEST_SEARCH = 8  # with more coordinates, only leading ones are tried as a base
 
 
-class Lift:
+class HomogeneousLift:
     """From coordinates to homogeneous ones: (x, 1), or (x, x.Qx, 1) on the light cone of a quadratic form Q.
 
     Args:
@@ -76,7 +80,7 @@ class ProjectiveBase:
     coordinates: tuple[int, ...]
     matrices: Tensor
     affine: bool
-    lift: Lift
+    lift: HomogeneousLift
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class AffineBlock:
 
 
 @dataclass(frozen=True)
-class Trace:
+class FlowResult:
     """Points moved along a flow.
 
     Attributes:
@@ -109,7 +113,7 @@ class Trace:
     error: Tensor
 
 
-class Tower:
+class TriangularFlow:
     """The stages of a solution: bases first, then blocks, each over the ones before.
 
     Args:
@@ -126,7 +130,7 @@ class Tower:
         bases: Sequence[ProjectiveBase],
         blocks: Sequence[AffineBlock],
         nodes: int,
-        modules: Sequence[Module] = (),
+        modules: Sequence[PolynomialRepresentation] = (),
     ) -> None:
         self.bases, self.blocks, self.modules = tuple(bases), tuple(blocks), tuple(modules)
         self._fields = fields
@@ -157,7 +161,7 @@ class Tower:
         """Whether whole elements move all coordinates in closed form."""
         return len(self.closed()) + sum(len(module.coordinates) for module in self.modules) == self._fields.dim
 
-    def flow(self, v: Tensor, x: Tensor, count: int) -> Trace:
+    def flow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
         """The flow of a field for unit time, for the leading ``count`` coordinates.
 
         Args:
@@ -191,7 +195,7 @@ class Tower:
                 alive, error = alive & good, error + missed
                 for c, whole in zip(block.coordinates, values, strict=True):
                     path[c] = whole
-        return Trace(torch.stack([values[..., -1, :] for values in path], -1), alive, error)
+        return FlowResult(torch.stack([values[..., -1, :] for values in path], -1), alive, error)
 
     def _follow(self, block: AffineBlock, v: Tensor, path: Sequence[Tensor]) -> tuple[list[Tensor], Tensor, Tensor]:
         """A block along the path: its coordinates ``[*batch, nodes + 1, p]``, where they exist, and their error."""
@@ -297,13 +301,13 @@ class _Rule:
 # Finding the stages --------------------------------------------------------------------------------------------
 
 
-def find_tower(fields: VectorFields, points: Tensor, nodes: int, levi: Tensor) -> Tower:
+def find_triangular_flow(fields: VectorFields, points: Tensor, nodes: int, levi: Tensor) -> TriangularFlow:
     """The stages that solve as many coordinates as possible.
 
     Args:
         fields: the fields.
         points: sample points, ``[p, m]``.
-        nodes: see `Tower`.
+        nodes: see `TriangularFlow`.
         levi: a Levi factor of their algebra, rows ``[r, n]``.
     """
     values, jacobians = values_and_jacobians(fields, points)
@@ -335,14 +339,14 @@ def find_tower(fields: VectorFields, points: Tensor, nodes: int, levi: Tensor) -
     modules = []
     for group in sorted(rest, key=lambda group: len(needs[group[0]])):
         below = [line for line in lines if set(line.coordinates) <= needs[group[0]]]
-        module = find_module(points, values, sorted(needs[group[0]]), group, below, levi)
+        module = find_polynomial_representation(points, values, sorted(needs[group[0]]), group, below, levi)
         if module is not None:
             modules.append(module)
-    return Tower(fields, bases, blocks, nodes, modules)
+    return TriangularFlow(fields, bases, blocks, nodes, modules)
 
 
-def _line(index: int, base: ProjectiveBase, dim: int) -> Line:
-    """A base as `find_module` wants it."""
+def _line(index: int, base: ProjectiveBase, dim: int) -> Multiplier:
+    """A base as `find_polynomial_representation` wants it."""
 
     def polynomial(row: list[float]) -> dict[tuple[int, ...], float]:
         terms = {(0,) * dim: row[-1]}
@@ -358,7 +362,7 @@ def _line(index: int, base: ProjectiveBase, dim: int) -> Line:
 
     form = None if base.lift.form is None else base.lift.form.value
     rows = [polynomial(row) for row in base.matrices[:, -1].tolist()]
-    return Line(index, rows, base.matrices, base.coordinates, form, not base.affine)
+    return Multiplier(index, rows, base.matrices, base.coordinates, form, not base.affine)
 
 
 def _dependencies(jacobians: Tensor) -> list[frozenset[int]]:
@@ -411,7 +415,7 @@ def _affine_block(fields: VectorFields, points: Tensor, values: Tensor, group: t
     return AffineBlock(group, bool(a.abs().max() > _VANISHES * largest), bool(b.abs().max() > _VANISHES * largest))
 
 
-def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] | None:
+def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, HomogeneousLift] | None:
     r"""Matrices of fields of the form :math:`a + B x + (c \cdot x) x`, by least squares; ``None`` if they are not.
 
     Args:
@@ -454,7 +458,7 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] 
     matrices[:, m, :m] = -c
     trace = matrices.diagonal(dim1=-2, dim2=-1).mean(-1)
     matrices = matrices - trace[:, None, None] * torch.eye(m + 1, dtype=points.dtype)
-    return matrices, not bool((c != 0).any()), Lift()
+    return matrices, not bool((c != 0).any()), HomogeneousLift()
 
 
 def _fit_affine(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -475,7 +479,7 @@ def _relative(rest: Tensor, values: Tensor) -> Tensor:
     return torch.where(rest <= _EPS * size.amax(-1, keepdim=True), 0.0, rest / size).amax(-1)
 
 
-def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] | None:
+def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, HomogeneousLift] | None:
     r"""Matrices of fields :math:`a + B x + 2 (\beta \cdot x) x - (x \cdot Q x) b` with :math:`\beta = Q b`.
 
     Q is a nondegenerate quadratic form, of any signature, with :math:`B^T Q + Q B = \lambda Q`. On the light cone,
@@ -524,7 +528,7 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Lift] |
 
 def _light_cone(
     a: Tensor, b: Tensor, quadratic: Tensor, beta: Tensor, form: Tensor, size: Tensor
-) -> tuple[Tensor, bool, Lift] | None:
+) -> tuple[Tensor, bool, HomogeneousLift] | None:
     """The matrices of fields with these parts, if they are conformal for the form."""
     n, m = a.shape
     eye = torch.eye(m, dtype=a.dtype)
@@ -541,4 +545,4 @@ def _light_cone(
     matrices[:, :m, :m], matrices[:, :m, m], matrices[:, :m, m + 1] = b, -shift, a
     matrices[:, m, :m], matrices[:, m, m] = 2.0 * a @ form, growth
     matrices[:, m + 1, :m] = -2.0 * beta
-    return matrices - 0.5 * growth[:, None, None] * torch.eye(m + 2, dtype=a.dtype), False, Lift(form)
+    return matrices - 0.5 * growth[:, None, None] * torch.eye(m + 2, dtype=a.dtype), False, HomogeneousLift(form)

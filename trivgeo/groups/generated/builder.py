@@ -19,27 +19,38 @@ from trivgeo.expressions import parse_expression
 from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.base import Scale
 from trivgeo.groups.exact import RationalAlgebra
-from trivgeo.groups.generators.action import Flow, FlowAction, FlowSettings, Motion
-from trivgeo.groups.generators.assemble import Source, assemble
-from trivgeo.groups.generators.basis import evaluation_basis, simple_basis
-from trivgeo.groups.generators.carried import find_carried
-from trivgeo.groups.generators.chart import straighten
-from trivgeo.groups.generators.fields import Formulas, VectorFields, fit_brackets, sample_points, values_and_jacobians
-from trivgeo.groups.generators.group import GeneratedGroup
-from trivgeo.groups.generators.isotropy import Isotropy
-from trivgeo.groups.generators.reductive import check_homomorphism
-from trivgeo.groups.generators.sheets import Sheets, find_sheets, find_sheets_of_isotropy, is_single_valued
-from trivgeo.groups.generators.symbolic import (
+from trivgeo.groups.generated.action import Flow, FlowAction, Motion, OdeSettings
+from trivgeo.groups.generated.chart import straighten
+from trivgeo.groups.generated.deck_transformations import (
+    FundamentalDomain,
+    find_fundamental_domain,
+    find_isotropy_domain,
+    is_single_valued,
+)
+from trivgeo.groups.generated.field_basis import evaluation_basis, simple_basis
+from trivgeo.groups.generated.group import GeneratedGroup
+from trivgeo.groups.generated.isotropy import Isotropy
+from trivgeo.groups.generated.levi_assembly import AdaptedAlgebra, assemble
+from trivgeo.groups.generated.monodromy import find_monodromy
+from trivgeo.groups.generated.reductive_group import check_homomorphism
+from trivgeo.groups.generated.symbolic import (
     check_terms,
     compile_expressions,
     require_sympy,
     substitute,
     unknown_functions,
 )
-from trivgeo.groups.generators.tower import Tower, find_tower
-from trivgeo.groups.generators.trust import check_derivatives, check_flow
-from trivgeo.groups.generators.winding import find_winding
-from trivgeo.groups.structure import Split, check_split, describe, find_split, rational
+from trivgeo.groups.generated.transported import find_transported
+from trivgeo.groups.generated.triangular_flow import TriangularFlow, find_triangular_flow
+from trivgeo.groups.generated.validation import check_derivatives, check_flow
+from trivgeo.groups.generated.vector_fields import (
+    Formulas,
+    VectorFields,
+    fit_brackets,
+    sample_points,
+    values_and_jacobians,
+)
+from trivgeo.groups.structure import LeviDecomposition, check_split, describe, find_split, rational
 
 __all__ = ["from_generators"]
 
@@ -62,7 +73,7 @@ def from_generators(
     scale: Scale = None,
     sampler: Callable[[int], Tensor] | None = None,
     flow: Callable[[Tensor, Tensor], Tensor] | None = None,
-    settings: FlowSettings | None = None,
+    settings: OdeSettings | None = None,
 ) -> GeneratedGroup:
     r"""Build a Lie group, and its local action, from vector fields that span its algebra.
 
@@ -74,7 +85,7 @@ def from_generators(
     Levi factor and t a torus, and an element is :math:`g = \exp(n)\,h`; see `GeneratedGroup`. The group is the one with
     a simply connected ideal and torus: rotations of t keep their winding, and so do those of factors SL(2, R) if full
     turns of them move points (time in the symmetries of an oscillator). Algebras that do not split over their
-    nilradical are embedded in one that does; see `trivgeo.groups.structure.Split`.
+    nilradical are embedded in one that does; see `trivgeo.groups.structure.LeviDecomposition`.
 
     Fields may be given in any basis of their span. Polynomials with rational coefficients, and fields with rational
     constants, are decomposed in exact arithmetic; others in floating point, in a basis that is well conditioned.
@@ -134,7 +145,7 @@ def from_generators(
     given, symbolic, simple = _vector_fields(entries, labels, variables, parameters)
     if symbolic is None:
         check_derivatives(given, sample_points(given, _CHECKED, sampler))
-    settings = FlowSettings() if settings is None else check_type("settings", settings, FlowSettings)
+    settings = OdeSettings() if settings is None else check_type("settings", settings, OdeSettings)
     points = sample_points(given, 4 * (given.dim + 1) ** 2 + 8, sampler)
     written = symbolic if simple is None else simple.symbolic
     if written is not None:
@@ -162,7 +173,12 @@ def from_generators(
 
 
 def _acting(
-    algebra: LieAlgebra, source: Source, faithful: Tensor | None, motion: Motion, points: Tensor, coverable: bool
+    algebra: LieAlgebra,
+    source: AdaptedAlgebra,
+    faithful: Tensor | None,
+    motion: Motion,
+    points: Tensor,
+    coverable: bool,
 ) -> GeneratedGroup:
     """The group that acts by a motion: of matrices, of a cover, or locally.
 
@@ -175,17 +191,17 @@ def _acting(
         coverable: whether the group may be a cover.
     """
     plain = assemble(algebra, source, faithful, motion)
-    winding = find_winding(plain, source, motion, points[:_LOOPED])
+    winding = find_monodromy(plain, source, motion, points[:_LOOPED])
     integrated = motion.flow is None and not motion.is_solved
     if winding.loop is None or (winding.covered and coverable):
         group = plain if winding.loop is None else assemble(algebra, source, None, motion, covers=winding.ideals)
         if not integrated or is_single_valued(group, FlowAction(group, motion), points):
             return group
-    searches: list[Callable[[], Sheets | None]] = []
+    searches: list[Callable[[], FundamentalDomain | None]] = []
     if integrated:
-        searches.append(partial(find_sheets, motion.fields, points))
+        searches.append(partial(find_fundamental_domain, motion.fields, points))
     if motion.isotropy is not None:
-        names = partial(find_sheets_of_isotropy, motion.fields, motion.isotropy, points)
+        names = partial(find_isotropy_domain, motion.fields, motion.isotropy, points)
         searches += [names, partial(names, connected=False)]
     for search in searches:
         sheets = search()
@@ -212,7 +228,7 @@ def _source(
     points: Tensor,
     sampler: Callable[[int], Tensor] | None,
     split: tuple[Vectors, Vectors] | None,
-) -> tuple[VectorFields, _Symbolic | None, Source]:
+) -> tuple[VectorFields, _Symbolic | None, AdaptedAlgebra]:
     """Fields with the same span in which structure constants are simple, and the decomposition of their algebra.
 
     Exact if the fields are polynomials with rational coefficients, or their constants look rational; else in floating
@@ -220,9 +236,9 @@ def _source(
     """
     unit, labels = torch.eye(len(fields), dtype=torch.float64), fields.names
 
-    def source(algebra: LieAlgebra, mixing: Tensor, exact: RationalAlgebra | None) -> Source:
+    def source(algebra: LieAlgebra, mixing: Tensor, exact: RationalAlgebra | None) -> AdaptedAlgebra:
         found = find_split(algebra, exact) if split is None else _given_split(algebra, mixing, labels, split)
-        return Source(algebra, found, mixing)
+        return AdaptedAlgebra(algebra, found, mixing)
 
     if simple is not None:
         if simple.exact is not None:
@@ -300,23 +316,23 @@ class _Simple:
 def _motion(
     fields: VectorFields,
     symbolic: _Symbolic | None,
-    source: Source,
+    source: AdaptedAlgebra,
     points: Tensor,
     flow: Flow | None,
-    settings: FlowSettings,
+    settings: OdeSettings,
 ) -> Motion:
     """How points move: by the user's flow, in the fields' own coordinates, or in a chart in which more is solved."""
     prefixes, fill = _closed_prefixes(fields, points), points[0]
-    tower = find_tower(fields, points, settings.nodes, source.split.semisimple)
+    tower = find_triangular_flow(fields, points, settings.nodes, source.split.semisimple)
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
     if whole is not None and flow is not None:  # the user's flow, not the closed form of everything
-        tower = Tower(fields, [], [], settings.nodes)
+        tower = TriangularFlow(fields, [], [], settings.nodes)
     plain = Motion(fields, tower, None, whole, flow, settings, prefixes, fill, None)
     if flow is not None or whole is not None:
         return plain
     if tower.is_closed:
         return plain
-    carried = find_carried(fields, points, tower.closed())
+    carried = find_transported(fields, points, tower.closed())
     if carried is not None or len(tower.solved()) == fields.dim:
         return replace(plain, carried=carried)
     counts = (*prefixes, fields.dim)
@@ -326,7 +342,7 @@ def _motion(
         return corrected
     moved = _compiled(_Symbolic(chart.vectors, chart.symbols), fields.coordinates, fields.names)
     charted = chart.forward(points)
-    tower = find_tower(moved, charted, settings.nodes, source.split.semisimple)
+    tower = find_triangular_flow(moved, charted, settings.nodes, source.split.semisimple)
     if not tower.is_closed and len(tower.solved()) <= len(plain.tower.solved()):
         return corrected
     whole = next((base for base in tower.bases if len(base.coordinates) == fields.dim), None)
@@ -334,7 +350,10 @@ def _motion(
         return Motion(moved, tower, chart, whole, None, settings, prefixes, fill, None)
     if tower.is_closed:
         return Motion(moved, tower, chart, None, None, settings, prefixes, fill, None)
-    isotropy, carried = Isotropy(moved, source.algebra, charted, counts), find_carried(moved, charted, tower.closed())
+    isotropy, carried = (
+        Isotropy(moved, source.algebra, charted, counts),
+        find_transported(moved, charted, tower.closed()),
+    )
     return Motion(moved, tower, chart, None, None, settings, prefixes, fill, isotropy, carried)
 
 
@@ -410,7 +429,9 @@ class _OfPoint:
         return self.function(*x.unbind(-1))
 
 
-def _given_split(algebra: LieAlgebra, mixing: Tensor, labels: Sequence[str], split: tuple[Vectors, Vectors]) -> Split:
+def _given_split(
+    algebra: LieAlgebra, mixing: Tensor, labels: Sequence[str], split: tuple[Vectors, Vectors]
+) -> LeviDecomposition:
     """The user's split, from indices, names or vectors of the generators, in the simple basis."""
     algebra = _in_basis(algebra, mixing, labels)
     if len(split) != 2:
@@ -438,7 +459,7 @@ def _given_split(algebra: LieAlgebra, mixing: Tensor, labels: Sequence[str], spl
         return torch.stack(result) if result else unit[:0]
 
     named = check_split(algebra, rows(split[0]), rows(split[1]))
-    return Split(named.semisimple @ mixing, named.torus @ mixing, named.ideal @ mixing)
+    return LeviDecomposition(named.semisimple @ mixing, named.torus @ mixing, named.ideal @ mixing)
 
 
 def _closed_prefixes(fields: VectorFields, points: Tensor) -> tuple[int, ...]:

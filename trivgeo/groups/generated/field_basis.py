@@ -15,8 +15,8 @@ from torch import Tensor
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.exact import RationalAlgebra, reduced
-from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
-from trivgeo.groups.generators.symbolic import require_sympy
+from trivgeo.groups.generated.symbolic import require_sympy
+from trivgeo.groups.generated.vector_fields import VectorFields, values_and_jacobians
 
 __all__ = ["SimpleBasis", "evaluation_basis", "simple_basis"]
 

@@ -17,18 +17,18 @@ from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.groups._matrices import kernel, matvec, transform_points
 from trivgeo.groups._matrices.series import is_unseen
 from trivgeo.groups.action import JetAction
-from trivgeo.groups.generators.carried import Carried
-from trivgeo.groups.generators.chart import Chart
-from trivgeo.groups.generators.fields import VectorFields
-from trivgeo.groups.generators.flow import extrapolated_flow
-from trivgeo.groups.generators.group import GeneratedGroup
-from trivgeo.groups.generators.isotropy import Isotropy
-from trivgeo.groups.generators.module import Module
-from trivgeo.groups.generators.representation import Monomials, Representation
-from trivgeo.groups.generators.sheets import Sheets
-from trivgeo.groups.generators.tower import ProjectiveBase, Tower
+from trivgeo.groups.generated.chart import Chart
+from trivgeo.groups.generated.deck_transformations import FundamentalDomain
+from trivgeo.groups.generated.group import GeneratedGroup
+from trivgeo.groups.generated.integrator import extrapolated_flow
+from trivgeo.groups.generated.isotropy import Isotropy
+from trivgeo.groups.generated.polynomial_representation import PolynomialRepresentation
+from trivgeo.groups.generated.representation import Monomials, Representation
+from trivgeo.groups.generated.transported import TransportedCoordinates
+from trivgeo.groups.generated.triangular_flow import ProjectiveBase, TriangularFlow
+from trivgeo.groups.generated.vector_fields import VectorFields
 
-__all__ = ["ChartAction", "FlowAction", "FlowSettings", "GeneratedAction", "Motion", "ProjectiveAction"]
+__all__ = ["ChartAction", "FlowAction", "GeneratedAction", "Motion", "OdeSettings", "ProjectiveAction"]
 
 _STEP_SHARE = 0.01  # of the tolerance, what one step of an integrator may miss
 _ROUGH = 1e-4  # the same where the end is corrected
@@ -39,7 +39,7 @@ Flow = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class FlowSettings:
+class OdeSettings:
     """How closely flows without a closed form are followed.
 
     Attributes:
@@ -81,16 +81,16 @@ class Motion:
     """
 
     fields: VectorFields
-    tower: Tower
+    tower: TriangularFlow
     chart: Chart | None
     whole: ProjectiveBase | None
     flow: Flow | None
-    settings: FlowSettings
+    settings: OdeSettings
     prefixes: tuple[int, ...]
     fill: Tensor
     isotropy: Isotropy | None
-    carried: Carried | None = None
-    sheets: Sheets | None = None
+    carried: TransportedCoordinates | None = None
+    sheets: FundamentalDomain | None = None
 
     @property
     def is_solved(self) -> bool:
@@ -162,7 +162,7 @@ class ProjectiveAction(GeneratedAction):
 
     def __init__(self, group: GeneratedGroup, motion: Motion, base: ProjectiveBase) -> None:
         super().__init__(group, motion, motion.charted_fill)
-        self._matrices = HomogeneousMatrices(group, base)
+        self._matrices = HomogeneousTransform(group, base)
         self._affine = base.affine
 
     @property
@@ -209,9 +209,9 @@ class FlowAction(GeneratedAction):
         tower = motion.tower
         self._fields = motion.fields
         self._tower = tower
-        self._bases = [(list(base.coordinates), HomogeneousMatrices(group, base)) for base in tower.bases]
+        self._bases = [(list(base.coordinates), HomogeneousTransform(group, base)) for base in tower.bases]
         self._local = [not base.affine for base in tower.bases]
-        self._modules = [ModuleMatrices(group, module) for module in tower.modules]
+        self._modules = [FibreTransform(group, module) for module in tower.modules]
         self._flow = motion.flow
         self._settings = motion.settings
         self._isotropy = motion.isotropy
@@ -322,7 +322,7 @@ class FlowAction(GeneratedAction):
 
     def _carry(
         self,
-        carried: Carried,
+        carried: TransportedCoordinates,
         closed: Mapping[int, Tensor],
         denominators: Mapping[int, Tensor],
         g: Tensor,
@@ -437,7 +437,7 @@ class ChartAction(GeneratedAction):
         return torch.where(inside, self._chart.backward(torch.where(inside, moved, some)), math.nan)
 
 
-class HomogeneousMatrices:
+class HomogeneousTransform:
     """The matrix of each element on homogeneous coordinates, from the matrices of the fields.
 
     Args:
@@ -468,7 +468,7 @@ class HomogeneousMatrices:
         return self.apply(g, x)[1]
 
 
-class ModuleMatrices:
+class FibreTransform:
     """How elements move the coordinates of a module.
 
     Args:
@@ -476,7 +476,7 @@ class ModuleMatrices:
         module: the coordinates.
     """
 
-    def __init__(self, group: GeneratedGroup, module: Module) -> None:
+    def __init__(self, group: GeneratedGroup, module: PolynomialRepresentation) -> None:
         self.coordinates = module.coordinates
         self._bases = module.bases
         rows = 1 + (len(module.coordinates) if module.weights is None else module.weights.shape[-1])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivgeo.groups.generators.symbolic import compile_expressions, require_sympy, unknown_functions
+from trivgeo.groups.generated.symbolic import compile_expressions, require_sympy, unknown_functions
 
 __all__ = ["Chart", "straighten"]
 

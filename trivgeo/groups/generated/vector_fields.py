@@ -12,7 +12,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant, jvp_columns
 from trivgeo._random import uniform
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
-from trivgeo.groups.generators.fit import least_squares
+from trivgeo.groups.generated.sparse_lstsq import least_squares
 from trivgeo.groups.structure import describe
 
 __all__ = ["Formulas", "VectorFields", "fit_brackets", "sample_points", "values_and_jacobians"]

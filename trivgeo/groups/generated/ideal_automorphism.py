@@ -12,7 +12,7 @@ from trivgeo._numerics import Constant, broadcast_shapes
 from trivgeo._random import uniform
 from trivgeo.groups._matrices import confirmed, kernel, matvec
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.generators.reductive import ReductiveGroup
+from trivgeo.groups.generated.reductive_group import ReductiveGroup
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import Automorphism
 from trivgeo.groups.structure import null_space

@@ -19,11 +19,11 @@ from trivgeo._numerics import Constant
 from trivgeo._random import normal
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.generators.ideal import SemisimpleAdjoint, TorusExponential
-from trivgeo.groups.generators.reductive import ReductiveGroup
+from trivgeo.groups.generated.ideal_automorphism import SemisimpleAdjoint, TorusExponential
+from trivgeo.groups.generated.reductive_group import ReductiveGroup
 
 if TYPE_CHECKING:
-    from trivgeo.groups.generators.group import GeneratedGroup
+    from trivgeo.groups.generated.group import GeneratedGroup
 
 __all__ = ["Monomials", "Representation", "SemisimpleMap", "has_half_spin"]
 

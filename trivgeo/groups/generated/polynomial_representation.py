@@ -1,8 +1,8 @@
 r"""Coordinates over others that have a closed form, as entries of vectors that elements move linearly.
 
-Let fields X move the logarithm of a base's denominator (see `Tower`) by :math:`X_v \log\varphi = \mu_v(x)`, the last
-row of its matrices at x. A space of functions :math:`\varphi^m F_i` that holds :math:`\varphi^m` and is mapped into
-itself by all fields is a representation :math:`\rho` of the group, and so
+Let fields X move the logarithm of a base's denominator by :math:`X_v \log\varphi = \mu_v(x)`, the last row of the
+matrices of the base at x (see `TriangularFlow`). A space of functions :math:`\varphi^m F_i` that holds
+:math:`\varphi^m` and is mapped into itself by all fields is a representation :math:`\rho` of the group, and so
 
 .. math:: F_i(g.z) = (\rho(g) F(z))_i / (\rho(g) F(z))_0, \quad F_0 = 1.
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from trivgeo._random import normal
 
-__all__ = ["Line", "Module", "find_module"]
+__all__ = ["Multiplier", "PolynomialRepresentation", "find_polynomial_representation"]
 
 Polynomial = Mapping[tuple[int, ...], float]
 
@@ -37,7 +37,7 @@ _TRIES = 4
 
 
 @dataclass(frozen=True)
-class Line:
+class Multiplier:
     """A base, and how fields move the logarithm of its denominator.
 
     Attributes:
@@ -58,7 +58,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Module:
+class PolynomialRepresentation:
     """Coordinates u that move by a representation.
 
     Attributes:
@@ -111,9 +111,14 @@ def _along(components: Sequence[Polynomial], function: Polynomial) -> _Sum:
     return total
 
 
-def find_module(
-    points: Tensor, values: Tensor, needs: Sequence[int], group: Sequence[int], lines: Sequence[Line], levi: Tensor
-) -> Module | None:
+def find_polynomial_representation(
+    points: Tensor,
+    values: Tensor,
+    needs: Sequence[int],
+    group: Sequence[int],
+    lines: Sequence[Multiplier],
+    levi: Tensor,
+) -> PolynomialRepresentation | None:
     """The smaller module of some coordinates, if there is a small one.
 
     Args:
@@ -132,17 +137,17 @@ def find_module(
     direct = _closed(components, lines, units)
     formal = _formal(components, lines, needs, group, levi)
     if direct is not None and (formal is None or len(direct[0]) <= len(formal.functions)):
-        return Module(tuple(group), _indices(lines), *_packed(*direct), None, None)
+        return PolynomialRepresentation(tuple(group), _indices(lines), *_packed(*direct), None, None)
     return formal
 
 
 def _formal(
     components: Sequence[Sequence[Polynomial]],
-    lines: Sequence[Line],
+    lines: Sequence[Multiplier],
     needs: Sequence[int],
     group: Sequence[int],
     levi: Tensor,
-) -> Module | None:
+) -> PolynomialRepresentation | None:
     """The module of formal coordinates."""
     found = _parts(components, group)
     if found is None:
@@ -174,10 +179,10 @@ def _formal(
         return None
     functions, matrices = closed
     plain = [{e[:m]: value for e, value in f.items() if not any(e[m:])} for f in functions]
-    return Module(tuple(group), _indices(lines), *_packed(plain, matrices), weights, parts)
+    return PolynomialRepresentation(tuple(group), _indices(lines), *_packed(plain, matrices), weights, parts)
 
 
-def _indices(lines: Sequence[Line]) -> tuple[int, ...]:
+def _indices(lines: Sequence[Multiplier]) -> tuple[int, ...]:
     return tuple(line.index for line in lines)
 
 
@@ -227,7 +232,7 @@ def _spread(e: Sequence[int], needs: Sequence[int], m: int) -> tuple[int, ...]:
 
 
 def _closed(
-    fields: Sequence[Sequence[Polynomial]], lines: Sequence[Line], units: Sequence[tuple[int, ...]]
+    fields: Sequence[Sequence[Polynomial]], lines: Sequence[Multiplier], units: Sequence[tuple[int, ...]]
 ) -> tuple[list[Polynomial], Tensor] | None:
     """The first space that holds one and these coordinates, with the representation ``[n, d, d]``."""
     local = [line for line in lines if line.moves]
@@ -348,7 +353,7 @@ def _row_reduced(rows: Tensor) -> tuple[Tensor, list[int]]:
 def _powers(
     move: Sequence[Polynomial],
     components: Sequence[Sequence[Polynomial]],
-    lines: Sequence[Line],
+    lines: Sequence[Multiplier],
     others: Iterable[int],
     levi: Tensor,
 ) -> Tensor | None:
@@ -418,7 +423,7 @@ def _solution(matrix: Tensor, right: Tensor) -> Tensor | None:
     return solution if float(missed) <= _NEAR * max(1.0, float(right.abs().amax())) else None
 
 
-def _fixed_points(v: Tensor, lines: Sequence[Line]) -> Iterator[tuple[dict[int, complex], list[complex]]]:
+def _fixed_points(v: Tensor, lines: Sequence[Multiplier]) -> Iterator[tuple[dict[int, complex], list[complex]]]:
     """Points that a field leaves where they are, maybe complex ones, and how it moves the denominators there."""
     choices = []
     for line in lines:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.groups.generators.fields import VectorFields, values_and_jacobians
+from trivgeo.groups.generated.vector_fields import VectorFields, values_and_jacobians
 
 __all__ = ["check_derivatives", "check_flow"]
 

@@ -1,0 +1,23 @@
+"""Every old name warns, and is what replaces it."""
+
+import importlib
+from typing import Any
+
+import pytest
+
+from tests.old_names import OLD_NAMES
+
+
+def value(dotted: str) -> Any:
+    module, _, name = dotted.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_rows_are_in_order() -> None:
+    assert sorted(set(OLD_NAMES)) == OLD_NAMES
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES, ids=[old for old, _ in OLD_NAMES])
+def test_old_name(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=new.rpartition(".")[2]):
+        assert value(old) is value(new)
