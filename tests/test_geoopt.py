@@ -46,6 +46,9 @@ GROUPS = [
 ]
 
 
+OTHERS_STAY = pytest.mark.slow(reason="the other groups stay")
+
+
 @pytest.fixture(params=GROUPS, ids=repr)
 def group(request: pytest.FixtureRequest) -> LieGroup:
     return request.param
@@ -81,6 +84,16 @@ class TestManifold:
         slope = (egrad * u).flatten(1).sum(-1)
         assert_relative(manifold.inner(point, rgrad, u), slope, 1e-10)
 
+    @pytest.mark.parametrize(
+        "group",
+        [
+            pytest.param(
+                g, marks=pytest.mark.slow(reason="the other groups stay") if isinstance(g, KdVSymmetry) else ()
+            )
+            for g in GROUPS
+        ],
+        ids=repr,
+    )
     def test_steps_and_transport(self, group: LieGroup, manifold: GroupManifold) -> None:
         x, v, w = random_elements(group, 4, std=0.3), 0.3 * randn(4, group.dim, seed=1), randn(4, group.dim, seed=2)
         u = manifold.tangent(x, v)
@@ -212,7 +225,7 @@ class TestOptimisation:
         [
             (Projective(2), 2, 0.15, 0.05, 0.99, 500),
             (SE(3), 3, 0.7, 0.2, 0.98, 300),
-            (HeatSymmetry(1.0), 3, 0.2, 0.2, 0.98, 300),
+            pytest.param(HeatSymmetry(1.0), 3, 0.2, 0.2, 0.98, 300, marks=OTHERS_STAY),
             (Affine(2), 2, 0.4, 0.2, 0.98, 300),
         ],
         ids=["homography", "pose", "heat", "affine"],

@@ -54,6 +54,8 @@ class GroupCase:
         has_action: whether ``action()`` exists.
         pdes: equations whose solutions the action carries to solutions.
         slow: whether its laws are tested in the long run only, since a smaller relative is in the short one.
+        slow_laws: tests that only the long run makes of this case, as ``test_under_vmap``, or with their other
+            parameters as ``test_under_vmap[logarithms]``: they take seconds, and other cases stay.
     """
 
     name: str
@@ -63,6 +65,7 @@ class GroupCase:
     has_action: bool = False
     pdes: tuple[Pde, ...] = ()
     slow: bool = False
+    slow_laws: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -253,6 +256,14 @@ def kdv_scaling(p: Tensor) -> Tensor:
     return torch.stack([p[0], 3 * p[1], -2 * p[2]])
 
 
+# the derivatives of generated groups go through those of the groups that they consist of
+GENERATED = (
+    "test_under_vmap",
+    "test_derivatives_keep_the_dtype",
+    "test_derivatives_are_finite_near_the_identity[float32]",
+)
+LOGARITHMS = ("test_under_vmap[logarithms]",)  # second derivatives of long closed forms; SO(3), SE(3) and SL(2) stay
+
 CASES = [
     GroupCase("Translation(3)", partial(Translation, 3), 1.0, translation_matrix, has_action=True),
     GroupCase("Heisenberg(1)", Heisenberg, 1.0, partial(heisenberg_matrix, n=1, central=1.0)),
@@ -294,29 +305,38 @@ CASES = [
         has_action=True,
         pdes=(burgers(1e-3), burgers(0.1), burgers(1.0)),
     ),
-    GroupCase("KdVSymmetry", KdVSymmetry, 0.4, kdv_matrix, has_action=True, pdes=(kdv(),)),
+    GroupCase("KdVSymmetry", KdVSymmetry, 0.4, kdv_matrix, has_action=True, pdes=(kdv(),), slow_laws=LOGARITHMS),
     GroupCase("GL+(2)", partial(GLPlus, 2), 0.5, itself, has_action=True),
     GroupCase("Affine(2)", partial(Affine, 2), 0.5, homogeneous_matrix, has_action=True),
     GroupCase("SL(2) and translations", partial(InhomogeneousGroup, SL(2)), 0.5, homogeneous_matrix, has_action=True),
     GroupCase("SO(3)", partial(SO, 3), 0.8, itself, has_action=True),
-    GroupCase("SO(4)", partial(SO, 4), 0.5, itself, has_action=True),
+    GroupCase("SO(4)", partial(SO, 4), 0.5, itself, has_action=True, slow_laws=LOGARITHMS),
     GroupCase("SE(3)", partial(SE, 3), 0.6, homogeneous_matrix, has_action=True),
-    GroupCase("Projective(2)", partial(Projective, 2), 0.3, itself, has_action=True),
+    GroupCase("Projective(2)", partial(Projective, 2), 0.3, itself, has_action=True, slow_laws=LOGARITHMS),
     GroupCase("Triangular(2)", triangular, 0.5, itself, has_action=True),
     GroupCase("Nilpotent(filiform, 4)", filiform, 0.8),
-    GroupCase("KdV from generators", generated_kdv, 0.4, has_action=True, pdes=(kdv(),)),
+    GroupCase(
+        "KdV from generators",
+        generated_kdv,
+        0.4,
+        has_action=True,
+        pdes=(kdv(),),
+        slow_laws=(*GENERATED, "test_full_graph"),
+    ),
     GroupCase(
         "heat from generators",
         partial(from_generators, HEAT, variables=(x, t, u), parameters={nu: NU}),
         0.3,
         has_action=True,
         pdes=(heat(NU),),
+        slow_laws=(*GENERATED, "test_exponential_is_the_flow"),
     ),
     GroupCase(
         "rigid motions from generators",
         partial(from_generators, PLANE | {"R": (-y, x)}, variables=(x, y)),
         0.5,
         has_action=True,
+        slow_laws=GENERATED,
     ),
     GroupCase(
         "special affine from generators",
@@ -330,7 +350,7 @@ CASES = [
     GroupCase("Similarity(3)", partial(Similarity, 3), 0.4, homogeneous_matrix, has_action=True, slow=True),
     GroupCase("SU(2)", partial(SU, 2), 0.8, unitary_matrix),
     GroupCase("SU(3)", partial(SU, 3), 0.4, unitary_matrix, slow=True),
-    GroupCase("U(2)", partial(U, 2), 0.5, unitary_matrix),
+    GroupCase("U(2)", partial(U, 2), 0.5, unitary_matrix, slow_laws=LOGARITHMS),
     GroupCase("Affine(1)^3", affine_line_power, 0.5, affine_line_power_matrix, has_action=True),
     GroupCase("SE(2)xKdV", rigid_times_kdv, 0.4, rigid_times_kdv_matrix, slow=True),
 ]

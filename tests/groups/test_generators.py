@@ -273,18 +273,19 @@ def fields_of(group: LieGroup, m: int) -> list[Callable[[Tensor], Tensor]]:
     return [field(axis) for axis in torch.eye(group.dim, dtype=torch.float64)]
 
 
-CATALOGUE: list[tuple[LieGroup, int]] = [
-    (HeatSymmetry(NU), 3),
-    (BurgersSymmetry(), 3),
-    (KdVSymmetry(), 3),
-    (Affine(2), 2),
-    (SE(2), 2),
-    (SE(3), 3),
-    (Projective(2), 2),
+LONG = pytest.mark.slow(reason="Projective(2) and Affine(2) test the same")
+CATALOGUE = [
+    pytest.param(HeatSymmetry(NU), 3, id="HeatSymmetry(nu=0.1)", marks=LONG),
+    pytest.param(BurgersSymmetry(), 3, id="BurgersSymmetry()", marks=LONG),
+    pytest.param(KdVSymmetry(), 3, id="KdVSymmetry()", marks=LONG),
+    pytest.param(Affine(2), 2, id="Affine(2)"),
+    pytest.param(SE(2), 2, id="SE(2)"),
+    pytest.param(SE(3), 3, id="SE(3)"),
+    pytest.param(Projective(2), 2, id="Projective(2)"),
 ]
 
 
-@pytest.mark.parametrize(("group", "m"), CATALOGUE, ids=[str(g) for g, _ in CATALOGUE])
+@pytest.mark.parametrize(("group", "m"), CATALOGUE)
 def test_catalogue(group: LieGroup, m: int) -> None:
     """From the derivative of its action alone a catalogue group is found again, with the same basis."""
     built = from_generators(dict(zip(group.algebra.names, fields_of(group, m), strict=True)), variables=m)
@@ -501,6 +502,7 @@ class TestKindsOfFlow:
         gradient = jacrev(lambda w: action(group.exp(w), p).nan_to_num(0.0, 0.0, 0.0).sum())(w)
         assert_relative(gradient, jacrev(lambda w: action(group.exp(w), p[:1]).sum())(w), 1e-12)
 
+    @pytest.mark.slow(reason="TestWinding compiles flows")
     def test_compiles(self) -> None:
         group = BY_NAME["heat"].group
         w, p = random_vectors(group, 2, std=0.2), rand(3, 3)
@@ -785,6 +787,7 @@ class TestWinding:
         elliptic = w[:, 0].square() > w[:, 1:].square().sum(-1)
         assert_relative(group.log(g)[elliptic], w[elliptic], 1e-8, event=1)
 
+    @pytest.mark.slow(reason="the laws of generated groups test derivatives of their logarithms")
     def test_transforms(self) -> None:
         """Derivatives of logarithms at, near and turns away from the identity; constants of every device; one graph."""
         group = from_generators(OSCILLATOR, variables=(x,))

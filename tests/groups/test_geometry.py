@@ -143,6 +143,7 @@ class TestMean:
         mean = SL(2).mean(torch.stack([bad, good]))
         assert torch.isfinite(mean).all((-2, -1)).tolist() == [False, True]
 
+    @pytest.mark.slow(reason="test_autodiff maps the operations that a mean consists of")
     def test_transforms(self) -> None:
         g = random_elements(SO(3), 3, 4, std=0.4)
         assert_relative(vmap(SO(3).mean)(g), SO(3).mean(g), 1e-12)

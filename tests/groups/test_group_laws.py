@@ -3,6 +3,7 @@
 import inspect
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,17 @@ def test_every_exported_group_has_a_case() -> None:
     assert concrete, "no group is exported"
     assert concrete <= covered, f"no case in tests/groups/cases.py for {concrete - covered}"
     assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_slow_laws_exist() -> None:
+    """A law that a case leaves to the long run is a test of this folder, and its parameters are ids of that file."""
+    sources = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
+    for law in {law for case in CASES for law in case.slow_laws}:
+        name, _, parameters = law.removesuffix("]").partition("[")
+        found = [source for source in sources if f"def {name}(" in source]
+        assert any(
+            not parameters or f'"{parameters}":' in source or f'"{parameters}"]' in source for source in found
+        ), law
 
 
 class TestLaws:

@@ -129,26 +129,30 @@ def shapes() -> tuple[Action, DataEnergy, Tensor]:
 
 
 SMALL: dict[str, Make] = {
-    "published": lambda a, e: TIED(a, e, None, 2, 2, 3, published=True),
     "search": lambda a, e: TIED(a, e, None, 3, 2, 4, keep_seen=True, pruning=[(0.5, 2)]).then(Descend(2)),
     "LieLAC": lambda a, e: LieLAC(a, e, 3, 0.05, 3),
-    "KineticLangevin": lambda a, e: KineticLangevin(a, e, 3, 0.05, 3, temperature=0.01),
-    "FoCal": lambda a, e: FoCal(a, e, 3, 1, 0.3, 0.7),
-    "ITS": lambda a, e: ITS(a, e, 6, 3, 2),
     "RandomSearch": lambda a, e: RandomSearch(a, e, 70, 4, 0.5),
-    "GradientDescent": lambda a, e: GradientDescent(a, e, 4, 0.05, 3),
     "resample": lambda a, e: RandomSearch(a, e, 9, 8, 0.5).then(Choose(5, "resample", 0.1)),
     "proposals": lambda a, e: Inverter(a, e, [Propose(RandomSearch(a, e, 9, 2, 0.5)), Noise(time=0.5)]),
 }
+MORE: dict[str, Make] = {
+    "published": lambda a, e: TIED(a, e, None, 2, 2, 3, published=True),
+    "KineticLangevin": lambda a, e: KineticLangevin(a, e, 3, 0.05, 3, temperature=0.01),
+    "FoCal": lambda a, e: FoCal(a, e, 3, 1, 0.3, 0.7),
+    "ITS": lambda a, e: ITS(a, e, 6, 3, 2),
+    "GradientDescent": lambda a, e: GradientDescent(a, e, 4, 0.05, 3),
+}
 
 
-@pytest.mark.parametrize("method", SMALL)
+@pytest.mark.parametrize(
+    "method", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow(reason="those of SMALL stay")) for name in MORE)]
+)
 def test_a_datum_alone_and_in_any_batch(method: str) -> None:
     """Batch sizes 1, 7 and 64, in order or not, split or sharded, with or without a bound of memory: one result."""
     if method == "FoCal" and importlib.util.find_spec("botorch") is None:
         pytest.skip("botorch is not installed")
     action, energy, x = shapes()
-    inverter = SMALL[method](action, energy)
+    inverter = (SMALL | MORE)[method](action, energy)
     whole = inverter(x, generator=NoiseStreams(torch.arange(64), 7))
 
     def check(index: Tensor, found: InversionResult) -> None:

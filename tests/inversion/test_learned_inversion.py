@@ -228,6 +228,7 @@ class TestPosterior:
         mean = found_angles(score, 0.7, 1, 8000, steps=20, stepper=RefiningStep())
         assert abs(weight_of_first(mean, 2.0) - 0.7) > 0.15
 
+    @pytest.mark.slow(reason="test_two_modes_of_unequal_weight tests the posterior")
     def test_symmetric_shape(self) -> None:
         """Four modes of equal weight for a four-fold symmetry, from starts that are not symmetric."""
         score = untrained()

@@ -125,6 +125,7 @@ class TestTrained:
         assert student(x, generator=seeded(0)).network_evaluations == 2
         assert not torch.equal(weights(student), weights(trained))
 
+    @pytest.mark.slow(reason="actions/test_image exports an inverter")
     def test_exports(self, trained: LearnedInverter) -> None:
         """`torch.export` of the whole model, for any number of data, gives what the model gives."""
         model = TestTimeEquivariant(nn.Flatten(), trained).eval()

@@ -37,7 +37,9 @@ class TestGaussianPosterior:
         )
         return inverter(x, generator=seeded(0))
 
-    @pytest.mark.parametrize("temperature", [1.0, 4.0])
+    @pytest.mark.parametrize(
+        "temperature", [pytest.param(1.0, marks=pytest.mark.slow(reason="the other temperature stays")), 4.0]
+    )
     def test_mean_and_spread(self, temperature: float) -> None:
         x = torch.tensor([[[0.9, -0.6], [0.5, 0.2]], [[-1.0, 0.3], [-1.0, 0.3]]], dtype=torch.float64)
         result = self.invert(x, temperature)

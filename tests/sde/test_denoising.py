@@ -76,7 +76,16 @@ class TestNoise:
         sample = noise_with_target(Translation(1), variance, steps=3, generator=seeded(0))
         assert_relative(sample.elements.squeeze(-1).var(0), variance[0], 0.1, floor=0.0)
 
-    @pytest.mark.parametrize("group", [SO(3), affine_line(), SE(2), Affine(2, scale=0.5)], ids=repr)
+    @pytest.mark.parametrize(
+        "group",
+        [
+            pytest.param(SO(3), marks=pytest.mark.slow(reason="the other groups stay")),
+            affine_line(),
+            SE(2),
+            Affine(2, scale=0.5),
+        ],
+        ids=repr,
+    )
     def test_integration_by_parts(self, group: LieGroup) -> None:
         assert_parts(group, 30_000 if group.dim <= 3 else 2_500)
 

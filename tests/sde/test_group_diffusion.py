@@ -29,6 +29,7 @@ from trivgeo.sde.terminal import NormalLaw, fit_terminal_law
 from trivgeo.sde.training import NetworkLessons
 
 KINDS = ("diffusion", "momentum", "flow")
+SLOW_MOMENTUM = pytest.param("momentum", marks=pytest.mark.slow(reason="the other kinds stay"))
 
 
 CENTRE, STD, SIDE = torch.tensor([1.0, -2.0]), 0.4, 32
@@ -37,7 +38,7 @@ UNIFORM = -2.0 * math.log(2.0 * math.pi)
 SOME = torch.tensor([[0.3, -1.0], [1.0, 2.0]])
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["diffusion", SLOW_MOMENTUM, "flow"])
 def model(request: pytest.FixtureRequest) -> GroupDiffusion:
     """Of a narrow normal law on T^2, hardly trained."""
     data = CENTRE + STD * torch.randn(1000, 2, generator=seeded(0))
@@ -183,7 +184,7 @@ def test_refused_training_changes_nothing(tmp_path: Path) -> None:
         other.sample(4)
 
 
-@pytest.mark.parametrize("kind", ["diffusion", "momentum"])
+@pytest.mark.parametrize("kind", ["diffusion", SLOW_MOMENTUM])
 def test_noise_mixes_what_is_compact_of_a_product(kind: str) -> None:
     """Of data that are narrow on both factors, noise in units of the other one left the angle where it was."""
     group = DirectProduct(Torus(1), Translation(1))
@@ -290,7 +291,7 @@ def test_noise_that_cannot_be_simulated() -> None:
     assert GroupDiffusion(product, width=8, depth=1)._adapt(product.random(20, generator=seeded(0))) is None
 
 
-@pytest.mark.parametrize("kind", ["diffusion", "momentum"])
+@pytest.mark.parametrize("kind", ["diffusion", SLOW_MOMENTUM])
 def test_noise_mixes_the_determinant(kind: str) -> None:
     """Of data whose determinant is one, noise that moves it little left it where it was; the law is Haar's."""
     group = U(2, scale=[1.0, 1.0, 1.0, 0.1])

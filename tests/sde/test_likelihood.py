@@ -62,7 +62,10 @@ def log_density(target: KnownTarget, g: Tensor) -> Tensor:
 
 
 class TestLikelihood:
-    @pytest.mark.parametrize("name", ["Aff(1)", "SE(2)", "heat", "Aff(2)"])
+    @pytest.mark.parametrize(
+        "name",
+        ["Aff(1)", "SE(2)", pytest.param("heat", marks=pytest.mark.slow(reason="the other groups stay")), "Aff(2)"],
+    )
     def test_known_laws(self, name: str) -> None:
         """Far within 0.01, on groups that are and are not unimodular; without the term a the last would be off."""
         target = TARGETS[name]
@@ -113,6 +116,7 @@ class TestLikelihood:
         for directions in ([], [1], (1, 0), range(2)):
             assert kind(directions)(group, lambda x: x, g)[1].tolist() == [float(len(directions))] * 3
 
+    @pytest.mark.slow(reason="test_group_diffusion counts lost rows")
     def test_lost_rows(self) -> None:
         """Where the field has no value the density is NaN, and counted; the others do not notice."""
         target = TARGETS["Aff(1)"]

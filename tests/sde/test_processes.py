@@ -143,7 +143,13 @@ class TestWeakOrderWithDrift:
         assert errors[-1] > 3 * float(results[-1][1].norm()), "the last error must stand above the noise"
         return slope(steps, errors)
 
-    @pytest.mark.parametrize(("problem", "steps"), [("rotations", [4, 8]), ("affine", [3, 6])])
+    @pytest.mark.parametrize(
+        ("problem", "steps"),
+        [
+            ("rotations", [4, 8]),
+            pytest.param("affine", [3, 6], marks=pytest.mark.slow(reason="the other problem stays")),
+        ],
+    )
     def test_fast(self, problem: str, steps: list[int]) -> None:
         assert self.order(problem, ExponentialEuler(), [4, 8, 16], 200_000) == pytest.approx(1, abs=0.3)
         assert self.order(problem, GeometricHeun(), steps, 200_000) == pytest.approx(2, abs=0.5)
@@ -159,7 +165,16 @@ class TestDeterministic:
     @pytest.mark.parametrize(
         ("scheme", "order"), [(ExponentialEuler, 1), (GeometricHeun, 2), (RungeKuttaMuntheKaas4, 4)]
     )
-    @pytest.mark.parametrize("group", [SO(3), SL(2), affine_line(), SE(2)], ids=repr)
+    @pytest.mark.parametrize(
+        "group",
+        [
+            SO(3),
+            pytest.param(SL(2), marks=pytest.mark.slow(reason="SO(3) and SE(2) stay")),
+            pytest.param(affine_line(), marks=pytest.mark.slow(reason="SO(3) and SE(2) stay")),
+            SE(2),
+        ],
+        ids=repr,
+    )
     def test_order(self, group: LieGroup, scheme: type[Stepper], order: int) -> None:
         """Without noise: against the same scheme with many steps, time-dependent drift of both kinds."""
         size = torch.Size(group.element_shape).numel()
@@ -365,6 +380,7 @@ class TestNoiseModes:
         replay.at(1.0)
         assert float((replay.at(0.01)[0] - near).abs().max()) < 2e-5
 
+    @pytest.mark.slow(reason="walks all objects of the process at every step")
     def test_memory_does_not_grow_with_the_steps(self) -> None:
         """The largest tensor and the number of live elements of a replayed run."""
 

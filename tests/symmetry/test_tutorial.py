@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow(reason="`make docs` runs the page")
 def test_new_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     figure = tmp_path / "figure.png"
     script = Path(__file__).parents[2] / "docs" / "tutorials" / "new_group.py"

@@ -104,6 +104,7 @@ class TestTraining:
         left = action.group.compose(action.group.inverse(result.best()), problems.element)
         assert float(left[..., 2].std()) < 0.5 * float(problems.element[..., 2].std())
 
+    @pytest.mark.slow(reason="inversion/test_learned_inverter distils")
     def test_distils(self) -> None:
         """Configured like the training; starts from the teacher, which stays, and changes its own network."""
         saved("amortized_affine")

@@ -88,13 +88,16 @@ def test_committed_checkpoint(name: str, equation: Equation, bar: float) -> None
     assert error.mean().item() == pytest.approx(metadata["validation"]["relative_l2"], rel=0.4)
 
 
+FIRST_STAYS = pytest.mark.slow(reason="the first configuration stays")
+
+
 @pytest.mark.parametrize(
     ("names", "bar", "factor"),
     [
         (["burgers/tied.yaml"], 0.03, 3.0),
-        (["burgers/tied.yaml", "burgers/small.yaml"], 0.03, 6.0),
-        (["burgers/tied.yaml", "burgers/learned.yaml"], 0.05, 3.0),
-        (["kdv/tied.yaml"], 0.05, 3.0),
+        pytest.param(["burgers/tied.yaml", "burgers/small.yaml"], 0.03, 6.0, marks=FIRST_STAYS),
+        pytest.param(["burgers/tied.yaml", "burgers/learned.yaml"], 0.05, 3.0, marks=FIRST_STAYS),
+        pytest.param(["kdv/tied.yaml"], 0.05, 3.0, marks=FIRST_STAYS),
     ],
 )
 def test_inversion_restores_the_error_of_the_training_domain(
@@ -107,6 +110,7 @@ def test_inversion_restores_the_error_of_the_training_domain(
     assert metrics["without inversion"]["mean"] > 0.3
 
 
+@pytest.mark.slow(reason="test_image_inversion measures equivariance")
 def test_equivariance_is_measured_and_small(run: Any) -> None:
     results = run("burgers/tied.yaml", model={"equivariance": True})
     metrics = results["metrics"]
@@ -115,6 +119,7 @@ def test_equivariance_is_measured_and_small(run: Any) -> None:
     assert metrics["equivariance error without inversion"]["mean"] > 0.3
 
 
+@pytest.mark.slow(reason="test_sweep draws errors of runs")
 def test_errors_of_several_runs_are_drawn_against_their_size(run: Any, tmp_path: Path) -> None:
     sizes = {"small": ["burgers/small.yaml"], "like": []}
     runs = {size: run("burgers/tied.yaml", *more, folder=size, steps=2) for size, more in sizes.items()}

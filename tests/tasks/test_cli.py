@@ -71,22 +71,23 @@ def test_tracebacks_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
         run(["test", HEAT, f"{INVERTER}.steps=0"])
 
 
+OTHERS_STAY = pytest.mark.slow(reason="five other files stay")
 NUMBERS = [
-    ("fit", "burgers/amortized_fit", "model.init_args.learning_rate"),
-    ("fit", "digits/learned_fit", "data.init_args.batch_size"),
-    ("fit", "heat/deeponet", "model.init_args.width"),
-    ("fit", "kdv/deeponet", "data.init_args.equation.init_args.steps"),
-    ("fit", "mnist/regulariser_affine", "model.init_args.penalty"),
+    pytest.param("fit", "burgers/amortized_fit", "model.init_args.learning_rate", marks=OTHERS_STAY),
+    pytest.param("fit", "digits/learned_fit", "data.init_args.batch_size", marks=OTHERS_STAY),
+    pytest.param("fit", "heat/deeponet", "model.init_args.width", marks=OTHERS_STAY),
+    pytest.param("fit", "kdv/deeponet", "data.init_args.equation.init_args.steps", marks=OTHERS_STAY),
+    pytest.param("fit", "mnist/regulariser_affine", "model.init_args.penalty", marks=OTHERS_STAY),
     ("test", "affnist/hybrid", "model.init_args.inverter.init_args.proposals.init_args.steps"),
-    ("test", "burgers/tied", "model.init_args.inverter.init_args.steps"),
+    pytest.param("test", "burgers/tied", "model.init_args.inverter.init_args.steps", marks=OTHERS_STAY),
     ("test", "fields/vorticity", "model.init_args.fields"),
-    ("test", "frames/score", "model.init_args.steps"),
+    pytest.param("test", "frames/score", "model.init_args.steps", marks=OTHERS_STAY),
     ("test", "generative/so4_flow", "model.init_args.model.init_args.minutes"),
     ("test", "heat/focal_calibrated", "model.init_args.inverter.init_args.initial"),
-    ("test", "homnist/tied_vae", "model.init_args.inverter.init_args.num_mc"),
+    pytest.param("test", "homnist/tied_vae", "model.init_args.inverter.init_args.num_mc", marks=OTHERS_STAY),
     ("test", "kdv/tied", "model.init_args.inverter.init_args.steps"),
-    ("test", "rotmnist/posterior", "model.init_args.num_samples"),
-    ("test", "so10/langevin", "model.init_args.sampler.init_args.steps"),
+    pytest.param("test", "rotmnist/posterior", "model.init_args.num_samples", marks=OTHERS_STAY),
+    pytest.param("test", "so10/langevin", "model.init_args.sampler.init_args.steps", marks=OTHERS_STAY),
 ]
 """A subcommand, a file of every folder, and a number in it."""
 

@@ -108,6 +108,7 @@ class TestSmallRun:
         assert [r["element"] for r in again["rows"]] == [r["element"] for r in whole["rows"]]
         assert sum(r["energy"] == -1.0 for r in again["rows"]) == 1, "rows of whole batches are kept, not made again"
 
+    @pytest.mark.slow(reason="test_results merges the rows of two processes")
     def test_two_devices_count_every_image_once_and_find_the_same(self, tmp_path: Path) -> None:
         (tmp_path / "one").mkdir()
         (tmp_path / "two").mkdir()
@@ -130,7 +131,13 @@ class TestSmallRun:
             assert_relative(torch.tensor(b["element"]), torch.tensor(a["element"]), 1e-3)
 
 
-@pytest.mark.parametrize("name", ["affnist/tied_classifier.yaml", "homnist/tied_classifier.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "affnist/tied_classifier.yaml",
+        pytest.param("homnist/tied_classifier.yaml", marks=pytest.mark.slow(reason="the other data set stays")),
+    ],
+)
 def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_path: Path, name: str) -> None:
     classifier = "small_cnn"
     arguments = override(

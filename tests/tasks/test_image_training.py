@@ -59,7 +59,13 @@ def test_an_autoencoder_learns() -> None:
     assert trained.mean() < 0.1 * (images - mean_image).square().sum((1, 2, 3)).mean() * 0.9
 
 
-@pytest.mark.parametrize("name", ["regulariser_affine", "regulariser_homography"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "regulariser_affine",
+        pytest.param("regulariser_homography", marks=pytest.mark.slow(reason="the other regulariser stays")),
+    ],
+)
 def test_a_regulariser_learns(name: str) -> None:
     size = ("--model.network.init_args.channels=[8,16]", "--model.network.init_args.width=16", "--data.batch_size=50")
     metrics = run_on_sample("fit", f"mnist/{name}", *size, "--model.learning_rate=0.003").trainer.callback_metrics
