@@ -9,7 +9,8 @@ from tasks.training import NamedExport
 from trivgeo.groups import Action
 from trivgeo.inversion import AmortizedInverter, DataEnergy, LearnedScore, training
 from trivgeo.inversion.files import score_of
-from trivgeo.sde import DenoisingStep, GeometricSchedule, RefiningStep
+from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.solvers import DenoisingStep, RefiningStep
 
 
 class NoiseNetwork(trivgeo.inversion.NoiseNetwork):

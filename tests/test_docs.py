@@ -2,10 +2,12 @@
 
 import ast
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -33,7 +35,11 @@ HEAVY = {
     "results/transformed_pdes.md",
 }
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
-PUBLIC = ("groups", "actions", "pde", "sde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions")
+PUBLIC = (
+    *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions"),
+    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
+    *("generative", "generative.paths", "generative.score_matching"),
+)
 
 
 def named(path: Path) -> str:
@@ -105,12 +111,19 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(pages) == [named(path) for path in PAGES]
 
 
+def found(name: str) -> Any:
+    """The thing of a dotted name."""
+    module, _, attribute = name.rpartition(".")
+    return inspect.unwrap(getattr(importlib.import_module(module), attribute))
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = "\n".join(path.read_text() for path in (DOCS / "api").glob("*.md"))
     listed = set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
     names = {f"trivgeo.{part}.{name}" for part in PUBLIC for name in importlib.import_module(f"trivgeo.{part}").__all__}
     modules = {"trivgeo.checks", "trivgeo.expressions"}  # shown whole
-    missing = {name for name in names - listed if name.rpartition(".")[0] not in modules}
+    shown = {id(found(name)) for name in listed - modules}  # a name of two packages is shown once
+    missing = {name for name in names if name.rpartition(".")[0] not in modules and id(found(name)) not in shown}
     unknown = {name for name in listed - names - modules if not name.startswith("trivgeo.symmetry.result.")}
     assert (missing, unknown) == (set(), set())
 

@@ -34,14 +34,14 @@ from trivgeo.sde import (
     ExponentialEuler,
     GeometricHeun,
     GeometricSchedule,
+    KineticLangevinSDE,
     NoiseKernel,
     Resampling,
-    ScoreMonitor,
     TrivializedSDE,
-    UnderdampedLangevin,
     solve,
     uniform_grid,
 )
+from trivgeo.sde.diagnostics import ScoreMonitor
 
 GROUP = SE(2)
 ACTION = GROUP.action()
@@ -81,7 +81,7 @@ OBJECTS = [
         EnergyScore(spread, KERNEL, 2, generator=SAMPLE),
     ),
     *(ExponentialEuler(), GeometricHeun(skip_zero=True), Resampling(), ScoreMonitor(), MOTION),
-    *(UnderdampedLangevin(GROUP, spread), solve(MOTION, GROUP.identity(2), uniform_grid(2), generator=SAMPLE)),
+    *(KineticLangevinSDE(GROUP, spread), solve(MOTION, GROUP.identity(2), uniform_grid(2), generator=SAMPLE)),
     *(pde.KdV(), pde.GaussianField(1.0, 1.0, 2.0, 8, 1.0)),
 ]
 

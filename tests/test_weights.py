@@ -16,11 +16,10 @@ from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.images.pose import PoseNetwork
 from tests.inversion.circle import Perceptron, untrained
 from trivgeo.errors import CheckpointError
+from trivgeo.generative import GroupDiffusion, fit_base_distribution
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
 from trivgeo.networks import check_destination, read_file, write_file
-from trivgeo.sde import GroupDiffusion
-from trivgeo.sde.terminal import fit_terminal_law
 
 Load = Callable[[Path], object]
 
@@ -43,7 +42,7 @@ def inverter(path: Path) -> Load:
 
 def diffusion(path: Path) -> Load:
     model = GroupDiffusion(Torus(2), width=8, depth=1)
-    model.law, model.settings = fit_terminal_law(Torus(2), Torus(2).random(8)), {"widest": 1.0}
+    model.law, model.settings = fit_base_distribution(Torus(2), Torus(2).random(8)), {"widest": 1.0}
     model.save(path)
     return lambda path: GroupDiffusion.load(path, Torus(2))
 

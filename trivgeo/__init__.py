@@ -5,6 +5,7 @@
 - `trivgeo.actions`: actions on other data.
 - `trivgeo.pde`: solvers of periodic evolution equations.
 - `trivgeo.sde`: trivialized stochastic differential equations, scores, reverse diffusion.
+- `trivgeo.generative`: models fitted to samples on any group.
 - `trivgeo.inversion`: sampling the posterior of an unknown transformation, and test-time equivariance.
 - `trivgeo.geoopt`: groups as manifolds of geoopt (needs geoopt).
 
@@ -22,7 +23,19 @@ try:
 except PackageNotFoundError:  # a checkout that was not installed
     __version__ = "0+unknown"
 
-_SUBPACKAGES = ("actions", "checks", "errors", "expressions", "geoopt", "groups", "inversion", "pde", "sde", "symmetry")
+_SUBPACKAGES = (
+    "actions",
+    "checks",
+    "errors",
+    "expressions",
+    "generative",
+    "geoopt",
+    "groups",
+    "inversion",
+    "pde",
+    "sde",
+    "symmetry",
+)
 
 __all__ = ["__version__", *_SUBPACKAGES]
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import SE, SO, Torus, sphere_from_rotation, sphere_to_rotation
-from trivgeo.sde import GroupDiffusion, heat_kernel, probability_flow, solve, uniform_grid
+from trivgeo.sde import heat_kernel, probability_flow, solve, uniform_grid
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=400)

@@ -21,15 +21,9 @@ from tasks.results import ShardedTest, writer_of
 from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.sde import (
-    GeometricHeun,
-    forward_noising,
-    implicit_loss,
-    noise_with_target,
-    reverse_process,
-    solve,
-    uniform_grid,
-)
+from trivgeo.generative.score_matching import implicit_loss
+from trivgeo.sde import GeometricHeun, forward_noising, reverse_process, solve, uniform_grid
+from trivgeo.sde.noise import noise_with_target
 from trivgeo.training import move_average, versions
 
 _FIRST_TIME = 0.003  # training draws no time below it

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from tasks.frames.group import frame_group
+from trivgeo.generative import ScoreNetwork
 from trivgeo.networks import Network
-from trivgeo.sde import GeometricSchedule, ScoreNetwork
+from trivgeo.sde import GeometricSchedule
 
 
 class FrameScore(Network):

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
+from trivgeo.generative import GroupDiffusion, NormalDistribution
+from trivgeo.generative.base_distributions import log_angles, over_compact
 from trivgeo.groups import LieGroup, Torus
-from trivgeo.sde import GroupDiffusion, NormalLaw, heat_kernel
-from trivgeo.sde.terminal import log_angles, over_compact
+from trivgeo.sde import heat_kernel
 
 _BLOCK = 2_000_000  # pairs of elements at once
 
@@ -155,10 +156,10 @@ class OneNormal(ElementModel):
         covariance = torch.cov(v.double().mT)  # of laws of few parameters it is singular but for rounding
         ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim)
         self.log_volume = over_compact(group, log_angles)
-        self.law = NormalLaw(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
+        self.law = NormalDistribution(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
 
     def log_prob(self, g: Tensor) -> Tensor:
-        """See `NormalLaw`."""
+        """See `NormalDistribution`."""
         return self.law.log_density(g) - self.log_volume
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,8 @@ from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_fraction
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, SU, LieGroup, Torus
-from trivgeo.sde import HeatKernel, heat_kernel
+from trivgeo.sde import heat_kernel
+from trivgeo.sde.noise import HeatKernel
 
 RNA_VARIABLE = "TRIVGEO_RNA"
 """Environment variable that names the file of torsion angles."""

@@ -15,15 +15,15 @@ from trivgeo.groups import SO
 from trivgeo.sde import (
     EnergyScore,
     ExponentialEuler,
+    KineticLangevinSDE,
     NoiseKernel,
-    PhasePoint,
     Schedule,
     Stepper,
-    UnderdampedLangevin,
     reverse_process,
     solve,
     uniform_grid,
 )
+from trivgeo.sde.processes import KineticLangevinState
 
 
 @dataclass
@@ -121,13 +121,13 @@ class Langevin(Sampler):
     def sample(self, law: CornerLaw, count: int, generator: torch.Generator) -> Draw:
         """Independent chains; their last points are the sample."""
         group = SO(law.n)
-        process = UnderdampedLangevin(group, law.energy, friction=self.friction)
+        process = KineticLangevinSDE(group, law.energy, friction=self.friction)
         start = process.start(group.identity(count, device=generator.device), generator=generator)
         times = [self.step_size * m for m in range(self.steps + 1)]
         trace: dict[int, Tensor] = {}
         with _recorder(trace, self.steps, lambda state: state.elements[:, 0, 0]) as observe:
             final = solve(process, start, times, generator=generator, observe=observe).final
-        assert isinstance(final, PhasePoint)
+        assert isinstance(final, KineticLangevinState)
         return Draw(group.project(final.elements), self.steps + 1, trace)
 
 

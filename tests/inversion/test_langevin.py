@@ -78,12 +78,12 @@ def test_non_unimodular_posterior(coadjoint: bool) -> None:
 class TestRun:
     @pytest.mark.parametrize("name", ["Affine(2)", "SE(2)"])
     def test_is_the_process(self, name: str) -> None:
-        """Chains from the identity under `trivgeo.sde.UnderdampedLangevin` with the posterior energy."""
+        """Chains from the identity under `trivgeo.sde.KineticLangevinSDE` with the posterior energy."""
         problem = Template(**TEMPLATES[name], batch=2)
         group = problem.action.group
         settings = {"friction": 0.7, "temperature": 0.3}
         result = KineticLangevin(problem.action, problem, 12, 0.05, 3, **settings)(problem.x, generator=seeded(3))
-        process = sde.UnderdampedLangevin(group, PosteriorEnergy(problem.action, problem, problem.x), **settings)
+        process = sde.KineticLangevinSDE(group, PosteriorEnergy(problem.action, problem, problem.x), **settings)
         generator = streams(2, 3)
         start = process.start(group.identity(2, 3, dtype=torch.float64), generator=generator)
         final = sde.solve(process, start, [0.05 * m for m in range(13)], generator=generator).final

@@ -25,7 +25,7 @@ from trivgeo.inversion import (
     consistency_loss,
 )
 from trivgeo.sde import GeometricSchedule
-from trivgeo.sde.denoising import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
+from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 
 SCHEDULE = GeometricSchedule(0.1, 2.0)
 STEPS = [AncestralStep(), FlowStep(), RenoisingStep(), RefiningStep()]

@@ -38,7 +38,8 @@ from trivgeo.inversion import (
 from trivgeo.inversion.files import describe, score_of
 from trivgeo.inversion.law import noise_between, spread_of
 from trivgeo.networks import read_file, write_file
-from trivgeo.sde import GeometricSchedule, RefiningStep
+from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.solvers import RefiningStep
 
 GROUP = SE(2)
 SHAPE = torch.tensor([[1.0, 0.0], [0.0, 0.6], [-0.8, 0.1], [0.2, -0.3], [-0.2, -0.5], [0.7, 0.4]])

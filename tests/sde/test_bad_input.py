@@ -13,7 +13,6 @@ from trivgeo.sde import (
     ConstantSchedule,
     GeometricSchedule,
     KineticDiffusion,
-    KineticPoint,
     TrivializedSDE,
     flow_likelihood,
     forward_noising,
@@ -22,6 +21,7 @@ from trivgeo.sde import (
     solve,
     solve_adaptive,
 )
+from trivgeo.sde.processes import KineticState
 
 SCHEDULE = GeometricSchedule(0.01, 0.5)
 ANSWERS: list[tuple[Any, type[TrivgeoError]]] = [
@@ -123,7 +123,7 @@ def test_elements_as_arrays_and_lists() -> None:
             lambda g: forward_noising(group, SCHEDULE, g, t=0.0),
         ):
             assert torch.equal(call(same), call(g))
-        point = KineticPoint(same, [[1, 1, 1]] * 4)  # type: ignore[arg-type]
+        point = KineticState(same, [[1, 1, 1]] * 4)  # type: ignore[arg-type]
         assert solve(kinetic, point, [0.0, 1.0], generator=noise()).final.elements.shape == g.shape
         with pytest.raises(ShapeError, match="initial: expected elements"):
             solve(noisy, same[0][0], [0.0, 1.0])

@@ -13,21 +13,17 @@ from tests.helpers import affine_line, assert_relative, rand, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, SL, SO, SU, Affine, LieGroup, Torus, Translation
 from trivgeo.sde import (
-    AncestralStep,
-    DenoisingStep,
-    FlowStep,
     GeometricSchedule,
-    RefiningStep,
-    RenoisingStep,
     TrivializedSDE,
     heat_kernel,
-    noise_with_target,
     probability_flow,
     reverse_process,
     solve,
     uniform_grid,
 )
 from trivgeo.sde import trivialized_grad_and_value as grad_and_value
+from trivgeo.sde.noise import noise_with_target
+from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 
 SCHEDULE = GeometricSchedule(0.2, 1.5)
 STEPS = [AncestralStep(), FlowStep(), RenoisingStep(), RefiningStep()]

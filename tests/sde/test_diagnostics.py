@@ -12,18 +12,16 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SO, Translation
 from trivgeo.sde import (
     EnergyScore,
-    EnergyTrace,
     GeometricSchedule,
+    KineticLangevinSDE,
     NoiseKernel,
-    ScoreMonitor,
-    UnderdampedLangevin,
     effective_sample_size,
-    maximum_mean_discrepancy,
     reverse_process,
     solve,
     stein_z_scores,
     uniform_grid,
 )
+from trivgeo.sde.diagnostics import EnergyTrace, ScoreMonitor, maximum_mean_discrepancy
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 
@@ -56,7 +54,7 @@ def test_monitor_and_trace() -> None:
 
 def test_trace_of_kinetic_langevin() -> None:
     energy = lambda g: (g**2).sum(-1)  # noqa: E731
-    kinetic, trace = UnderdampedLangevin(Translation(1), energy), EnergyTrace(energy)
+    kinetic, trace = KineticLangevinSDE(Translation(1), energy), EnergyTrace(energy)
     solve(kinetic, kinetic.start(torch.full((5, 1), 10.0)), [0.0, 0.1, 0.2], observe=trace)
     assert trace.steps == [0, 1, 2]
     assert trace.means[0] == pytest.approx(100.0)

@@ -10,21 +10,18 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.generative import HaarDistribution, MixtureDistribution, NormalDistribution, fit_base_distribution
 from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, MatrixGroup, Torus, Translation, U
 from trivgeo.sde import (
     GeometricSchedule,
-    HaarLaw,
-    MixtureLaw,
-    NormalLaw,
-    fit_terminal_law,
     flow_likelihood,
     forward_noising,
     heat_kernel,
     probability_flow,
     trivialized_grad,
 )
-from trivgeo.sde.heat import slowest_rate
-from trivgeo.sde.terminal import log_volume
+from trivgeo.sde.noise.density import log_volume
+from trivgeo.sde.noise.heat import slowest_rate
 
 KNOWN: list[LieGroup] = [
     Translation(2, scale=[0.5, 2.0]),
@@ -152,7 +149,7 @@ class TestTerminalLaws:
         group = SE(2)
         factor = torch.tensor([[1.2, 0.0, 0.0], [0.2, 0.5, 0.0], [0.1, 0.2, 0.6]], dtype=torch.float64)
         centre = group.random(1, std=0.3, generator=seeded(0), dtype=torch.float64)[0]
-        law = NormalLaw(group, centre, torch.tensor([0.3, 0.1, 0.0], dtype=torch.float64), factor)
+        law = NormalDistribution(group, centre, torch.tensor([0.3, 0.1, 0.0], dtype=torch.float64), factor)
         side = 4.0
         box = torch.rand(200_000, 3, generator=seeded(1), dtype=torch.float64)
         angle, shift = (2.0 * box[:, :1] - 1.0) * math.pi, (2.0 * box[:, 1:] - 1.0) * side
@@ -160,8 +157,8 @@ class TestTerminalLaws:
         assert float((density.mean() - 1.0).abs() / (density.std() / math.sqrt(len(box)))) < 4.0
         assert float(law.log_mass.exp()) < 0.999  # some of it has another logarithm
         g = law.sample(2000, seeded(2))
-        again = fit_terminal_law(group, g)
-        assert isinstance(again, NormalLaw)
+        again = fit_base_distribution(group, g)
+        assert isinstance(again, NormalDistribution)
         assert abs(float((again.log_density(g) - law.log_density(g)).mean())) < 0.05
 
     @pytest.mark.parametrize(
@@ -175,8 +172,10 @@ class TestTerminalLaws:
         centre = g[0]
         v = group.log(group.compose(group.inverse(centre), g))
         factor = torch.linalg.cholesky(torch.atleast_2d(torch.cov(v.mT)))  # so that all of the group counts
-        law = NormalLaw(group, centre, 0.0 * v[0], factor)
-        mixed = MixtureLaw([HaarLaw(group).double(), law], torch.tensor([0.3, 0.7], dtype=torch.float64))
+        law = NormalDistribution(group, centre, 0.0 * v[0], factor)
+        mixed = MixtureDistribution(
+            [HaarDistribution(group).double(), law], torch.tensor([0.3, 0.7], dtype=torch.float64)
+        )
         for each in (law, mixed):
             density = each.log_density(g).exp()
             spread = float(density.std()) / math.sqrt(len(g)) + 3e-3  # and of the draws by which Z is counted
@@ -186,7 +185,7 @@ class TestTerminalLaws:
         """Factor by factor, as laws of the factors have it; where they are joined, as in the algebra."""
         for scale, volume in (([1.0, 1.0, 1.0, 2.0], 8.0 * math.pi**2), (torch.eye(4), 1.0)):
             group = DirectProduct(SO(3), Translation(1), scale=scale)
-            law = NormalLaw(group, group.identity(), torch.zeros(4), 0.1 * torch.eye(4))
+            law = NormalDistribution(group, group.identity(), torch.zeros(4), 0.1 * torch.eye(4))
             expected = math.log(volume) - 2.0 * math.log(2.0 * math.pi * 0.01)
             assert float(law.log_density(group.identity())) == pytest.approx(expected, abs=1e-4)
 
@@ -198,7 +197,7 @@ class TestTerminalLaws:
 
         group = Turns(torch.tensor([[[0.0, -1.0], [1.0, 0.0]]]))
         with pytest.raises(ConfigurationError, match="whose volume is known"):
-            NormalLaw(group, group.identity(), torch.zeros(1), torch.eye(1))
+            NormalDistribution(group, group.identity(), torch.zeros(1), torch.eye(1))
 
     def test_mixture(self) -> None:
         """On x -> e^a x + b: mass one for left Haar measure, e^-a da db, and the density of its samples."""
@@ -207,8 +206,8 @@ class TestTerminalLaws:
         tails = forward_noising(
             group, GeometricSchedule(0.1, 3.0), group.identity(4000, dtype=torch.float64), generator=seeded(5)
         )
-        law = fit_terminal_law(group, tails, components=4)
-        assert isinstance(law, MixtureLaw)
+        law = fit_base_distribution(group, tails, components=4)
+        assert isinstance(law, MixtureDistribution)
         box = torch.rand(100_000, 2, generator=generator, dtype=torch.float64)
         element = torch.stack([12.0 * box[:, 0] - 6.0, (16.0 * box[:, 1] - 8.0).sinh()], -1)
         density = (
@@ -220,9 +219,9 @@ class TestTerminalLaws:
         share = float((density * inside(element)).mean())
         assert float(inside(g).double().mean()) == pytest.approx(share, abs=0.02)
         assert 0.3 < float(inside(g[:10_000]).double().mean()) / share < 3.0
-        plain = fit_terminal_law(group, tails)
+        plain = fit_base_distribution(group, tails)
         assert float((law.log_density(tails) - plain.log_density(tails)).mean()) > 0.02
-        wide = fit_terminal_law(group, tails, widen=3.0, components=4)
+        wide = fit_base_distribution(group, tails, widen=3.0, components=4)
         assert float((wide.log_density(tails) - law.log_density(tails)).mean()) < -0.5
 
     def test_mixture_where_logarithms_end(self) -> None:
@@ -230,7 +229,7 @@ class TestTerminalLaws:
         group = SL(2)
         g = group.random(4000, std=1.5, generator=seeded(0)) @ group.random(4000, std=1.5, generator=seeded(1))
         assert int((~torch.isfinite(group.log(g)).all(-1)).sum()) > 100
-        law = fit_terminal_law(group, g, components=8)
+        law = fit_base_distribution(group, g, components=8)
         assert bool(torch.isfinite(law.log_density(g)).all())
 
     def test_volume_of_far_logarithms(self) -> None:
@@ -244,35 +243,35 @@ class TestTerminalLaws:
     def test_bad_mixtures(self) -> None:
         g = SE(2).random(20, generator=seeded(0))
         with pytest.raises(ShapeError, match="samples: expected at least 30 elements"):
-            fit_terminal_law(SE(2), g, components=30)
+            fit_base_distribution(SE(2), g, components=30)
         with pytest.raises(ConfigurationError, match="components"):
-            fit_terminal_law(SE(2), g, components=0)
+            fit_base_distribution(SE(2), g, components=0)
         with pytest.raises(ConfigurationError, match="widen"):
-            fit_terminal_law(SE(2), g, -1.0)
+            fit_base_distribution(SE(2), g, -1.0)
         with pytest.raises(NonFiniteError, match="samples"):
-            fit_terminal_law(SE(2), g * math.nan)
-        law = fit_terminal_law(SE(2), g)
+            fit_base_distribution(SE(2), g * math.nan)
+        law = fit_base_distribution(SE(2), g)
         with pytest.raises(ShapeError, match="weights: expected one for each of 2 laws"):
-            MixtureLaw([law, law], torch.ones(1))
+            MixtureDistribution([law, law], torch.ones(1))
         with pytest.raises(DomainError, match="weights: expected positive numbers of sum one"):
-            MixtureLaw([law, law], torch.ones(2))
+            MixtureDistribution([law, law], torch.ones(2))
 
     def test_bad_factors(self) -> None:
         """A covariance, whose upper half the density would not see."""
         group, zero = Translation(2), torch.zeros(2)
         for wrong in (torch.tensor([[1.0, 0.9], [0.9, 1.0]]), -torch.eye(2), torch.zeros(2, 2)):
             with pytest.raises(DomainError, match="factor: expected a lower triangular matrix"):
-                NormalLaw(group, zero, zero, wrong)
+                NormalDistribution(group, zero, zero, wrong)
         with pytest.raises(ShapeError, match="factor"):
-            NormalLaw(group, zero, zero, torch.eye(3))
-        law = NormalLaw(group, zero, zero, torch.eye(2))
+            NormalDistribution(group, zero, zero, torch.eye(3))
+        law = NormalDistribution(group, zero, zero, torch.eye(2))
         assert law.log_density(zero.double()).dtype == torch.float64
         with pytest.raises(ConfigurationError, match="number"):
             law.sample(-1)
         with pytest.raises(ConfigurationError, match="float32 or float64"):
-            fit_terminal_law(group, torch.zeros(5, 2).half())
+            fit_base_distribution(group, torch.zeros(5, 2).half())
         with pytest.raises(DomainError, match="samples: expected elements that have logarithms, got 0"):
-            fit_terminal_law(SL(2), 1e30 * torch.randn(50, 2, 2, generator=seeded(0)))
+            fit_base_distribution(SL(2), 1e30 * torch.randn(50, 2, 2, generator=seeded(0)))
 
     def test_haar(self) -> None:
-        assert isinstance(fit_terminal_law(SO(3), SO(3).identity(3)), HaarLaw)
+        assert isinstance(fit_base_distribution(SO(3), SO(3).identity(3)), HaarDistribution)

@@ -14,17 +14,11 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SO, LieGroup, Torus, Translation
-from trivgeo.sde import (
-    KineticAncestralStep,
-    KineticDiffusion,
-    KineticNoise,
-    KineticPoint,
-    SplittingAOA,
-    flow_likelihood,
-    solve,
-    uniform_grid,
-)
-from trivgeo.sde.kinetic import join_state
+from trivgeo.sde import KineticDiffusion, flow_likelihood, solve, uniform_grid
+from trivgeo.sde.noise import KineticNoise
+from trivgeo.sde.processes import KineticState
+from trivgeo.sde.processes.kinetic import join_state
+from trivgeo.sde.solvers import KineticAncestralStep, SplittingAOA
 
 FRICTION = 1.3
 
@@ -99,13 +93,13 @@ def line_score(g: Tensor, momentum: Tensor, t: float, std: float = STD) -> Tenso
     return -(momentum - covariance / total * g) / (1.0 - covariance**2 / total)
 
 
-def line_start(number: int, t: float, std: float = STD) -> KineticPoint:
+def line_start(number: int, t: float, std: float = STD) -> KineticState:
     """Draws of the law at a time."""
     variance, covariance, _ = (float(x) for x in KineticNoise(Translation(1), FRICTION).moments(torch.tensor(t)))
     g = math.sqrt(variance + std**2) * torch.randn(number, 1, generator=seeded(0), dtype=torch.float64)
     slope = covariance / (variance + std**2)
     rest = math.sqrt(1.0 - covariance * slope) * torch.randn(number, 1, generator=seeded(1), dtype=torch.float64)
-    return KineticPoint(g, slope * g + rest)
+    return KineticState(g, slope * g + rest)
 
 
 class TestDiffusion:
@@ -113,7 +107,7 @@ class TestDiffusion:
         """The law of the noise, by the stepper."""
         number, t = 4000, 1.5
         process = KineticDiffusion(SO(3), FRICTION)
-        start = KineticPoint(
+        start = KineticState(
             SO(3).identity(number, dtype=torch.float64),
             torch.randn(number, 3, generator=seeded(0), dtype=torch.float64),
         )
@@ -154,7 +148,7 @@ class TestDiffusion:
         variance, covariance, _ = (float(x) for x in KineticNoise(group, FRICTION).moments(torch.tensor(t)))
         last = torch.tensor([[variance + STD**2, covariance], [covariance, 1.0]], dtype=torch.float64)
         end = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=torch.float64), last)
-        point = KineticPoint(torch.tensor([[0.4], [-0.9]]).double(), torch.tensor([[1.0], [-0.3]]).double())
+        point = KineticState(torch.tensor([[0.4], [-0.9]]).double(), torch.tensor([[1.0], [-0.3]]).double())
         found = flow_likelihood(flow, join_state(group, point), end.log_prob, end=t, tolerance=1e-7)
         expected = torch.distributions.Normal(0.0, STD).log_prob(point.elements)
         expected = expected + torch.distributions.Normal(0.0, 1.0).log_prob(point.momentum)
@@ -164,7 +158,7 @@ class TestDiffusion:
         process = KineticDiffusion(Translation(1), FRICTION)
         with pytest.raises(ConfigurationError, match="score"):
             process.flow()
-        start = KineticPoint(torch.zeros(2, 1), torch.zeros(2, 1))
+        start = KineticState(torch.zeros(2, 1), torch.zeros(2, 1))
         with pytest.raises(ConfigurationError, match="backwards"):
             solve(process, start, [1.0, 0.5])
         with pytest.raises(ConfigurationError, match="backwards"):
@@ -173,11 +167,11 @@ class TestDiffusion:
         with pytest.raises(ConfigurationError, match="falling times"):
             solve(scored, start, [0.5, 1.0], stepper=KineticAncestralStep())
         narrow = KineticDiffusion(SO(3), FRICTION, lambda g, momentum, t: momentum[..., :1])
-        point = KineticPoint(SO(3).identity(2), torch.zeros(2, 3))
+        point = KineticState(SO(3).identity(2), torch.zeros(2, 3))
         for stepper in (SplittingAOA(), KineticAncestralStep()):  # a score that would broadcast
             with pytest.raises(ShapeError, match="score"):
                 solve(narrow, point, [1.0, 0.5], stepper=stepper)
         with pytest.raises(ShapeError, match="score"):
             solve(narrow.flow(), join_state(SO(3), point), [1.0, 0.5])
-        with pytest.raises(ConfigurationError, match="KineticPoint"):
+        with pytest.raises(ConfigurationError, match="KineticState"):
             solve(process, torch.zeros(2, 1), [0.0, 0.5])

@@ -13,13 +13,8 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, Heisenberg, LieGroup, Translation
-from trivgeo.sde import (
-    GeometricHeun,
-    PhasePoint,
-    UnderdampedLangevin,
-    overdamped_langevin,
-    solve,
-)
+from trivgeo.sde import GeometricHeun, KineticLangevinSDE, overdamped_langevin, solve
+from trivgeo.sde.processes import KineticLangevinState
 
 
 class Target:
@@ -76,7 +71,7 @@ def run(target: Target, kind: str, *, number: int, steps: int, h: float) -> Tens
     if kind == "overdamped":
         process = overdamped_langevin(target.group, target.energy)
         return target.values(solve(process, start, times, stepper=GeometricHeun(), generator=seeded(1)).final)
-    kinetic = UnderdampedLangevin(target.group, target.energy, friction=2.0, coadjoint=kind == "coadjoint")
+    kinetic = KineticLangevinSDE(target.group, target.energy, friction=2.0, coadjoint=kind == "coadjoint")
     generator = seeded(1)
     final = solve(kinetic, kinetic.start(start, generator=generator), times, generator=generator).final
     return target.values(final.elements)
@@ -110,7 +105,7 @@ class TestStationaryLaw:
         target = TARGETS["Aff(1)"]
         group, number = target.group, 2000
         start = group.identity(number, dtype=torch.float64)
-        kinetic = UnderdampedLangevin(group, target.energy, friction=2.0, coadjoint=False)
+        kinetic = KineticLangevinSDE(group, target.energy, friction=2.0, coadjoint=False)
         object.__setattr__(kinetic, "_constant_force", None)
         times = [0.12 * m for m in range(61)]
         final = solve(kinetic, kinetic.start(start, generator=seeded(0)), times, generator=seeded(1)).final
@@ -126,7 +121,7 @@ class TestStationaryLaw:
 
     def test_temperature(self) -> None:
         group = Translation(1)
-        kinetic = UnderdampedLangevin(group, lambda g: (g**2).sum(-1) / 2, friction=2.0, temperature=0.25)
+        kinetic = KineticLangevinSDE(group, lambda g: (g**2).sum(-1) / 2, friction=2.0, temperature=0.25)
         start = kinetic.start(torch.zeros(4000, 1).double(), generator=seeded(0))
         final = solve(kinetic, start, [0.2 * m for m in range(60)], generator=seeded(1)).final
         assert_relative(final.elements.std(), torch.tensor(0.5).double(), 0.05, floor=0.0)
@@ -136,7 +131,7 @@ class TestStationaryLaw:
 class TestMotion:
     @pytest.mark.parametrize("group", [affine_line(), SE(2), SO(3, scale=[1.0, 2.0, 0.5]), Heisenberg(1)], ids=repr)
     def test_turn_keeps_the_length_and_solves_the_equation(self, group: LieGroup) -> None:
-        kinetic = UnderdampedLangevin(group, lambda g: g.flatten(1).sum(-1))
+        kinetic = KineticLangevinSDE(group, lambda g: g.flatten(1).sum(-1))
         xi = randn(5, group.dim)
         turned = kinetic.turn(xi, 0.1)
         assert_relative(turned.norm(dim=-1), xi.norm(dim=-1), 1e-12)
@@ -147,18 +142,18 @@ class TestMotion:
         assert_relative((kinetic.turn(xi, h) - kinetic.turn(xi, -h)) / (2 * h), slope, 1e-6)
 
     def test_bi_invariant_metrics_need_no_turn(self) -> None:
-        kinetic = UnderdampedLangevin(SO(5), lambda g: g[..., 0, 0])
+        kinetic = KineticLangevinSDE(SO(5), lambda g: g[..., 0, 0])
         assert kinetic._quadratic is None
-        assert UnderdampedLangevin(SO(3, scale=[1.0, 2.0, 1.0]), lambda g: g[..., 0, 0])._quadratic is not None
+        assert KineticLangevinSDE(SO(3, scale=[1.0, 2.0, 1.0]), lambda g: g[..., 0, 0])._quadratic is not None
 
     @pytest.mark.parametrize("name", ["SO(3)", "Aff(1)", "SE(2)"])
     def test_energy_is_kept_to_second_order(self, name: str) -> None:
         """Almost no friction: the drift of the total energy falls by four with half the step."""
         target = TARGETS[name]
-        kinetic = UnderdampedLangevin(target.group, target.energy, friction=1e-12)
+        kinetic = KineticLangevinSDE(target.group, target.energy, friction=1e-12)
         start = kinetic.start(target.group.identity(20, dtype=torch.float64), generator=seeded(2))
 
-        def total(state: PhasePoint) -> Tensor:
+        def total(state: KineticLangevinState) -> Tensor:
             return target.energy(state.elements) + 0.5 * (state.momentum**2).sum(-1)
 
         drifts = []
@@ -176,20 +171,20 @@ class TestMotion:
             calls += 1
             return (g**2).sum(-1)
 
-        kinetic = UnderdampedLangevin(Translation(2), energy)
+        kinetic = KineticLangevinSDE(Translation(2), energy)
         solve(kinetic, kinetic.start(torch.zeros(3, 2)), [0.0, 0.1, 0.2, 0.3])
         assert calls == 4
 
     def test_saving_masks_and_shapes(self) -> None:
         """A chain that would run into the forbidden half line is held, and counted; the other goes on."""
         energy = lambda g: (0.5 - g[..., 0]).sqrt()  # noqa: E731
-        kinetic = UnderdampedLangevin(Translation(1), energy)
+        kinetic = KineticLangevinSDE(Translation(1), energy)
         start = kinetic.start(torch.tensor([[0.49], [-5.0]]), generator=seeded(0))
         start = start._replace(momentum=torch.tensor([[5.0], [0.0]]))
         solution = solve(kinetic, start, [0.0, 0.1, 0.2], generator=seeded(1), save_at=[0, 2])
         assert solution.failures.tolist()[0] > 0
         assert solution.failures.tolist()[1] == 0
-        assert isinstance(solution.final, PhasePoint)
+        assert isinstance(solution.final, KineticLangevinState)
         assert solution.saved is not None
         assert solution.saved.elements.shape == (2, 2, 1)
         assert all(bool(torch.isfinite(x).all()) for x in solution.final)
@@ -200,15 +195,15 @@ class TestBadInput:
     def test_numbers(self, bad: float) -> None:
         for name in ("friction", "temperature"):
             with pytest.raises(ConfigurationError, match=name):
-                UnderdampedLangevin(Translation(1), lambda g: g.sum(-1), **{name: bad})
+                KineticLangevinSDE(Translation(1), lambda g: g.sum(-1), **{name: bad})
         with pytest.raises(ConfigurationError, match="temperature"):
             overdamped_langevin(Translation(1), lambda g: g.sum(-1), temperature=bad)
 
     def test_states(self) -> None:
-        kinetic = UnderdampedLangevin(Translation(2), lambda g: g.sum(-1))
-        with pytest.raises(ConfigurationError, match="PhasePoint"):
+        kinetic = KineticLangevinSDE(Translation(2), lambda g: g.sum(-1))
+        with pytest.raises(ConfigurationError, match="KineticLangevinState"):
             solve(kinetic, torch.zeros(2, 2), [0.0, 1.0])
         with pytest.raises(ShapeError, match="momentum"):
-            solve(kinetic, PhasePoint(torch.zeros(2, 2), torch.zeros(2, 3), torch.zeros(2, 2)), [0.0, 1.0])
+            solve(kinetic, KineticLangevinState(torch.zeros(2, 2), torch.zeros(2, 3), torch.zeros(2, 2)), [0.0, 1.0])
         with pytest.raises(ConfigurationError, match="increasing"):
             solve(kinetic, kinetic.start(torch.zeros(2, 2)), [1.0, 0.0])

@@ -16,18 +16,9 @@ from tests.sde.targets import TARGETS, KnownTarget, Normal, VonMises
 from trivgeo._numerics import jvp_columns
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
-from trivgeo.sde import (
-    ConstantSchedule,
-    Divergence,
-    DormandPrince5,
-    ExactDivergence,
-    HutchinsonDivergence,
-    TrivializedSDE,
-    flow_likelihood,
-    solve,
-    solve_adaptive,
-    uniform_grid,
-)
+from trivgeo.sde import ConstantSchedule, TrivializedSDE, flow_likelihood, solve, solve_adaptive, uniform_grid
+from trivgeo.sde.likelihood import Divergence, ExactDivergence, HutchinsonDivergence
+from trivgeo.sde.solvers import DormandPrince5
 
 
 def moved(target: KnownTarget) -> KnownTarget:

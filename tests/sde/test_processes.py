@@ -22,7 +22,6 @@ from trivgeo.sde import (
     GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
-    Run,
     RungeKuttaMuntheKaas4,
     Stepper,
     StepState,
@@ -35,6 +34,7 @@ from trivgeo.sde import (
     trivialized_grad,
     uniform_grid,
 )
+from trivgeo.sde.scores import SolveContext
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 UNIT = ConstantSchedule(1.0)
@@ -52,8 +52,8 @@ def hermite_normal(dim: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> tup
     weights = torch.tensor(list(itertools.product(w / w.sum(), repeat=2 * dim)), dtype=torch.float64).prod(-1)
     draws = itertools.cycle([points[:, :dim], points[:, dim:]])
     fake = lambda shape, like, generator: next(draws)  # noqa: E731
-    monkeypatch.setattr("trivgeo.sde.process.normal", fake)
-    monkeypatch.setattr("trivgeo.sde.steppers.normal", fake)
+    monkeypatch.setattr("trivgeo.sde.processes.trivialized.normal", fake)
+    monkeypatch.setattr("trivgeo.sde.solvers.runge_kutta.normal", fake)
     return len(points), weights
 
 
@@ -278,7 +278,7 @@ class TestReverse:
         kernel = NoiseKernel(group, SCHEDULE, 4)
         score = EnergyScore(lambda g: (g**2).sum(-1), kernel, 8)
         g = randn(3, 2)
-        prepared = score.prepare(Run((1.0, 0.5), (3,), g.dtype, g.device, seeded(0)))
+        prepared = score.prepare(SolveContext((1.0, 0.5), (3,), g.dtype, g.device, seeded(0)))
         assert_relative(prepared(g, 0.0), -trivialized_grad(group, lambda x: (x**2).sum(-1), g), 1e-12)
 
 
@@ -420,7 +420,7 @@ class TestNoiseModes:
         energy = lambda g: ((g - 0.4) ** 2).sum(-1) / 0.72  # noqa: E731
         score = EnergyScore(energy, kernel, 201, **mode)
         g = torch.full((400, 2), 0.1, dtype=torch.float64)
-        prepared = score.prepare(Run((1.0, 0.5), (400,), g.dtype, g.device, seeded(0)))
+        prepared = score.prepare(SolveContext((1.0, 0.5), (400,), g.dtype, g.device, seeded(0)))
         for t in (1.0, 0.5):
             exact = -(g[0] - 0.4) / (0.36 + SCHEDULE.variance(0.0, t))
             assert_relative(prepared(g, t).mean(0), exact, 0.03, event=1)
@@ -432,7 +432,7 @@ class TestNoiseModes:
 
         def dealt(pool: int | None) -> Tensor:
             score = EnergyScore(lambda g: g.sum(-1), kernel, 4, antithetic=True, pool=pool)
-            run = Run((0.5,), (7,), torch.float64, torch.device("cpu"), seeded(0))
+            run = SolveContext((0.5,), (7,), torch.float64, torch.device("cpu"), seeded(0))
             return score.prepare(run)._deal((7, 4), w)
 
         order = dealt(6)

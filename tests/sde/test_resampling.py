@@ -14,26 +14,23 @@ from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SL, SO, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.sde import (
+    Accumulator,
     ConstantSchedule,
-    EnergySamples,
     EnergyScore,
-    Fold,
     GeometricSchedule,
     NoiseKernel,
-    PopulationWeights,
     Resampling,
     Schedule,
     Score,
-    ScoreEstimate,
-    Solution,
     StepState,
     TrivializedSDE,
-    noise_log_density,
     reverse_process,
     solve,
-    systematic_indices,
     uniform_grid,
 )
+from trivgeo.sde.noise import noise_log_density
+from trivgeo.sde.scores import EnergySamples, ScoreEstimate
+from trivgeo.sde.solvers import PopulationWeights, Solution, systematic_indices
 
 SCHEDULE = GeometricSchedule(0.1, 1.5)
 LINE = Translation(1)
@@ -67,7 +64,7 @@ def sample(
     )
 
 
-class Weights(Fold):
+class Weights(Accumulator):
     """The weights of all times of a run."""
 
     def init(self, y: Tensor) -> tuple[PopulationWeights, ...]:

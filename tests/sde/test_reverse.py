@@ -13,7 +13,6 @@ from trivgeo.sde import (
     EnergyScore,
     GeometricSchedule,
     NoiseKernel,
-    ScoreEstimate,
     forward_noising,
     reverse_diffusion,
     reverse_process,
@@ -21,6 +20,7 @@ from trivgeo.sde import (
     trivialized_grad,
     uniform_grid,
 )
+from trivgeo.sde.scores import ScoreEstimate
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 

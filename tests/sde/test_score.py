@@ -9,7 +9,8 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SL, Translation
-from trivgeo.sde import EnergyScore, FunctionScore, GeometricSchedule, NoiseKernel, Run, trivialized_grad
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, trivialized_grad
+from trivgeo.sde.scores import FunctionScore, SolveContext
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 CENTRE = torch.tensor([0.4, -0.3], dtype=torch.float64)
@@ -135,7 +136,7 @@ class TestNoise:
         score = EnergyScore(gaussian, plane_kernel(20), 200)
         g = torch.full((500, 2), 0.3, dtype=torch.float64)
         times = (1.0, 0.7, 0.33, 0.05)
-        prepared = score.prepare(Run(times, (500,), g.dtype, g.device, seeded(0)))
+        prepared = score.prepare(SolveContext(times, (500,), g.dtype, g.device, seeded(0)))
         for t in times:
             assert_relative(prepared(g, t).mean(0), exact_score(g[0], t), 0.03, event=1)
 
@@ -143,7 +144,7 @@ class TestNoise:
         score = FunctionScore(exact_score)
         g = randn(3, 2)
         assert torch.equal(score(g, 0.5), exact_score(g, 0.5))
-        assert score.prepare(Run((0.5,), (3,), g.dtype, g.device, None)) is score
+        assert score.prepare(SolveContext((0.5,), (3,), g.dtype, g.device, None)) is score
 
 
 class TestBadInput:

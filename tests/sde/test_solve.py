@@ -13,22 +13,21 @@ from tests.helpers import affine_line, assert_relative, random_elements, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, Translation
 from trivgeo.sde import (
-    EnergySamples,
+    Accumulator,
     EnergyScore,
     ExponentialEuler,
-    Fold,
     GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
-    Run,
     RungeKuttaMuntheKaas4,
     Stepper,
     StepState,
     TrivializedSDE,
-    gathered,
     solve,
     uniform_grid,
 )
+from trivgeo.sde.processes import merge_evaluated
+from trivgeo.sde.scores import EnergySamples, SolveContext
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 
@@ -80,7 +79,7 @@ class AdamsBashforth(Stepper):
         return StepState(sde.group.retract(state.y, v), (velocity, torch.ones_like(known)), evaluated)
 
 
-class Steps(Fold):
+class Steps(Accumulator):
     """The sum of the states after the steps, and how many scores were evaluated."""
 
     def init(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,14 +198,16 @@ class TestWhatIsEvaluated:
         final = solve(sde, torch.ones(1, 1), [0.0, 0.5], generator=generator).final
         assert_relative(final, torch.tensor([[1.0 - 2.0 * SCHEDULE.variance(0.0, 0.5)]]), 1e-6)
         with pytest.raises(DomainError, match="only time"):
-            score.prepare(Run((0.0,), (1,), torch.float32, torch.device("cpu"), None)).estimate(torch.ones(1, 1), 0.5)
+            score.prepare(SolveContext((0.0,), (1,), torch.float32, torch.device("cpu"), None)).estimate(
+                torch.ones(1, 1), 0.5
+            )
 
     def test_parts(self) -> None:
-        """Of nested evaluations, in order; `gathered` drops what is none."""
+        """Of nested evaluations, in order; `merge_evaluated` drops what is none."""
         samples = [EnergySamples(*[torch.full((1,), float(i))] * 5) for i in range(3)]
-        assert gathered(None, None) is None
-        assert gathered(None, samples[0]) is samples[0]
-        step = StepState(torch.zeros(1), (), gathered(samples[0], None, gathered(samples[1], samples[2])))
+        assert merge_evaluated(None, None) is None
+        assert merge_evaluated(None, samples[0]) is samples[0]
+        step = StepState(torch.zeros(1), (), merge_evaluated(samples[0], None, merge_evaluated(samples[1], samples[2])))
         assert [float(x.energy) for x in step.parts(EnergySamples)] == [0.0, 1.0, 2.0]
         assert StepState(torch.zeros(1)).parts(EnergySamples) == []
 

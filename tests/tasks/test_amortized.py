@@ -31,7 +31,7 @@ from trivgeo.inversion import Choose, FunctionEnergy, KeepLower, LearnedInverter
 from trivgeo.inversion.files import describe
 from trivgeo.networks import initialise
 from trivgeo.sde import GeometricSchedule
-from trivgeo.sde.denoising import AncestralStep
+from trivgeo.sde.solvers import AncestralStep
 
 pytestmark = pytest.mark.usefixtures("workplace")
 

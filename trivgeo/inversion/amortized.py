@@ -17,7 +17,8 @@ from trivgeo.inversion.learned import LearnedScore
 from trivgeo.inversion.posterior import GivenPosterior
 from trivgeo.inversion.result import Population
 from trivgeo.inversion.stages import Noise, Start
-from trivgeo.sde import AncestralStep, Stepper, TrivializedSDE, reverse_process, solve, uniform_grid
+from trivgeo.sde import Stepper, TrivializedSDE, reverse_process, solve, uniform_grid
+from trivgeo.sde.solvers import AncestralStep
 
 __all__ = ["AmortizedInverter", "Denoise"]
 
@@ -25,9 +26,9 @@ __all__ = ["AmortizedInverter", "Denoise"]
 class Denoise(nn.Module, Stage):
     r"""Follows the reverse diffusion of a `LearnedScore` in a few steps, one evaluation of the network each.
 
-    The scheme says what comes out: `trivgeo.sde.AncestralStep` (the reverse diffusion) and `FlowStep` (its probability
-    flow) make a posterior sample, a network that was distilled (`consistency_loss`) with `RenoisingStep` likewise,
-    in one or two steps; `RefiningStep` an estimate for a posterior with one mode.
+    The scheme says what comes out: `trivgeo.sde.solvers.AncestralStep` (the reverse diffusion) and `FlowStep` (its
+    probability flow) make a posterior sample, a network that was distilled (`consistency_loss`) with `RenoisingStep`
+    likewise, in one or two steps; `RefiningStep` an estimate for a posterior with one mode.
 
     The population is taken to be at the first of the times, whatever noise is on it: the identity is a good guess, and
     the best single one, when the transformations of the data are no larger than the noise that the network was

@@ -15,22 +15,22 @@ from trivgeo.inversion.inverter import Inverter, Stage
 from trivgeo.inversion.posterior import GivenPosterior
 from trivgeo.inversion.result import Population
 from trivgeo.inversion.stages import Start
-from trivgeo.sde import UnderdampedLangevin, solve, uniform_grid
+from trivgeo.sde import KineticLangevinSDE, solve, uniform_grid
 
 __all__ = ["KineticLangevin", "Langevin"]
 
 
 class Langevin(Stage):
-    r"""Lets every chain follow `trivgeo.sde.UnderdampedLangevin` for :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`.
+    r"""Lets every chain follow `trivgeo.sde.KineticLangevinSDE` for :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`.
 
     The chains are sampled where they end, which is the posterior only once they have mixed.
 
     Args:
         steps: number of steps of the splitting scheme.
         step_size: time of a step.
-        friction: see `trivgeo.sde.UnderdampedLangevin`.
+        friction: see `trivgeo.sde.KineticLangevinSDE`.
         temperature: T, positive.
-        coadjoint: see `trivgeo.sde.UnderdampedLangevin`.
+        coadjoint: see `trivgeo.sde.KineticLangevinSDE`.
 
     Raises:
         ConfigurationError: a setting out of its range.
@@ -49,7 +49,7 @@ class Langevin(Stage):
         self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """The ends of the chains."""
-        process = UnderdampedLangevin(
+        process = KineticLangevinSDE(
             posterior.group, posterior.differentiable, self.friction, self.temperature, self.coadjoint
         )
         solution = solve(

@@ -18,9 +18,10 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.law import drawn
 from trivgeo.inversion.posterior import check_action, check_batch, flat_rows, in_blocks, lift
-from trivgeo.sde.denoising import noise_with_target
-from trivgeo.sde.schedule import Schedule, check_time
-from trivgeo.sde.score import Score, ScoreEstimate
+from trivgeo.sde import Schedule, Score
+from trivgeo.sde.noise import noise_with_target
+from trivgeo.sde.noise.schedule import check_time
+from trivgeo.sde.scores import ScoreEstimate
 
 __all__ = ["ConditionedScore", "LearnedScore", "LevelFeatures", "NoisyBatch", "seen_from"]
 
@@ -49,7 +50,7 @@ class LearnedScore(nn.Module):
         schedule: the noise.
         backbone: (data with one batch dimension ``[b, ...]``, levels sigma ``[b]``) to noise ``[b, dim]``.
         prior: Haar measure as the prior of g_0, ``"right"`` or ``"left"``.
-        noise_steps: factors of which the noise is made, see `trivgeo.sde.noise_with_target`.
+        noise_steps: factors of which the noise is made, see `trivgeo.sde.noise.noise_with_target`.
         lowest_time: t of the lowest level trained on, in (0, 1).
         carried: see `noisy`.
         prepare: makes of data with one batch dimension the smaller data that the backbone reads, by something that the

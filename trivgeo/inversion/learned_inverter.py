@@ -26,7 +26,7 @@ from trivgeo.inversion.posterior import Posterior, check_action, check_batch
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.stages import Noise, Start
 from trivgeo.networks import read_file, write_file
-from trivgeo.sde import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
+from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 
 __all__ = ["LearnedInverter"]
 

@@ -20,7 +20,7 @@ from trivgeo.inversion.energy import CurvedEnergy
 from trivgeo.inversion.inverter import Stage
 from trivgeo.inversion.posterior import GivenPosterior, where_rows
 from trivgeo.inversion.result import Population
-from trivgeo.sde.resampling import systematic_indices
+from trivgeo.sde.solvers import systematic_indices
 
 __all__ = [
     "GemanMcClure",

@@ -24,9 +24,8 @@ from trivgeo.inversion.result import Population
 from trivgeo.inversion.search import DRAWN_TOGETHER, Draw
 from trivgeo.inversion.stages import Choose, Noise, Side, Start
 from trivgeo.sde import (
-    EnergySamples,
+    Accumulator,
     EnergyScore,
-    Fold,
     GeometricSchedule,
     NoiseKernel,
     Schedule,
@@ -35,6 +34,7 @@ from trivgeo.sde import (
     solve,
     uniform_grid,
 )
+from trivgeo.sde.scores import EnergySamples
 
 __all__ = ["TIED", "Reverse"]
 
@@ -357,7 +357,7 @@ class _Chain:
 
 
 @dataclass(frozen=True)
-class _Seen(Fold):
+class _Seen(Accumulator):
     """The lowest energy that each chain has met, and where; folded over the steps of a solve.
 
     Attributes:

@@ -1,146 +1,74 @@
-"""Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics."""
+"""Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics.
 
+The names below are those that the guides use. The rest is public by room: `trivgeo.sde.noise`, `trivgeo.sde.scores`,
+`trivgeo.sde.processes`, `trivgeo.sde.solvers`, `trivgeo.sde.likelihood`, `trivgeo.sde.diagnostics`. Models that are
+fitted to samples are in `trivgeo.generative`.
+"""
+
+from trivgeo._deprecation import Renamed, old_names
 from trivgeo._random import NoiseStreams
 from trivgeo._signatures import check_calls
-from trivgeo.sde.adaptive import AdaptiveSolution, DormandPrince5, solve_adaptive
-from trivgeo.sde.denoising import (
-    AncestralStep,
-    DenoisingStep,
-    FlowStep,
-    NoiseSample,
-    RefiningStep,
-    RenoisingStep,
-    noise_with_target,
+from trivgeo.sde.diagnostics import stein_z_scores
+from trivgeo.sde.grid import uniform_grid
+from trivgeo.sde.likelihood import flow_likelihood
+from trivgeo.sde.noise import (
+    ConstantSchedule,
+    CosineSchedule,
+    GeometricSchedule,
+    LinearSchedule,
+    NoiseKernel,
+    Schedule,
+    heat_kernel,
 )
-from trivgeo.sde.diagnostics import (
-    EnergyTrace,
-    ScoreMonitor,
-    ScoreTrace,
-    effective_sample_size,
-    maximum_mean_discrepancy,
-    stein_z_scores,
-)
-from trivgeo.sde.energy_score import EnergyScore
-from trivgeo.sde.flow import probability_flow, probability_flow_sample
-from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
-from trivgeo.sde.group_diffusion import GroupDiffusion
-from trivgeo.sde.group_network import GroupNetwork
-from trivgeo.sde.heat import HeatKernel, heat_kernel
-from trivgeo.sde.kinetic import (
-    KineticAncestralStep,
+from trivgeo.sde.processes import (
     KineticDiffusion,
-    KineticNoise,
-    KineticPoint,
-    KineticSample,
-    SplittingAOA,
-)
-from trivgeo.sde.langevin import PhasePoint, SplittingOBABO, UnderdampedLangevin, overdamped_langevin
-from trivgeo.sde.learned import ScoreNetwork, denoising_loss, implicit_loss
-from trivgeo.sde.likelihood import (
-    Divergence,
-    ExactDivergence,
-    FlowLikelihood,
-    HutchinsonDivergence,
-    flow_likelihood,
-)
-from trivgeo.sde.noise import NoiseKernel, NoisePaths, NoiseReplay, forward_noising
-from trivgeo.sde.process import (
-    Displacement,
-    ExponentialEuler,
-    Fold,
+    KineticLangevinSDE,
     Process,
-    Solution,
+    TrivializedSDE,
+    overdamped_langevin,
+    probability_flow,
+    reverse_process,
+)
+from trivgeo.sde.sampling import forward_noising, probability_flow_sample, reverse_diffusion
+from trivgeo.sde.scores import EnergyScore, Score, trivialized_grad, trivialized_grad_and_value
+from trivgeo.sde.solvers import (
+    Accumulator,
+    ExponentialEuler,
+    GeometricHeun,
+    Resampling,
+    RungeKuttaMuntheKaas4,
     Stepper,
     StepState,
-    TrivializedSDE,
-    gathered,
     solve,
-    uniform_grid,
+    solve_adaptive,
 )
-from trivgeo.sde.resampling import PopulationWeights, Resampling, noise_log_density, systematic_indices
-from trivgeo.sde.reverse import reverse_diffusion, reverse_process
-from trivgeo.sde.schedule import ConstantSchedule, CosineSchedule, GeometricSchedule, LinearSchedule, Schedule
-from trivgeo.sde.score import EnergySamples, FunctionScore, Run, Score, ScoreEstimate
-from trivgeo.sde.steppers import GeometricHeun, RungeKuttaMuntheKaas4
-from trivgeo.sde.terminal import HaarLaw, MixtureLaw, NormalLaw, TerminalLaw, fit_terminal_law
-from trivgeo.sde.transport import DiffusionTransport, FlowTransport, Lesson, MomentumTransport, Transport
+from trivgeo.sde.weights import effective_sample_size
 
 __all__ = [
-    "AdaptiveSolution",
-    "AncestralStep",
+    "Accumulator",
     "ConstantSchedule",
     "CosineSchedule",
-    "DenoisingStep",
-    "DiffusionTransport",
-    "Displacement",
-    "Divergence",
-    "DormandPrince5",
-    "EnergySamples",
     "EnergyScore",
-    "EnergyTrace",
-    "ExactDivergence",
     "ExponentialEuler",
-    "FlowLikelihood",
-    "FlowStep",
-    "FlowTransport",
-    "Fold",
-    "FunctionScore",
     "GeometricHeun",
     "GeometricSchedule",
-    "GroupDiffusion",
-    "GroupNetwork",
-    "HaarLaw",
-    "HeatKernel",
-    "HutchinsonDivergence",
-    "KineticAncestralStep",
     "KineticDiffusion",
-    "KineticNoise",
-    "KineticPoint",
-    "KineticSample",
-    "Lesson",
+    "KineticLangevinSDE",
     "LinearSchedule",
-    "MixtureLaw",
-    "MomentumTransport",
     "NoiseKernel",
-    "NoisePaths",
-    "NoiseReplay",
-    "NoiseSample",
     "NoiseStreams",
-    "NormalLaw",
-    "PhasePoint",
-    "PopulationWeights",
     "Process",
-    "RefiningStep",
-    "RenoisingStep",
     "Resampling",
-    "Run",
     "RungeKuttaMuntheKaas4",
     "Schedule",
     "Score",
-    "ScoreEstimate",
-    "ScoreMonitor",
-    "ScoreNetwork",
-    "ScoreTrace",
-    "Solution",
-    "SplittingAOA",
-    "SplittingOBABO",
     "StepState",
     "Stepper",
-    "TerminalLaw",
-    "Transport",
     "TrivializedSDE",
-    "UnderdampedLangevin",
-    "denoising_loss",
     "effective_sample_size",
-    "fit_terminal_law",
     "flow_likelihood",
     "forward_noising",
-    "gathered",
     "heat_kernel",
-    "implicit_loss",
-    "maximum_mean_discrepancy",
-    "noise_log_density",
-    "noise_with_target",
     "overdamped_langevin",
     "probability_flow",
     "probability_flow_sample",
@@ -149,10 +77,68 @@ __all__ = [
     "solve",
     "solve_adaptive",
     "stein_z_scores",
-    "systematic_indices",
     "trivialized_grad",
     "trivialized_grad_and_value",
     "uniform_grid",
 ]
 
 check_calls(__name__, __all__)
+
+_MOVED = {
+    "AdaptiveSolution": "sde.solvers.AdaptiveSolution",
+    "AncestralStep": "sde.solvers.AncestralStep",
+    "DenoisingStep": "sde.solvers.DenoisingStep",
+    "DiffusionTransport": "generative.DiffusionPath",
+    "Displacement": "sde.processes.DriftIncrement",
+    "Divergence": "sde.likelihood.Divergence",
+    "DormandPrince5": "sde.solvers.DormandPrince5",
+    "EnergySamples": "sde.scores.EnergySamples",
+    "EnergyTrace": "sde.diagnostics.EnergyTrace",
+    "ExactDivergence": "sde.likelihood.ExactDivergence",
+    "FlowLikelihood": "sde.likelihood.FlowLikelihood",
+    "FlowStep": "sde.solvers.FlowStep",
+    "FlowTransport": "generative.FlowMatchingPath",
+    "Fold": "sde.solvers.Accumulator",
+    "FunctionScore": "sde.scores.FunctionScore",
+    "GroupDiffusion": "generative.GroupDiffusion",
+    "GroupNetwork": "generative.GroupNetwork",
+    "HaarLaw": "generative.HaarDistribution",
+    "HeatKernel": "sde.noise.HeatKernel",
+    "HutchinsonDivergence": "sde.likelihood.HutchinsonDivergence",
+    "KineticAncestralStep": "sde.solvers.KineticAncestralStep",
+    "KineticNoise": "sde.noise.KineticNoise",
+    "KineticPoint": "sde.processes.KineticState",
+    "KineticSample": "sde.noise.KineticSample",
+    "Lesson": "generative.paths.TrainingBatch",
+    "MixtureLaw": "generative.MixtureDistribution",
+    "MomentumTransport": "generative.KineticPath",
+    "NoisePaths": "sde.noise.NoisePaths",
+    "NoiseReplay": "sde.noise.VirtualNoisePaths",
+    "NoiseSample": "sde.noise.NoiseSample",
+    "NormalLaw": "generative.NormalDistribution",
+    "PhasePoint": "sde.processes.KineticLangevinState",
+    "PopulationWeights": "sde.solvers.PopulationWeights",
+    "RefiningStep": "sde.solvers.RefiningStep",
+    "RenoisingStep": "sde.solvers.RenoisingStep",
+    "Run": "sde.scores.SolveContext",
+    "ScoreEstimate": "sde.scores.ScoreEstimate",
+    "ScoreMonitor": "sde.diagnostics.ScoreMonitor",
+    "ScoreNetwork": "generative.ScoreNetwork",
+    "ScoreTrace": "sde.diagnostics.ScoreTrace",
+    "Solution": "sde.solvers.Solution",
+    "SplittingAOA": "sde.solvers.SplittingAOA",
+    "SplittingOBABO": "sde.solvers.SplittingOBABO",
+    "TerminalLaw": "generative.BaseDistribution",
+    "Transport": "generative.ProbabilityPath",
+    "UnderdampedLangevin": "sde.processes.KineticLangevinSDE",
+    "denoising_loss": "generative.score_matching.denoising_loss",
+    "fit_terminal_law": "generative.fit_base_distribution",
+    "gathered": "sde.processes.merge_evaluated",
+    "implicit_loss": "generative.score_matching.implicit_loss",
+    "maximum_mean_discrepancy": "sde.diagnostics.maximum_mean_discrepancy",
+    "noise_log_density": "sde.noise.noise_log_density",
+    "noise_with_target": "sde.noise.noise_with_target",
+    "systematic_indices": "sde.solvers.systematic_indices",
+}
+
+__getattr__ = old_names(__name__, {old: Renamed(f"trivgeo.{new}", until="0.4") for old, new in _MOVED.items()})

@@ -8,35 +8,20 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from trivgeo._text import Described, described
 from trivgeo._torch import pytree
 from trivgeo.checks import check_tensor, check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
-from trivgeo.sde.gradient import trivialized_grad, trivialized_grad_and_value
-from trivgeo.sde.process import Fold, StepState
-from trivgeo.sde.score import EnergySamples
+from trivgeo.sde.processes.base import StepState
+from trivgeo.sde.scores.base import EnergySamples
+from trivgeo.sde.scores.gradient import trivialized_grad, trivialized_grad_and_value
+from trivgeo.sde.solvers.time_loop import Accumulator
+from trivgeo.sde.weights import effective_sample_size
 
-__all__ = [
-    "EnergyTrace",
-    "ScoreMonitor",
-    "ScoreTrace",
-    "effective_sample_size",
-    "maximum_mean_discrepancy",
-    "stein_z_scores",
-]
-
-
-def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Kish's number :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n; zero for weights all zero, NaN
-    where one is not finite.
-    """
-    largest = nn.functional.pad(weights.abs(), (0, 1)).amax(-1, keepdim=True)  # with a zero: there may be none
-    weights = weights / torch.where(largest > 0, largest, 1.0)  # whose squares neither vanish nor overflow
-    square = (weights**2).sum(-1)
-    return weights.sum(-1) ** 2 / torch.where(square == 0, 1.0, square)
+__all__ = ["EnergyTrace", "ScoreMonitor", "ScoreTrace", "maximum_mean_discrepancy", "stein_z_scores"]
 
 
 class ScoreTrace(NamedTuple):
@@ -56,7 +41,7 @@ class ScoreTrace(NamedTuple):
         return described(self)
 
 
-class ScoreMonitor(Fold[Any, ScoreTrace]):
+class ScoreMonitor(Accumulator[Any, ScoreTrace]):
     """The effective sample size of the Monte Carlo weights and the masks of every score of a solve.
 
     A fold over the `EnergySamples` of an `EnergyScore`.
@@ -96,7 +81,7 @@ class EnergyTrace(Described):
         self.means: list[float] = []
 
     def __call__(self, index: int, t: float, state: Tensor | tuple[Tensor, ...]) -> None:
-        """Look at one state; of a `PhasePoint`, at its elements."""
+        """Look at one state; of a `KineticLangevinState`, at its elements."""
         if index % self._every:
             return
         elements = state if isinstance(state, Tensor) else next(iter(state), None)

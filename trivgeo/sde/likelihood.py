@@ -17,13 +17,14 @@ from trivgeo._random import uniform
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import DirectProduct, LieGroup, Translation
-from trivgeo.sde.adaptive import solve_adaptive
-from trivgeo.sde.process import TrivializedSDE, check_noiseless
-from trivgeo.sde.schedule import ConstantSchedule
-from trivgeo.sde.score import check_drift
+from trivgeo.groups import LieGroup
+from trivgeo.sde.noise.schedule import ConstantSchedule
+from trivgeo.sde.processes.augmented import with_vectors
+from trivgeo.sde.processes.trivialized import TrivializedSDE, check_noiseless
+from trivgeo.sde.scores.base import check_drift
+from trivgeo.sde.solvers.adaptive import solve_adaptive
 
-__all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDivergence", "flow_likelihood", "with_vectors"]
+__all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDivergence", "flow_likelihood"]
 
 VectorField = Callable[[Tensor], Tensor]
 
@@ -215,14 +216,6 @@ def flow_likelihood(
         final = solution.final[..., :size].unflatten(-1, group.element_shape)
         log_density = _check_density(end_log_density(final), batch) + solution.final[..., -1]
     return FlowLikelihood(log_density, final, solution.failures, solution.evaluations)
-
-
-def with_vectors(group: LieGroup, number: int) -> DirectProduct:
-    """G x R^number, an element followed by a vector; the basis is that of G, then the usual one."""
-    natural = group.basis.is_natural
-    rows = torch.block_diag(group.basis.rows, torch.eye(number, dtype=torch.float64))
-    factor = group if natural else group.with_scale(None)
-    return DirectProduct(factor, Translation(number), scale=None if natural else rows)
 
 
 def _check_directions(directions: Any, number: int | None = None) -> Any:

@@ -1,0 +1,31 @@
+"""Models fitted to samples on any group: densities, samplers, and what they are made of."""
+
+from trivgeo._signatures import check_calls
+from trivgeo.generative.base_distributions import (
+    BaseDistribution,
+    HaarDistribution,
+    MixtureDistribution,
+    NormalDistribution,
+    fit_base_distribution,
+)
+from trivgeo.generative.model import GroupDiffusion
+from trivgeo.generative.networks import GroupNetwork
+from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath, ProbabilityPath
+from trivgeo.generative.score_matching import ScoreNetwork
+
+__all__ = [
+    "BaseDistribution",
+    "DiffusionPath",
+    "FlowMatchingPath",
+    "GroupDiffusion",
+    "GroupNetwork",
+    "HaarDistribution",
+    "KineticPath",
+    "MixtureDistribution",
+    "NormalDistribution",
+    "ProbabilityPath",
+    "ScoreNetwork",
+    "fit_base_distribution",
+]
+
+check_calls(__name__, __all__)

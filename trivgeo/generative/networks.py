@@ -1,0 +1,133 @@
+"""A network on any group: residual layers on smooth functions of the element."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.scores.gradient import trivialized_grad
+
+__all__ = ["GroupNetwork"]
+
+_WAVES = 16  # of the level
+_HARMONICS = (1.0, 2.0, 3.0, 4.0, 6.0)
+_ENTRY_WAVES = (1.0, 2.0, 4.0)
+
+
+class GroupNetwork(nn.Module):
+    r"""Elements, levels in [0, 1] and, if it has any use for them, momenta, to vectors ``[*batch, dim]``.
+
+    An entry of an element that is periodic (an angle) enters as sines and cosines of its multiples, so that the network
+    is a function on the group; another one, standardised, as itself and as sines and cosines. Entries of groups that
+    are not compact grow without bound, like exponentials on many, and so do their changes: of these, standardised by
+    median and quartiles, the area hyperbolic sine is taken first. Then come residual blocks of two layers with layer
+    normalisation and SiLU, to which the level is added. At first the output is zero.
+
+    Where the group is not abelian, the trivialized gradient :math:`\nabla_{\mathfrak g} \langle Y, g \rangle` of a
+    linear function of the entries is added, whose coefficients Y are an output too: what points from g to another
+    element is of that kind, to first order, with a Y that does not depend on g.
+
+    Args:
+        group: see `TrivializedSDE`.
+        sees_momentum: whether momenta are given.
+        width: of the layers.
+        depth: number of blocks.
+    """
+
+    def __init__(self, group: LieGroup, sees_momentum: bool = False, width: int = 256, depth: int = 3) -> None:
+        super().__init__()
+        check_count("width", width)
+        check_count("depth", depth)
+        self.group, self.sees_momentum = group, sees_momentum
+        periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).flatten()
+        self._periodic = [i for i, p in enumerate(periods.tolist()) if p > 0]
+        self._plain = [i for i, p in enumerate(periods.tolist()) if not p > 0]
+        self.register_buffer("rates", (2.0 * math.pi / periods[self._periodic]).float(), persistent=False)
+        self.register_buffer("mean", torch.zeros(len(self._plain)))
+        self.register_buffer("std", torch.ones(len(self._plain)))
+        self.rates: Tensor
+        self.mean: Tensor
+        self.std: Tensor
+        size = 2 * len(_HARMONICS) * len(self._periodic) + (1 + 2 * len(_ENTRY_WAVES)) * len(self._plain)
+        self.first = nn.Linear(size + (group.dim if sees_momentum else 0), width)
+        self.level = nn.Sequential(nn.Linear(2 * _WAVES + 1, width), nn.SiLU())
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.last = nn.Linear(width, group.dim)
+        self.ambient = None if group.algebra.is_abelian else nn.Linear(width, math.prod(group.element_shape))
+        for layer in (self.last, self.ambient):
+            if layer is not None:
+                nn.init.zeros_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    @property
+    def version(self) -> int:
+        """2 where entries have no bound: 1 saw them as they are."""
+        return 1 if self.group.is_compact else 2
+
+    def standardise(self, g: Tensor) -> None:
+        """Take mean and spread of the entries from elements ``[m, *element_shape]``."""
+        self.group.check_elements(g)
+        if len(self.group.batch_shape(g)) != 1:
+            raise ShapeError(f"g: expected elements [m, ...], got {list(g.shape)}")
+        if not self._plain:
+            return
+        entries = g.flatten(1)[:, self._plain]
+        if self.group.is_compact:
+            self.mean.copy_(entries.mean(0))
+            self.std.copy_(entries.std(0).clamp(min=1e-3))
+            return
+        low, middle, high = entries.quantile(entries.new_tensor([0.25, 0.5, 0.75]), 0)
+        self.mean.copy_(middle)
+        self.std.copy_((0.74 * (high - low)).clamp(min=1e-3))  # of a normal law
+
+    def forward(self, g: Tensor, level: Float[Tensor, "*batch"], momentum: Tensor | None = None) -> Tensor:
+        """See `GroupNetwork`."""
+        self.group.check_elements(g)
+        if level.shape != (batch := self.group.batch_shape(g)):
+            raise ShapeError(f"level: expected one for each of {list(batch)}, got {list(level.shape)}")
+        if self.sees_momentum is (momentum is None):
+            raise ConfigurationError(f"momentum: expected {'some' if self.sees_momentum else 'none'}, got {momentum!r}")
+        flat = g.flatten(-len(self.group.element_shape))
+        features = []
+        if self._periodic:
+            angle = flat[..., self._periodic] * self.rates
+            features += [f for k in _HARMONICS for f in ((k * angle).sin(), (k * angle).cos())]
+        if self._plain:
+            entries = (flat[..., self._plain] - self.mean) / self.std
+            entries = entries if self.group.is_compact else entries.asinh()
+            features += [entries, *(f for k in _ENTRY_WAVES for f in ((k * entries).sin(), (k * entries).cos()))]
+        if momentum is not None:
+            features.append(momentum)
+        order = math.pi * torch.arange(1, _WAVES + 1, dtype=level.dtype, device=level.device)
+        wave = order * level.unsqueeze(-1)
+        embedded = self.level(torch.cat([wave.sin(), wave.cos(), level.unsqueeze(-1)], -1))
+        hidden = self.first(torch.cat(features, -1))
+        for block in self.blocks:
+            hidden = block(hidden, embedded)
+        hidden = nn.functional.silu(self.norm(hidden))
+        if self.ambient is None:
+            return self.last(hidden)
+        coefficients = self.ambient(hidden).reshape(g.shape)
+        rank = len(self.group.element_shape)
+        return self.last(hidden) + trivialized_grad(self.group, lambda x: (coefficients * x).flatten(-rank).sum(-1), g)
+
+
+class _Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.inner, self.outer, self.level = (nn.Linear(width, width) for _ in range(3))
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return hidden + self.outer(nn.functional.silu(self.inner(self.norm(hidden)) + self.level(embedded)))

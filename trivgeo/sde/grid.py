@@ -1,0 +1,35 @@
+"""Grids of times."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from trivgeo.checks import check_count
+from trivgeo.errors import DomainError
+
+__all__ = ["check_grid", "uniform_grid"]
+
+
+def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float]:
+    """``steps + 1`` equally spaced times, the last one exactly ``end``."""
+    check_count("steps", steps)
+    return [start + (end - start) * (m / steps) for m in range(steps)] + [end]
+
+
+def check_grid(times: Any, horizon: float = 1.0) -> list[float]:
+    """The numbers of a strictly monotone grid in [0, horizon] of two times or more; else raise `DomainError`."""
+    if isinstance(times, np.ndarray) or (isinstance(times, Tensor) and not (times.requires_grad or times.is_meta)):
+        times = times.tolist()
+    if not isinstance(times, Sequence) or not all(isinstance(t, int | float) for t in times):
+        raise DomainError(f"times: expected a sequence of numbers, got {times!r}")
+    differences = [b - a for a, b in itertools.pairwise(times)]
+    monotone = all(d > 0 for d in differences) or all(d < 0 for d in differences)
+    if len(times) < 2 or not monotone or min(times) < 0.0 or max(times) > min(horizon, sys.float_info.max):
+        raise DomainError(f"times: expected a strictly monotone grid in [0, {horizon:g}], got {list(times)[:8]}")
+    return list(times)

@@ -1,0 +1,29 @@
+"""Noise on a group: schedules, kernels, sample paths, and targets of denoising."""
+
+from trivgeo._signatures import check_calls
+from trivgeo.sde.noise.density import noise_log_density
+from trivgeo.sde.noise.heat import HeatKernel, heat_kernel
+from trivgeo.sde.noise.kernel import NoiseKernel, NoisePaths, VirtualNoisePaths
+from trivgeo.sde.noise.kinetic import KineticNoise, KineticSample
+from trivgeo.sde.noise.schedule import ConstantSchedule, CosineSchedule, GeometricSchedule, LinearSchedule, Schedule
+from trivgeo.sde.noise.target import NoiseSample, noise_with_target
+
+__all__ = [
+    "ConstantSchedule",
+    "CosineSchedule",
+    "GeometricSchedule",
+    "HeatKernel",
+    "KineticNoise",
+    "KineticSample",
+    "LinearSchedule",
+    "NoiseKernel",
+    "NoisePaths",
+    "NoiseSample",
+    "Schedule",
+    "VirtualNoisePaths",
+    "heat_kernel",
+    "noise_log_density",
+    "noise_with_target",
+]
+
+check_calls(__name__, __all__)

@@ -1,0 +1,43 @@
+"""The density of noise that is one exponential of a normal vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from trivgeo._numerics import log_abs_det
+from trivgeo.groups import LieGroup
+from trivgeo.sde.noise.heat import heat_kernel
+
+__all__ = ["log_volume", "noise_log_density"]
+
+
+def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Tensor]:
+    r"""The law of :math:`\exp(\sqrt V z)`: its log-density for left Haar measure, less that at the identity.
+
+    .. math:: -|v|^2 / 2 V - \log |\det J_r(v)|, \quad v = \log g
+
+    `LieGroup.random` with standard deviation :math:`\sqrt V` draws from it where exp is one to one, and on abelian
+    groups whose `heat_kernel` is known, such as the torus, where this is :math:`\log k_t(g) / k_t(e)`, V = int gamma^2,
+    and counts all logarithms of g. On other groups it is close to that for small V, but its tails are others. **Where
+    exp is not one to one it lacks the elements that have come round**, as most have on a compact group once V is of
+    order one. NaN where there is no logarithm.
+    """
+    kernel = heat_kernel(group) if group.algebra.is_abelian else None
+
+    def log_density(g: Tensor) -> Tensor:
+        if kernel is not None:
+            at, spread = group.identity(dtype=g.dtype, device=g.device), g.new_full(group.batch_shape(g), variance)
+            return kernel.log_density(g, spread) - kernel.log_density(at, g.new_tensor(variance))
+        v = group.log(g)
+        return -0.5 * (v**2).sum(-1) / variance - log_volume(group, v)
+
+    return log_density
+
+
+def log_volume(group: LieGroup, v: Tensor) -> Tensor:
+    r""":math:`\log |\det J_r(v)|`, which in single precision can be that of a matrix that is singular by rounding."""
+    if group.algebra.is_abelian:
+        return v.new_zeros(v.shape[:-1])
+    return log_abs_det(group.right_jacobian(v.double())).to(v)

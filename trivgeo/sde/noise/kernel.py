@@ -1,0 +1,250 @@
+"""The noise on a group: its kernel, and sample paths."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import normal, replayed
+from trivgeo._text import Described
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.grid import uniform_grid
+from trivgeo.sde.noise.schedule import Schedule, check_time
+
+__all__ = ["NoiseKernel", "NoisePaths", "VirtualNoisePaths"]
+
+_TIME_DIGITS = 12
+_ROWS = 2**14  # of exponentials that are taken at once: fewer calls on small batches
+
+
+@dataclass(frozen=True, repr=False)
+class NoisePaths(Described):
+    """Samples of the noise at several times, along the same paths.
+
+    Attributes:
+        times: T increasing times.
+        elements: w_t, ``[T, *batch, *element_shape]``.
+        log_modular: log lambda(w_t), ``[T, *batch]``.
+    """
+
+    times: tuple[float, ...]
+    elements: Tensor
+    log_modular: Tensor
+
+    def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
+        """``w_t`` and ``log lambda(w_t)``.
+
+        Raises:
+            DomainError: t is none of the times.
+        """
+        index = _index([_rounded(s) for s in self.times], t)
+        return self.elements[index], self.log_modular[index]
+
+
+class NoiseKernel(Described):
+    r"""The law k_t of the noise :math:`w_t` in :math:`g_t = g_0 w_t`.
+
+    .. math:: dw_t = d(L_{w_t})_e[\gamma(t)\,d\mathbf w^{\mathfrak g}_t], \quad w_0 = e
+
+    Sampled by the exponential Euler scheme on a grid, :math:`w \leftarrow w \exp(\sigma z)` with the exact variance
+    :math:`\sigma^2 = \int \gamma^2` of each step; :math:`\log \lambda(w_t) = -\sum a \cdot \sigma z` comes with it.
+    One set of paths gives the noise at every time of a run, in O(steps) exponentials.
+
+    Args:
+        group: see `TrivializedSDE`, also for ``schedule``.
+        steps: number of equal steps of the grid on [0, 1].
+
+    Raises:
+        ConfigurationError: ``steps`` is less than one, or the group or the schedule is none.
+    """
+
+    def __init__(self, group: LieGroup, schedule: Schedule, steps: int) -> None:
+        if not isinstance(group, LieGroup):
+            raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
+        if not isinstance(schedule, Schedule):
+            raise ConfigurationError(f"schedule: expected a Schedule, got {schedule!r}")
+        self.group = group
+        self.schedule = schedule
+        self.steps = check_count("steps", steps)
+
+    def sample(
+        self,
+        *batch: int,
+        t: float,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        antithetic: bool = False,
+    ) -> tuple[Tensor, Float[Tensor, "*batch"]]:
+        """Draw ``w ~ k_t`` and ``log lambda(w)``: ``[*batch, *element_shape]`` and ``[*batch]``.
+
+        Args:
+            batch: the batch shape.
+            t: the time, in [0, 1].
+            generator: see `solve`.
+            dtype: of the elements; default torch's.
+            device: of the elements; default torch's.
+            antithetic: the second half of the last batch dimension mirrors the first: -z for z in every step.
+
+        Raises:
+            DomainError: t lies outside [0, 1].
+        """
+        paths = self.sample_paths(
+            *batch, times=[t], generator=generator, dtype=dtype, device=device, antithetic=antithetic
+        )
+        return paths.elements[0], paths.log_modular[0]
+
+    def sample_paths(
+        self,
+        *batch: int,
+        times: Sequence[float] | None = None,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        antithetic: bool = False,
+    ) -> NoisePaths:
+        """Draw paths and keep them at the given times, in increasing order (default: the whole grid, without 0).
+
+        See `sample` for the arguments, `replay` for paths that are not kept.
+
+        Raises:
+            DomainError: there is no time, or one lies outside [0, 1].
+        """
+        kept = uniform_grid(self.steps)[1:] if times is None else sorted(check_time(t) for t in times)
+        nodes = self._nodes(kept)
+        wanted = {_rounded(t) for t in kept}
+        w = self.group.identity(*batch, dtype=dtype, device=device)
+        log_modular = torch.zeros(batch, dtype=w.dtype, device=w.device)
+        found = {nodes[0]: (w, log_modular)}
+        steps = list(itertools.pairwise(nodes))
+        together = max(1, _ROWS // max(1, math.prod(batch)))
+        for first in range(0, len(steps), together):
+            some = steps[first : first + together]
+            v = torch.stack([self._increment(batch, w, start, end, generator, antithetic) for start, end in some])
+            logs = log_modular + self._log_modular(v).cumsum(0)
+            for (_, end), factor, log_modular in zip(some, self.group.exp(v), logs, strict=True):
+                w = self.group.compose(w, factor)
+                if end in wanted:
+                    found[end] = (w, log_modular)
+        chosen = [found[_rounded(t)] for t in kept]
+        return NoisePaths(tuple(kept), torch.stack([c[0] for c in chosen]), torch.stack([c[1] for c in chosen]))
+
+    def replay(
+        self,
+        *batch: int,
+        times: Sequence[float],
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        antithetic: bool = False,
+    ) -> VirtualNoisePaths:
+        """Paths of which only the present elements are in memory, whatever the number of times.
+
+        See `sample` for the arguments.
+
+        Raises:
+            DomainError: there is no time, or one lies outside [0, 1].
+        """
+        nodes = self._nodes([check_time(t) for t in times])
+        like = self.group.identity(dtype=dtype, device=device)
+        return VirtualNoisePaths(self, nodes, batch, like, generator, antithetic)
+
+    def _nodes(self, times: Sequence[float]) -> list[float]:
+        """The grid with the given times, up to the last of them."""
+        if not times:
+            raise DomainError("times: expected at least one time, got none")
+        nodes = sorted({_rounded(t) for t in (*uniform_grid(self.steps), *times)})
+        return nodes[: bisect.bisect_right(nodes, _rounded(max(times)))]
+
+    def _increment(
+        self,
+        batch: tuple[int, ...],
+        like: Tensor,
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+        antithetic: bool,
+    ) -> Tensor:
+        """The algebra vectors of one step, ``[*batch, dim]``."""
+        std = self.schedule.variance(start, end) ** 0.5
+        if not antithetic:
+            return normal((*batch, self.group.dim), like, generator) * std
+        if not batch:
+            raise ConfigurationError("antithetic: expected a batch dimension, got none")
+        half = normal((*batch[:-1], (batch[-1] + 1) // 2, self.group.dim), like, generator) * std
+        return torch.cat([half, -half[..., : batch[-1] // 2, :]], -2)
+
+    def _move(self, w: Tensor, log_modular: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """``w exp(v)`` and the logarithm of its modular function."""
+        return self.group.retract(w, v), log_modular + self._log_modular(v)
+
+    def _log_modular(self, v: Tensor) -> Tensor:
+        """That of ``exp(v)``."""
+        if self.group.algebra.is_unimodular:
+            return v.new_zeros(v.shape[:-1])
+        return -(v @ self.group.algebra.trace_ad_like(v))
+
+
+class VirtualNoisePaths(Described):
+    r"""Noise paths that walk along their times in both directions and keep nothing but where they are.
+
+    Each step of the grid has its own seed, so that the way back, :math:`w \leftarrow w \exp(-\sigma z)`, takes the same
+    z as the way out: the memory of a run does not grow with its number of steps, for one more exponential a step.
+    Round-off is that of twice as many products. Made by `NoiseKernel.replay`; starts at time 0.
+    """
+
+    def __init__(
+        self,
+        kernel: NoiseKernel,
+        nodes: Sequence[float],
+        batch: tuple[int, ...],
+        like: Tensor,
+        generator: torch.Generator | None,
+        antithetic: bool,
+    ) -> None:
+        self._kernel, self._nodes, self._batch, self._antithetic = kernel, list(nodes), batch, antithetic
+        self._generators = replayed(like, generator)
+        self._position = 0
+        self._w = kernel.group.identity(*batch, dtype=like.dtype, device=like.device)
+        self._log_modular = torch.zeros(batch, dtype=like.dtype, device=like.device)
+
+    def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
+        """``w_t`` and ``log lambda(w_t)`` of the same paths at every call.
+
+        Raises:
+            DomainError: t is none of the times of the paths.
+        """
+        target = _index(self._nodes, t)
+        while self._position < target:
+            self._step(self._position, 1.0)
+            self._position += 1
+        while self._position > target:
+            self._position -= 1
+            self._step(self._position, -1.0)
+        return self._w, self._log_modular
+
+    def _step(self, index: int, sign: float) -> None:
+        start, end = self._nodes[index], self._nodes[index + 1]
+        v = self._kernel._increment(self._batch, self._w, start, end, self._generators(index), self._antithetic)
+        self._w, self._log_modular = self._kernel._move(self._w, self._log_modular, sign * v)
+
+
+def _rounded(t: float) -> float:
+    return round(t, _TIME_DIGITS)
+
+
+def _index(nodes: Sequence[float], t: float) -> int:
+    """The place of a time among rounded ones."""
+    index = bisect.bisect_left(nodes, _rounded(t))
+    if index == len(nodes) or nodes[index] != _rounded(t):
+        raise DomainError(f"t: expected one of the times of the paths, got {t}")
+    return index

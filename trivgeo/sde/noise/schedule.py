@@ -1,0 +1,184 @@
+"""Noise schedules: the diffusion coefficient as a function of time."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trivgeo.checks import check_positive, check_tensor
+from trivgeo.errors import ConfigurationError, DomainError
+
+__all__ = ["ConstantSchedule", "CosineSchedule", "GeometricSchedule", "LinearSchedule", "Schedule", "check_time"]
+
+Time = TypeVar("Time", float, Tensor)
+_GAUSS = [each.tolist() for each in np.polynomial.legendre.leggauss(12)]
+"""Nodes and weights on [-1, 1]: to 1e-17 for products of the four sines of `CosineSchedule` on a unit interval."""
+
+
+class Schedule(ABC):
+    r"""A diffusion coefficient :math:`\gamma(t)`, t in [0, horizon], with its integral in closed form.
+
+    A time may be a number or a tensor with a time for every row. Outside, a number raises `DomainError` and a row is
+    NaN, which costs no synchronisation of a device.
+    """
+
+    @property
+    def horizon(self) -> float:
+        """The last time at which it is defined: 1, unless a subclass says otherwise."""
+        return 1.0
+
+    @abstractmethod
+    def __call__(self, t: Time) -> Time:
+        r"""The diffusion coefficient :math:`\gamma(t)`."""
+
+    @abstractmethod
+    def variance(self, start: float, end: Time) -> Time:
+        r""":math:`\int_{start}^{end} \gamma(s)^2 ds`, negative when ``end < start``."""
+
+
+class _Bounded(Schedule):
+    """A schedule between a coefficient at t = 0 and one at t = 1."""
+
+    def __init__(self, minimum: float, maximum: float) -> None:
+        for name, value in (("minimum", minimum), ("maximum", maximum)):
+            check_positive(name, value)
+        self.minimum = float(minimum)
+        self.maximum = float(maximum)
+
+    def __repr__(self) -> str:
+        """The two bounds."""
+        return f"{type(self).__name__}({self.minimum:g}, {self.maximum:g})"
+
+
+class GeometricSchedule(_Bounded):
+    r"""The geometric schedule :math:`\gamma(t) = \gamma_{\min} (\gamma_{\max} / \gamma_{\min})^t` (Song et al. 2021).
+
+    The noise grows by the same factor in equal times: for data with structure at many scales.
+
+    Args:
+        minimum: gamma at t = 0, positive.
+        maximum: gamma at t = 1, positive; equal values give a constant schedule.
+
+    Raises:
+        ConfigurationError: a bound is not positive and finite.
+    """
+
+    def __init__(self, minimum: float, maximum: float) -> None:
+        super().__init__(minimum, maximum)
+        self._rate = math.log(self.maximum / self.minimum)
+
+    def __call__(self, t: Time) -> Time:
+        """The diffusion coefficient at t."""
+        return self.minimum * _exp(self._rate * check_time(t))
+
+    def variance(self, start: float, end: Time) -> Time:
+        r""":math:`[\gamma(end)^2 - \gamma(start)^2] / (2 \log(\gamma_{\max} / \gamma_{\min}))`."""
+        duration = check_time(end) - check_time(start)
+        base = self(start) ** 2
+        return base * duration if self._rate == 0.0 else base * _expm1(2.0 * self._rate * duration) / (2.0 * self._rate)
+
+
+class LinearSchedule(_Bounded):
+    r"""The variance a unit of time grows linearly: :math:`\gamma(t)^2 = \gamma_{\min}^2 + t (\gamma_{\max}^2 -
+    \gamma_{\min}^2)` (Ho, Jain and Abbeel 2020).
+
+    The arguments are those of `GeometricSchedule`.
+    """
+
+    def __call__(self, t: Time) -> Time:
+        """The diffusion coefficient at t."""
+        return (self.minimum**2 + (self.maximum**2 - self.minimum**2) * check_time(t)) ** 0.5
+
+    def variance(self, start: float, end: Time) -> Time:
+        """The mean of the rates at both ends, times the duration."""
+        slope = self.maximum**2 - self.minimum**2
+        first, last = check_time(start), check_time(end)
+        return (self.minimum**2 + 0.5 * slope * (first + last)) * (last - first)
+
+
+class CosineSchedule(_Bounded):
+    r"""Half a cosine, flat at both ends: :math:`\gamma(t) = \gamma_{\min} + (\gamma_{\max} - \gamma_{\min})
+    \sin^2(\pi t / 2)` (after Nichol and Dhariwal 2021).
+
+    The arguments are those of `GeometricSchedule`.
+    """
+
+    def __call__(self, t: Time) -> Time:
+        """The diffusion coefficient at t."""
+        return self._at(check_time(t))
+
+    def variance(self, start: float, end: Time) -> Time:
+        """By quadrature, exact to rounding: the closed form cancels where gamma is small."""
+        first, last = check_time(start), check_time(end)
+        middle, half = 0.5 * (first + last), 0.5 * (last - first)
+        return half * sum(w * self._at(middle + x * half) ** 2 for x, w in zip(*_GAUSS, strict=True))
+
+    def _at(self, t: Time) -> Time:
+        angle = 0.5 * math.pi * t
+        return self.minimum * _cos(angle) ** 2 + self.maximum * _sin(angle) ** 2
+
+
+class ConstantSchedule(Schedule):
+    """The same diffusion coefficient at all times t >= 0, for processes without an end such as Langevin's.
+
+    Args:
+        gamma: the diffusion coefficient, not negative.
+
+    Raises:
+        ConfigurationError: gamma is negative or not finite.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        if not (math.isfinite(gamma) and gamma >= 0):
+            raise ConfigurationError(f"gamma: expected a finite number of at least 0, got {gamma}")
+        self.gamma = float(gamma)
+
+    def __repr__(self) -> str:
+        """The coefficient."""
+        return f"ConstantSchedule({self.gamma:g})"
+
+    @property
+    def horizon(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def __call__(self, t: Time) -> Time:
+        """The diffusion coefficient, whatever t >= 0."""
+        t = check_time(t, self.horizon)
+        return torch.where(t.isnan(), t, self.gamma) if isinstance(t, Tensor) else self.gamma
+
+    def variance(self, start: float, end: Time) -> Time:
+        """``gamma^2 (end - start)``."""
+        return self.gamma**2 * (check_time(end, self.horizon) - check_time(start, self.horizon))
+
+
+def check_time(t: Time, horizon: float = 1.0) -> Time:
+    """Return ``t`` if it is finite and in [0, horizon], else raise `DomainError`; of a tensor, NaN where it is not."""
+    if isinstance(t, Tensor):
+        check_tensor("t", t)
+        return torch.where((t >= 0.0) & (t <= horizon) & t.isfinite(), t, math.nan)
+    if not 0.0 <= t <= min(horizon, sys.float_info.max):
+        raise DomainError(f"t: expected a time in [0, {horizon:g}], got {t}")
+    return t
+
+
+def _exp(x: Time) -> Time:
+    return x.exp() if isinstance(x, Tensor) else math.exp(x)
+
+
+def _expm1(x: Time) -> Time:
+    return x.expm1() if isinstance(x, Tensor) else math.expm1(x)
+
+
+def _sin(x: Time) -> Time:
+    return x.sin() if isinstance(x, Tensor) else math.sin(x)
+
+
+def _cos(x: Time) -> Time:
+    return x.cos() if isinstance(x, Tensor) else math.cos(x)

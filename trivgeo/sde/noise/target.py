@@ -1,0 +1,97 @@
+"""Noise of many levels at once, with the targets of denoising score matching."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import in_single
+from trivgeo._random import normal
+from trivgeo._text import described
+from trivgeo.checks import check_choice, check_count, check_tensor
+from trivgeo.groups import LieGroup
+from trivgeo.sde.noise.heat import heat_kernel
+
+__all__ = ["NoiseSample", "noise_with_target"]
+
+
+class NoiseSample(NamedTuple):
+    r"""Noise on a group and what a network is to learn from it.
+
+    Attributes:
+        elements: w, ``[*batch, *element_shape]``.
+        target: T with :math:`E[T \mid g_0 w] = \nabla \log p(g_0 w)`, ``[*batch, dim]``.
+        log_modular: log lambda(w), ``[*batch]``.
+    """
+
+    elements: Tensor
+    target: Float[Tensor, "*batch n"]
+    log_modular: Float[Tensor, "*batch"]
+
+    def __repr__(self) -> str:
+        return described(self)
+
+
+def noise_with_target(
+    group: LieGroup,
+    variance: Float[Tensor, "*batch"],
+    *,
+    steps: int = 4,
+    order: int = 1,
+    generator: torch.Generator | None = None,
+) -> NoiseSample:
+    r"""Noise :math:`w = x_1 \cdots x_m` of a level of its own in every row, with its denoising target T.
+
+    .. math:: T = \frac1m \sum_k \mathrm{Ad}_{x_{k+1} \cdots x_m}^T s(x_k), \quad
+        s(\exp v) = J_r(v)^{-T} \big(-m v / \sigma^2 - \nabla_v \log |\det J_r(v)|\big), \quad
+        E[T \mid g_0 w] = \nabla \log p(g_0 w).
+
+    s is the trivialized score of the law of a factor :math:`x_k = \exp(\sigma z / \sqrt m)` for left Haar measure,
+    found by `LieGroup.exp_with_score`; of order 2, that of its normal law stands for :math:`-m v / \sigma^2`. A shift
+    of w by :math:`\exp(\eta)` from the right is one of x_k by :math:`\exp(\mathrm{Ad} \eta)`, so each k gives an
+    unbiased target (the modular factors agree, as :math:`a \cdot \mathrm{Ad}_g \eta = a \cdot \eta`); they average to
+    one whose own variance is about :math:`1 / \sigma^2`, as on a vector space, where T is :math:`-w / \sigma^2`. Exact
+    on every group for noise in m equal parts, as the exponential Euler scheme makes it, as long as exp is one to one
+    where the factors fall; take enough of them for that. Of the schedule the noise depends only on :math:`\sigma^2 =
+    \int_0^t \gamma^2`. Where the `heat_kernel` is known, w is drawn from it, and T is its score.
+
+    Args:
+        group: see `TrivializedSDE`.
+        variance: :math:`\sigma^2 > 0`, whose shape is the batch; dtype and device are those of the result; in half
+            precision the scores are computed in single.
+        steps: the number m of factors, where the noise has to be simulated.
+        order: weak order in 1 / m in which the law of w is that of Brownian motion: 1 for the noise of `NoiseKernel`; 2
+            for a covariance of z that makes up for the commutators in a factor, see `LieAlgebra.noise_spread`.
+        generator: see `solve`.
+
+    Raises:
+        ConfigurationError: ``steps`` is less than one, the order is neither 1 nor 2, or the variance is no tensor.
+    """
+    check_count("steps", steps)
+    check_choice("order", order, (1, 2))
+    variance = check_tensor("variance", variance)
+    kernel = heat_kernel(group)
+    if kernel is not None:
+        exact = kernel.sample(variance, generator)
+        return NoiseSample(exact, in_single(kernel.score, exact, variance), torch.zeros_like(variance))
+    each = (variance / steps).unsqueeze(-1)
+    z = normal((steps, *variance.shape, group.dim), variance, generator)
+    if order == 1 or group.algebra.is_abelian:
+        v = each.sqrt() * z
+        gradient = -v
+    else:
+        rates, directions = (x.like(z) for x in group.algebra.noise_spread)
+        bend = each * rates
+        spread = torch.where(bend < 0.0, 1.0 / (1.0 - bend), 1.0 + bend)  # positive, however large the variance
+        v, gradient = ((each * s).sqrt() * z @ directions.mT for s in (spread, 1.0 / spread))
+        gradient = -gradient
+    x, scores = group.exp_with_score(v, gradient, each)
+    w, total = x[0], scores[0]
+    for factor, score in zip(x[1:], scores[1:], strict=True):
+        w = group.compose(w, factor)
+        total = group.coadjoint(factor, total) + score
+    log_modular = -v.sum(0) @ group.algebra.trace_ad_like(v)
+    return NoiseSample(w, total / variance.unsqueeze(-1), log_modular)

@@ -1,0 +1,25 @@
+"""Equations for `trivgeo.sde.solve`: forward noise, its reversal, probability flow, Langevin dynamics."""
+
+from trivgeo._signatures import check_calls
+from trivgeo.sde.processes.base import Process, merge_evaluated
+from trivgeo.sde.processes.flow import probability_flow
+from trivgeo.sde.processes.kinetic import KineticDiffusion, KineticState
+from trivgeo.sde.processes.langevin import KineticLangevinSDE, KineticLangevinState, overdamped_langevin
+from trivgeo.sde.processes.reverse import reverse_process
+from trivgeo.sde.processes.trivialized import DriftIncrement, TrivializedSDE
+
+__all__ = [
+    "DriftIncrement",
+    "KineticDiffusion",
+    "KineticLangevinSDE",
+    "KineticLangevinState",
+    "KineticState",
+    "Process",
+    "TrivializedSDE",
+    "merge_evaluated",
+    "overdamped_langevin",
+    "probability_flow",
+    "reverse_process",
+]
+
+check_calls(__name__, __all__)

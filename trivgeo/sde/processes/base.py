@@ -1,0 +1,101 @@
+"""The contract of an equation for `solve`, and that of a scheme which steps it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+from trivgeo._text import Described, described
+from trivgeo._torch import pytree
+from trivgeo.sde.scores.base import SolveContext
+
+__all__ = ["Process", "StepState", "Stepper", "merge_evaluated"]
+
+T = TypeVar("T")
+State = TypeVar("State")
+Equation = TypeVar("Equation", bound="Process")
+
+
+class Process(Described, ABC):
+    """An equation for `solve`, apart from how it is stepped.
+
+    Its state is a tensor, or a (named) tuple of tensors, whose leading dimensions are those of the chains.
+    """
+
+    @property
+    @abstractmethod
+    def horizon(self) -> float:
+        """The last time at which the equation is defined; the first is 0."""
+
+    @abstractmethod
+    def check_state(self, state: Any, name: str) -> None:
+        """Raise `ShapeError` unless ``state`` is one of this process."""
+
+    @abstractmethod
+    def batch_shape(self, state: Any) -> torch.Size:
+        """The leading dimensions, of the chains."""
+
+    @abstractmethod
+    def default_stepper(self) -> Stepper[Any, Any]:
+        """The scheme where none is given."""
+
+    def prepare(self, run: SolveContext) -> Process:
+        """The equation for one solve, which asks for it once; by default the equation itself."""
+        return self
+
+
+class StepState(NamedTuple):
+    """Where a scheme is between two steps.
+
+    Attributes:
+        y: the state of the process.
+        memory: what the scheme carries from step to step, a tree of tensors ``[*batch, ...]``.
+        evaluated: what the drift evaluated to get here: ``None``, such as `EnergySamples`, or a tuple of several.
+    """
+
+    y: Any
+    memory: Any = ()
+    evaluated: Any = None
+
+    def __repr__(self) -> str:
+        return described(self)
+
+    def parts(self, kind: type[T]) -> list[T]:
+        """All of one kind in ``evaluated``, in the order of their evaluation."""
+        leaves = pytree.tree_leaves(self.evaluated, is_leaf=lambda x: isinstance(x, kind))
+        return [x for x in leaves if isinstance(x, kind)]
+
+
+def merge_evaluated(*evaluated: Any) -> Any:
+    """What several evaluations evaluated, as one: without ``None``, and alone if there is one."""
+    kept = tuple(x for x in evaluated if x is not None)
+    return kept if len(kept) > 1 else kept[0] if kept else None
+
+
+class Stepper(ABC, Generic[Equation, State]):
+    """A scheme for one kind of process. A new scheme is one subclass; it holds its settings and nothing that changes.
+
+    What a scheme carries from one step to the next is the ``memory`` of its `StepState`. A chain that a step would
+    make non-finite goes back to where it was, with its memory.
+    """
+
+    def __repr__(self) -> str:
+        """The name of the scheme, and its settings."""
+        return described(self)
+
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        """The times at which the drift is asked along a grid: by default the start of every step."""
+        return tuple(grid[:-1])
+
+    def init(self, sde: Equation, y: State, start: float, generator: torch.Generator | None) -> StepState:
+        """The state before the first step: by default that of the process, without memory."""
+        return StepState(y)
+
+    @abstractmethod
+    def step(
+        self, sde: Equation, state: StepState, start: float, end: float, generator: torch.Generator | None
+    ) -> StepState:
+        """The state at ``end`` from the state at ``start``."""

@@ -1,0 +1,161 @@
+"""Kinetic diffusion, forwards and backwards, and the scheme that steps it by default."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import normal
+from trivgeo._text import described
+from trivgeo.checks import check_positive
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.noise.schedule import ConstantSchedule
+from trivgeo.sde.processes.augmented import with_vectors
+from trivgeo.sde.processes.base import Process, Stepper, StepState
+from trivgeo.sde.processes.trivialized import TrivializedSDE
+from trivgeo.sde.scores.base import check_drift
+
+__all__ = ["KineticDiffusion", "KineticState", "SplittingAOA", "join_state", "split_state"]
+
+MomentumScore = Callable[[Tensor, Tensor, float], Tensor]
+
+
+class KineticState(NamedTuple):
+    """The state of a `KineticDiffusion`.
+
+    Attributes:
+        elements: g, ``[*batch, *element_shape]``.
+        momentum: xi, ``[*batch, dim]``.
+    """
+
+    elements: Tensor
+    momentum: Float[Tensor, "*batch n"]
+
+    def __repr__(self) -> str:
+        return described(self)
+
+
+@dataclass(frozen=True, repr=False)
+class KineticDiffusion(Process):
+    r"""Kinetic diffusion forwards in time, and with a score backwards: an equation for `solve`.
+
+    .. math:: dg = d(L_g)_e[\xi]\,dt, \quad d\xi = -(\gamma \xi + 2 \gamma \nabla_\xi \log p_t)\,dt
+        + \sqrt{2 \gamma}\,d\bar w
+
+    is the time reversal of `KineticNoise`: noise enters in the momentum alone, so that its score is all that is needed,
+    on every group: the divergence of :math:`\xi \cdot X`, a constant on the group, is reversed with it.
+
+    Attributes:
+        group: where g lives.
+        friction: gamma, positive.
+        score: elements, momentum and a time to ``[*batch, dim]``; without one the process runs forwards only.
+    """
+
+    group: LieGroup
+    friction: float = 1.0
+    score: MomentumScore | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("friction", self.friction)
+
+    @property
+    def horizon(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def check_state(self, state: KineticState, name: str) -> None:
+        """A `KineticState`."""
+        if not isinstance(state, KineticState):
+            raise ConfigurationError(f"{name}: expected a KineticState, got {type(state)}")
+        self.group.check_elements(state.elements, f"{name}.elements")
+        expected = (*self.group.batch_shape(state.elements), self.group.dim)
+        if state.momentum.shape != expected:
+            raise ShapeError(f"{name}.momentum: expected {list(expected)}, got {list(state.momentum.shape)}")
+
+    def batch_shape(self, state: KineticState) -> torch.Size:
+        """The batch shape of the elements."""
+        return self.group.batch_shape(state.elements)
+
+    def default_stepper(self) -> Stepper[KineticDiffusion, KineticState]:
+        """`SplittingAOA`."""
+        return SplittingAOA()
+
+    def pull(self, g: Tensor, momentum: Float[Tensor, "*batch n"], t: float) -> Float[Tensor, "*batch n"]:
+        r"""What pulls backwards, :math:`\nabla_\xi \log p_t + \xi`: zero at equilibrium.
+
+        Raises:
+            ConfigurationError: there is no score.
+            ShapeError: it returns no vector for each element.
+        """
+        if self.score is None:
+            raise ConfigurationError("score: expected one to run backwards, got none")
+        return check_drift(self.score(g, momentum, t), self.group, g) + momentum
+
+    def flow(self) -> TrivializedSDE:
+        r"""The ordinary equation with the same laws, :math:`\dot\xi = -\gamma (\xi + \nabla_\xi \log p_t)`.
+
+        On G x R^dim, the elements flat with their momentum after them.
+
+        Raises:
+            ConfigurationError: there is no score.
+        """
+        group = self.group
+        if self.score is None:
+            raise ConfigurationError("score: expected one for the probability flow, got none")
+
+        def drift(state: Tensor, t: float) -> Tensor:
+            g, momentum = split_state(group, state)
+            return torch.cat([momentum, -self.friction * self.pull(g, momentum, t)], -1)
+
+        return TrivializedSDE(with_vectors(group, group.dim), ConstantSchedule(0.0), drift, noisy=False)
+
+
+def split_state(group: LieGroup, state: Tensor) -> KineticState:
+    """Element and momentum of a state of `KineticDiffusion.flow`."""
+    flat, momentum = state[..., : -group.dim], state[..., -group.dim :]
+    return KineticState(flat.unflatten(-1, group.element_shape), momentum)
+
+
+def join_state(group: LieGroup, point: KineticState) -> Tensor:
+    """The inverse of `split_state`."""
+    return torch.cat([point.elements.flatten(-len(group.element_shape)), point.momentum], -1)
+
+
+class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
+    r"""Half a drift, the noise, half a drift: a palindrome of exact flows; one score and two exponentials a step.
+
+    The momentum is exact for a constant :math:`r = \nabla_\xi \log p_t + \xi`, which is zero at equilibrium:
+    :math:`\xi \leftarrow e^{-\gamma h} \xi + 2 (1 - e^{-\gamma h}) r + (1 - e^{-2 \gamma h})^{1/2} z` backwards over
+    h. The score is asked for in the middle of a step, never at its end.
+    """
+
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        """The middles of the steps."""
+        return tuple(0.5 * (a + b) for a, b in itertools.pairwise(grid))
+
+    def step(
+        self,
+        sde: KineticDiffusion,
+        state: StepState,
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState:
+        """One score."""
+        point, h = state.y, end - start
+        g = sde.group.retract(point.elements, 0.5 * h * point.momentum)
+        keep = math.exp(-sde.friction * abs(h))
+        momentum = keep * point.momentum
+        if h < 0.0:
+            pull = sde.pull(g, point.momentum, 0.5 * (start + end))
+            momentum = momentum + 2.0 * (1.0 - keep) * pull
+        momentum = momentum + math.sqrt(1.0 - keep**2) * normal(momentum.shape, momentum, generator)
+        return StepState(KineticState(sde.group.retract(g, 0.5 * h * momentum), momentum))

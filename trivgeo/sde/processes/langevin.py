@@ -1,0 +1,195 @@
+"""Langevin's equations on groups: processes whose stationary law is a Boltzmann law for left Haar measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import Constant
+from trivgeo._random import normal
+from trivgeo._text import described
+from trivgeo.checks import check_positive
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.noise.schedule import ConstantSchedule
+from trivgeo.sde.processes.base import Process, Stepper, StepState
+from trivgeo.sde.processes.trivialized import TrivializedSDE
+from trivgeo.sde.scores.gradient import trivialized_grad
+
+__all__ = ["KineticLangevinSDE", "KineticLangevinState", "SplittingOBABO", "overdamped_langevin"]
+
+Energy = Callable[[Tensor], Tensor]
+
+
+def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float = 1.0) -> TrivializedSDE:
+    r"""The process :math:`dg = d(L_g)_e[-(\nabla_{\mathfrak g} E + T a)\,dt + \sqrt{2 T}\,dw]`.
+
+    Its stationary density for left Haar measure is :math:`e^{-E / T}`: since the adjoint of a left-invariant field X_i
+    is :math:`-X_i + a_i, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, the drift that balances the noise of variance
+    :math:`\sigma^2` is :math:`\tfrac12 \sigma^2 (\nabla \log p - a)`. The term a vanishes on unimodular groups. The
+    arguments are those of `KineticLangevinSDE`.
+
+    Raises:
+        ConfigurationError: the temperature is not positive and finite.
+    """
+    check_positive("temperature", temperature)
+    a = Constant(temperature * group.algebra.trace_ad)
+
+    def drift(g: Tensor, t: float) -> Tensor:
+        force = -trivialized_grad(group, energy, g)
+        return force if group.algebra.is_unimodular else force - a.like(g)
+
+    return TrivializedSDE(group, ConstantSchedule(math.sqrt(2.0 * temperature)), drift)
+
+
+class KineticLangevinState(NamedTuple):
+    """The state of `KineticLangevinSDE`.
+
+    Attributes:
+        elements: g, ``[*batch, *element_shape]``.
+        momentum: xi, in the algebra, ``[*batch, dim]``.
+        force: what pulls at the momentum at g, ``[*batch, dim]``; kept so that a step costs one gradient.
+    """
+
+    elements: Tensor
+    momentum: Tensor
+    force: Tensor
+
+    def __repr__(self) -> str:
+        return described(self)
+
+
+@dataclass(frozen=True, repr=False)
+class KineticLangevinSDE(Process):
+    r"""Underdamped Langevin dynamics with the momentum in the algebra (Kong and Tao 2024 on compact groups).
+
+    .. math:: dg = d(L_g)_e[\xi]\,dt, \quad
+        d\xi = (\mathrm{ad}^*_\xi \xi - \nabla_{\mathfrak g} E(g) - \gamma \xi)\,dt + \sqrt{2 \gamma T}\,dw, \quad
+        \langle \mathrm{ad}^*_\xi \xi, \eta \rangle = \langle \xi, [\xi, \eta] \rangle .
+
+    The coadjoint term makes the motion without friction geodesic for the left-invariant metric, a Hamiltonian flow. Its
+    divergence in :math:`\xi` is :math:`a \cdot \xi, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, which cancels that of
+    :math:`\xi \cdot X` for left Haar measure: :math:`e^{-E / T} e^{-|\xi|^2 / 2 T}` is stationary on every group. So it
+    is with the constant force :math:`-T a` in place of the coadjoint term (``coadjoint=False``), which costs nothing
+    and is the same equation where the metric is bi-invariant, as on SO(n). With neither, the law is wrong on
+    groups that are not unimodular.
+
+    Attributes:
+        group: where g lives.
+        energy: E, as that of an `EnergyScore`.
+        friction: gamma, positive.
+        temperature: T, positive.
+        coadjoint: the coadjoint term; otherwise the constant force.
+    """
+
+    group: LieGroup
+    energy: Energy
+    friction: float = 1.0
+    temperature: float = 1.0
+    coadjoint: bool = True
+    _quadratic: Constant | None = field(init=False, repr=False, compare=False)
+    _constant_force: Constant | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_positive("friction", self.friction)
+        check_positive("temperature", self.temperature)
+        # ad*_xi xi = quadratic[i, k, j] xi_i xi_k, zero for a bi-invariant metric
+        c = self.group.algebra.structure_constants.transpose(1, 2)
+        quadratic = 0.5 * (c + c.transpose(0, 1))
+        is_zero = bool((quadratic.abs() <= 1e-12 * c.abs().max().clamp(min=1e-300)).all())
+        object.__setattr__(self, "_quadratic", None if is_zero or not self.coadjoint else Constant(quadratic))
+        constant = -self.temperature * self.group.algebra.trace_ad
+        unneeded = self.coadjoint or self.group.algebra.is_unimodular
+        object.__setattr__(self, "_constant_force", None if unneeded else Constant(constant))
+
+    @property
+    def horizon(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def check_state(self, state: Any, name: str) -> None:
+        """A `KineticLangevinState`."""
+        if not isinstance(state, KineticLangevinState):
+            raise ConfigurationError(
+                f"{name}: expected a KineticLangevinState of KineticLangevinSDE.start, got {type(state)}"
+            )
+        self.group.check_elements(state.elements, f"{name}.elements")
+        batch = self.group.batch_shape(state.elements)
+        for part, vector in (("momentum", state.momentum), ("force", state.force)):
+            if vector.shape != (*batch, self.group.dim):
+                raise ShapeError(f"{name}.{part}: expected {[*batch, self.group.dim]}, got {list(vector.shape)}")
+
+    def batch_shape(self, state: KineticLangevinState) -> torch.Size:
+        """The batch shape of the elements."""
+        return self.group.batch_shape(state.elements)
+
+    def default_stepper(self) -> Stepper[KineticLangevinSDE, KineticLangevinState]:
+        """`SplittingOBABO`."""
+        return SplittingOBABO()
+
+    def start(self, elements: Tensor, *, generator: torch.Generator | None = None) -> KineticLangevinState:
+        """A state at the given elements, its momentum drawn from the stationary law."""
+        self.group.check_elements(elements, "elements")
+        shape = (*self.group.batch_shape(elements), self.group.dim)
+        momentum = math.sqrt(self.temperature) * normal(shape, elements, generator)
+        return KineticLangevinState(elements, momentum, self.force(elements))
+
+    def force(self, elements: Tensor) -> Float[Tensor, "*batch n"]:
+        """Minus the trivialized gradient of the energy, and the constant force if there is one."""
+        force = -trivialized_grad(self.group, self.energy, elements)
+        return force if self._constant_force is None else force + self._constant_force.like(force)
+
+    def turn(self, momentum: Tensor, h: float) -> Tensor:
+        r"""The flow of :math:`\dot\xi = \mathrm{ad}^*_\xi \xi`, which keeps the length of :math:`\xi`, to order 4."""
+        if self._quadratic is None:
+            return momentum
+        q = self._quadratic.like(momentum)
+
+        def slope(x: Tensor) -> Tensor:
+            return h * torch.einsum("...i,...k,ikj->...j", x, x, q)
+
+        k1 = slope(momentum)
+        k2 = slope(momentum + 0.5 * k1)
+        k3 = slope(momentum + 0.5 * k2)
+        k4 = slope(momentum + k3)
+        turned = momentum + (k1 + 2.0 * (k2 + k3) + k4) / 6.0
+        length = turned.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(turned.dtype).tiny)
+        return turned * (momentum.norm(dim=-1, keepdim=True) / length)
+
+
+class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
+    r"""Noise, kick, drift, kick, noise: a palindrome of exact flows, of weak order 2; one gradient a step.
+
+    With the step h: O damps by :math:`e^{-\gamma h / 2}` and adds the noise that keeps :math:`N(0, T)`; B adds half
+    the force; C turns the momentum by the coadjoint term for h / 2; A is :math:`g \leftarrow g \exp(h \xi)`, the order
+    O B C A C B O (Bussi and Parrinello 2007; Leimkuhler and Matthews 2013).
+    """
+
+    def step(
+        self,
+        sde: KineticLangevinSDE,
+        state: StepState,
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState:
+        """One exponential, one gradient."""
+        g, h = state.y, end - start
+        if h < 0:
+            raise ConfigurationError("times: expected increasing times for Langevin dynamics")
+        half = 0.5 * h
+        decay = math.exp(-sde.friction * half)
+        spread = math.sqrt(-sde.temperature * math.expm1(-sde.friction * h))
+        momentum = decay * g.momentum + spread * normal(g.momentum.shape, g.momentum, generator)
+        momentum = sde.turn(momentum + half * g.force, half)
+        elements = sde.group.retract(g.elements, h * momentum)
+        force = sde.force(elements)
+        momentum = sde.turn(momentum, half) + half * force
+        momentum = decay * momentum + spread * normal(momentum.shape, momentum, generator)
+        return StepState(KineticLangevinState(elements, momentum, force))

@@ -1,0 +1,157 @@
+"""Left-trivialized stochastic differential equations, and the scheme that steps them by default."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trivgeo._random import normal
+from trivgeo._text import described
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.noise.schedule import Schedule
+from trivgeo.sde.processes.base import Process, Stepper, StepState, merge_evaluated
+from trivgeo.sde.scores.base import Score, SolveContext, as_score, check_drift
+
+__all__ = ["DriftIncrement", "ExponentialEuler", "TrivializedSDE", "check_noiseless", "check_reverse"]
+
+Drift = Score | Callable[[Tensor, float], Tensor]
+
+
+class DriftIncrement(NamedTuple):
+    """What the drifts of an equation do in a step.
+
+    Attributes:
+        vector: in the algebra, ``[*batch, dim]``; ``None`` without drift.
+        evaluated: what they evaluated, see `StepState`.
+    """
+
+    vector: Tensor | None
+    evaluated: Any = None
+
+    def __repr__(self) -> str:
+        return described(self)
+
+
+@dataclass(frozen=True, repr=False)
+class TrivializedSDE(Process):
+    r"""The left-trivialized equation :math:`dg = d(L_g)_e[(\phi(g, t) + \gamma(t)^2 \psi(g, t))\,dt + \gamma(t)\,dw]`.
+
+    Stratonovich sense: for constant coefficients the solution is a product of exponentials :math:`\exp(\gamma\,
+    \delta w)`, with generator :math:`\phi \cdot X + \tfrac12 \gamma^2 \sum_i X_i^2` in the left-invariant fields.
+    Its state is the elements ``[*batch, *element_shape]``.
+
+    Attributes:
+        group: where g lives.
+        schedule: the diffusion coefficient gamma.
+        drift: phi, a function of elements ``[*batch, *element_shape]`` and a time to algebra vectors ``[*batch, dim]``,
+            or a `Score`, whose samples then come out of every step.
+        score_drift: psi, likewise, in units of the variance: over a step it is multiplied by the exact integral
+            of gamma^2 instead of by dt.
+        noisy: keep the noise; without it the equation is an ordinary one, in which gamma only weighs psi.
+
+    Raises:
+        ConfigurationError: a drift is neither a function nor a `Score`.
+    """
+
+    group: LieGroup
+    schedule: Schedule
+    drift: Drift | None = None
+    score_drift: Drift | None = None
+    noisy: bool = True
+
+    def __post_init__(self) -> None:
+        for name, drift in (("drift", self.drift), ("score_drift", self.score_drift)):
+            if drift is not None:
+                as_score(drift, name)
+
+    @property
+    def horizon(self) -> float:
+        """That of the schedule."""
+        return self.schedule.horizon
+
+    def check_state(self, state: Tensor, name: str) -> None:
+        """Elements of the group."""
+        self.group.check_elements(state, name)
+
+    def batch_shape(self, state: Tensor) -> torch.Size:
+        """The batch shape of the elements."""
+        return self.group.batch_shape(state)
+
+    def default_stepper(self) -> Stepper[TrivializedSDE, Tensor]:
+        """`ExponentialEuler`."""
+        return ExponentialEuler()
+
+    def prepare(self, run: SolveContext) -> TrivializedSDE:
+        """With both drifts prepared."""
+        drift, score_drift = (None if f is None else as_score(f).prepare(run) for f in (self.drift, self.score_drift))
+        return dataclasses.replace(self, drift=drift, score_drift=score_drift)
+
+    def increment(self, g: Tensor, start: float, end: float, at: float | None = None) -> DriftIncrement:
+        """The displacement by both drifts over a step, frozen at g and the time ``at`` (default: its start).
+
+        Steps may run backwards, ``end < start``.
+        """
+        return self._weighted(g, start if at is None else at, end - start, self.schedule.variance(start, end))
+
+    def velocity(self, g: Tensor, t: float) -> DriftIncrement:
+        r"""The drift :math:`\phi + \gamma^2 \psi` at one time."""
+        return self._weighted(g, t, 1.0, self.schedule(t) ** 2)
+
+    def noise_std(self, start: float, end: float) -> float:
+        """The standard deviation of the noise of a step."""
+        return abs(self.schedule.variance(start, end)) ** 0.5 if self.noisy else 0.0
+
+    def _weighted(self, g: Tensor, t: float, weight: float, score_weight: float) -> DriftIncrement:
+        vectors, evaluated = [], []
+        parts = (("drift", self.drift, weight), ("score_drift", self.score_drift, score_weight))
+        for name, drift, factor in parts:
+            if drift is not None:
+                value, samples = as_score(drift).estimate(g, t)
+                vectors.append(check_drift(value, self.group, g, name) * factor)
+                evaluated.append(samples)
+        if not vectors:
+            return DriftIncrement(None)
+        return DriftIncrement(vectors[0] if len(vectors) == 1 else vectors[0] + vectors[1], merge_evaluated(*evaluated))
+
+
+class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
+    r""":math:`g \leftarrow g \exp(\phi\,\Delta t + \psi\,\sigma^2 + \sigma z)`, :math:`\sigma^2 = \int \gamma^2`.
+
+    z is standard normal. Weak order 1, one drift and one exponential a step; exact on abelian groups without drift.
+    """
+
+    def step(
+        self,
+        sde: TrivializedSDE,
+        state: StepState,
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState:
+        """One exponential of the group."""
+        g, v = state.y, None
+        if sde.noisy:
+            v = normal((*sde.batch_shape(g), sde.group.dim), g, generator) * sde.noise_std(start, end)
+        u, evaluated = sde.increment(g, start, end)
+        if u is not None:
+            v = u if v is None else u + v
+        return StepState(g if v is None else sde.group.retract(g, v), evaluated=evaluated)
+
+
+def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:
+    """Raise `ConfigurationError` unless the equation is an ordinary one."""
+    if sde.noisy:
+        raise ConfigurationError(f"sde: expected an equation without noise for {stepper}")
+
+
+def check_reverse(sde: TrivializedSDE, start: float, end: float, stepper: object) -> Score:
+    """The drift of a reverse diffusion, which runs backwards; else raise `ConfigurationError`."""
+    if sde.score_drift is None or sde.drift is not None or not sde.noisy or end > start:
+        raise ConfigurationError(f"sde: expected a reverse diffusion for {type(stepper).__name__}")
+    return as_score(sde.score_drift)

@@ -1,0 +1,123 @@
+"""Samples in one call: elements with noise, and elements from noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.grid import uniform_grid
+from trivgeo.sde.noise.kernel import NoiseKernel
+from trivgeo.sde.noise.schedule import Schedule, check_time
+from trivgeo.sde.processes.base import Stepper
+from trivgeo.sde.processes.flow import probability_flow
+from trivgeo.sde.processes.reverse import reverse_process
+from trivgeo.sde.processes.trivialized import TrivializedSDE
+from trivgeo.sde.scores.base import Score
+from trivgeo.sde.solvers.runge_kutta import GeometricHeun
+from trivgeo.sde.solvers.time_loop import solve
+
+__all__ = ["forward_noising", "probability_flow_sample", "reverse_diffusion"]
+
+
+def forward_noising(
+    group: LieGroup,
+    schedule: Schedule,
+    initial: Tensor,
+    *,
+    t: float = 1.0,
+    steps: int = 100,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Noise elements from time 0 to t: :math:`g_t = g_0 w_t`, with one independent path each.
+
+    Args:
+        group: see `TrivializedSDE`, also for ``schedule``.
+        initial: g_0, ``[*batch, *element_shape]``.
+        t: the final time in [0, 1].
+        steps: see `reverse_diffusion`, also for ``generator``.
+
+    Raises:
+        DomainError: t lies outside [0, 1].
+        ConfigurationError: ``steps`` is less than one.
+    """
+    check_count("steps", steps)
+    if check_time(t) == 0.0:
+        return group.check_elements(initial, "initial").clone()
+    return solve(TrivializedSDE(group, schedule), initial, uniform_grid(steps, 0.0, t), generator=generator).followed
+
+
+def reverse_diffusion(
+    group: LieGroup,
+    schedule: Schedule,
+    score: Score | Callable[[Tensor, float], Tensor],
+    *,
+    num_samples: int | tuple[int, ...] | None = None,
+    steps: int = 100,
+    generator: torch.Generator | None = None,
+    modular_drift: bool = True,
+    initial: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Draw from p_0: `solve` the `reverse_process`, which has the other arguments, from t = 1 to 0.
+
+    Args:
+        num_samples: the number, or the batch shape, of samples; not with ``initial``.
+        steps: number of equal steps.
+        generator: see `solve`; new samples are on its device.
+        initial: elements at t = 1, ``[*batch, *element_shape]``; default: drawn from k_1.
+        dtype: of the samples; default torch's, or that of ``initial``.
+
+    Returns:
+        ``[*batch, *element_shape]``; NaN where a score was not finite, or a step left the group's numbers.
+
+    Raises:
+        ConfigurationError: counts below one, or both or neither of ``num_samples`` and ``initial``.
+    """
+    times = uniform_grid(steps, 1.0, 0.0)
+    process = reverse_process(group, schedule, score, modular_drift=modular_drift)
+    if (num_samples is None) == (initial is None):
+        both = "neither" if initial is None else "both"
+        raise ConfigurationError(f"expected one of num_samples and initial, got {both}")
+    if initial is None:
+        assert num_samples is not None
+        batch = num_samples if isinstance(num_samples, tuple) else (num_samples,)
+        for size in batch:
+            check_count("num_samples", size)
+        device = None if generator is None else generator.device
+        kernel = NoiseKernel(group, schedule, steps)
+        initial, _ = kernel.sample(*batch, t=1.0, generator=generator, dtype=dtype, device=device)
+    return solve(process, initial, times, generator=generator).followed
+
+
+def probability_flow_sample(
+    group: LieGroup,
+    schedule: Schedule,
+    score: Score | Callable[[Tensor, float], Tensor],
+    initial: Tensor,
+    *,
+    steps: int = 50,
+    modular_drift: bool = True,
+    stepper: Stepper[TrivializedSDE, Tensor] | None = None,
+    generator: torch.Generator | None = None,
+    final_time: float = 0.0,
+) -> Tensor:
+    """Carry elements from t = 1 to a sample of the clean law: `solve` the `probability_flow`.
+
+    The arguments are those of `reverse_diffusion`, except for
+
+    Args:
+        stepper: the scheme; default `GeometricHeun`, of order 2.
+        final_time: where to stop; above zero for scores that do not exist at zero.
+
+    Raises:
+        ConfigurationError: ``steps`` is less than one.
+        DomainError: ``final_time`` lies outside [0, 1).
+    """
+    process = probability_flow(group, schedule, score, modular_drift=modular_drift)
+    stepper = GeometricHeun() if stepper is None else stepper
+    return solve(process, initial, uniform_grid(steps, 1.0, final_time), stepper=stepper, generator=generator).followed

@@ -1,0 +1,40 @@
+"""The time loop `solve`, and all schemes that it steps by."""
+
+from trivgeo._signatures import check_calls
+from trivgeo.sde.processes.base import Stepper, StepState
+from trivgeo.sde.processes.kinetic import SplittingAOA
+from trivgeo.sde.processes.langevin import SplittingOBABO
+from trivgeo.sde.processes.trivialized import ExponentialEuler
+from trivgeo.sde.solvers.adaptive import AdaptiveSolution, DormandPrince5, solve_adaptive
+from trivgeo.sde.solvers.denoising import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
+from trivgeo.sde.solvers.kinetic import KineticAncestralStep
+from trivgeo.sde.solvers.resampling import PopulationWeights, Resampling, systematic_indices
+from trivgeo.sde.solvers.runge_kutta import GeometricHeun, RungeKuttaMuntheKaas4
+from trivgeo.sde.solvers.time_loop import Accumulator, Solution, solve
+
+__all__ = [
+    "Accumulator",
+    "AdaptiveSolution",
+    "AncestralStep",
+    "DenoisingStep",
+    "DormandPrince5",
+    "ExponentialEuler",
+    "FlowStep",
+    "GeometricHeun",
+    "KineticAncestralStep",
+    "PopulationWeights",
+    "RefiningStep",
+    "RenoisingStep",
+    "Resampling",
+    "RungeKuttaMuntheKaas4",
+    "Solution",
+    "SplittingAOA",
+    "SplittingOBABO",
+    "StepState",
+    "Stepper",
+    "solve",
+    "solve_adaptive",
+    "systematic_indices",
+]
+
+check_calls(__name__, __all__)

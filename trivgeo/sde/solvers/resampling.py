@@ -1,0 +1,217 @@
+"""Sequential Monte Carlo on top of the reverse diffusion: weights that correct it, and resampling by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from trivgeo._random import normal, uniform
+from trivgeo._text import described
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError
+from trivgeo.sde.noise.density import noise_log_density
+from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
+from trivgeo.sde.processes.trivialized import TrivializedSDE, check_reverse
+from trivgeo.sde.scores.base import Score
+from trivgeo.sde.weights import effective_sample_size
+
+__all__ = ["PopulationWeights", "Resampling", "systematic_indices"]
+
+
+class PopulationWeights(NamedTuple):
+    """The weights of the chains at one time, before they are resampled; a part of what a step evaluated.
+
+    Attributes:
+        t: the time.
+        log_weights: normalised, ``[*batch, K]``; uniform where no chain has a positive weight.
+        effective_size: `effective_sample_size` of the weights, ``[*batch]``.
+        resampled: which populations are resampled now, ``[*batch]``.
+    """
+
+    t: float
+    log_weights: Float[Tensor, "*batch k"]
+    effective_size: Float[Tensor, "*batch"]
+    resampled: Bool[Tensor, "*batch"]
+
+    def __repr__(self) -> str:
+        return described(self)
+
+
+class _Weighed(NamedTuple):
+    """What the scheme remembers of each chain: drift and estimated log-density where it is, weight, time."""
+
+    drift: Float[Tensor, "*batch k n"]
+    density: Float[Tensor, "*batch k"]
+    log_weights: Float[Tensor, "*batch k"]
+    time: Float[Tensor, "*batch k"]
+
+
+@dataclass(frozen=True)
+class Resampling(Stepper[TrivializedSDE, Tensor]):
+    r"""Exponential Euler that treats the chains of the last batch dimension as one population, weighted on the way.
+
+    A reverse step :math:`g' = g \exp(v), v \sim N(m, \sigma^2)` with an estimated score and a finite step does not
+    carry p_t to p_t' exactly. Against the noise that undoes it, :math:`g = g' \exp(-v), v \sim N(0, \sigma^2)`, its
+    weight is
+
+    .. math:: \frac{\hat p_{t'}(g')}{\hat p_t(g)} \cdot
+        \frac{N(v; 0, \sigma^2)}{N(v; m, \sigma^2)} \cdot e^{-a \cdot v}, \quad
+        \hat p_t(g) = \frac1N \sum_i e^{-E(g w_i^{-1})} / \lambda(w_i), \quad a_i = \mathrm{tr}\,\mathrm{ad}(e_i).
+
+    The last factor is :math:`d\mu(g') / d\mu(g)` for left Haar measure; no Jacobian of exp is left. These are the
+    weights of a sequential Monte Carlo sampler with the noise as backward kernel (Del Moral et al. 2006; for reverse
+    diffusions Wu et al. 2023, Phillips et al. 2024). Since :math:`\hat p_t` is unbiased and the same estimate stands
+    in two consecutive weights, the samples tend to :math:`p_t`, and at the end to :math:`p_0 \propto e^{-E}`, as
+    K grows, **for every N, every number of steps and every drift**: without the modular drift, with shortened scores,
+    with a start that is not p_1. What those spoil is the spread of the weights. Every estimate is one that the score
+    makes anyway; in addition each chain is evaluated once at the end, at t = 0.
+
+    Populations whose effective size has fallen below ``threshold`` K are resampled systematically, and all at the end,
+    so that the samples returned have equal weights (and may repeat). A chain without a finite energy, or that a step
+    would have made non-finite, has weight zero; a population of such chains goes on as it is and is weighed anew.
+    Sharp energies with few noise samples give :math:`\hat p_t` a heavy spread, and then few chains have descendants:
+    lower ``power`` or raise N.
+
+    The start must come from a law whose density is known, as that of k_1 is not: ``group.random(K, std=V ** 0.5)`` with
+    ``V = schedule.variance(0, 1)`` has the default density, if exp is one to one or `noise_log_density` says that it
+    counts all logarithms. On other compact groups start with ``group.random_haar(K)`` and a ``start_log_density`` of
+    zero: else the weights are those of another start, unless V is small.
+
+    Args:
+        threshold: of the effective size, as a fraction of K in [0, 1]; 0 resamples only at the end.
+        power: the intermediate targets are :math:`\hat p_t^{power}`, in [0, 1]; the last one is p_0 in any case.
+        start_log_density: log-density for left Haar measure, up to a constant, of the law that the start was drawn
+            from, elements ``[*batch, *element_shape]`` to ``[*batch]``; default `noise_log_density` of the variance up
+            to the first time. Zero for the Haar-uniform law of a compact group.
+        last: the time at which the grid ends, where the target is the estimate itself and all are resampled.
+
+    Raises:
+        ConfigurationError: threshold or power lie outside [0, 1]; in a solve: the process is no reverse diffusion, its
+            score estimates no densities, or there is no population of chains with noise of their own.
+    """
+
+    threshold: float = 0.5
+    power: float = 1.0
+    start_log_density: Callable[[Tensor], Tensor] | None = None
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("threshold", self.threshold), ("power", self.power)):
+            if not 0.0 <= value <= 1.0:
+                raise ConfigurationError(f"{name}: expected a number in [0, 1], got {value!r}")
+
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        """All of the grid: densities are wanted where a step ends."""
+        return tuple(grid)
+
+    def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
+        """The weights of the start, resampled where they are uneven; one score."""
+        score, batch = check_reverse(sde, start, start, self), tuple(sde.batch_shape(y))
+        if not batch or (score.shares_noise and len(batch) == 1):
+            raise ConfigurationError(
+                f"resampling: expected a batch of chains whose last dimension does not share its noise, got {batch}"
+            )
+        start_log_density = self.start_log_density or noise_log_density(sde.group, sde.schedule.variance(0.0, start))
+        drift, density, samples = _estimate(score, y, start)
+        log_weights = _finite_sum(self._target(density, start), -start_log_density(y).detach())
+        memory = _Weighed(drift, density, log_weights, _times(density, start))
+        return self._resampled(sde, y, memory, start, generator, samples)
+
+    def step(
+        self,
+        sde: TrivializedSDE,
+        state: StepState,
+        start: float,
+        end: float,
+        generator: torch.Generator | None,
+    ) -> StepState:
+        """One score, one exponential."""
+        score, memory = check_reverse(sde, start, end, self), state.memory
+        std = sde.noise_std(start, end)
+        mean = -(std**2) * memory.drift
+        z = normal(mean.shape, state.y, generator)
+        v = mean + std * z
+        new = sde.group.retract(state.y, v)
+        drift, density, samples = _estimate(score, new, end)
+        kernels = -(mean * (0.5 * mean / std**2 + z / std)).sum(-1)
+        if not sde.group.algebra.is_unimodular:
+            kernels = kernels - v @ sde.group.algebra.trace_ad_like(v)
+        # a chain that was held back is at an earlier time: its weight is zero
+        before = torch.where(memory.time == start, memory.log_weights, -torch.inf)
+        log_weights = _finite_sum(
+            before, -self._target(memory.density, start), self._target(density, end), kernels.detach()
+        )
+        weighed = _Weighed(drift, density, log_weights, _times(density, end))
+        return self._resampled(sde, new, weighed, end, generator, merge_evaluated(state.evaluated, samples))
+
+    def _target(self, density: Tensor, t: float) -> Tensor:
+        """Logarithm of the target."""
+        return density if t == self.last else self.power * density
+
+    def _resampled(
+        self,
+        sde: TrivializedSDE,
+        g: Tensor,
+        memory: _Weighed,
+        t: float,
+        generator: torch.Generator | None,
+        evaluated: Any,
+    ) -> StepState:
+        """Choose ancestors in the populations that need it, of all that belongs to a chain."""
+        alive = torch.isfinite(memory.log_weights).any(-1, keepdim=True)
+        log_weights = torch.where(alive, memory.log_weights, 0.0).log_softmax(-1)
+        number = log_weights.shape[-1]
+        size = effective_sample_size(log_weights.exp())
+        due = alive.squeeze(-1) & ((size < self.threshold * number) | (t == self.last))
+        population = PopulationWeights(t, log_weights, size, due)
+        due = due.unsqueeze(-1)
+        ancestors = torch.where(due, systematic_indices(log_weights, generator), torch.arange(number, device=g.device))
+        chosen = _Weighed(
+            torch.take_along_dim(memory.drift, ancestors.unsqueeze(-1), -2),
+            torch.where(alive, memory.density, 0.0).gather(-1, ancestors),
+            torch.where(due, 0.0, log_weights),
+            memory.time,
+        )
+        rank = len(sde.group.element_shape)
+        g = torch.take_along_dim(g, ancestors.reshape(*ancestors.shape, *[1] * rank), -1 - rank)
+        return StepState(g, chosen, merge_evaluated(evaluated, population))
+
+
+def systematic_indices(
+    log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, number: int | None = None
+) -> Int[Tensor, "*batch m"]:
+    """Ancestors by systematic resampling: chain i has floor or ceil of m times its weight; default m = K."""
+    number = log_weights.shape[-1] if number is None else check_count("number", number)
+    cumulative = torch.softmax(log_weights.double(), -1).cumsum(-1)
+    cumulative = cumulative / cumulative[..., -1:]
+    shift = uniform((*log_weights.shape[:-1], 1), cumulative, generator)
+    positions = (torch.arange(number, dtype=torch.float64, device=log_weights.device) + shift) / number
+    # from the right, below one: a chain of weight zero is never chosen
+    positions = positions.clamp(max=1.0 - torch.finfo(torch.float64).eps)
+    return torch.searchsorted(cumulative, positions, right=True)
+
+
+def _estimate(score: Score, g: Tensor, t: float) -> tuple[Tensor, Tensor, Any]:
+    """The drift at g, the estimated log-density there, and what was evaluated for both."""
+    drift, samples = score.estimate(g, t)
+    if samples is None:
+        raise ConfigurationError("resampling: expected an EnergyScore, which estimates densities, got none")
+    return drift, samples.log_density, samples
+
+
+def _times(like: Tensor, t: float) -> Tensor:
+    """One time for every chain, exactly."""
+    return torch.full_like(like, t, dtype=torch.float64)
+
+
+def _finite_sum(*terms: Tensor) -> Tensor:
+    """The sum; minus infinity, the logarithm of weight zero, where a term is not finite."""
+    finite = torch.isfinite(terms[0])
+    for term in terms[1:]:
+        finite = finite & torch.isfinite(term)
+    return torch.where(finite, sum(terms[1:], terms[0]), -torch.inf)

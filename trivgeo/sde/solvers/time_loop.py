@@ -1,0 +1,199 @@
+"""The one time loop."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._text import Described
+from trivgeo._torch import pytree
+from trivgeo.checks import check_count, with_tensors
+from trivgeo.errors import ConfigurationError
+from trivgeo.sde.grid import check_grid
+from trivgeo.sde.processes.base import Process, Stepper, StepState
+from trivgeo.sde.scores.base import SolveContext
+from trivgeo.sde.solvers.checkpoint import checkpointed
+
+__all__ = ["Accumulator", "Solution", "solve"]
+
+Aggregate = TypeVar("Aggregate")
+State = TypeVar("State")
+Equation = TypeVar("Equation", bound=Process)
+
+
+class Accumulator(Described, ABC, Generic[State, Aggregate]):
+    """An aggregate over the steps of a solve, without side effects; its last value is `Solution.folded`.
+
+    An aggregate is a tree of tensors. It may depend on the state differentiably.
+    """
+
+    @abstractmethod
+    def init(self, y: State) -> Aggregate:
+        """The aggregate at the start."""
+
+    @abstractmethod
+    def update(self, acc: Aggregate, step: StepState) -> Aggregate:
+        """A new aggregate, from the old one and what a step made and evaluated; neither is changed."""
+
+
+@dataclass(frozen=True, repr=False)
+class Solution(Described, Generic[State]):
+    """What `solve` returns.
+
+    Attributes:
+        final: the state at the last time; elements ``[*batch, *element_shape]`` for a `TrivializedSDE`.
+        saved: the states at the times asked for, each tensor ``[len(save_at), ...]``, or ``None``.
+        failures: how many steps of each chain were masked, ``[*batch]``: a step that would have made a chain
+            non-finite is not taken.
+        folded: the last accumulator of the fold, or ``None``.
+    """
+
+    final: State
+    saved: State | None
+    failures: Tensor
+    folded: Any = None
+
+    @property
+    def followed(self) -> State:
+        """The final state, NaN in the chains of which a step was masked: they are no solutions."""
+        lost = pytree.tree_map(lambda leaf: torch.full_like(leaf, math.nan), self.final)
+        return _where(self.failures == 0, self.final, lost)
+
+
+class _Carry(NamedTuple):
+    """What the time loop takes from step to step: a tree of tensors."""
+
+    y: Any
+    memory: Any
+    failures: Tensor
+    folded: Any
+
+
+def solve(
+    sde: Equation,
+    initial: State,
+    times: Sequence[float] | Float[Tensor, " k"] | Float[np.ndarray, " k"],
+    *,
+    stepper: Stepper[Equation, State] | None = None,
+    generator: torch.Generator | None = None,
+    save_at: Sequence[int] = (),
+    observe: Callable[[int, float, State], None] | None = None,
+    fold: Accumulator[State, Any] | None = None,
+    checkpoint_every: int | None = None,
+) -> Solution[State]:
+    """Integrate along the grid ``times``, forwards or backwards.
+
+    Memory does not grow with the number of steps, only with ``save_at``; unless gradients are to flow through the
+    solve: then every step is kept, or with ``checkpoint_every`` only every so many, at the cost of a second
+    evaluation on the way back, with the same noise.
+
+    Args:
+        sde: the equation.
+        initial: the state at ``times[0]``; elements ``[*batch, *element_shape]`` for a `TrivializedSDE`.
+        times: a strictly monotone grid in [0, horizon]; a tensor of them counts as numbers, without gradients.
+        stepper: the scheme; default that of the process, `ExponentialEuler` for a `TrivializedSDE`.
+        generator: the source of noise, on the device of ``initial``.
+        save_at: indices into ``times`` at which to keep the state.
+        observe: called with the index, the time and the state at the start and after every step, for what has an
+            effect outside, such as a progress bar.
+        fold: what to gather from the steps and from all that was evaluated in them.
+        checkpoint_every: steps between the states that are kept for the backward pass; ``None`` keeps everything.
+
+    Raises:
+        DomainError: the grid is not strictly monotone, or leaves [0, horizon].
+        ShapeError: the initial state has the wrong shape.
+        ConfigurationError: ``save_at`` repeats an index or holds one that is none, ``checkpoint_every`` is less than
+            one, or it comes with ``observe``, which the backward pass would call again.
+    """
+    grid = check_grid(times, sde.horizon)
+    initial = with_tensors("initial", initial)
+    sde.check_state(initial, "initial")
+    scheme: Stepper[Any, Any] = sde.default_stepper() if stepper is None else stepper
+    wanted = _check_save_at(save_at, len(grid))
+    batch, like = sde.batch_shape(initial), _leaves(initial)[0]
+    equation = sde.prepare(SolveContext(scheme.times(grid), tuple(batch), like.dtype, like.device, generator))
+    begun = scheme.init(equation, initial, grid[0], generator)
+
+    def run(carry: _Carry, first: int, last: int) -> _Carry:
+        y, memory, failures, folded = carry
+        for index in range(first + 1, last + 1):
+            evaluated = begun.evaluated if index == 1 else None
+            new = scheme.step(equation, StepState(y, memory, evaluated), grid[index - 1], grid[index], generator)
+            finite = _finite(new.y, failures.ndim)
+            failures = failures + (~finite).long()
+            y, memory = _where(finite, new.y, y), _where(finite, new.memory, memory)
+            if fold is not None:
+                folded = fold.update(folded, StepState(y, memory, new.evaluated))
+            del new  # what was evaluated has served
+            if observe is not None:
+                observe(index, grid[index], y)
+        return _Carry(y, memory, failures, folded)
+
+    kept: dict[int, State] = {}
+    if checkpoint_every is None:
+        stops = sorted(wanted | {len(grid) - 1})
+        segment: Callable[[_Carry, int, int], _Carry] = run
+    else:
+        check_count("checkpoint_every", checkpoint_every)
+        if observe is not None:
+            raise ConfigurationError("checkpoint_every: expected no observe, which would be called twice")
+        stops = sorted(wanted | {len(grid) - 1} | set(range(checkpoint_every, len(grid), checkpoint_every)))
+        segment = checkpointed(run, generator)
+    failures = torch.zeros(batch, dtype=torch.long, device=like.device)
+    carry = _Carry(begun.y, begun.memory, failures, () if fold is None else fold.init(begun.y))
+    if observe is not None:
+        observe(0, grid[0], begun.y)
+    done = 0
+    for stop in stops:
+        if stop > done:
+            carry = segment(carry, done, stop)
+            done = stop
+        if stop in wanted:
+            kept[stop] = carry.y
+    saved = _stack([kept[index % len(grid)] for index in save_at]) if save_at else None
+    return Solution(carry.y, saved, carry.failures, None if fold is None else carry.folded)
+
+
+def _leaves(state: Any) -> list[Tensor]:
+    return [state] if isinstance(state, Tensor) else pytree.tree_leaves(state)
+
+
+def _finite(state: Any, batch_ndim: int) -> Tensor:
+    """Which chains are finite, ``[*batch]``."""
+    masks = []
+    for leaf in _leaves(state):
+        trailing = tuple(range(batch_ndim, leaf.ndim))
+        finite = torch.isfinite(leaf)
+        masks.append(finite.all(trailing) if trailing else finite)
+    result = masks[0]
+    for mask in masks[1:]:
+        result = result & mask
+    return result
+
+
+def _where(mask: Tensor, new: Any, old: Any) -> Any:
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
+
+    if isinstance(new, Tensor):
+        return choose(new, old)
+    return pytree.tree_map(choose, new, old) if new else new
+
+
+def _stack(states: Sequence[Any]) -> Any:
+    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *states)
+
+
+def _check_save_at(save_at: Sequence[int], number: int) -> set[int]:
+    wanted = {index % number for index in save_at if -number <= index < number}
+    if len(wanted) != len(save_at):
+        raise ConfigurationError(f"save_at: expected distinct indices into {number} times, got {list(save_at)}")
+    return wanted
