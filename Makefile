@@ -7,8 +7,21 @@ PYTEST_WORKERS ?= 2
 RIGHT_TYPES := not BadInput and not Refus and not refuse and not compile and not bad and not wrong and not none
 # torch's own threads and pytest's workers share the cores
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
+PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
-.PHONY: demo test test-all test-shapes lint bench docs tables release-check setup clean
+# the oldest torch that pyproject.toml allows and the newest there is; `make test` runs the one of constraints.txt
+TORCH_ENDS := 2.8.0 2.14.1
+TORCH ?= $(firstword $(TORCH_ENDS))
+TORCH_VENV := .venv-torch$(TORCH)
+# group laws, derivatives, graphs of torch.compile and torch.export, time steps, sampled images and fields, inverters
+TORCH_TESTS := tests/test_numerics.py tests/groups/test_group_laws.py tests/groups/test_autodiff.py \
+	tests/groups/test_catalogue.py tests/groups/test_geometry.py tests/groups/test_standalone.py tests/actions \
+	tests/sde/test_solve.py tests/sde/test_processes.py tests/sde/test_gradient.py tests/sde/test_kinetic.py \
+	tests/inversion/test_every_inverter.py tests/inversion/test_least_squares.py tests/inversion/test_learned_inverter.py
+
+AREAS := groups sde inversion symmetry tasks
+
+.PHONY: demo test test-all test-shapes test-torch $(AREAS:%=test-%) lint bench docs tables release-check setup clean
 
 setup: $(STAMP)
 
@@ -27,14 +40,34 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(TEST_ENV) $(BIN)/python -m pytest -m "not slow" -n $(PYTEST_WORKERS) --dist worksteal
+	$(TEST_ENV) $(BIN)/python $(PYTEST) -m "not slow"
+
+# the fast tests of one area, without lint
+test-groups: TESTS := tests/groups tests/test_numerics.py
+test-sde: TESTS := tests/sde
+test-inversion: TESTS := tests/inversion tests/actions
+test-symmetry: TESTS := tests/symmetry tests/pde tests/test_expressions.py
+test-tasks: TESTS := tests/tasks
+$(AREAS:%=test-%): setup
+	$(TEST_ENV) $(BIN)/python $(PYTEST) -m "not slow" $(TESTS)
+
+# a selection of the fast tests with another torch, in an environment of its own: make test-torch TORCH=2.8.0
+test-torch: $(TORCH_VENV)/.installed
+	$(TEST_ENV) $(TORCH_VENV)/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS)
+
+$(TORCH_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCH_VENV)
+	sed '/^torch==/d' constraints.txt > $(TORCH_VENV)/constraints.txt
+	$(TORCH_VENV)/bin/python -m pip install --quiet --constraint $(TORCH_VENV)/constraints.txt \
+		torch==$(TORCH) --editable ".[test]"
+	touch $@
 
 test-all: lint test-shapes
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+	$(TEST_ENV) $(BIN)/python $(PYTEST)
 
 # the fast tests with every signature of the library checked at run time, but for those that give wrong types on purpose
 test-shapes: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow" -k "$(RIGHT_TYPES)" \
+	$(TEST_ENV) $(BIN)/python $(PYTEST) -m "not slow" -k "$(RIGHT_TYPES)" \
 		--jaxtyping-packages=trivgeo,beartype.beartype tests/actions tests/inversion tests/sde
 
 bench: setup
@@ -60,6 +93,7 @@ release-check: setup
 	$(BIN)/python -m build --outdir build/release .
 	$(BIN)/python -m twine check --strict build/release/*
 	$(TEST_ENV) $(BIN)/python -m tests.release build/release
+	for torch in $(TORCH_ENDS); do $(MAKE) test-torch TORCH=$$torch || exit 1; done
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-torch* build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import trivgeo
 from trivgeo import _deprecation
 from trivgeo._deprecation import Renamed, old_names, renamed_arguments
 
 ROOT = Path(__file__).parents[1]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
+MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 def test_a_version_has_its_notes() -> None:
@@ -29,6 +33,34 @@ def test_commits_are_checked_by_the_linter_of_the_constraints() -> None:
     pinned = re.search(r"^ruff==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None
     assert [repo["rev"] for repo in hooks if "ruff" in repo["repo"]] == [f"v{pinned[1]}"]
+
+
+def made(name: str) -> list[str]:
+    """The words of a variable of the Makefile."""
+    found = re.search(rf"^{name} := ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
+    assert found is not None, name
+    return found[1].replace("\\\n", " ").split()
+
+
+def test_both_ends_of_the_range_of_torch_are_tested() -> None:
+    """The oldest torch of the Makefile is the bound of pyproject.toml; the one that is pinned lies between the ends."""
+    oldest, newest = map(Version, made("TORCH_ENDS"))
+    (torch,) = (r for r in map(Requirement, PROJECT["dependencies"]) if r.name == "torch")
+    assert [(s.operator, Version(s.version)) for s in torch.specifier] == [(">=", oldest)]
+    pinned = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert oldest < Version(pinned[1]) <= newest
+
+
+def test_every_folder_of_tests_is_of_an_area() -> None:
+    """`make test-sde` and the like run each folder once, and paths that exist."""
+    areas = [re.search(rf"^test-{area}: TESTS := (.*)$", MAKEFILE, re.MULTILINE) for area in made("AREAS")]
+    named = [path for area in areas if area for path in area[1].split()]
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert len(areas) >= 5
+    assert all(areas)
+    assert sorted(path for path in named if not path.endswith(".py")) == sorted(folders)
+    assert [path for path in [*named, *made("TORCH_TESTS")] if not (ROOT / path).exists()] == []
 
 
 def test_forms_are_yaml_with_what_they_ask() -> None:

@@ -323,7 +323,8 @@ class TestCheckpointing:
         def nodes(steps: int, every: int | None) -> int:
             times = [m / steps for m in range(steps + 1)]
             g = group.identity(5, dtype=torch.float64)
-            pending = [solve(sde, g, times, generator=seeded(0), checkpoint_every=every).final.grad_fn]
+            final = solve(sde, g, times, generator=seeded(0), checkpoint_every=every).final  # owns the graph
+            pending = [final.grad_fn]
             seen = set(pending)
             while pending:
                 for parent, _ in pending.pop().next_functions:

@@ -39,6 +39,9 @@ class ImageWarp(Action):
     defined on an image if its denominator keeps its sign on the frame it is read into; the whole image is NaN
     otherwise. So it is for elements that hold NaN, or read beyond all numbers.
 
+    Second derivatives, and ``vmap`` of ``torch.func.grad``, need torch 2.12, whose ``grid_sample`` has them; older
+    versions raise a ``RuntimeError``.
+
     Args:
         group: a group with an action on points of the plane: ``Affine(2)``, ``Projective(2)``, ``SE(2)``, ``SO(2)``.
         mode: interpolation, ``"bilinear"`` or ``"bicubic"``.
