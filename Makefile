@@ -44,7 +44,7 @@ test: lint
 
 # the fast tests of one area, without lint
 test-groups: TESTS := tests/groups tests/test_numerics.py
-test-sde: TESTS := tests/sde
+test-sde: TESTS := tests/sde tests/generative
 test-inversion: TESTS := tests/inversion tests/actions
 test-symmetry: TESTS := tests/symmetry tests/pde tests/test_expressions.py
 test-tasks: TESTS := tests/tasks
