@@ -48,7 +48,9 @@ ALLOWED = {
     "training": BASE | {"networks"},
     "tasks": BASE | {"groups", "symmetry", "actions", "pde", "sde", "generative", "inversion", "networks", "training"},
 }
-HEAVY = ("lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "torchvision", "geoopt")
+HEAVY = (
+    "lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "flint", "torchvision", "geoopt",
+)  # fmt: skip
 
 
 def modules(package: str) -> list[Path]:

@@ -14,7 +14,8 @@ from sympy.polys.matrices import DomainMatrix
 from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry import find_symmetries, special_values, verify
-from trivgeo.symmetry.modular import PRIMES, Evaluator, echelon, rational
+from trivgeo.symmetry.evaluation import RandomEvaluator
+from trivgeo.symmetry.finite_field import PRIMES, rational_reconstruction, row_echelon
 from trivgeo.symmetry.result import Symmetries
 
 x, t, n = sp.symbols("x t n")
@@ -187,10 +188,10 @@ class TestModular:
 
     def test_echelon(self) -> None:
         matrix = sp.Matrix(5, 8, lambda i, j: (i * i * j + 3 * i - j * j) % 7 - (i == 4) * (j % 7))
-        reduced, pivots = echelon(__import__("numpy").array(matrix.tolist(), dtype="int64"), PRIMES[0])
+        reduced, pivots = row_echelon(__import__("numpy").array(matrix.tolist(), dtype="int64"), PRIMES[0])
         exact, places = DomainMatrix.from_Matrix(matrix).to_field().rref()
         assert tuple(pivots) == places
-        assert [[rational(int(v), PRIMES[0]) for v in row] for row in reduced] == exact.to_Matrix()[
+        assert [[rational_reconstruction(int(v), PRIMES[0]) for v in row] for row in reduced] == exact.to_Matrix()[
             : len(pivots), :
         ].tolist()
 
@@ -220,7 +221,7 @@ class TestModular:
     @pytest.mark.parametrize("order", [0, 3])
     def test_identities(self, expression: sp.Expr, order: int) -> None:
         """Zero stays zero in all terms of the series, and what is not zero does not vanish."""
-        evaluate = Evaluator((x, t, U), order, 40, constants=(n,))
+        evaluate = RandomEvaluator((x, t, U), order, 40, constants=(n,))
         values = evaluate(expression)[evaluate.valid]
         assert not values.any()
         if len(values):
@@ -231,7 +232,7 @@ class TestModular:
     )
     def test_series_are_derivatives(self, function: sp.Expr) -> None:
         """Taylor coefficients are the values of derivatives at the same point."""
-        evaluate = Evaluator((x, U), 2, 12, constants=(n,), at_one_point=True)
+        evaluate = RandomEvaluator((x, U), 2, 12, constants=(n,), at_one_point=True)
         series = evaluate(function)
         for k, index in enumerate(evaluate.series.monomials):
             value = sp.diff(function, (x, index[0]), (U, index[1])) / sp.factorial(index[0]) / sp.factorial(index[1])

@@ -1,11 +1,13 @@
-"""The two public functions; what they call imports SymPy and is loaded on first use."""
+"""The public functions; what they call imports SymPy and python-flint, and is loaded on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import require_sympy
 
 if TYPE_CHECKING:
@@ -13,6 +15,13 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.result import Symmetries
 
 __all__ = ["find_symmetries", "special_functions", "special_values", "verify"]
+
+
+def _require_libraries() -> None:
+    """Raise `ConfigurationError` if SymPy or python-flint is missing."""
+    require_sympy()
+    if find_spec("flint") is None:
+        raise ConfigurationError("symmetries need python-flint, which is missing: pip install 'trivgeo[symbolic]'")
 
 
 def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
@@ -61,10 +70,10 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
         ConfigurationError: the degree is less than one, the equations cannot be solved for real leading derivatives,
             hold derivatives of an order beyond 10, or other functions than powers, exponentials, logarithms,
             trigonometric and hyperbolic functions, or are complex, or two names clash (a parameter ``u_x``, variables x
-            and xx), or SymPy is missing.
+            and xx), or SymPy or python-flint is missing.
         AlgebraError: a field that was found is no symmetry (which would be an error of this library).
     """
-    require_sympy()
+    _require_libraries()
     if degree is not None:
         check_count("degree", degree)
     from trivgeo.symmetry.finder import search
@@ -89,7 +98,7 @@ def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
     Raises:
         ConfigurationError: as for `find_symmetries`, or the field has the wrong number of coefficients.
     """
-    require_sympy()
+    _require_libraries()
     from trivgeo.symmetry.finder import residual
 
     return residual(pde, field, time)
@@ -117,7 +126,7 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
     Example:
         ``special_values("u_t = diff(u^n*u_x, x)", "n")`` has -4/3, with dimension 5 where others have 4, and 0.
     """
-    require_sympy()
+    _require_libraries()
     from trivgeo.symmetry.special import larger_dimensions, simple_fractions
 
     return larger_dimensions(pde, parameter, list(values) or simple_fractions())
@@ -150,7 +159,7 @@ def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -
         ``special_functions("u_t = diff(f(u)*u_x, x)", "f")`` has 1 (linear), exp(u), u^n, and u^(-4/3) (Ovsiannikov
         1959).
     """
-    require_sympy()
+    _require_libraries()
     from trivgeo.symmetry.special import larger_algebras
 
     return larger_algebras(pde, function, candidates)

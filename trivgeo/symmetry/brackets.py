@@ -9,8 +9,9 @@ import numpy as np
 import sympy as sp
 
 from trivgeo.errors import AlgebraError
-from trivgeo.symmetry.linear import Fixed, kernel, reconstruct
-from trivgeo.symmetry.modular import Evaluator, Values, echelon, irrational, usable_primes
+from trivgeo.symmetry.evaluation import RandomEvaluator, irrational_constants, usable_primes
+from trivgeo.symmetry.finite_field import Values, null_space, row_echelon
+from trivgeo.symmetry.interpolation import ParameterValues, rational_functions
 
 __all__ = ["bracket", "keeping", "structure_constants"]
 
@@ -36,18 +37,18 @@ def structure_constants(
     every = [*fields, *(bracket(fields[i], fields[j], variables) for i, j in pairs)]
     entries = [entry for field in every for entry in field]
     primes = usable_primes(entries)
-    symbols = (*parameters, *irrational(entries))
+    symbols = (*parameters, *irrational_constants(entries))
     count = (n + _POINTS - 1) // len(variables) + _POINTS
 
-    def solved(prime: int, fixed: Sequence[Fixed]) -> list[tuple[Values, list[int]]]:
+    def solved(prime: int, fixed: Sequence[ParameterValues]) -> list[tuple[Values, list[int]]]:
         numbers = {s: np.repeat([f[s] for f in fixed], count) for s in symbols}
-        e = Evaluator((), 0, count * len(fixed), prime, prime % 1000, numbers, parameters)
+        e = RandomEvaluator((), 0, count * len(fixed), prime, prime % 1000, numbers, parameters)
         table = np.stack([np.stack([e(entry)[:, 0] for entry in field]) for field in every])
         parts = [slice(i * count, (i + 1) * count) for i in range(len(fixed))]
-        return [echelon(table[:, :, part][:, :, e.valid[part]].reshape(len(every), -1).T, prime) for part in parts]
+        return [row_echelon(table[:, :, part][:, :, e.valid[part]].reshape(len(every), -1).T, prime) for part in parts]
 
     random = np.random.default_rng(3)
-    generic: Fixed = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
+    generic: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
     ((reduced, pivots),) = solved(primes[0], [generic])
     if pivots[:n] != list(range(n)):
         raise AlgebraError("fields: expected independent ones over the constants, got a linear relation between them")
@@ -56,11 +57,11 @@ def structure_constants(
         raise AlgebraError(f"[{names[i]}, {names[j]}] is off the span of the fields")
     places = np.argwhere(reduced[:, n:])
 
-    def values(prime: int, fixed: Sequence[Fixed]) -> list[list[int] | None]:
+    def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
         closed = [(rows, found) for rows, found in solved(prime, fixed)]
         return [[int(rows[k, n + p]) for k, p in places] if found == list(range(n)) else None for rows, found in closed]
 
-    found = reconstruct(values, symbols, primes)
+    found = rational_functions(values, symbols, primes)
     if found is None:
         raise AlgebraError(f"expected structure constants rational in {tuple(parameters)}, of low degree; got others")
     constants: list[list[list[sp.Expr]]] = [[[sp.S.Zero] * n for _ in range(n)] for _ in range(n)]
@@ -89,23 +90,23 @@ def keeping(
     entries = [[across(field, z, value) for field in fields] for z, value in surface.items()]
     flat = [entry for row in entries for entry in row]
     primes = usable_primes(flat)
-    symbols = (*parameters, *irrational(flat))
+    symbols = (*parameters, *irrational_constants(flat))
     count = 2 * len(fields) + _POINTS
 
-    def solved(prime: int, fixed: Fixed) -> Values:
-        e = Evaluator((), 0, count, prime, prime % 1000, fixed, parameters)
+    def solved(prime: int, fixed: ParameterValues) -> Values:
+        e = RandomEvaluator((), 0, count, prime, prime % 1000, fixed, parameters)
         rows = [np.stack([e(entry)[:, 0] for entry in row], axis=1) for row in entries]
-        return kernel(*echelon(np.concatenate([block[e.valid] for block in rows]), prime), prime)
+        return null_space(*row_echelon(np.concatenate([block[e.valid] for block in rows]), prime), prime)
 
     random = np.random.default_rng(3)
     generic = solved(primes[0], {s: int(random.integers(2, primes[0] - 1)) for s in symbols})
     used = generic != 0
 
-    def values(prime: int, fixed: Sequence[Fixed]) -> list[list[int] | None]:
+    def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
         found = [solved(prime, at) for at in fixed]
         return [[int(v) for v in f[used]] if f.shape == used.shape and not f[~used].any() else None for f in found]
 
-    numbers = reconstruct(values, symbols, primes) if used.any() else []
+    numbers = rational_functions(values, symbols, primes) if used.any() else []
     if numbers is None:
         raise AlgebraError(f"expected coefficients rational in {tuple(parameters)}, of low degree; got others")
     taken = iter(numbers)

@@ -14,7 +14,9 @@ import sympy as sp
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.determining import LinearForm
 from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
-from trivgeo.symmetry.modular import Evaluator, Series, Values, echelon, usable_primes
+from trivgeo.symmetry.evaluation import RandomEvaluator, usable_primes
+from trivgeo.symmetry.finite_field import Values, characteristic_polynomial, row_echelon
+from trivgeo.symmetry.series import PowerSeries
 
 __all__ = ["Dimension", "Jets"]
 
@@ -74,10 +76,10 @@ class Jets:
         seed: int,
         prime: int,
         fixed: Mapping[sp.Expr, int] | None = None,
-    ) -> tuple[Values, Series, Values]:
+    ) -> tuple[Values, PowerSeries, Values]:
         """Random combinations of the equations, ``[rows, slots, monomials]``, and the point, ``[variables]``."""
         for attempt in itertools.count():
-            evaluate = Evaluator(
+            evaluate = RandomEvaluator(
                 self.variables,
                 order,
                 samples,
@@ -109,7 +111,7 @@ class Jets:
         zeros: list[Slot] = []
         while slots:
             rows, _, _ = self._rows(slots, 0, 2 * len(slots) + 10, len(zeros), self.prime)
-            reduced, pivots = echelon(rows[:, :, 0], self.prime)
+            reduced, pivots = row_echelon(rows[:, :, 0], self.prime)
             single = np.count_nonzero(reduced, axis=1) == 1
             new = [slots[j] for j, one in zip(pivots, single, strict=True) if one]
             if not new:
@@ -184,15 +186,15 @@ class Jets:
             if about is not None:
                 matrix[i] = matrix[i] * ((int(point[position]) - about) % prime) % prime
                 matrix[i, i] = (matrix[i, i] + k[position] - (c == position)) % prime
-        return _characteristic_polynomial(matrix, prime)
+        return characteristic_polynomial(matrix, prime)
 
     def _reduced(
-        self, rows: Values, series: Series, slots: Sequence[Slot], place: dict[Slot, int], order: int
+        self, rows: Values, series: PowerSeries, slots: Sequence[Slot], place: dict[Slot, int], order: int
     ) -> tuple[Values, list[int]]:
         """All derivatives of the equations in reduced form."""
         p = series.prime
         # a basis of the equations, sorted by the order of derivatives: low ones can be differentiated more often
-        _, chosen = echelon(rows[:, :, 0].T, p)
+        _, chosen = row_echelon(rows[:, :, 0].T, p)
         rows = rows[chosen]
         rows = _triangular(rows, series)
         factorials = [math.factorial(k) for k in range(series.order + 1)]
@@ -215,7 +217,7 @@ class Jets:
                             if column is not None:
                                 line[column] = (line[column] + value * weight) % p
                 entries.append(line)
-        return echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]), p)
+        return row_echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]), p)
 
     def dimension(self, known: int = 0) -> Dimension:
         """The dimension, by taking ever higher orders until none is free, or their number is that of functions.
@@ -254,8 +256,11 @@ class Jets:
         return Dimension(None, *agreed, sizes, len(sizes) - 1)
 
 
-def _triangular(rows: Values, series: Series) -> Values:
-    """Row reduction over power series, highest derivatives first, so that equations of low order appear."""
+def _triangular(rows: Values, series: PowerSeries) -> Values:
+    """Row reduction over power series, highest derivatives first, so that equations of low order appear.
+
+    By hand: SymPy's power series are of one point, and a hundred times slower than batches.
+    """
     p = series.prime
     rows = rows.copy()
     done = 0
@@ -282,17 +287,6 @@ def _triangular(rows: Values, series: Series) -> Values:
         if done == len(rows):
             break
     return rows
-
-
-def _characteristic_polynomial(matrix: Values, prime: int) -> list[int]:
-    """By Faddeev and LeVerrier, leading coefficient first."""
-    n = len(matrix)
-    a = matrix.astype(object)
-    coefficients, power = [1], np.zeros((n, n), dtype=object)
-    for k in range(1, n + 1):
-        power = (a.dot(power) + coefficients[-1] * np.eye(n, dtype=int).astype(object)) % prime
-        coefficients.append(-int(np.trace(a.dot(power))) * pow(k, -1, prime) % prime)
-    return coefficients
 
 
 def _functions(sizes: Sequence[int]) -> tuple[int, int]:

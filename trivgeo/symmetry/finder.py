@@ -10,13 +10,13 @@ from typing import Any
 import sympy as sp
 
 from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.ansatz import AnsatzSpace
 from trivgeo.symmetry.brackets import bracket
 from trivgeo.symmetry.determining import LinearForm, characteristics, check, left_side, symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
 from trivgeo.symmetry.equivalent import Equivalent, about_any_solution, simpler, term_matrix
 from trivgeo.symmetry.growth import COLUMNS, Found, grow
-from trivgeo.symmetry.linear import Space
 from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.ordinary import from_solutions, is_linear_ordinary
 from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
@@ -32,7 +32,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     extra = _checked(system, functions)
     jets = Jets(system, conditions, is_linear(system))
     # what is easily found tells where the bound of the dimension is sharp
-    spaces = (Space(system, conditions, jets, (sp.S.One, *extra), d, jets.linear) for d in (degree or 3, 2, 1))
+    spaces = (AnsatzSpace(system, conditions, jets, (sp.S.One, *extra), d, jets.linear) for d in (degree or 3, 2, 1))
     first = next((space for space in spaces if len(space.columns) <= COLUMNS), None)
     dimension = jets.dimension(first.count if first else 0)
     sizes: dict[int, int] = {}
@@ -168,7 +168,7 @@ def _within(
 ) -> tuple[Found, dict[int, int]]:
     """The symmetries in one space of functions, and the numbers at this degree and the next."""
     every = (sp.S.One, *functions)
-    spaces = {d: Space(system, conditions, jets, every, d, jets.linear) for d in (degree, degree + 1)}
+    spaces = {d: AnsatzSpace(system, conditions, jets, every, d, jets.linear) for d in (degree, degree + 1)}
     solution = spaces[degree].solve()
     if solution is None:
         raise ConfigurationError(f"pde: expected symmetries rational in {system.parameters}, of low degree; got others")
@@ -182,7 +182,7 @@ def _trivial(system: EvolutionSystem, jets: Jets, found: Found) -> list[Coeffici
     if system.characteristic_field() is None:
         return []
     trivial = Jets(system, forms, False)
-    space = Space(system, forms, trivial, (sp.S.One, *found.functions), found.degree, False)
+    space = AnsatzSpace(system, forms, trivial, (sp.S.One, *found.functions), found.degree, False)
     solution = space.solve()
     return [] if solution is None else solution[0]
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import sympy as sp
 
+from trivgeo.symmetry.ansatz import AnsatzSpace
 from trivgeo.symmetry.determining import LinearForm
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem
-from trivgeo.symmetry.linear import Space, reconstruct
-from trivgeo.symmetry.modular import Evaluator, irrational
+from trivgeo.symmetry.evaluation import RandomEvaluator, irrational_constants
+from trivgeo.symmetry.interpolation import rational_functions
 
 __all__ = ["COLUMNS", "Found", "grow"]
 
@@ -46,9 +47,9 @@ class Found:
 def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
     """Search in growing spaces of functions until the number of symmetries is the dimension."""
     linear = jets.linear
-    spaces: list[tuple[int, Space, int, tuple[sp.Expr, ...]]] = []
+    spaces: list[tuple[int, AnsatzSpace, int, tuple[sp.Expr, ...]]] = []
     for functions, degree in _spaces(system, conditions, jets, dimension):
-        space = Space(system, conditions, jets, functions, degree, linear)
+        space = AnsatzSpace(system, conditions, jets, functions, degree, linear)
         if len(space.columns) > COLUMNS:
             continue
         if not spaces or space.count > spaces[-1][0]:
@@ -148,7 +149,7 @@ def _eigenvalues(
     def polynomial(prime: int, fixed: dict[sp.Expr, int], seed: int = 11) -> list[int]:
         about = None
         if shift is not None:
-            about = int(Evaluator((), 0, 1, prime, 0, fixed, system.parameters)(shift)[0, 0])
+            about = int(RandomEvaluator((), 0, 1, prime, 0, fixed, system.parameters)(shift)[0, 0])
         return jets.spectrum(position, order, prime, fixed, seed, about)
 
     random = np.random.default_rng(5)
@@ -157,9 +158,9 @@ def _eigenvalues(
     if first != polynomial(jets.prime, generic, 12):
         return None
     z = sp.Symbol("z")
-    if system.parameters or irrational(system.right):
+    if system.parameters or irrational_constants(system.right):
         return _guessed(system, first, generic, jets.prime)
-    numbers = reconstruct(lambda prime, fixed: [polynomial(prime, at) for at in fixed], (), jets.primes)
+    numbers = rational_functions(lambda prime, fixed: [polynomial(prime, at) for at in fixed], (), jets.primes)
     if numbers is None:
         return {}
     return dict(sp.roots(sp.Poly(numbers, z), cubics=False, quartics=False).items())
@@ -180,7 +181,7 @@ def _guessed(
     }
     sums = {1 + s for s in system.parameters} | {s - 1 for s in system.parameters}
     products |= constants | {1 / c for c in constants if c != 0} | sums
-    evaluate = Evaluator((), 0, 1, prime, 0, fixed, system.parameters)
+    evaluate = RandomEvaluator((), 0, 1, prime, 0, fixed, system.parameters)
     for product in sorted(products, key=sp.default_sort_key):
         value = int(evaluate(product)[0, 0])
         for multiple in multiples:

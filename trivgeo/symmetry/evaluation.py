@@ -1,4 +1,4 @@
-"""Exact expressions and linear systems at random points modulo primes.
+"""Exact expressions at random points modulo primes.
 
 A function such as exp(u) is transcendental over the rational functions, so at a random point its value is one more
 random number, as long as its derivatives and its relations with other functions are kept. Determining equations are
@@ -9,108 +9,36 @@ then linear systems of numbers, whatever functions they hold, and their ranks ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import sympy as sp
-from numpy.typing import NDArray
 
 from trivgeo.errors import ConfigurationError
-from trivgeo.symmetry.equation import Index, multi_indices
+from trivgeo.symmetry.finite_field import PRIMES, Values
+from trivgeo.symmetry.series import PowerSeries
 from trivgeo.symmetry.solutions import Arbitrary, Particular, Solution, arbitrary
 
-__all__ = ["PRIMES", "Evaluator", "Series", "echelon", "irrational", "rational", "usable_primes"]
+__all__ = ["RandomEvaluator", "irrational_constants", "usable_primes"]
 
-# (p - 1) / 2 is prime too: every square has roots of all degrees.
-PRIMES = (
-    2147483579, 2147483123, 2147482763, 2147481563, 2147481143, 2147480927, 2147480327, 2147479823,
-    2147479787, 2147478899, 2147478083, 2147477807, 2147477687, 2147477159,
-    2147473283, 2147473127, 2147472659, 2147472023, 2147471759, 2147471147,
-)  # fmt: skip
-
-Values = NDArray[np.int64]
-
-_INTEGRALS = (sp.erf, sp.erfi, sp.Ei, sp.Si, sp.Ci, sp.li)  # of elementary functions, which are none
-
-_ENOUGH = 2  # primes: a number that is found with one must fit another
+_TRANSCENDENTAL_INTEGRALS = (sp.erf, sp.erfi, sp.Ei, sp.Si, sp.Ci, sp.li)  # of elementary functions
+_MIN_PRIMES = 2  # a number that is reconstructed from its remainder modulo one has to fit another
 
 
-@lru_cache(maxsize=64)
-def _products(count: int, order: int) -> tuple[list[Index], dict[Index, int], Values, Values, Values]:
-    """The monomials up to a degree, their places, and which pairs have which product."""
-    monomials: list[Index] = list(multi_indices(count, order)) if count else [()]
-    place = {m: i for i, m in enumerate(monomials)}
-    digits = (order + 1) ** np.arange(count)
-    keys = np.array(monomials, dtype=np.int64).reshape(len(monomials), count) @ digits
-    sizes = np.array([sum(m) for m in monomials])
-    left, right = np.nonzero(sizes[:, None] + sizes <= order)
-    by_key = np.argsort(keys)
-    product = by_key[np.searchsorted(keys, keys[left] + keys[right], sorter=by_key)]
-    by_product = np.argsort(product, kind="stable")
-    starts = np.searchsorted(product[by_product], np.arange(len(monomials)))
-    return monomials, place, left[by_product], right[by_product], starts
-
-
-class Series:
-    """The arithmetic of truncated power series in several variables, in batches ``[samples, monomials]``.
-
-    Args:
-        prime: the modulus.
-        count: the number of variables.
-        order: the total degree up to which terms are kept.
-    """
-
-    def __init__(self, prime: int, count: int, order: int) -> None:
-        self.prime, self.count, self.order = prime, count, order
-        self.monomials, self.place, self._left, self._right, self._starts = _products(count, order)
-
-    def constant(self, values: Any) -> Values:
-        """Numbers as series."""
-        numbers = np.atleast_1d(np.asarray(values, dtype=np.int64))
-        result = np.zeros((len(numbers), len(self.monomials)), dtype=np.int64)
-        result[:, 0] = numbers % self.prime
-        return result
-
-    def variable(self, position: int, values: Any) -> Values:
-        """A variable at a point."""
-        result = self.constant(values)
-        if self.order:
-            unit = tuple(int(i == position) for i in range(self.count))
-            result[:, self.place[unit]] = 1
-        return result
-
-    def times(self, a: Values, b: Values) -> Values:
-        """The product."""
-        if len(self.monomials) == 1:
-            return a * b % self.prime
-        products = a[:, self._left] * b[:, self._right] % self.prime
-        return np.add.reduceat(products, self._starts, axis=1) % self.prime
-
-    def compose(self, a: Values, first: Values, coefficients: Sequence[Any]) -> Values:
-        """``first`` times the sum of ``coefficients[k] h^k``, where h is ``a`` without its constant term."""
-        tail = a.copy()
-        tail[:, 0] = 0
-        result = self.constant(coefficients[self.order] * np.ones(len(a), dtype=np.int64))
-        for k in reversed(range(self.order)):
-            result = self.times(result, tail)
-            result[:, 0] = (result[:, 0] + coefficients[k]) % self.prime
-        return self.times(result, first)
-
-
-class Evaluator:
-    """Expressions at random points, as series in some of the symbols.
+class RandomEvaluator:
+    """Evaluate expressions at random points modulo a prime, as power series in some of the symbols.
 
     Args:
         symbols: the symbols to expand in.
         order: the order of the series.
-        samples: how many points.
+        samples: the number of points.
         prime: the modulus.
         seed: of the random numbers.
-        fixed: values of some symbols, such as parameters, one or one for each point.
-        constants: symbols that have the same value at all points.
-        at_one_point: whether the symbols to expand in have, too.
+        fixed: values of some symbols, such as parameters: one number, or one for each point.
+        constants: symbols with the same value at all points.
+        at_one_point: whether all points have the same values of the symbols to expand in.
     """
 
     def __init__(
@@ -124,7 +52,7 @@ class Evaluator:
         constants: Sequence[sp.Symbol] = (),
         at_one_point: bool = False,
     ) -> None:
-        self.series = Series(prime, len(symbols) if order else 0, order)
+        self.series = PowerSeries(prime, len(symbols) if order else 0, order)
         self.prime, self.samples = prime, samples
         self._random = np.random.default_rng(seed)
         self._symbols = tuple(symbols)
@@ -149,46 +77,48 @@ class Evaluator:
         return self._known[expression]
 
     def _value(self, e: sp.Expr) -> Values:
-        s, p = self.series, self.prime
-        if e.is_Rational:
-            return s.constant(np.full(self.samples, e.p % p * pow(e.q, -1, p) % p))
-        if e.is_Symbol:
-            if e in self._symbols and s.order:
-                return s.variable(self._symbols.index(e), self._draw(e))
-            return s.constant(self._draw(e))
-        if e.is_Add:
-            total = self(e.args[0])
-            for term in e.args[1:]:
-                total = (total + self(term)) % p
-            return total
-        if e.is_Mul:
-            total = self(e.args[0])
-            for factor in e.args[1:]:
-                total = s.times(total, self(factor))
-            return total
-        if e.is_Pow and e.base != sp.E:
-            return self._power(e.base, e.exp)
-        if isinstance(e, sp.exp) or e.is_Pow:
-            return self._exponential(e.exp)
-        if e == sp.E:
-            return self._exponential(sp.S.One)
-        if isinstance(e, sp.log):
-            return self._logarithm(e.args[0])
-        if isinstance(e, sp.sin | sp.cos):
-            return self._circle(e.args[0])[int(isinstance(e, sp.cos))]
-        if isinstance(e, Arbitrary):
-            return self._arbitrary(e)
-        if isinstance(e, (*_INTEGRALS, Particular)) and not s.order:
-            return s.constant(self._draw(e))
-        if isinstance(e, Solution) and not s.order:
-            return s.constant(self._draw(e)) if e.relation is None else self(e.free())
-        other = e.rewrite(sp.exp) if isinstance(e, sp.sinh | sp.cosh | sp.tanh | sp.coth) else e.rewrite(sp.sin, sp.cos)
-        if isinstance(e, sp.tan):
-            other = sp.sin(e.args[0]) / sp.cos(e.args[0])
-        if isinstance(e, sp.cot):
-            other = sp.cos(e.args[0]) / sp.sin(e.args[0])
-        if e.is_number:
-            return s.constant(self._draw(e))
+        for kind, rule in _RULES.items():
+            if isinstance(e, kind):
+                return rule(self, e)
+        return self._constant(e) if e.is_number else self._rewritten(e)
+
+    def _rational(self, e: sp.Rational) -> Values:
+        value = e.p % self.prime * pow(e.q, -1, self.prime) % self.prime
+        return self.series.constant(np.full(self.samples, value))
+
+    def _symbol(self, e: sp.Symbol) -> Values:
+        if e in self._symbols and self.series.order:
+            return self.series.variable(self._symbols.index(e), self._draw(e))
+        return self._constant(e)
+
+    def _constant(self, e: sp.Expr) -> Values:
+        """A random number of which nothing is known."""
+        return self.series.constant(self._draw(e))
+
+    def _sum(self, e: sp.Add) -> Values:
+        total = self(e.args[0])
+        for term in e.args[1:]:
+            total = (total + self(term)) % self.prime
+        return total
+
+    def _product(self, e: sp.Mul) -> Values:
+        total = self(e.args[0])
+        for factor in e.args[1:]:
+            total = self.series.times(total, self(factor))
+        return total
+
+    def _independent(self, e: sp.Expr) -> Values:
+        """A function that no algebraic relation ties to others: a random number, if no derivative is asked for."""
+        return self._rewritten(e) if self.series.order and not e.is_number else self._constant(e)
+
+    def _solution(self, e: Solution) -> Values:
+        """A solution of a linear ordinary equation: a random number, or what its relation to others says."""
+        return self._independent(e) if e.relation is None or self.series.order else self(e.free())
+
+    def _rewritten(self, e: sp.Expr) -> Values:
+        """Other functions in terms of exponentials, or of sine and cosine."""
+        hyperbolic = isinstance(e, sp.sinh | sp.cosh | sp.tanh | sp.coth)
+        other = e.rewrite(sp.exp) if hyperbolic else e.rewrite(sp.sin, sp.cos)
         if other == e or other.has(sp.I):
             raise ConfigurationError(
                 f"pde: expected powers, exponentials, logarithms and trigonometric functions, got {e}"
@@ -306,7 +236,7 @@ class Evaluator:
         one = s.constant(np.ones(self.samples, dtype=np.int64))
         return s.compose(value, one, coefficients)
 
-    def _circle(self, argument: sp.Expr) -> tuple[Values, Values]:
+    def _sine_and_cosine(self, argument: sp.Expr) -> tuple[Values, Values]:
         """Sine and cosine of a sum of multiples."""
         s, p = self.series, self.prime
         sine, cosine = np.zeros(self.samples, dtype=np.int64), np.ones(self.samples, dtype=np.int64)
@@ -334,6 +264,26 @@ class Evaluator:
         return s.compose(value, one, sines), s.compose(value, one, cosines)
 
 
+_RULES: dict[Any, Callable[[RandomEvaluator, Any], Values]] = {
+    sp.Rational: RandomEvaluator._rational,
+    sp.Symbol: RandomEvaluator._symbol,
+    sp.Add: RandomEvaluator._sum,
+    sp.Mul: RandomEvaluator._product,
+    sp.Pow: lambda self, e: self._exponential(e.exp) if e.base == sp.E else self._power(e.base, e.exp),
+    sp.exp: lambda self, e: self._exponential(e.exp),
+    type(sp.E): lambda self, e: self._exponential(sp.S.One),
+    sp.log: lambda self, e: self._logarithm(e.args[0]),
+    sp.sin: lambda self, e: self._sine_and_cosine(e.args[0])[0],
+    sp.cos: lambda self, e: self._sine_and_cosine(e.args[0])[1],
+    sp.tan: lambda self, e: self(sp.sin(e.args[0]) / sp.cos(e.args[0])),
+    sp.cot: lambda self, e: self(sp.cos(e.args[0]) / sp.sin(e.args[0])),
+    Arbitrary: RandomEvaluator._arbitrary,
+    Solution: RandomEvaluator._solution,
+    (*_TRANSCENDENTAL_INTEGRALS, Particular): RandomEvaluator._independent,
+}
+"""How each kind of expression is evaluated, the first that fits."""
+
+
 @lru_cache(maxsize=4096)
 def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Rational, ...] | None:
     """An expression as a rational combination of independent ones; ``None`` if it is none.
@@ -351,14 +301,14 @@ def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Ra
     return tuple(solutions[0]) if solutions and all(w.is_Rational for w in solutions[0]) else None
 
 
-def irrational(expressions: Iterable[sp.Expr]) -> list[sp.Expr]:
-    """The irrational constants in expressions."""
+def irrational_constants(expressions: Iterable[sp.Expr]) -> list[sp.Expr]:
+    """The irrational constants in expressions, sorted."""
     found = {atom for e in expressions for atom in e.atoms(sp.Pow, sp.pi.func) if atom.is_number}
     return sorted(found, key=sp.default_sort_key)
 
 
 def usable_primes(expressions: Iterable[sp.Expr]) -> tuple[int, ...]:
-    """Those modulo which the constants in expressions exist: half of all have a square root of 2.
+    """The primes modulo which the constants in expressions exist: half of all have a square root of 2.
 
     Raises:
         ConfigurationError: there is none.
@@ -366,12 +316,12 @@ def usable_primes(expressions: Iterable[sp.Expr]) -> tuple[int, ...]:
     constants = {power for e in expressions for power in e.atoms(sp.Pow) if power.is_number}
     usable = []
     for prime in PRIMES:
-        evaluate = Evaluator((), 0, 1, prime)
+        evaluate = RandomEvaluator((), 0, 1, prime)
         for constant in constants:
             evaluate(constant)
         if evaluate.valid.all():
             usable.append(prime)
-    if len(usable) < _ENOUGH:
+    if len(usable) < _MIN_PRIMES:
         raise ConfigurationError(f"expected simpler constants, got {', '.join(map(str, constants))}")
     return tuple(usable)
 
@@ -383,73 +333,3 @@ def _powers(numbers: Values, exponent: int, prime: int) -> Values:
         if bit == "1":
             result = result * numbers % prime
     return result
-
-
-def echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:
-    """The reduced row echelon form of a matrix, without zero rows, and its pivots."""
-    if matrix.shape[1] <= 2 * _PANEL:
-        reduced, columns, _ = _eliminated(matrix, prime)
-        return reduced[: len(columns)], columns
-    matrix = matrix % prime
-    pivots: list[int] = []
-    for start in range(0, matrix.shape[1], _PANEL):
-        done = len(pivots)
-        # a few columns on their own say which rows; all else is products of matrices
-        _, columns, rows = _eliminated(matrix[done:, start : start + _PANEL], prime)
-        if not columns:
-            continue
-        end = done + len(columns)
-        matrix[done:] = matrix[done:][rows]
-        places = [start + c for c in columns]
-        unit = np.eye(len(columns), dtype=np.int64)
-        both, _, _ = _eliminated(np.concatenate([matrix[done:end, places], unit], axis=1), prime)
-        matrix[done:end, start:] = _product(both[:, len(columns) :], matrix[done:end, start:], prime)
-        rest = np.r_[:done, end : len(matrix)]
-        change = _product(matrix[np.ix_(rest, places)], matrix[done:end, start:], prime)
-        matrix[rest, start:] = (matrix[rest, start:] - change) % prime
-        pivots += places
-    return matrix[: len(pivots)], pivots
-
-
-_PANEL = 64  # columns: that many products of 47 bits are summed exactly in 53
-
-
-def _eliminated(matrix: Values, prime: int) -> tuple[Values, list[int], list[int]]:
-    """The reduced form one pivot at a time: all rows, the pivots, the order in which the rows were taken."""
-    matrix, order = matrix % prime, np.arange(len(matrix))
-    pivots: list[int] = []
-    for column in range(matrix.shape[1]):
-        row = len(pivots)
-        if row == len(matrix):
-            break
-        candidates = np.flatnonzero(matrix[row:, column])
-        if not len(candidates):
-            continue
-        chosen = [row, row + candidates[0]]
-        if candidates[0]:
-            matrix[chosen], order[chosen] = matrix[chosen[::-1]], order[chosen[::-1]]
-        matrix[row] = matrix[row] * pow(int(matrix[row, column]), -1, prime) % prime
-        others = np.flatnonzero(matrix[:, column])
-        others = others[others != row]
-        touched = np.flatnonzero(matrix[row])
-        block = np.ix_(others, touched)
-        matrix[block] = (matrix[block] - matrix[others, column, None] * matrix[row, touched]) % prime
-        pivots.append(column)
-    return matrix, pivots, order.tolist()
-
-
-def _product(a: Values, b: Values, prime: int) -> Values:
-    """The product of matrices modulo a prime, in floating point that is exact; at most `_PANEL` columns."""
-    right = b.astype(np.float64)
-    high, low = ((half.astype(np.float64) @ right).astype(np.int64) for half in (a >> 16, a & 0xFFFF))
-    return ((high % prime << 16) + low) % prime
-
-
-def rational(value: int, modulus: int) -> sp.Rational | None:
-    """The fraction of small numerator and denominator with this remainder; ``None`` if there is none."""
-    bound = math.isqrt(modulus // 2000)
-    a, b, s, r = modulus, value % modulus, 0, 1
-    while b > bound:
-        q = a // b
-        a, b, s, r = b, a - q * b, r, s - q * r
-    return sp.Rational(b, r) if r and abs(r) <= bound and math.gcd(b, r) == 1 else None
