@@ -39,6 +39,7 @@ PUBLIC = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.score_matching"),
+    "groups.harmonic",
 )
 
 

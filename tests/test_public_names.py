@@ -23,6 +23,7 @@ PACKAGES = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.score_matching"),
+    "groups.harmonic",
 )
 
 SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}

@@ -16,7 +16,8 @@ from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.images.pose import PoseNetwork
 from tests.inversion.circle import Perceptron, untrained
 from trivgeo.errors import CheckpointError
-from trivgeo.generative import GroupDiffusion, fit_base_distribution
+from trivgeo.generative import DiffusionPath, GroupDiffusion
+from trivgeo.generative.model import FittedPath
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
 from trivgeo.networks import check_destination, read_file, write_file
@@ -42,7 +43,8 @@ def inverter(path: Path) -> Load:
 
 def diffusion(path: Path) -> Load:
     model = GroupDiffusion(Torus(2), width=8, depth=1)
-    model.law, model.settings = fit_base_distribution(Torus(2), Torus(2).random(8)), {"widest": 1.0}
+    base, settings = DiffusionPath.fit_base(Torus(2), Torus(2).random(8)), {"widest": 1.0}
+    model.fitted = FittedPath(DiffusionPath.build(Torus(2), settings, base), base, settings)
     model.save(path)
     return lambda path: GroupDiffusion.load(path, Torus(2))
 
@@ -94,7 +96,7 @@ def test_one_bit(tmp_path: Path) -> None:
         except CheckpointError:
             refused += 1
             continue
-        assert found.settings == whole.settings
+        assert found.fitted.settings == whole.fitted.settings
         assert all(map(torch.equal, found.state_dict().values(), whole.state_dict().values()))
     assert refused > 50
 

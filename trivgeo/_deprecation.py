@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar, cast
 
-__all__ = ["Renamed", "RenamedAttribute", "old_names", "overdue", "renamed_arguments"]
+__all__ = ["Converted", "Renamed", "RenamedAttribute", "old_names", "overdue", "renamed_arguments"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +32,18 @@ class Renamed(NamedTuple):
 
     to: str
     until: str
+
+
+class Converted(NamedTuple):
+    """An argument with a new name and another unit, see `renamed_arguments`.
+
+    Attributes:
+        to: the new name.
+        convert: the new value of an old one.
+    """
+
+    to: str
+    convert: Callable[[Any], Any]
 
 
 def old_names(module: str, renamed: Mapping[str, Renamed]) -> Callable[[str], Any]:
@@ -55,12 +67,12 @@ def old_names(module: str, renamed: Mapping[str, Renamed]) -> Callable[[str], An
     return getattribute
 
 
-def renamed_arguments(until: str, **renamed: str) -> Callable[[F], F]:
+def renamed_arguments(until: str, **renamed: str | Converted) -> Callable[[F], F]:
     """Decorator: pass keyword arguments on under their new names, with a ``DeprecationWarning`` for old ones.
 
     Args:
         until: the version that no longer takes the old names.
-        **renamed: the new name of an argument, by its old one.
+        **renamed: the new name of an argument, or a `Converted` one, by its old name.
 
     Example:
         >>> @renamed_arguments(until="0.4", number="num_samples")
@@ -69,17 +81,19 @@ def renamed_arguments(until: str, **renamed: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         name = function.__qualname__
-        _KNOWN.update({f"{function.__module__}.{name}({old}=)": Renamed(new, until) for old, new in renamed.items()})
+        changes = {old: Converted(new, lambda x: x) if isinstance(new, str) else new for old, new in renamed.items()}
+        where = f"{function.__module__}.{name}"
+        _KNOWN.update({f"{where}({old}=)": Renamed(new, until) for old, (new, _) in changes.items()})
 
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
             for old in renamed.keys() & named.keys():
-                new = renamed[old]
+                new, convert = changes[old]
                 if new in named:
                     raise TypeError(f"{name}() got both {new!r} and its old name {old!r}")
                 message = f"{name}(): the argument {old!r} is now {new!r}, and is gone in {until}"
                 warnings.warn(message, DeprecationWarning, stacklevel=2)
-                named[new] = named.pop(old)
+                named[new] = convert(named.pop(old))
             return function(*arguments, **named)
 
         call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
@@ -92,7 +106,7 @@ class RenamedAttribute:
     """The old name of an attribute of a class, which reads the new one with a ``DeprecationWarning``.
 
     Args:
-        new: the new name of the attribute.
+        new: the new name of the attribute, dotted for one of an attribute; ``None`` on the way to it is the value.
         until: the version that no longer has the old name.
 
     Example:
@@ -113,7 +127,9 @@ class RenamedAttribute:
             return self
         message = f"{self._old} is now {self._new!r}, and is gone in {self._until}"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return getattr(instance, self._new)
+        for name in self._new.split("."):
+            instance = None if instance is None else getattr(instance, name)
+        return instance
 
 
 def overdue(version: str) -> list[str]:

@@ -48,9 +48,9 @@ train, test = angles(5000), angles(500)
 # %% [markdown]
 # ## 2. Three lines
 #
-# `kind` is how data and noise are joined: "diffusion" (noise and its score), "momentum" (noise on a velocity, which
-# moves the element), or "flow" (straight lines from noise to data). `fit` takes at most ten minutes by default, shows a
-# bar, and with `folder=` goes on where it was killed.
+# `kind` is the probability path between data and noise: "diffusion" (noise and its score), "momentum" (noise on a
+# velocity, which moves the element), or "flow" (straight lines from noise to data). `fit` takes at most ten minutes by
+# default, shows a bar, and with `folder=` goes on where it was killed.
 
 # %%
 models = {}
@@ -77,19 +77,19 @@ for kind, value in scores.items():
 # %% [markdown]
 # ## 4. Samples, and steps of your own
 #
-# `sample` runs the stochastic process, or, given a tolerance, the flow whose law `log_prob` tells. The parts are those
-# of the library: the transport of a fitted diffusion makes a score (g, t) for every process and stepper, here the
+# `sample` runs the stochastic process, or, given a tolerance, the flow whose density is `log_prob`. The parts are those
+# of the library: the path of a fitted diffusion makes a score (g, t) for every process and stepper, here the
 # probability flow on a fixed grid.
 
 # %%
 drawn = {kind: model.sample(500, generator=generator) for kind, model in models.items()}
 diffusion = models["diffusion"]
-transport = diffusion.transport
-score = transport.score(diffusion.network)
+path = diffusion.fitted.path
+score = path.score(diffusion.network)
 start = group.random_haar(500, generator=generator)
 with torch.no_grad():
-    flow = probability_flow(group, transport.schedule, score)
-    by_hand = solve(flow, start, uniform_grid(40, 1.0, transport.first)).final
+    flow = probability_flow(group, path.schedule, score)
+    by_hand = solve(flow, start, uniform_grid(40, 1.0, path.start_time)).final
 near = float((group.wrap(by_hand - torch.tensor([-1.1, -0.8])).norm(dim=-1) < 0.8).float().mean())
 print(f"share of the first cluster: {near:.2f} of samples, {1 / 3:.2f} of the data")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion, NormalDistribution
-from trivgeo.generative.base_distributions import log_angles, over_compact
+from trivgeo.generative.measure import log_torus_volume, sum_over_compact
 from trivgeo.groups import LieGroup, Torus
 from trivgeo.sde import heat_kernel
 
@@ -41,7 +41,7 @@ class Learned(ElementModel):
 
     Args:
         kind: see `GroupDiffusion`, also for `width` and `depth`.
-        steps: see `GroupDiffusion.fit`, also for `minutes` and `batch_size`.
+        steps: see `GroupDiffusion.fit`, also for `seconds` and `batch_size`.
         tolerance: see `GroupDiffusion.log_prob`.
     """
 
@@ -49,20 +49,20 @@ class Learned(ElementModel):
         self,
         kind: str,
         steps: int = 20_000,
-        minutes: float = 10.0,
+        seconds: float = 600.0,
         width: int = 256,
         depth: int = 3,
         tolerance: float = 1e-3,
         batch_size: int = 512,
     ) -> None:
         self.batch_size = check_count("batch_size", batch_size)
-        self.kind, self.steps, self.minutes = kind, check_count("steps", steps), check_positive("minutes", minutes)
+        self.kind, self.steps, self.seconds = kind, check_count("steps", steps), check_positive("seconds", seconds)
         self.width, self.depth, self.tolerance = width, depth, check_positive("tolerance", tolerance)
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
         """See `GroupDiffusion.fit`."""
         self.model = GroupDiffusion(group, self.kind, seed, width=self.width, depth=self.depth)
-        self.model.fit(train, steps=self.steps, minutes=self.minutes, batch_size=self.batch_size)
+        self.model.fit(train, steps=self.steps, seconds=self.seconds, batch_size=self.batch_size)
 
     def log_prob(self, g: Tensor) -> Tensor:
         """By the flow, in blocks."""
@@ -109,7 +109,7 @@ class KernelDensity(ElementModel):
         if kernel is None:
             raise ConfigurationError(f"group: expected one whose heat kernel is known, got {group!r}")
         self.group, self.kernel, self.data = group, kernel, train
-        self.log_volume = over_compact(group, log_angles)
+        self.log_volume = sum_over_compact(group, log_torus_volume)
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
         number = min(self.held_out, len(train) // 10)
         held, rest = train[order[:number]], order[number:]
@@ -155,7 +155,7 @@ class OneNormal(ElementModel):
         v = v[torch.isfinite(v).all(-1)]
         covariance = torch.cov(v.double().mT)  # of laws of few parameters it is singular but for rounding
         ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim)
-        self.log_volume = over_compact(group, log_angles)
+        self.log_volume = sum_over_compact(group, log_torus_volume)
         self.law = NormalDistribution(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
 
     def log_prob(self, g: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.helpers import affine_line, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative import (
+    BaseDistribution,
     DiffusionPath,
     FlowMatchingPath,
     GroupDiffusion,
@@ -19,7 +20,8 @@ from trivgeo.generative import (
     NormalDistribution,
     fit_base_distribution,
 )
-from trivgeo.generative.model import _widest
+from trivgeo.generative.model import PATHS
+from trivgeo.generative.paths.simulation import terminal_std
 from trivgeo.generative.training import PathTraining
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation, U
 from trivgeo.sde import heat_kernel, probability_flow, stein_z_scores
@@ -42,6 +44,15 @@ def model(request: pytest.FixtureRequest) -> GroupDiffusion:
     data = CENTRE + STD * torch.randn(1000, 2, generator=seeded(0))
     fitted = GroupDiffusion(Torus(2), request.param, width=32, depth=1)
     return fitted.fit(data, steps=150, batch_size=256, learning_rate=5e-3, progress=False)
+
+
+def fitted_path(kind: str, group: LieGroup, data: Tensor) -> tuple[DiffusionPath | KineticPath, BaseDistribution]:
+    """The path of a kind with noise, and its base distribution, for 16,384 rows of the data."""
+    rows = data.repeat(-(-16_384 // len(data)), *[1] * len(group.element_shape))[:16_384]
+    settings, base = PATHS[kind].fit(group, rows, seeded(0))
+    path = PATHS[kind].build(group, settings, base)
+    assert isinstance(path, DiffusionPath | KineticPath)
+    return path, base
 
 
 def near(g: Tensor) -> float:
@@ -97,17 +108,17 @@ class TestModel:
 
     def test_hutchinson(self, model: GroupDiffusion) -> None:
         """The mean over signs (two kinds of pairs in two dimensions) is the exact divergence."""
-        transport, law = model.transport, model.law
-        assert law is not None
+        assert model.fitted is not None
+        path = model.fitted.path
         state = torch.cat([SOME, SOME], -1) if model.kind == "momentum" else SOME
         group: LieGroup = DirectProduct(Torus(2), Translation(2)) if model.kind == "momentum" else Torus(2)
-        if isinstance(transport, KineticPath):
-            flow, which = transport.process(model.network).flow(), range(2, 4)
-        elif isinstance(transport, FlowMatchingPath):
-            flow, which = transport.flow(model.network), range(2)
+        if isinstance(path, KineticPath):
+            flow, which = path.process(model.network).flow(), range(2, 4)
+        elif isinstance(path, FlowMatchingPath):
+            flow, which = path.flow(model.network), range(2)
         else:
-            assert isinstance(transport, DiffusionPath)
-            flow, which = probability_flow(Torus(2), transport.schedule, transport.score(model.network)), range(2)
+            assert isinstance(path, DiffusionPath)
+            flow, which = probability_flow(Torus(2), path.schedule, path.score(model.network)), range(2)
         field = lambda x: flow.velocity(x, 0.5).vector  # noqa: E731
         value, exact = ExactDivergence()(group, field, state)
         many = HutchinsonDivergence(4000).within(which).prepare(value, seeded(0))
@@ -187,10 +198,8 @@ def test_noise_mixes_what_is_compact_of_a_product(kind: str) -> None:
     """Of data that are narrow on both factors, noise in units of the other one left the angle where it was."""
     group = DirectProduct(Torus(1), Translation(1))
     data = 0.1 * torch.randn(4000, 2, generator=seeded(0))
-    model = GroupDiffusion(group, kind, width=8, depth=1)
-    model._adapt(data)
-    assert model.law is not None
-    noised, drawn = model.transport.noised(data, seeded(1)), model.law.sample(4000, seeded(2))
+    path, base = fitted_path(kind, group, data)
+    noised, drawn = path.sample_terminal(data, seeded(1)), base.sample(4000, seeded(2))
     for f in (torch.cos, torch.sin):
         assert float((f(noised[:, 0]).mean() - f(drawn[:, 0]).mean()).abs()) < 0.08
     assert float(noised[:, 1].std() / drawn[:, 1].std()) == pytest.approx(1.0, abs=0.1)
@@ -221,7 +230,7 @@ def test_noise_mixes_what_is_compact_of_a_product(kind: str) -> None:
 )
 def test_noise_mixes_the_slowest_mode(group: LieGroup, rate: float) -> None:
     """Of known rate, by the Casimir operator; on tori in a skew basis it may do more than it must."""
-    widest = _widest(group, group.identity(8), 8.0)
+    widest = terminal_std(group, group.identity(8), 8.0)
     assert 1.0 - 1e-5 < widest / math.sqrt(8.0 / rate) < (2.0 if group.scale.ndim > 1 and rate < 0.1 else 1.0 + 1e-5)
 
 
@@ -233,7 +242,7 @@ def test_noise_mixes_high_modes_of_angles_beside_rotations() -> None:
     group = DirectProduct(Torus(2), SO(3), scale=scale)
     mode = 0.5 * float((scale[:, :2] @ torch.tensor([1.0, -2.0])).square().sum())
     assert mode == pytest.approx(0.025)
-    assert _widest(group, group.identity(8), 8.0) ** 2 * mode >= 8.0
+    assert terminal_std(group, group.identity(8), 8.0) ** 2 * mode >= 8.0
 
 
 @pytest.mark.parametrize(
@@ -252,9 +261,8 @@ def test_noise_mixes_high_modes_of_angles_beside_rotations() -> None:
 def test_targets_of_anisotropic_noise(group: LieGroup) -> None:
     """They were up to 1e9: noise was too wide, and its factors fell where the exponential is singular."""
     data = group.random(1000, std=0.05, generator=seeded(0))
-    model = GroupDiffusion(group, width=8, depth=1)
-    model.settings = {"widest": _widest(group, data, 8.0)}
-    squares = model.transport.lesson(data, seeded(1)).target.square().sum(-1)
+    path = DiffusionPath.of_terminal_std(group, terminal_std(group, data, 8.0))
+    squares = path.training_batch(data, seeded(1)).target.square().sum(-1)
     assert float(squares.mean()) < 4.0 * group.dim
     assert float(squares.max()) < 2000.0
 
@@ -262,17 +270,15 @@ def test_targets_of_anisotropic_noise(group: LieGroup) -> None:
 @pytest.mark.parametrize("group", [SO(3, scale=[1.0, 1.0, 0.1]), SU(2, scale=[1.0, 0.1, 0.1])], ids=repr)
 def test_anisotropic_noise_ends_at_haar(group: LieGroup) -> None:
     """Entries, and those of the adjoint representation, which on SU(2) is slower, have mean zero."""
-    model = GroupDiffusion(group, width=8, depth=1)
-    model.settings = {"widest": _widest(group, group.identity(8), 8.0)}
-    transport = model.transport
-    assert isinstance(transport, DiffusionPath)
-    w = transport.noised(group.identity(2000, dtype=torch.float64), seeded(0))
+    widest = terminal_std(group, group.identity(8), 8.0)
+    path = DiffusionPath.of_terminal_std(group, widest)
+    w = path.sample_terminal(group.identity(2000, dtype=torch.float64), seeded(0))
     adjoint = group.Ad(w) * group.scale[:, None] / group.scale
     for entries, size in ((w, group.element_shape[0]), (adjoint, 3)):
         # each of mean square 1 / size at most
         assert float(entries.mean(0).abs().max()) < 4.0 / math.sqrt(2000.0 * size)
     # and what stands for none is narrow: data were blurred
-    assert transport.schedule.variance(0.0, transport.first) < (0.0015 * model.settings["widest"]) ** 2
+    assert path.schedule.variance(0.0, path.start_time) < (0.0015 * widest) ** 2
 
 
 def test_noise_that_cannot_be_simulated() -> None:
@@ -283,10 +289,10 @@ def test_noise_that_cannot_be_simulated() -> None:
         model = GroupDiffusion(group, kind, width=8, depth=1)
         with pytest.raises(ConfigurationError, match=r"scale: expected axes of .* of more nearly equal lengths"):
             model.fit(data, steps=1, progress=False)
-        assert not model.settings
+        assert model.fitted is None
     # where the heat kernel is known nothing is simulated
     product = DirectProduct(SO(3), Torus(1), scale=[1.0, 1.0, 1.0, 0.01])
-    assert GroupDiffusion(product, width=8, depth=1)._adapt(product.random(20, generator=seeded(0))) is None
+    fitted_path("diffusion", product, product.random(20, generator=seeded(0)))
 
 
 @pytest.mark.parametrize("kind", ["diffusion", SLOW_MOMENTUM])
@@ -294,10 +300,8 @@ def test_noise_mixes_the_determinant(kind: str) -> None:
     """Of data whose determinant is one, noise that moves it little left it where it was; the law is Haar's."""
     group = U(2, scale=[1.0, 1.0, 1.0, 0.1])
     data = group.exp(0.3 * torch.randn(2000, 4, generator=seeded(0)) * torch.tensor([1.0, 1.0, 1.0, 0.0]))
-    model = GroupDiffusion(group, kind, width=8, depth=1)
-    model._adapt(data)
-    assert model.law is not None
-    for g in (model.transport.noised(data, seeded(1)), model.law.sample(2000, seeded(2))):
+    path, base = fitted_path(kind, group, data)
+    for g in (path.sample_terminal(data, seeded(1)), base.sample(2000, seeded(2))):
         assert float(torch.linalg.det(group.to_complex(g)).mean().abs()) < 0.08
 
 
@@ -332,21 +336,21 @@ def test_bad_input() -> None:
     model = GroupDiffusion(SO(3), width=8, depth=1)
     with pytest.raises(ConfigurationError, match="fitted"):
         model.sample(3)
-    with pytest.raises(ShapeError, match="train"):
+    with pytest.raises(ShapeError, match="samples"):
         model.fit(torch.zeros(3, 3))
     with pytest.raises(ShapeError, match="at least two"):
         model.fit(SO(3).identity(1))
-    with pytest.raises(NonFiniteError, match="train"):
+    with pytest.raises(NonFiniteError, match="samples"):
         model.fit(torch.full((4, 3, 3), math.nan))
     for wrong in (2.0 * SO(3).identity(4), -SO(3).identity(4), torch.zeros(4, 3, 3)):
-        with pytest.raises(DomainError, match=r"train: expected elements of SO\(3\), got 4 rows that are none"):
+        with pytest.raises(DomainError, match=r"samples: expected elements of SO\(3\), got 4 rows that are none"):
             model.fit(wrong)
-    with pytest.raises(ConfigurationError, match="minutes"):
-        model.fit(SO(3).identity(4), minutes=0.0)
-    with pytest.raises(ConfigurationError, match=r"train: expected float32 or float64, got torch\.float16"):
+    with pytest.raises(ConfigurationError, match="seconds"):
+        model.fit(SO(3).identity(4), seconds=0.0)
+    with pytest.raises(ConfigurationError, match=r"samples: expected float32 or float64, got torch\.float16"):
         model.fit(SO(3).identity(4).half())
     for kind in KINDS:
-        with pytest.raises(DomainError, match="train: expected elements that differ"):
+        with pytest.raises(DomainError, match="samples: expected elements that differ"):
             GroupDiffusion(SE(2), kind, width=8, depth=1).fit(SE(2).random(1).expand(8, 2, 3))
 
 
@@ -386,3 +390,29 @@ def test_entropy_of_known_laws(group: LieGroup, kind: str) -> None:
             group, lambda g: -exact(g), model.sample(2000, generator=seeded(2)), [lambda g: g.flatten(1)[:, 0]]
         )
         assert float(z.abs().max()) < 6.0
+
+
+class TestOldNames:
+    def test_arguments(self) -> None:
+        model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
+        with pytest.warns(DeprecationWarning, match="'train' is now 'samples'"):
+            model.fit(train=torch.rand(20, 1), steps=1, batch_size=4, progress=False)
+        with pytest.warns(DeprecationWarning, match="'minutes' is now 'seconds'"):
+            model.fit(torch.rand(20, 1), steps=1, minutes=1.0, batch_size=4, progress=False)
+        with pytest.warns(DeprecationWarning, match="'number' is now 'num_samples'"):
+            assert model.sample(number=3).shape == (3, 1)
+
+    def test_attributes(self) -> None:
+        model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
+        for fitted in (False, True):
+            if fitted:
+                model.fit(torch.rand(20, 1), steps=1, batch_size=4, progress=False)
+            for old, new in (
+                ("law", "base"),
+                ("lost", "num_skipped_rows"),
+                ("settings", "settings"),
+                ("transport", "path"),
+            ):
+                with pytest.warns(DeprecationWarning, match=f"GroupDiffusion.{old} is now 'fitted.{new}'"):
+                    found = getattr(model, old)
+                assert found is (getattr(model.fitted, new) if fitted else None)

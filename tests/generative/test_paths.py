@@ -1,20 +1,24 @@
-"""What the network of kinetic diffusion is to tell: in a frame in which the momentum hardly matters."""
+"""Probability paths: targets of the network of kinetic diffusion, whose frame makes the momentum matter little."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError
 from trivgeo.generative import DiffusionPath, GroupDiffusion, KineticPath, fit_base_distribution
+from trivgeo.generative.model import FittedPath
 from trivgeo.generative.paths import diffusion as diffusion_path
-from trivgeo.generative.paths.levels import noise_parts, stratified
+from trivgeo.generative.paths.simulation import num_noise_factors, stratified
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
+from trivgeo.networks import read_file
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.noise import KineticNoise
 
@@ -27,28 +31,28 @@ def at_one_time(group: LieGroup) -> KineticPath:
 
 
 @pytest.mark.parametrize("group", [Torus(2), SO(3), affine_line()], ids=repr)
-def test_answers_make_the_score(group: LieGroup) -> None:
-    """The process makes of the answers of a lesson the targets of its noise, whose mean is the score."""
-    transport, clean = at_one_time(group), group.random(20, generator=seeded(2), dtype=torch.float64)
-    lesson = transport.lesson(clean, seeded(0))
+def test_targets_make_the_score(group: LieGroup) -> None:
+    """The process turns the targets of a batch into those of its noise, whose mean is the score."""
+    path, clean = at_one_time(group), group.random(20, generator=seeded(2), dtype=torch.float64)
+    batch = path.training_batch(clean, seeded(0))
     generator = seeded(0)
-    noise = transport.noise.sample(T + 0.0 * stratified(20, clean, generator), generator)
-    score = transport.process(lambda *_: lesson.target).score
+    noise = path.noise.sample(T + 0.0 * stratified(20, clean, generator), generator)
+    score = path.process(lambda *_: batch.target).score
     assert score is not None
     found = score(group.compose(clean, noise.elements), noise.momentum, T)
     assert_relative(found, noise.target, 1e-6)
 
 
 def test_frame() -> None:
-    """Of one clean element: nearer to the noise in units of its size, by half, than answers in the frame of g."""
-    group, transport = SO(4), at_one_time(SO(4))
-    lesson = transport.lesson(group.identity(4000, dtype=torch.float64), seeded(0))
-    variance, covariance, given = (float(x) for x in transport.noise.moments(torch.tensor(T)))
-    assert lesson.momentum is not None
-    noise = group.log(lesson.elements) / (variance * given) ** 0.5
+    """Of one clean element: nearer to the noise in units of its size, by half, than targets in the frame of g."""
+    group, path = SO(4), at_one_time(SO(4))
+    batch = path.training_batch(group.identity(4000, dtype=torch.float64), seeded(0))
+    variance, covariance, given = (float(x) for x in path.noise.moments(torch.tensor(T)))
+    assert batch.momentum is not None
+    noise = group.log(batch.elements) / (variance * given) ** 0.5
 
     def missed(part: float) -> float:
-        answer = group.coadjoint(group.exp(part * covariance * lesson.momentum), lesson.target)
+        answer = group.coadjoint(group.exp(part * covariance * batch.momentum), batch.target)
         slope = (answer * noise).sum() / noise.square().sum()
         return float((answer - slope * noise).square().mean())
 
@@ -58,35 +62,40 @@ def test_frame() -> None:
 
 
 @pytest.mark.parametrize("group", [SO(3), SO(4), SU(3)], ids=repr)
-def test_lessons_by_the_noise_of_their_answers(group: LieGroup) -> None:
-    """Of one clean element, weights are one over the variance of answers, about; where that is more, so are lessons."""
+def test_levels_by_the_noise_of_their_targets(group: LieGroup) -> None:
+    """Of one clean element, weights are about one over the variance of targets; noisy levels are drawn more often."""
     number = 8000
-    transport = KineticPath(KineticNoise(group, 4.0 / 2.0, 8), 0.03, 3.5)
-    lesson = transport.lesson(group.identity(number, dtype=torch.float64), seeded(0))
+    path = KineticPath(KineticNoise(group, 4.0 / 2.0, 8), 0.03, 3.5)
+    batch = path.training_batch(group.identity(number, dtype=torch.float64), seeded(0))
     edges = torch.tensor([0.0, 0.5, 0.7, 0.85, 0.95])
     density = []
     for low, high in itertools.pairwise(edges):
-        rows = (lesson.level >= low) & (lesson.level < high)
-        noise = float((lesson.target[rows].square().mean(-1) * lesson.weight[rows]).mean())
+        rows = (batch.level >= low) & (batch.level < high)
+        noise = float((batch.target[rows].square().mean(-1) * batch.weight[rows]).mean())
         assert 0.7 < noise < 1.2, (low, noise)
-        density.append((float(rows.sum()) / number / float(high - low), float((1.0 / lesson.weight[rows]).mean())))
+        density.append((float(rows.sum()) / number / float(high - low), float((1.0 / batch.weight[rows]).mean())))
     for (a, v), (b, w) in itertools.pairwise(density):
         assert b / a == pytest.approx((w / v) ** 0.75, rel=0.1)
-    abelian = KineticPath(KineticNoise(Torus(2)), 0.03, 3.5).lesson(torch.zeros(8, 2), seeded(0))
+    abelian = KineticPath(KineticNoise(Torus(2)), 0.03, 3.5).training_batch(torch.zeros(8, 2), seeded(0))
     assert torch.equal(abelian.weight, torch.ones(8))
     assert_relative(abelian.level.diff(), torch.full((7,), 1.0 / 8.0), 1e-5)
 
 
-def test_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_files(tmp_path: Path) -> None:
     """What was learned in another frame, or of other entries, is refused; on tori nothing has changed."""
     for group in (Torus(2), SO(3), Translation(2)):
+        base, settings = KineticPath.fit_base(group, group.random(8)), {"widest": 2.8}
         model = GroupDiffusion(group, "momentum", width=8, depth=1)
-        model.settings, model.law = {"widest": 2.8}, fit_base_distribution(group, group.random(8), components=8)
-        with monkeypatch.context() as patch:
-            patch.setattr(GroupDiffusion, "_versions", 1)  # as it was written once
-            model.save(tmp_path / f"{group!r}.safetensors")
+        model.fitted = FittedPath(KineticPath.build(group, settings, base), base, settings)
+        path = tmp_path / f"{group!r}.safetensors"
+        model.save(path)
+        file = read_file(path)
+        header = {**file.entry("trivgeo.GroupDiffusion"), "version": 1}  # as it was written once
+        save_file(file.tensors, path, metadata={"trivgeo.GroupDiffusion": json.dumps(header)})
     GroupDiffusion.load(tmp_path / "Torus(2).safetensors", Torus(2))
-    with pytest.raises(CheckpointError, match=r"expected versions \[2, 1\] of what a network of kind 'momentum' tells"):
+    with pytest.raises(
+        CheckpointError, match=r"expected versions \[2, 1\] of targets and inputs of a network of kind 'momentum'"
+    ):
         GroupDiffusion.load(tmp_path / "SO(3).safetensors", SO(3))
     with pytest.raises(CheckpointError, match=r"expected versions \[1, 2\] .* got \[1, 1\]; fit the model again"):
         GroupDiffusion.load(tmp_path / "Translation(2).safetensors", Translation(2))
@@ -95,22 +104,19 @@ def test_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_density_of_a_perfect_network() -> None:
     """Of a normal law on the line: exact for every momentum, though noise of this width still shows where it began."""
     spread = 0.5
-    model = GroupDiffusion(Translation(1), "momentum", width=8, depth=1).double()
-    model.settings = {"widest": 2.0 * spread}
-    transport = model.transport
-    assert isinstance(transport, KineticPath)
+    path = KineticPath.of_terminal_std(Translation(1), 2.0 * spread)
     data = spread * torch.randn(200_000, 1, generator=seeded(0), dtype=torch.float64)
-    law = fit_base_distribution(Translation(1), transport.noised(data, seeded(1)))
+    law = fit_base_distribution(Translation(1), path.sample_terminal(data, seeded(1)))
 
     def network(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
-        width = transport._coefficients(transport._time(level))[1]
+        width = path._coefficients(path._time(level))[1]
         return width * g / (spread**2 + width**2)
 
     at = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64).unsqueeze(-1)
-    found = transport.log_density(network, at, law, seeded(2), 1e-7, None)
+    found = path.log_density(network, at, law, seeded(2), 1e-7, None)
     exact = torch.distributions.Normal(0.0, spread).log_prob(at[:, 0].double())
     assert torch.allclose(found, exact, atol=0.01), found - exact
-    drawn = transport.sample(network, law.sample(20_000, seeded(3)), seeded(4), 1e-5, None)
+    drawn = path.sample(network, law.sample(20_000, seeded(3)), seeded(4), 1e-5)
     assert float(drawn.std()) == pytest.approx(spread, rel=0.02)
 
 
@@ -123,18 +129,18 @@ def test_factors_of_noise() -> None:
         SE(3, scale=[1.0, 1.0, 1.0, 50.0, 50.0, 50.0]),
         Torus(6, scale=[1.0] * 5 + [9.0]),
     ):
-        assert [noise_parts(group, v) for v in (0.1, 8.0, 1e3)] == [6, 12, 32]
+        assert [num_noise_factors(group, v) for v in (0.1, 8.0, 1e3)] == [6, 12, 32]
     long = SO(3, scale=[10.0, 1.0, 1.0])
-    assert [noise_parts(long, v) for v in (0.01, 1.0, 8.0)] == [6, 41, 324]
-    assert noise_parts(long, 8.0, time=2.0) == 13
+    assert [num_noise_factors(long, v) for v in (0.01, 1.0, 8.0)] == [6, 41, 324]
+    assert num_noise_factors(long, 8.0, time=2.0) == 13
     # of poses with far translations: rotations have noise as far
-    assert [noise_parts(DirectProduct(SO(3), Translation(3)), v) for v in (1.0, 8.0, 1e3)] == [6, 12, 800]
+    assert [num_noise_factors(DirectProduct(SO(3), Translation(3)), v) for v in (1.0, 8.0, 1e3)] == [6, 12, 800]
 
 
 def test_targets_of_the_last_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are unbiased: E[T_i f(w)] = -E[X_i f(w)], of f the entries."""
-    monkeypatch.setattr(diffusion_path, "_SCORED", 3)
-    monkeypatch.setattr(diffusion_path, "_MOST", 3)
+    monkeypatch.setattr(diffusion_path, "_MAX_TARGET_FACTORS", 3)
+    monkeypatch.setattr(diffusion_path, "MAX_USUAL_FACTORS", 3)
     group = SO(3, scale=[1.0, 0.7, 0.5])
     noise = DiffusionPath(group, GeometricSchedule(0.01, 1.0))
     variance = torch.full((40_000,), 0.8, dtype=torch.float64)

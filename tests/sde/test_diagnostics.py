@@ -43,7 +43,7 @@ def test_monitor_and_trace() -> None:
     generator = seeded(0)
     start, _ = score.kernel.sample(50, t=1.0, generator=generator)
     grid = uniform_grid(6, 1.0, 0.0)
-    monitor = solve(process, start, grid, generator=generator, observe=trace, fold=ScoreMonitor()).folded
+    monitor = solve(process, start, grid, generator=generator, observe=trace, accumulator=ScoreMonitor()).accumulated
     assert len(monitor.effective_sizes) == len(monitor.masked) == len(monitor.lost) == 6
     assert all(0 <= size <= 16 for size in monitor.effective_sizes)
     assert monitor.effective_sizes[-1] > monitor.effective_sizes[0], "less noise, more even weights"

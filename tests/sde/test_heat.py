@@ -12,6 +12,7 @@ from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative import HaarDistribution, MixtureDistribution, NormalDistribution, fit_base_distribution
 from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, MatrixGroup, Torus, Translation, U
+from trivgeo.groups.harmonic import slowest_rate
 from trivgeo.sde import (
     GeometricSchedule,
     flow_likelihood,
@@ -21,7 +22,6 @@ from trivgeo.sde import (
     trivialized_grad,
 )
 from trivgeo.sde.noise.density import log_volume
-from trivgeo.sde.noise.heat import slowest_rate
 
 KNOWN: list[LieGroup] = [
     Translation(2, scale=[0.5, 2.0]),
@@ -206,7 +206,7 @@ class TestTerminalLaws:
         tails = forward_noising(
             group, GeometricSchedule(0.1, 3.0), group.identity(4000, dtype=torch.float64), generator=seeded(5)
         )
-        law = fit_base_distribution(group, tails, components=4)
+        law = fit_base_distribution(group, tails, num_components=4)
         assert isinstance(law, MixtureDistribution)
         box = torch.rand(100_000, 2, generator=generator, dtype=torch.float64)
         element = torch.stack([12.0 * box[:, 0] - 6.0, (16.0 * box[:, 1] - 8.0).sinh()], -1)
@@ -221,7 +221,7 @@ class TestTerminalLaws:
         assert 0.3 < float(inside(g[:10_000]).double().mean()) / share < 3.0
         plain = fit_base_distribution(group, tails)
         assert float((law.log_density(tails) - plain.log_density(tails)).mean()) > 0.02
-        wide = fit_base_distribution(group, tails, widen=3.0, components=4)
+        wide = fit_base_distribution(group, tails, widen=3.0, num_components=4)
         assert float((wide.log_density(tails) - law.log_density(tails)).mean()) < -0.5
 
     def test_mixture_where_logarithms_end(self) -> None:
@@ -229,7 +229,7 @@ class TestTerminalLaws:
         group = SL(2)
         g = group.random(4000, std=1.5, generator=seeded(0)) @ group.random(4000, std=1.5, generator=seeded(1))
         assert int((~torch.isfinite(group.log(g)).all(-1)).sum()) > 100
-        law = fit_base_distribution(group, g, components=8)
+        law = fit_base_distribution(group, g, num_components=8)
         assert bool(torch.isfinite(law.log_density(g)).all())
 
     def test_volume_of_far_logarithms(self) -> None:
@@ -243,15 +243,15 @@ class TestTerminalLaws:
     def test_bad_mixtures(self) -> None:
         g = SE(2).random(20, generator=seeded(0))
         with pytest.raises(ShapeError, match="samples: expected at least 30 elements"):
-            fit_base_distribution(SE(2), g, components=30)
+            fit_base_distribution(SE(2), g, num_components=30)
         with pytest.raises(ConfigurationError, match="components"):
-            fit_base_distribution(SE(2), g, components=0)
+            fit_base_distribution(SE(2), g, num_components=0)
         with pytest.raises(ConfigurationError, match="widen"):
             fit_base_distribution(SE(2), g, -1.0)
         with pytest.raises(NonFiniteError, match="samples"):
             fit_base_distribution(SE(2), g * math.nan)
         law = fit_base_distribution(SE(2), g)
-        with pytest.raises(ShapeError, match="weights: expected one for each of 2 laws"):
+        with pytest.raises(ShapeError, match="weights: expected one for each of 2 components"):
             MixtureDistribution([law, law], torch.ones(1))
         with pytest.raises(DomainError, match="weights: expected positive numbers of sum one"):
             MixtureDistribution([law, law], torch.ones(2))
@@ -266,7 +266,7 @@ class TestTerminalLaws:
             NormalDistribution(group, zero, zero, torch.eye(3))
         law = NormalDistribution(group, zero, zero, torch.eye(2))
         assert law.log_density(zero.double()).dtype == torch.float64
-        with pytest.raises(ConfigurationError, match="number"):
+        with pytest.raises(ConfigurationError, match="num_samples"):
             law.sample(-1)
         with pytest.raises(ConfigurationError, match="float32 or float64"):
             fit_base_distribution(group, torch.zeros(5, 2).half())

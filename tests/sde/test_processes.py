@@ -267,10 +267,10 @@ class TestReverse:
         process, grid = reverse_process(Translation(2), SCHEDULE, score), uniform_grid(5, 1.0, 0.0)
         options = {"initial": randn(4, 2), "times": grid, "generator": seeded(0)}
         solution = solve(process, stepper=GeometricHeun(skip_zero=True), **options)
-        assert solution.failures.tolist() == [0] * 4
+        assert solution.num_masked_steps.tolist() == [0] * 4
         assert min(seen) == pytest.approx(0.2)
         solution = solve(process, stepper=GeometricHeun(), **options)
-        assert solution.failures.tolist() == [1] * 4, "with it the last step is masked"
+        assert solution.num_masked_steps.tolist() == [1] * 4, "with it the last step is masked"
 
     def test_energy_score_at_zero(self) -> None:
         """At t = 0 the score is minus the gradient of the energy, from one sample."""
@@ -364,7 +364,7 @@ class TestNoiseModes:
     def test_replay_walks_the_same_paths(self) -> None:
         kernel = NoiseKernel(Affine(2, scale=0.3), SCHEDULE, 50)
         times = [1.0, 0.7, 0.33, 0.02]
-        replay = kernel.replay(20, times=times, generator=seeded(0), dtype=torch.float64)
+        replay = kernel.virtual_paths(20, times=times, generator=seeded(0), dtype=torch.float64)
         forward = {t: replay.at(t) for t in sorted(times)}
         for t in times:
             w, log_modular = replay.at(t)
@@ -376,7 +376,7 @@ class TestNoiseModes:
 
     def test_replay_in_float32(self) -> None:
         kernel = NoiseKernel(Affine(2, scale=0.1), SCHEDULE, 100)
-        replay = kernel.replay(100, times=[1.0, 0.01], generator=seeded(0))
+        replay = kernel.virtual_paths(100, times=[1.0, 0.01], generator=seeded(0))
         near = replay.at(0.01)[0]
         replay.at(1.0)
         assert float((replay.at(0.01)[0] - near).abs().max()) < 2e-5

@@ -60,7 +60,7 @@ def sample(
         uniform_grid(steps, 1.0, 0.0),
         stepper=resampling,
         generator=generator,
-        fold=Weights(),
+        accumulator=Weights(),
     )
 
 
@@ -155,8 +155,8 @@ class TestWeights:
         process = reverse_process(group, SCHEDULE, score, modular_drift=modular_drift)
         start, generator = before.sample(number, seed=1), seeded(0)
         resampling = Resampling(start_log_density=before.log_density)
-        solution = solve(process, start, [0.6, 0.0], stepper=resampling, generator=generator, fold=Weights())
-        g, seen = solution.final, solution.folded
+        solution = solve(process, start, [0.6, 0.0], stepper=resampling, generator=generator, accumulator=Weights())
+        g, seen = solution.final, solution.accumulated
         assert float(seen[0].effective_size) == pytest.approx(number), "an exact start has even weights"
         share = float(seen[1].effective_size) / number
         assert 0.05 < share < 0.7
@@ -181,9 +181,9 @@ class TestWeights:
                 [0.3, 0.0],
                 stepper=Resampling(0.0, power, start.log_density),
                 generator=seeded(0),
-                fold=Weights(),
+                accumulator=Weights(),
             )
-            share = float(solution.folded[1].effective_size) / number
+            share = float(solution.accumulated[1].effective_size) / number
             assert float(last.z_scores(solution.final).abs().max()) * math.sqrt(share) < 3.5
 
 
@@ -280,7 +280,7 @@ class TestNothingToCorrect:
         resampling = Resampling(start_log_density=lambda g: -((g - centre) ** 2).sum(-1) / (2 * end))
         plain = sample(LINE, energy, 64, 25, resampling=None, **options).final
         solution = sample(LINE, energy, 64, 25, resampling=resampling, **options)
-        weighted, seen = solution.final, solution.folded
+        weighted, seen = solution.final, solution.accumulated
         assert [p.t for p in seen] == pytest.approx([1 - m / 25 for m in range(26)])
         assert all(float(p.effective_size.min()) > 0.8 * 150 for p in seen)
         assert not any(bool(p.resampled.any()) for p in seen[:-1])
@@ -370,8 +370,8 @@ class TestBookkeeping:
         score = Chosen({0.9: dead, 0.6: dead, 0.3: positive, 0.0: positive}, drift)
         process, start = reverse_process(group, SCHEDULE, score), 0.5 * randn(3, 200, 2, seed=1)
         resampling = Resampling(start_log_density=lambda g: 0.0 * g[..., 0])
-        solution = solve(process, start, grid, stepper=resampling, generator=seeded(0), fold=Weights())
-        g, seen = solution.final, solution.folded
+        solution = solve(process, start, grid, stepper=resampling, generator=seeded(0), accumulator=Weights())
+        g, seen = solution.final, solution.accumulated
         assert [bool(p.resampled.any()) for p in seen[:2]] == [False, False]
         assert bool(seen[-1].resampled.all())
         assert torch.isfinite(g).all()
@@ -387,7 +387,7 @@ class TestBookkeeping:
         """exp(sqrt(V) z) for the noise up to the first time, whose density the weights know."""
         group, schedule = SL(2), GeometricSchedule(0.5, 0.5)
         flat = lambda g: 0.0 * g[..., 0, 0]  # noqa: E731
-        seen = sample(group, flat, 2, 2, schedule, initial=(50,), resampling=Resampling()).folded
+        seen = sample(group, flat, 2, 2, schedule, initial=(50,), resampling=Resampling()).accumulated
         start = group.random(50, std=0.5, generator=seeded(0), dtype=torch.float64)
         assert_relative(seen[0].log_weights, (-noise_log_density(group, 0.25)(start)).log_softmax(-1), 1e-12)
 

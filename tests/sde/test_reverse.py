@@ -217,7 +217,7 @@ class TestContract:
         bad = lambda g, t: torch.where(torch.arange(3)[:, None] == 1, math.nan, 0.0) * torch.ones_like(g)  # noqa: E731
         process = reverse_process(Translation(2), SCHEDULE, bad)
         solution = solve(process, torch.zeros(3, 2), uniform_grid(4, 1.0, 0.0))
-        assert solution.failures.tolist() == [0, 4, 0]
+        assert solution.num_masked_steps.tolist() == [0, 4, 0]
         assert torch.isfinite(solution.final).all()
 
     def test_is_a_solve_from_the_kernel(self) -> None:

@@ -1,7 +1,9 @@
 """The one time loop: drifts, backward grids, saving, masked failures."""
 
 import math
+import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from trivgeo.sde import (
     StepState,
     TrivializedSDE,
     solve,
+    solvers,
     uniform_grid,
 )
 from trivgeo.sde.processes import merge_evaluated
@@ -128,7 +131,7 @@ class TestNewSchemes:
 
         sde = TrivializedSDE(Translation(1), SCHEDULE, drift)
         solution = solve(sde, torch.zeros(2, 1), [0.0, 0.25, 0.5, 1.0], stepper=AdamsBashforth())
-        assert solution.failures.tolist() == [0, 1]
+        assert solution.num_masked_steps.tolist() == [0, 1]
         taken = 0.25 + 0.25 * (1.25 + 0.5 * 0.25) + 0.5 * (1.5 + 0.5 * 0.25)
         held = 0.25 + 0.5 * (1.5 + 0.5 * 0.5)
         assert_relative(solution.final, torch.tensor([[taken], [held]]), 1e-6)
@@ -159,21 +162,23 @@ class TestWhatIsEvaluated:
         score = EnergyScore(lambda g: (g**2).sum(-1), self.KERNEL, 3)
         sde = TrivializedSDE(Translation(1), SCHEDULE, score_drift=score, noisy=noisy)
         start, grid = torch.zeros(6, 1, dtype=torch.float64), uniform_grid(4, 1.0, 0.0)
-        solution = solve(sde, start, grid, stepper=scheme, generator=seeded(0), fold=Steps(), save_at=[1, 2, 3, 4])
+        solution = solve(
+            sde, start, grid, stepper=scheme, generator=seeded(0), accumulator=Steps(), save_at=[1, 2, 3, 4]
+        )
         assert solution.saved is not None
-        assert_relative(solution.folded[0], solution.saved.sum(0), 1e-14)
-        assert int(solution.folded[1]) == expected
-        again = solve(sde, start, grid, stepper=scheme, generator=seeded(0), fold=Steps(), checkpoint_every=3)
-        assert_relative(again.folded[0], solution.folded[0], 1e-14)
-        assert int(again.folded[1]) == expected
+        assert_relative(solution.accumulated[0], solution.saved.sum(0), 1e-14)
+        assert int(solution.accumulated[1]) == expected
+        again = solve(sde, start, grid, stepper=scheme, generator=seeded(0), accumulator=Steps(), checkpoint_every=3)
+        assert_relative(again.accumulated[0], solution.accumulated[0], 1e-14)
+        assert int(again.accumulated[1]) == expected
 
     def test_gradients_of_an_accumulator(self) -> None:
         """The sum of the states of y' = -y in two half steps, 1/2 + 1/4, with and without checkpoints."""
         sde = TrivializedSDE(Translation(1), SCHEDULE, lambda g, t: -g)
         for every in (None, 1, 2):
             start = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
-            options = {"stepper": Deterministic(), "fold": Steps(), "checkpoint_every": every}
-            total, _ = solve(sde, start, [0.0, 0.5, 1.0], **options).folded
+            options = {"stepper": Deterministic(), "accumulator": Steps(), "checkpoint_every": every}
+            total, _ = solve(sde, start, [0.0, 0.5, 1.0], **options).accumulated
             assert_relative(torch.autograd.grad(total.sum(), start)[0], torch.full((2, 1), 0.75).double(), 1e-12)
 
     @pytest.mark.parametrize("scheme", [ExponentialEuler(), GeometricHeun(), RungeKuttaMuntheKaas4()], ids=repr)
@@ -308,7 +313,7 @@ class TestLoop:
         group = SL(2)
         sde = TrivializedSDE(group, SCHEDULE, lambda g, t: drift(g, t))
         solution = solve(sde, group.identity(3), [0.0, 0.5, 1.0], stepper=Deterministic(), save_at=[1])
-        assert solution.failures.tolist() == [0, 1, 1]
+        assert solution.num_masked_steps.tolist() == [0, 1, 1]
         assert torch.isfinite(solution.final).all()
         assert solution.saved is not None
         assert torch.equal(solution.final[1:], solution.saved[0, 1:])
@@ -318,7 +323,7 @@ class TestLoop:
         group = affine_line()
         solution = solve(TrivializedSDE(group, SCHEDULE), group.identity(), [0.0, 1.0], generator=seeded(0))
         assert solution.final.shape == group.element_shape
-        assert solution.failures.shape == ()
+        assert solution.num_masked_steps.shape == ()
 
     def test_gradients_flow_through(self) -> None:
         start = torch.zeros(2, 1, dtype=torch.float64, requires_grad=True)
@@ -331,7 +336,7 @@ class TestLoop:
         """torchsde#105, #109: long runs neither recurse nor slow down."""
         grid = [m / 5000 for m in range(5001)]
         sde = TrivializedSDE(Translation(1), SCHEDULE)
-        assert solve(sde, torch.zeros(1, 1), grid, generator=seeded(0)).failures.sum() == 0
+        assert solve(sde, torch.zeros(1, 1), grid, generator=seeded(0)).num_masked_steps.sum() == 0
 
     def test_default_stepper(self) -> None:
         sde = TrivializedSDE(SL(2), SCHEDULE)
@@ -371,3 +376,19 @@ class TestBadInput:
         """Repeated indices, and indices that are none of the two times."""
         with pytest.raises(ConfigurationError, match="save_at"):
             solve(TrivializedSDE(SL(2), SCHEDULE), SL(2).identity(1), [0.0, 1.0], save_at=save_at)
+
+
+def test_table_of_solvers() -> None:
+    """The reference has a row for every exported scheme, with the orders that the scheme states."""
+    text = (Path(__file__).parents[2] / "docs" / "api" / "sde.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([\d.]*) ?\| ([\d.]*) ?\| \d \|$", text, re.MULTILINE)
+    found = {name: (order, strong) for name, order, strong in rows}
+    schemes = {name: getattr(solvers, name) for name in solvers.__all__}
+    steppers = {n: s for n, s in schemes.items() if isinstance(s, type) and issubclass(s, Stepper)}
+    stated = {
+        name: tuple("" if x is None else f"{x:g}" for x in (scheme.order, scheme.strong_order))
+        for name, scheme in steppers.items()
+        if not getattr(scheme, "__abstractmethods__", None)
+    }
+    assert len(stated) == 12
+    assert found == stated

@@ -1,146 +1,139 @@
-"""Generative models of elements of any group: from samples to a model that draws and tells densities."""
+"""Generative models of elements of any group: from samples to a model that draws and evaluates densities."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._random import integers, permutation
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative.base_distributions import (
-    BaseDistribution,
-    fit_base_distribution,
-    group_mean,
-    is_isotropic,
-    log_angles,
-    over_compact,
-    scaled_factors,
-)
+from trivgeo.generative.base_distributions import BaseDistribution
+from trivgeo.generative.measure import log_torus_volume, sum_over_compact
 from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.generative.paths.diffusion import DiffusionPath
 from trivgeo.generative.paths.flow_matching import FlowMatchingPath
 from trivgeo.generative.paths.kinetic import KineticPath
-from trivgeo.generative.paths.levels import noise_parts
-from trivgeo.groups import DirectProduct, LieGroup
+from trivgeo.groups import LieGroup
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde.likelihood import Divergence
-from trivgeo.sde.noise.heat import slowest_rate
-from trivgeo.sde.noise.kinetic import KineticNoise
-from trivgeo.sde.noise.schedule import GeometricSchedule
 
-__all__ = ["GroupDiffusion"]
+__all__ = ["PATHS", "FittedPath", "GroupDiffusion"]
 
-_ENTRY = "trivgeo.GroupDiffusion"  # of the header of its files
-KINDS = ("diffusion", "momentum", "flow")
-_NARROWEST = 0.0025  # the noise that stands for none, in units of the widest
+PATHS: dict[str, type[ProbabilityPath]] = {
+    "diffusion": DiffusionPath,
+    "momentum": KineticPath,
+    "flow": FlowMatchingPath,
+}
+"""The shipped kinds by name."""
 
-
-# logarithm of what is left of the slowest mode of a compact group; less where brackets make kinetic noise costly
-_MIXED, _MIXED_KINETIC = 8.0, 6.0
-_STEPS = 100
+_HEADER = "trivgeo.GroupDiffusion"  # entry of the header of its files
 _TOLERANCE = 1e-4
-_ROWS = 16_384  # for which laws are fitted
-_COMPONENTS = 8  # of the law that noise ends at
-_OFF = 0.01  # how far from an element the entries of one may be
+_NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
+_MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of data from those of the nearest element
+
+
+class FittedPath(nn.Module):
+    """What `GroupDiffusion.fit` found beside the weights of the network.
+
+    Attributes:
+        path: the probability path.
+        base: its base distribution.
+        settings: numbers that the path was built from.
+        num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
+    """
+
+    def __init__(
+        self, path: ProbabilityPath, base: BaseDistribution, settings: dict[str, Any], num_skipped_rows: int = 0
+    ) -> None:
+        super().__init__()
+        self.path, self.base = path, base
+        self.settings, self.num_skipped_rows = settings, num_skipped_rows
 
 
 class GroupDiffusion(nn.Module):
     r"""A generative model on a group, in three lines.
 
     >>> model = GroupDiffusion(Torus(7), kind="diffusion")
-    >>> model.fit(train)
-    >>> samples, log_likelihoods = model.sample(1000), model.log_prob(test)
+    >>> model.fit(samples)
+    >>> drawn, log_likelihoods = model.sample(1000), model.log_prob(test)
 
-    ``kind`` is how data and noise are joined: ``"diffusion"``, see `DiffusionPath`, with a geometric schedule;
-    ``"momentum"``, see `KineticPath`; ``"flow"``, see `FlowMatchingPath`. What noise ends at is Haar's law on what
-    is compact of the group, and elsewhere a normal law or a mixture of such (`fit_base_distribution`). The levels of
-    noise are taken from the group where it is compact, and from the spread of the data elsewhere.
+    ``kind`` is the probability path between data and base distribution: ``"diffusion"``, see `DiffusionPath`, with a
+    geometric schedule; ``"momentum"``, see `KineticPath`; ``"flow"``, see `FlowMatchingPath`; or a subclass of
+    `ProbabilityPath` of your own. The base distribution is Haar's on compact factors of the group, and elsewhere normal
+    or a mixture of such (`fit_base_distribution`). The levels of noise are taken from the group where it is compact,
+    and from the spread of the data elsewhere.
 
     Densities are with respect to, factor by factor of a product: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar
     measure of total mass one on other compact groups, and on others left Haar measure that is Lebesgue measure of the
     algebra, in the basis of the group, at the identity.
 
     Args:
-        group: where the data are.
-        kind: "diffusion", "momentum" or "flow".
+        group: the group of the data.
+        kind: "diffusion", "momentum" or "flow", or a subclass of `ProbabilityPath`.
         seed: of the initial weights and of the training.
         width: see `GroupNetwork`, also for ``depth``.
 
     Attributes:
-        law: what noise ends at; none before `fit`.
-        settings: the levels of noise that `fit` found.
-        lost: rows of the training that did not count, for want of a logarithm; files do not hold it, zero after `load`.
+        network: the network that is trained.
+        fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
 
     Raises:
         ConfigurationError: a setting is out of range.
     """
 
     def __init__(
-        self, group: LieGroup, kind: str = "diffusion", seed: int = 0, *, width: int = 256, depth: int = 3
+        self,
+        group: LieGroup,
+        kind: str | type[ProbabilityPath] = "diffusion",
+        seed: int = 0,
+        *,
+        width: int = 256,
+        depth: int = 3,
     ) -> None:
         super().__init__()
         self.group = check_type("group", group, LieGroup)  # type: ignore[type-abstract]
-        self.kind = check_choice("kind", kind, KINDS)
+        self._path_class = _path_class(kind)
+        self.kind = kind if isinstance(kind, str) else kind.__name__
         self.seed = check_count("seed", seed, 0)
-        self.settings: dict[str, float] = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            seeing = kind == "momentum" and not group.algebra.is_abelian
-            self.network = GroupNetwork(group, seeing, width, depth)
-        self.law: BaseDistribution | None = None
-        self.lost = 0
+            self.network = GroupNetwork(group, self._path_class.uses_momentum(group), width, depth)
+        self.fitted: FittedPath | None = None
         self._shape = (width, depth)
 
-    @property
-    def transport(self) -> ProbabilityPath:
-        """How data and noise are joined; there is one once the model is fitted.
+    law = RenamedAttribute("fitted.base", until="0.4")
+    lost = RenamedAttribute("fitted.num_skipped_rows", until="0.4")
+    settings = RenamedAttribute("fitted.settings", until="0.4")
+    transport = RenamedAttribute("fitted.path", until="0.4")
 
-        Raises:
-            ConfigurationError: the model is not fitted.
-        """
-        if not self.settings:
-            raise ConfigurationError("model: expected a fitted one; call fit(train) or GroupDiffusion.load")
-        if self.kind == "flow":
-            assert self.law is not None
-            return FlowMatchingPath(self.group, self.law, self.settings["speed"])
-        widest = self.settings["widest"]
-        if self.kind == "diffusion":
-            rate = -math.log(_NARROWEST)
-            top = widest * math.sqrt(2.0 * rate)
-            return DiffusionPath(self.group, GeometricSchedule(_NARROWEST * top, top))
-        noise = KineticNoise(self.group, 4.0 / widest)
-        first = (1.5 * (_NARROWEST * widest) ** 2 / noise.friction) ** (1.0 / 3.0)
-        last = noise.time_of(widest**2)
-        noise = dataclasses.replace(noise, steps=noise_parts(self.group, widest**2, time=last))
-        return KineticPath(noise, first, last)
-
+    @renamed_arguments(until="0.4", train="samples", minutes=Converted("seconds", lambda minutes: 60.0 * minutes))
     def fit(
         self,
-        train: Tensor,
+        samples: Tensor,
         *,
         steps: int = 20_000,
-        minutes: float = 10.0,
+        seconds: float = 600.0,
         batch_size: int = 512,
         learning_rate: float = 2e-3,
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> GroupDiffusion:
-        """Train on elements, at most so many steps and minutes; needs Lightning (``pip install trivgeo[training]``).
+        """Train on elements, for a number of steps or a time; needs Lightning (``pip install trivgeo[training]``).
 
         Args:
-            train: ``[m, *element_shape]``; on the device, and in the dtype, on which the model shall be.
-            steps: of the optimiser.
-            minutes: after which it stops; the step size falls to zero by then.
+            samples: ``[m, *element_shape]``; the model is then in their dtype and on their device.
+            steps: number of steps of the optimiser, at most.
+            seconds: time after which the training ends; the step size falls to zero by then.
             batch_size: rows of a step, drawn with repetition.
-            learning_rate: at its peak.
+            learning_rate: largest step size of the optimiser.
             folder: for checkpoints; a training that was killed goes on from there when called again.
             progress: show a bar; ``None`` for one on a terminal.
 
@@ -155,76 +148,69 @@ class GroupDiffusion(nn.Module):
                 are of lengths so unequal that its noise cannot be simulated.
             CheckpointError: the folder holds the checkpoint of another training.
         """
-        from trivgeo.generative.training import PathTraining
-        from trivgeo.generative.training import train as run
+        from trivgeo.generative.training import PathTraining, train
 
-        data = self._checked(train.detach() if isinstance(train, Tensor) else train, "train")
-        if len(data) < 2:
-            raise ShapeError(f"train: expected at least two elements, got {len(data)}")
-        if torch.finfo(data.dtype).bits < 32:
-            raise ConfigurationError(f"train: expected float32 or float64, got {data.dtype}")
-        if not self.group.is_compact and bool((data == data[:1]).all()):
-            raise DomainError("train: expected elements that differ, which set the levels of noise, got the same one")
+        data = self._check_samples(samples)
         check_count("steps", steps)
-        check_positive("minutes", minutes)
+        check_positive("seconds", seconds)
         check_count("batch_size", batch_size)
         check_positive("learning_rate", learning_rate)
 
         def draw(count: int, generator: torch.Generator) -> Tensor:
             return data[integers(len(data), (count,), torch.empty(0), generator).to(data.device)]
 
-        before = copy.deepcopy(self.__dict__)
-        try:
-            self.to(data)
-            self.network.requires_grad_(True).train()
-            self._adapt(data)
-            lessons = PathTraining(self.network, self.transport, learning_rate, self.seed)
-            run(lessons, draw, steps, batch_size, 60.0 * minutes, folder, progress)
-        except BaseException:  # no model that looks like a fitted one
-            self.__dict__.update(before)
-            raise
-        self.network.load_state_dict(lessons.average.state_dict())
-        self.network.to(data).eval()
-        self.lost = int(lessons.lost)
+        generator = torch.Generator(data.device).manual_seed(self.seed)
+        rows = self._fit_rows(data, generator)
+        settings, base = self._path_class.fit(self.group, rows, generator)
+        path = self._path_class.build(self.group, settings, base)
+        network = copy.deepcopy(self.network).to(data).requires_grad_(True).train()
+        elements = path.training_batch(rows, generator).elements
+        network.standardise(elements[torch.isfinite(elements.flatten(1)).all(-1)])
+        training = PathTraining(network, path, learning_rate, self.seed)
+        train(training, draw, steps, batch_size, seconds, folder, progress)
+        network.load_state_dict(training.average.state_dict())
+        fitted = FittedPath(path, base, settings, int(training.num_skipped_rows))
+        self.network, self.fitted = network.to(data).eval(), fitted
         return self
 
+    @renamed_arguments(until="0.4", number="num_samples")
     def sample(
         self,
-        number: int,
+        num_samples: int,
         *,
         generator: torch.Generator | None = None,
         steps: int | None = None,
         tolerance: float | None = None,
     ) -> Tensor:
-        """Draw elements, ``[number, *element_shape]``, projected on the group to the last digit; NaN where a network
-        that has learned little leads a chain out of all numbers.
+        """Draw elements, ``[num_samples, *element_shape]``, projected on the group to the last digit.
 
-        By the stochastic process, whose noise mends errors of the network; or, given a tolerance, and always of kind
-        "flow", by the flow, whose law is that of `log_prob`.
+        By the stochastic process, whose noise corrects errors of the network; or, given a tolerance, and always with
+        kind "flow", by the flow, whose distribution is that of `log_prob`. Rows are NaN where a network that has
+        learned little makes a chain non-finite.
 
         Args:
-            number: how many.
-            generator: the source of the noise, on the device of the model.
-            steps: of the stochastic process, by default 100; there are none of kind "flow".
+            num_samples: number of elements.
+            generator: source of the noise, on the device of the model.
+            steps: of the stochastic process, by default 100; there are none with kind "flow".
             tolerance: of the flow, see `solve_adaptive`; by default 1e-4.
 
         Raises:
             ConfigurationError: the model is not fitted, a number is out of range, or there are both steps and a
                 tolerance.
         """
-        check_count("number", number)
-        transport, law = self.transport, self.law
-        assert law is not None
+        check_count("num_samples", num_samples)
+        fitted = self._fitted()
         if steps is not None and tolerance is not None:
             raise ConfigurationError(f"steps, tolerance: expected one of them, got {steps} and {tolerance}")
-        if steps is None and tolerance is None and self.kind != "flow":
-            steps = _STEPS
-        if steps is not None:
-            check_count("steps", steps)
-        tolerance = _TOLERANCE if tolerance is None else tolerance
+        if tolerance is None:
+            steps = fitted.path.default_steps if steps is None else check_count("steps", steps)
         with torch.no_grad():
-            start = law.sample(number, generator)
-            found = transport.sample(self.network, start, generator, tolerance, steps)
+            start = fitted.base.sample(num_samples, generator)
+            if steps is None:
+                tolerance = _TOLERANCE if tolerance is None else tolerance
+                found = fitted.path.sample(self.network, start, generator, tolerance)
+            else:
+                found = fitted.path.sample_stochastic(self.network, start, generator, steps)
             return self.group.project(found.double()).to(found.dtype)
 
     def log_prob(
@@ -235,7 +221,7 @@ class GroupDiffusion(nn.Module):
         divergence: Divergence | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " b"]:
-        """The log-density of elements, in nats; see `GroupDiffusion` for the measure.
+        """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
 
         Args:
             g: ``[b, *element_shape]``.
@@ -249,18 +235,17 @@ class GroupDiffusion(nn.Module):
             DomainError: they are no elements of the group.
             ConfigurationError: the model is not fitted.
         """
-        transport, law = self.transport, self.law
-        assert law is not None
-        g = self._checked(g, "g")
+        fitted = self._fitted()
+        g = self._check_elements(g, "g")
         if generator is None:
             generator = torch.Generator(g.device).manual_seed(0)
         like = next(self.network.parameters())
         with torch.no_grad():
-            found = transport.log_density(self.network, g.to(like), law, generator, tolerance, divergence)
-        return found - over_compact(self.group, log_angles)
+            found = fitted.path.log_density(self.network, g.to(like), fitted.base, generator, tolerance, divergence)
+        return found - sum_over_compact(self.group, log_torus_volume)
 
     def save(self, path: str | Path) -> None:
-        """Write weights, laws and settings to a safetensors file, with the fingerprint of the group.
+        """Write weights, base distribution and settings to a safetensors file, with the fingerprint of the group.
 
         Args:
             path: the file.
@@ -268,82 +253,89 @@ class GroupDiffusion(nn.Module):
         Raises:
             ConfigurationError: the model is not fitted.
         """
+        fitted = self._fitted()
         header = {
             "group": self.group.fingerprint(),
             "scale": self.group.scale.tolist(),
             "kind": self.kind,
             "seed": self.seed,
             "shape": list(self._shape),
-            "settings": self.settings,
-            "version": self._versions,
+            "settings": fitted.settings,
+            "version": [fitted.path.target_version, self.network.version],
         }
-        write_file(self, path, {_ENTRY: header})
+        write_file(_modules(self.network, fitted.base), path, {_HEADER: header})
 
     @classmethod
-    def load(cls, path: str | Path, group: LieGroup) -> GroupDiffusion:
+    def load(cls, path: str | Path, group: LieGroup, kind: type[ProbabilityPath] | None = None) -> GroupDiffusion:
         """Read a model that `save` wrote.
 
         Args:
             path: the file.
-            group: the group it is on, with its scale.
+            group: the group of the model, with its scale.
+            kind: the class of the path, for models of a kind of your own.
 
         Raises:
-            CheckpointError: the file is none of these, or its model is on another group, its weights are not finite, or
-                they come from a version in which this kind of network told something else.
+            CheckpointError: the file is none of these, or its model is on another group or of another kind, its weights
+                are not finite, or they were trained on another version of the regression target.
         """
         file = read_file(path)
-        header = file.entry(_ENTRY)
+        header = file.entry(_HEADER)
         try:
             fits = group.matches(header["group"]) and group.scale.tolist() == header["scale"]
             width, depth = header["shape"]
-            model = cls(group, header["kind"], header["seed"], width=width, depth=depth)
-            model.settings = dict(header["settings"])
+            model = cls(group, header["kind"] if kind is None else kind, header["seed"], width=width, depth=depth)
+            settings = dict(header["settings"])
+            same_kind = model.kind == header["kind"]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if not fits:
             raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
+        if not same_kind:
+            raise CheckpointError(f"{path}: expected a model of kind {model.kind!r}, got one of {header['kind']!r}")
         like = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
-        model.law = model._fitted_law(like)  # of its shape
+        base = model._path_class.fit_base(group, like)  # for its shapes; the numbers are read
+        try:
+            built = model._path_class.build(group, settings, base)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: expected settings of kind {model.kind!r}: {error!r}") from error
+        expected = [built.target_version, model.network.version]
         version = header.get("version", 1)
         version = version if isinstance(version, list) else [version, 1]
-        if version != model._versions:
+        if version != expected:
             raise CheckpointError(
-                f"{path}: expected versions {model._versions} of what a network of kind {model.kind!r} tells and sees "
+                f"{path}: expected versions {expected} of targets and inputs of a network of kind {model.kind!r} "
                 f"on {group!r}, got {version}; fit the model again"
             )
-        return file.fill(model)
+        file.fill(_modules(model.network, base))
+        model.fitted = FittedPath(built, base, settings)
+        return model.eval()
 
-    def _adapt(self, data: Tensor) -> None:
-        """Levels of noise, the terminal law, the scales of the network."""
-        generator = torch.Generator(data.device).manual_seed(self.seed)
-        rows = data[permutation((len(data),), data, generator)[:_ROWS]]
-        if len(rows) < _ROWS:
-            rows = rows.repeat(_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_ROWS]
-        if self.kind == "flow":
-            self.law = self._fitted_law(rows)
-            self.settings = {"speed": 1.0}
-            target = self.transport.lesson(rows, generator).target
-            self.settings = {"speed": float(target[torch.isfinite(target).all(-1)].square().mean().sqrt())}
-        else:
-            mixed = _MIXED_KINETIC if self.network.sees_momentum else _MIXED
-            self.settings = {"widest": _widest(self.group, rows, mixed)}
-            noised = self.transport.noised(rows, generator)
-            self.law = self._fitted_law(noised[torch.isfinite(noised.flatten(1)).all(-1)])
-        seen = self.transport.lesson(rows, generator).elements
-        self.network.standardise(seen[torch.isfinite(seen.flatten(1)).all(-1)])
+    def _fitted(self) -> FittedPath:
+        """The fitted path, or `ConfigurationError`."""
+        if self.fitted is None:
+            raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
+        return self.fitted
 
-    def _fitted_law(self, samples: Tensor) -> BaseDistribution:
-        """A flow may end at any law that is wide enough, noise ends at a certain one."""
-        if self.kind == "flow":
-            return fit_base_distribution(self.group, samples, 1.2)
-        return fit_base_distribution(self.group, samples, components=_COMPONENTS)
+    def _fit_rows(self, data: Tensor, generator: torch.Generator) -> Tensor:
+        """A fixed number of rows of the data in random order, repeated if the data have fewer."""
+        rows = data[permutation((len(data),), data, generator)[:_NUM_FIT_ROWS]]
+        if len(rows) < _NUM_FIT_ROWS:
+            rows = rows.repeat(_NUM_FIT_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_NUM_FIT_ROWS]
+        return rows
 
-    @property
-    def _versions(self) -> list[int]:
-        return [self.transport.version, self.network.version]
+    def _check_samples(self, samples: Any) -> Tensor:
+        """Elements to fit to, ``[m, *element_shape]``, or an error of `fit`."""
+        data = self._check_elements(samples.detach() if isinstance(samples, Tensor) else samples, "samples")
+        if len(data) < 2:
+            raise ShapeError(f"samples: expected at least two elements, got {len(data)}")
+        if torch.finfo(data.dtype).bits < 32:
+            raise ConfigurationError(f"samples: expected float32 or float64, got {data.dtype}")
+        if not self.group.is_compact and bool((data == data[:1]).all()):
+            raise DomainError("samples: expected elements that differ, which set the levels of noise, got the same one")
+        return data
 
-    def _checked(self, g: Tensor, name: str) -> Tensor:
-        """The nearest elements, if they are near."""
+    def _check_elements(self, g: Tensor, name: str) -> Tensor:
+        """The projections of elements ``[b, *element_shape]`` on the group, or an error unless they are near."""
         g = self.group.check_elements(g, name)
         if len(self.group.batch_shape(g)) != 1:
             raise ShapeError(f"{name}: expected one batch dimension, got {list(self.group.batch_shape(g))}")
@@ -351,45 +343,20 @@ class GroupDiffusion(nn.Module):
             raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
         near = self.group.project(g)
         periods = torch.tensor(self.group.fingerprint()["periods"]).reshape(self.group.element_shape).to(g)
-        off = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
-        wrong = ~(off.flatten(1).amax(-1) < _OFF)
+        error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
+        wrong = ~(error.flatten(1).amax(-1) < _MAX_ENTRY_ERROR)
         if bool(wrong.any()):
             raise DomainError(f"{name}: expected elements of {self.group!r}, got {int(wrong.sum())} rows that are none")
         return near
 
 
-def _widest(group: LieGroup, data: Tensor, mixed: float) -> float:
-    r"""The standard deviation of noise that leaves of the data no more than a `MixtureDistribution` can tell.
+def _path_class(kind: Any) -> type[ProbabilityPath]:
+    """The class of a kind, by name or as it is, or `ConfigurationError`."""
+    if isinstance(kind, type) and issubclass(kind, ProbabilityPath):
+        return kind
+    return PATHS[check_choice("kind", kind, tuple(PATHS))]
 
-    On a compact group the slowest mode :math:`\chi` has :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, which in the
-    natural basis, or a multiple of it, is read off the entries of an element at the identity (the determinant of U(n)
-    is as slow). In another basis it is found by `slowest_rate`, but none is slower than if all axes were as short as
-    the shortest: :math:`\sum_i X_i^2` is a quadratic form in the natural fields. Elsewhere it is twice the widest
-    spread of the data. On a product it is the widest of the factors, for all have the same noise.
-    """
-    is_read_off = group.is_compact and is_isotropic(group)
-    if isinstance(group, DirectProduct) and not is_read_off and (factors := scaled_factors(group)):
-        parts = zip(factors, group.split(data), strict=True)
-        return max(_widest(factor, part, mixed) for factor, part in parts)
-    if not group.is_compact:
-        _, v = group_mean(group, data)
-        return 2.0 * float(v.std(0).max())
-    if not is_read_off:
-        shortest = float(torch.linalg.svdvals(group.basis.rows)[-1])
-        most, slow = _widest(group.with_scale(shortest), data, mixed), slowest_rate(group)
-        return most if slow is None else math.sqrt(mixed / max(slow, mixed / most**2))
-    e = group.identity(dtype=torch.float64)
-    periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).reshape(group.element_shape)
-    rate = torch.where(periods > 0, 2.0 * math.pi / torch.where(periods > 0, periods, 1.0), 1.0)
 
-    def entries(v: Tensor) -> Tensor:
-        g = group.retract(e, v)
-        return torch.where(periods > 0, (rate * g).cos(), g)
-
-    zero = torch.zeros(group.dim, dtype=torch.float64)
-    h = 1e-3 * torch.eye(group.dim, dtype=torch.float64)
-    at = entries(zero)
-    bend = (entries(h) + entries(-h) - 2.0 * at).sum(0) / 1e-6
-    there = at.abs() > 0.5
-    slowest = float((-0.5 * bend / at)[there].min())
-    return math.sqrt(mixed / slowest)
+def _modules(network: GroupNetwork, base: BaseDistribution) -> nn.ModuleDict:
+    """What a file holds, by the names of the format."""
+    return nn.ModuleDict({"network": network, "law": base})

@@ -15,36 +15,36 @@ from trivgeo.sde.scores.gradient import trivialized_grad
 
 __all__ = ["GroupNetwork"]
 
-_WAVES = 16  # of the level
-_HARMONICS = (1.0, 2.0, 3.0, 4.0, 6.0)
-_ENTRY_WAVES = (1.0, 2.0, 4.0)
+_NUM_LEVEL_WAVES = 16
+_ANGLE_HARMONICS = (1.0, 2.0, 3.0, 4.0, 6.0)
+_ENTRY_FREQUENCIES = (1.0, 2.0, 4.0)
 
 
 class GroupNetwork(nn.Module):
-    r"""Elements, levels in [0, 1] and, if it has any use for them, momenta, to vectors ``[*batch, dim]``.
+    r"""A residual network from elements, levels in [0, 1] and momenta, if given, to vectors ``[*batch, dim]``.
 
-    An entry of an element that is periodic (an angle) enters as sines and cosines of its multiples, so that the network
-    is a function on the group; another one, standardised, as itself and as sines and cosines. Entries of groups that
-    are not compact grow without bound, like exponentials on many, and so do their changes: of these, standardised by
-    median and quartiles, the area hyperbolic sine is taken first. Then come residual blocks of two layers with layer
-    normalisation and SiLU, to which the level is added. At first the output is zero.
+    Periodic entries of an element (angles) enter as sines and cosines of their multiples, so that the network is a
+    function on the group; other entries are standardised, and enter as they are and as sines and cosines. Entries of
+    noncompact groups grow without bound, on many like exponentials: these are standardised by median and quartiles, and
+    the network sees their area hyperbolic sine. Residual blocks of two layers follow, with layer normalisation and
+    SiLU, to which an embedding of the level is added. Output layers are zero at the start.
 
     Where the group is not abelian, the trivialized gradient :math:`\nabla_{\mathfrak g} \langle Y, g \rangle` of a
-    linear function of the entries is added, whose coefficients Y are an output too: what points from g to another
-    element is of that kind, to first order, with a Y that does not depend on g.
+    linear function of the entries is added, whose coefficients Y are an output of the network too: to first order, the
+    direction from g to another element has that form, with a Y that does not depend on g.
 
     Args:
         group: see `TrivializedSDE`.
-        sees_momentum: whether momenta are given.
-        width: of the layers.
-        depth: number of blocks.
+        uses_momentum: whether momenta are given.
+        width: width of the layers.
+        depth: number of residual blocks.
     """
 
-    def __init__(self, group: LieGroup, sees_momentum: bool = False, width: int = 256, depth: int = 3) -> None:
+    def __init__(self, group: LieGroup, uses_momentum: bool = False, width: int = 256, depth: int = 3) -> None:
         super().__init__()
         check_count("width", width)
         check_count("depth", depth)
-        self.group, self.sees_momentum = group, sees_momentum
+        self.group, self.uses_momentum = group, uses_momentum
         periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).flatten()
         self._periodic = [i for i, p in enumerate(periods.tolist()) if p > 0]
         self._plain = [i for i, p in enumerate(periods.tolist()) if not p > 0]
@@ -54,9 +54,9 @@ class GroupNetwork(nn.Module):
         self.rates: Tensor
         self.mean: Tensor
         self.std: Tensor
-        size = 2 * len(_HARMONICS) * len(self._periodic) + (1 + 2 * len(_ENTRY_WAVES)) * len(self._plain)
-        self.first = nn.Linear(size + (group.dim if sees_momentum else 0), width)
-        self.level = nn.Sequential(nn.Linear(2 * _WAVES + 1, width), nn.SiLU())
+        size = 2 * len(_ANGLE_HARMONICS) * len(self._periodic) + (1 + 2 * len(_ENTRY_FREQUENCIES)) * len(self._plain)
+        self.first = nn.Linear(size + (group.dim if uses_momentum else 0), width)
+        self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 1, width), nn.SiLU())
         self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width, group.dim)
@@ -68,11 +68,11 @@ class GroupNetwork(nn.Module):
 
     @property
     def version(self) -> int:
-        """2 where entries have no bound: 1 saw them as they are."""
+        """Version of the input features: 2 where entries have no bound, which version 1 did not compress."""
         return 1 if self.group.is_compact else 2
 
     def standardise(self, g: Tensor) -> None:
-        """Take mean and spread of the entries from elements ``[m, *element_shape]``."""
+        """Set mean and spread of the input entries from elements ``[m, *element_shape]``."""
         self.group.check_elements(g)
         if len(self.group.batch_shape(g)) != 1:
             raise ShapeError(f"g: expected elements [m, ...], got {list(g.shape)}")
@@ -85,27 +85,27 @@ class GroupNetwork(nn.Module):
             return
         low, middle, high = entries.quantile(entries.new_tensor([0.25, 0.5, 0.75]), 0)
         self.mean.copy_(middle)
-        self.std.copy_((0.74 * (high - low)).clamp(min=1e-3))  # of a normal law
+        self.std.copy_((0.74 * (high - low)).clamp(min=1e-3))  # the standard deviation of a normal distribution
 
     def forward(self, g: Tensor, level: Float[Tensor, "*batch"], momentum: Tensor | None = None) -> Tensor:
-        """See `GroupNetwork`."""
+        """Return vectors ``[*batch, dim]`` for elements, levels ``[*batch]`` and momenta ``[*batch, dim]``."""
         self.group.check_elements(g)
         if level.shape != (batch := self.group.batch_shape(g)):
             raise ShapeError(f"level: expected one for each of {list(batch)}, got {list(level.shape)}")
-        if self.sees_momentum is (momentum is None):
-            raise ConfigurationError(f"momentum: expected {'some' if self.sees_momentum else 'none'}, got {momentum!r}")
+        if self.uses_momentum is (momentum is None):
+            raise ConfigurationError(f"momentum: expected {'some' if self.uses_momentum else 'none'}, got {momentum!r}")
         flat = g.flatten(-len(self.group.element_shape))
         features = []
         if self._periodic:
             angle = flat[..., self._periodic] * self.rates
-            features += [f for k in _HARMONICS for f in ((k * angle).sin(), (k * angle).cos())]
+            features += [f for k in _ANGLE_HARMONICS for f in ((k * angle).sin(), (k * angle).cos())]
         if self._plain:
             entries = (flat[..., self._plain] - self.mean) / self.std
             entries = entries if self.group.is_compact else entries.asinh()
-            features += [entries, *(f for k in _ENTRY_WAVES for f in ((k * entries).sin(), (k * entries).cos()))]
+            features += [entries, *(f for k in _ENTRY_FREQUENCIES for f in ((k * entries).sin(), (k * entries).cos()))]
         if momentum is not None:
             features.append(momentum)
-        order = math.pi * torch.arange(1, _WAVES + 1, dtype=level.dtype, device=level.device)
+        order = math.pi * torch.arange(1, _NUM_LEVEL_WAVES + 1, dtype=level.dtype, device=level.device)
         wave = order * level.unsqueeze(-1)
         embedded = self.level(torch.cat([wave.sin(), wave.cos(), level.unsqueeze(-1)], -1))
         hidden = self.first(torch.cat(features, -1))
@@ -120,7 +120,7 @@ class GroupNetwork(nn.Module):
 
 
 class _Block(nn.Module):
-    """A residual block."""
+    """A residual block with an additive embedding."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The training of a `GroupDiffusion` by Lightning."""
+"""Training of a `GroupDiffusion` by Lightning."""
 
 from __future__ import annotations
 
@@ -17,64 +17,65 @@ __all__ = ["PathTraining", "train"]
 
 
 class PathTraining(NetworkTraining[GroupNetwork]):
-    """The lessons of a transport, with an average of the weights.
+    """Regression of a network on the targets of a probability path, with an average of the weights.
 
     Args:
         network: see `trivgeo.training.NetworkTraining`, also for ``learning_rate`` and ``seed``.
-        transport: what it is to learn.
+        path: the probability path.
 
     Attributes:
         average: the network with the average of the weights.
-        lost: rows that did not count, for want of a logarithm.
+        num_skipped_rows: rows of all batches whose target was not finite, for want of a logarithm.
     """
 
     gradient_norm = 1.0
 
-    def __init__(self, network: GroupNetwork, transport: ProbabilityPath, learning_rate: float, seed: int) -> None:
+    def __init__(self, network: GroupNetwork, path: ProbabilityPath, learning_rate: float, seed: int) -> None:
         super().__init__(network, learning_rate, weight_decay=0.01, warmup=0.05, seed=seed)
         self.average = copy.deepcopy(network).requires_grad_(False)
-        self.transport = transport
-        self.lost = torch.zeros((), dtype=torch.long)
+        self.path = path
+        self.num_skipped_rows = torch.zeros((), dtype=torch.long)
 
     @property
     def lesson(self) -> str:
-        """The group, and the transport with its levels of noise."""
-        scale = [f"{x:.5g}" for x in self.transport.group.scale.flatten().tolist()]
-        version = "" if self.transport.version == 1 else f" version {self.transport.version}"
+        """Text of the group's scale, and of the path with its levels of noise."""
+        scale = [f"{x:.5g}" for x in self.path.group.scale.flatten().tolist()]
+        version = "" if self.path.target_version == 1 else f" version {self.path.target_version}"
         version += "" if self.network.version == 1 else f" network {self.network.version}"
-        return f"{scale} {described(self.transport)}{version}"
+        return f"{scale} {described(self.path)}{version}"
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """See `NetworkTraining`; with the count of what was lost."""
+        """Add the count of skipped rows, see `NetworkTraining`."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["lost"] = int(self.lost)
+        checkpoint["num_skipped_rows"] = int(self.num_skipped_rows)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """See `NetworkTraining`."""
+        """Read the count of skipped rows, see `NetworkTraining`."""
         super().on_load_checkpoint(checkpoint)
-        self.lost = torch.tensor(checkpoint.get("lost", 0))
+        self.num_skipped_rows = torch.tensor(checkpoint.get("num_skipped_rows", 0))
 
-    def training_step(self, clean: Tensor, index: int) -> Tensor:
-        """The weighted mean square of what the network misses of the lessons of some data."""
-        loss, found = self._missed(clean, self.step_generator())
-        self.lost = self.lost + (~found).sum()
+    def training_step(self, data: Tensor, index: int) -> Tensor:
+        """Return the weighted mean square error on a training batch made from data ``[b, *element_shape]``."""
+        loss, found = self._loss(data, self.step_generator())
+        self.num_skipped_rows = self.num_skipped_rows + (~found).sum()
         return loss
 
     def measure(self, batch: Tensor, number: int) -> dict[str, Tensor]:
-        """The same mean square."""
-        return {"loss": self._missed(batch, self.measure_generator(number))[0]}
+        """Return the same mean square error as ``loss``."""
+        return {"loss": self._loss(batch, self.measure_generator(number))[0]}
 
     def on_train_batch_end(self, outputs: Any, batch: Tensor, batch_idx: int) -> None:
         """Move the average of the weights."""
         move_average(self.average, self.network, self.global_step)
         super().on_train_batch_end(outputs, batch, batch_idx)
 
-    def _missed(self, clean: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        elements, level, momentum, target, weight = self.transport.lesson(clean, generator)
+    def _loss(self, data: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Weighted mean square error, and which rows are finite, ``[b]``."""
+        elements, level, momentum, target, weight = self.path.training_batch(data, generator)
         found = torch.isfinite(target).all(-1) & torch.isfinite(elements.flatten(1)).all(-1)
-        shape = found.reshape(-1, *[1] * (elements.ndim - 1))
-        identity = self.transport.group.identity(dtype=elements.dtype, device=elements.device)
-        answer = self.network(torch.where(shape, elements, identity), level, momentum)
-        missed = answer - torch.where(found.unsqueeze(-1), target, 0.0)
+        mask = found.reshape(-1, *[1] * (elements.ndim - 1))
+        identity = self.path.group.identity(dtype=elements.dtype, device=elements.device)
+        prediction = self.network(torch.where(mask, elements, identity), level, momentum)
+        error = prediction - torch.where(found.unsqueeze(-1), target, 0.0)
         weight = weight * found
-        return (missed.square().mean(-1) * weight).sum() / weight.sum().clamp(min=1e-6), found
+        return (error.square().mean(-1) * weight).sum() / weight.sum().clamp(min=1e-6), found

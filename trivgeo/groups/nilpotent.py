@@ -16,6 +16,8 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.harmonic import HarmonicAnalysis
+from trivgeo.groups.heat_kernels import HeatKernel, NormalHeatKernel
 
 __all__ = ["Heisenberg", "Nilpotent", "NilpotentGroup", "Translation"]
 
@@ -83,7 +85,7 @@ class NilpotentGroup(LieGroup):
 
 
 @final
-class Translation(NilpotentGroup):
+class Translation(HarmonicAnalysis, NilpotentGroup):
     """The vector group R^n, acting on points of R^n by translation.
 
     Args:
@@ -102,6 +104,9 @@ class Translation(NilpotentGroup):
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         return g + h
+
+    def _heat_kernel(self) -> HeatKernel:
+        return NormalHeatKernel(self)
 
     def action(self) -> PointAction:
         """Translation of points ``[*batch, p, n]``."""

@@ -18,6 +18,8 @@ from trivgeo.groups._matrices.circular import angle_factor
 from trivgeo.groups._roots import exp_with_score, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
+from trivgeo.groups.harmonic import HarmonicAnalysis
+from trivgeo.groups.heat_kernels import HeatKernel, RotationHeatKernel, has_equal_axes
 from trivgeo.groups.matrix import MatrixGroup
 
 __all__ = ["SO"]
@@ -33,7 +35,7 @@ _NORM_DEFECT, _SHEAR_DEFECT = 1e-2, 1e-4  # see `are_isometries`, far above roun
 
 
 @final
-class SO(MatrixGroup):
+class SO(HarmonicAnalysis, MatrixGroup):
     r"""SO(n), rotation matrices ``[*batch, n, n]``.
 
     Natural basis: the rotations :math:`e_{ji} - e_{ij}` from axis i towards axis j, for (i, j) = (1, 2), (1, 3), ...,
@@ -112,6 +114,22 @@ class SO(MatrixGroup):
         q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
         sign = torch.where(is_proper(q), 1.0, -1.0).to(q.dtype)
         return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)
+
+    def _heat_kernel(self) -> HeatKernel | None:
+        return RotationHeatKernel(self, 1.0, 1) if self.size == 3 and has_equal_axes(self) else None
+
+    def _log_natural_volume(self) -> float:
+        """SO(k) acts on the unit sphere of R^k by unit vectors of the basis, with stabiliser SO(k - 1)."""
+        return math.fsum(log_sphere_area(k) for k in range(2, self.size + 1))
+
+    def _natural_representation(self) -> Tensor:
+        basis = self.with_scale(1.0).hat(torch.eye(self.dim, dtype=torch.float64))
+        return basis.to(torch.complex128)
+
+
+def log_sphere_area(n: int) -> float:
+    """Logarithm of the area of the unit sphere in R^n."""
+    return math.log(2.0) + 0.5 * n * math.log(math.pi) - math.lgamma(0.5 * n)
 
 
 class _ClosedForms(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import final
 
@@ -13,12 +14,14 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale, check_natural
+from trivgeo.groups.harmonic import HarmonicAnalysis, heat_kernel
+from trivgeo.groups.heat_kernels import HeatKernel, ProductHeatKernel
 
-__all__ = ["DirectProduct"]
+__all__ = ["DirectProduct", "scaled_factors"]
 
 
 @final
-class DirectProduct(LieGroup):
+class DirectProduct(HarmonicAnalysis, LieGroup):
     r"""The direct product :math:`G_1 \times \dots \times G_m`.
 
     An element is one flat vector, the entries of the factors' elements one after the other; the basis is that of the
@@ -162,6 +165,31 @@ class DirectProduct(LieGroup):
         values = self._each(lambda group, x: group._log_character(x).sum(-1), self._split(g))
         return sum(values[1:], start=values[0])
 
+    def _heat_kernel(self) -> HeatKernel | None:
+        kernels = [heat_kernel(factor) for factor in scaled_factors(self)]
+        known = [kernel for kernel in kernels if kernel is not None]
+        return ProductHeatKernel(known, self.split, self.join) if len(known) == len(self.factors) else None
+
+    def _log_natural_volume(self) -> float | None:
+        volumes = [f._log_natural_volume() if isinstance(f, HarmonicAnalysis) else None for f in self.factors]
+        known = [volume for volume in volumes if volume is not None]
+        return math.fsum(known) if len(known) == len(self.factors) else None
+
+    def _natural_representation(self) -> Tensor | None:
+        """The direct sum of those of the factors."""
+        blocks = [f._natural_representation() if isinstance(f, HarmonicAnalysis) else None for f in self.factors]
+        known = [block for block in blocks if block is not None]
+        if len(known) < len(self.factors):
+            return None
+        size = sum(block.shape[-1] for block in known)
+        total = torch.zeros(self.dim, size, size, dtype=torch.complex128)
+        row = column = 0
+        for block in known:
+            dim, n, _ = block.shape
+            total[row : row + dim, column : column + n, column : column + n] = block
+            row, column = row + dim, column + n
+        return total
+
     def action(self) -> PointAction:
         """Each factor on its own coordinates of a point, the coordinates one after the other.
 
@@ -169,6 +197,14 @@ class DirectProduct(LieGroup):
             ConfigurationError: a factor has no action, or acts on points of several dimensions.
         """
         return _ProductAction(self, [(group.action(), count) for group, count in self._runs])
+
+
+def scaled_factors(group: DirectProduct) -> list[LieGroup]:
+    """The factors, each with its part of the scale; an empty list where the scale mixes them."""
+    if group.scale.ndim > 1:
+        return []
+    scales = group.scale.split([factor.dim for factor in group.factors])
+    return [factor.with_scale(scale) for factor, scale in zip(group.factors, scales, strict=True)]
 
 
 class _ProductAction(PointAction):

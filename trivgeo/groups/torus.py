@@ -14,6 +14,8 @@ from trivgeo._random import uniform
 from trivgeo.checks import check_count
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.harmonic import HarmonicAnalysis
+from trivgeo.groups.heat_kernels import HeatKernel, WrappedNormalHeatKernel
 
 __all__ = ["Torus"]
 
@@ -21,7 +23,7 @@ _TURN = 2.0 * math.pi
 
 
 @final
-class Torus(LieGroup):
+class Torus(HarmonicAnalysis, LieGroup):
     r"""The torus :math:`T^n = (\mathbb R / 2 \pi \mathbb Z)^n`, angles in radians ``[*batch, n]``.
 
     Any real numbers are angles; those that differ by multiples of :math:`2 \pi` are the same element, and `wrap` (like
@@ -90,6 +92,15 @@ class Torus(LieGroup):
 
     def _adjoint(self, g: Tensor) -> Tensor:
         return torch.eye(self.dim, dtype=g.dtype, device=g.device).expand(*g.shape, self.dim)
+
+    def _heat_kernel(self) -> HeatKernel | None:
+        return WrappedNormalHeatKernel(self) if self.scale.ndim == 1 else None
+
+    def _log_natural_volume(self) -> float:
+        return self.dim * math.log(_TURN)
+
+    def _natural_representation(self) -> Tensor:
+        return 1j * torch.diag_embed(torch.eye(self.dim, dtype=torch.complex128))
 
     def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
         return math.pi * (1.0 - 2.0 * uniform((*batch, self.dim), like, generator))

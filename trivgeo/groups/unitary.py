@@ -22,7 +22,9 @@ from trivgeo.groups._matrices.series import embedded, is_few, unitary_exp
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.orthogonal import are_isometries, rotation_matrix
+from trivgeo.groups.harmonic import HarmonicAnalysis
+from trivgeo.groups.heat_kernels import HeatKernel, RotationHeatKernel, has_equal_axes
+from trivgeo.groups.orthogonal import are_isometries, log_sphere_area, rotation_matrix
 
 __all__ = ["SU", "U", "UnitaryGroup"]
 
@@ -34,7 +36,7 @@ _FEW_LOGARITHMS = 300  # of which that by eigenvectors is faster than a closed f
 _LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
 
 
-class UnitaryGroup(LieGroup):
+class UnitaryGroup(HarmonicAnalysis, LieGroup):
     r"""A connected group of unitary n x n matrices, elements ``[*batch, n, n, 2]``: real and imaginary parts.
 
     Elements are real tensors, like those of every group here: then they stand beside others in a `DirectProduct`,
@@ -74,6 +76,10 @@ class UnitaryGroup(LieGroup):
     def is_compact(self) -> bool:
         """Yes."""
         return True
+
+    def _natural_representation(self) -> Tensor:
+        basis = self.with_scale(1.0).hat(torch.eye(self.dim, dtype=torch.float64))
+        return torch.view_as_complex(basis.contiguous())
 
     def to_complex(self, g: Float[Tensor, "*batch n n 2"]) -> Complex[Tensor, "*batch n n"]:
         """Elements as complex matrices."""
@@ -308,6 +314,11 @@ class U(UnitaryGroup):
         rows += [2.0 * (xz + wy), 2.0 * (yz - wx), 1.0 - 2.0 * (xx + yy), o, o, o, o, one]
         return torch.stack(rows, -1).unflatten(-1, (4, 4))
 
+    def _log_natural_volume(self) -> float:
+        """SU(n) times the multiples of I by phases, with n elements of the centre counted twice."""
+        n = self.size
+        return _log_special_volume(n) + math.log(2.0 * math.pi * math.sqrt(0.5 * n) / n)
+
     def _last(self, angles: Tensor) -> Tensor:
         return torch.full_like(angles[..., 0], self.size - 1)
 
@@ -356,6 +367,12 @@ class SU(UnitaryGroup):
         u, w = self._coordinates(g), 0.5 * _real_trace(g)
         return rotation_matrix(-u, 2.0 * w, torch.full_like(w, 2.0))
 
+    def _heat_kernel(self) -> HeatKernel | None:
+        return RotationHeatKernel(self, 2.0, 2) if self.size == 2 and has_equal_axes(self) else None
+
+    def _log_natural_volume(self) -> float:
+        return _log_special_volume(self.size)
+
     def _last(self, angles: Tensor) -> Tensor:
         """The angles add up to a multiple m of a turn; the m largest are turned back."""
         return self.size - 1 - (angles.sum(-1) / (2.0 * math.pi)).round()
@@ -367,6 +384,12 @@ class SU(UnitaryGroup):
     def _with_determinant(self, g: Tensor) -> Tensor:
         angle = _determinant(torch.complex(*g.unbind(-1))).angle() / self.size
         return _times_phase(g, -angle)
+
+
+def _log_special_volume(n: int) -> float:
+    r"""Logarithm of the volume of SU(n): unit spheres in C^k, one direction stretched by :math:`\sqrt{k / 2 (k-1)}`."""
+    stretch = 0.5 * math.fsum(math.log(2.0 * (k - 1) / k) for k in range(2, n + 1))
+    return math.fsum(log_sphere_area(k) for k in range(4, 2 * n + 1, 2)) - stretch
 
 
 def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:

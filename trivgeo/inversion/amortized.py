@@ -86,7 +86,7 @@ class Denoise(nn.Module, Stage):
             observe=lambda index, t, g: posterior.step() if index else None,
         )
         posterior.count(networks=score.evaluations)
-        return replace(population.moved(solution.final, masked=solution.failures), time=0.0)
+        return replace(population.moved(solution.final, masked=solution.num_masked_steps), time=0.0)
 
 
 class AmortizedInverter(Inverter):

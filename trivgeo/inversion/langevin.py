@@ -59,7 +59,7 @@ class Langevin(Stage):
             generator=generator,
             observe=lambda index, t, state: posterior.step() if index else None,
         )
-        return population.moved(solution.final.elements, masked=solution.failures)
+        return population.moved(solution.final.elements, masked=solution.num_masked_steps)
 
 
 class KineticLangevin(Inverter):

@@ -139,12 +139,12 @@ class Reverse(Stage):
                 population.elements,
                 times,
                 generator=generator,
-                fold=seen,
+                accumulator=seen,
                 observe=lambda index, t, g: posterior.step() if index else None,
             )
-            population = population.moved(solution.final, masked=solution.failures)
+            population = population.moved(solution.final, masked=solution.num_masked_steps)
             if seen is not None:
-                seen = _Seen(chain, *solution.folded)
+                seen = _Seen(chain, *solution.accumulated)
         population = replace(population.moved(chain.swapped(population.elements)), time=0.0)
         if not self.keep_seen:
             return population

@@ -48,7 +48,9 @@ def forward_noising(
     check_count("steps", steps)
     if check_time(t) == 0.0:
         return group.check_elements(initial, "initial").clone()
-    return solve(TrivializedSDE(group, schedule), initial, uniform_grid(steps, 0.0, t), generator=generator).followed
+    return solve(
+        TrivializedSDE(group, schedule), initial, uniform_grid(steps, 0.0, t), generator=generator
+    ).final_or_nan
 
 
 def reverse_diffusion(
@@ -91,7 +93,7 @@ def reverse_diffusion(
         device = None if generator is None else generator.device
         kernel = NoiseKernel(group, schedule, steps)
         initial, _ = kernel.sample(*batch, t=1.0, generator=generator, dtype=dtype, device=device)
-    return solve(process, initial, times, generator=generator).followed
+    return solve(process, initial, times, generator=generator).final_or_nan
 
 
 def probability_flow_sample(
@@ -120,4 +122,6 @@ def probability_flow_sample(
     """
     process = probability_flow(group, schedule, score, modular_drift=modular_drift)
     stepper = GeometricHeun() if stepper is None else stepper
-    return solve(process, initial, uniform_grid(steps, 1.0, final_time), stepper=stepper, generator=generator).followed
+    return solve(
+        process, initial, uniform_grid(steps, 1.0, final_time), stepper=stepper, generator=generator
+    ).final_or_nan

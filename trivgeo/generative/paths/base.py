@@ -1,37 +1,38 @@
-"""Probability paths from data to a base distribution: what a network learns, and how it samples."""
+"""Probability paths from data to a base distribution: what a network learns, and how samples follow from it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._text import described
-from trivgeo.generative.base_distributions import BaseDistribution
+from trivgeo.errors import ConfigurationError
+from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence, flow_likelihood
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.adaptive import solve_adaptive
 
-__all__ = ["ProbabilityPath", "TrainingBatch", "followed"]
+__all__ = ["Network", "ProbabilityPath", "TrainingBatch", "follow_flow"]
 
 Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""Elements, levels ``[*batch]`` in [0, 1] and momenta (or none) to ``[*batch, dim]``."""
+"""(elements, levels ``[*batch]`` in [0, 1], momenta or ``None``) to algebra vectors ``[*batch, dim]``."""
 
 
 class TrainingBatch(NamedTuple):
-    """A batch for a network: it is to make the target of the rest, in the mean of the square.
+    """Inputs of a network, and the targets of its weighted least-squares regression.
 
     Attributes:
-        elements: ``[b, *element_shape]``.
-        level: in [0, 1], from data to noise, ``[b]``.
-        momentum: ``[b, dim]``, or none.
-        target: of size one, about, ``[b, dim]``; rows that are not finite do not count.
-        weight: of the rows in the mean of the square, ``[b]``.
+        elements: elements on the path, ``[b, *element_shape]``.
+        level: position on the path, 0 at the data and 1 at the base distribution, ``[b]``.
+        momentum: momenta ``[b, dim]``, or ``None`` for paths without them.
+        target: regression targets of unit size, ``[b, dim]``; rows that are not finite are skipped.
+        weight: weight of each row in the mean of squares, ``[b]``.
     """
 
     elements: Tensor
@@ -45,58 +46,109 @@ class TrainingBatch(NamedTuple):
 
 
 class ProbabilityPath(ABC):
-    """A way from data to a `BaseDistribution` on a group.
+    """A path of distributions from data to a `BaseDistribution`: the kind of a `GroupDiffusion`.
+
+    A new kind is one subclass with `fit`, `build`, `training_batch` and `flow`; `GroupDiffusion` takes the class in
+    place of a name. A kind with a stochastic sampler sets `default_steps` and defines
+    `sample_stochastic`.
 
     Attributes:
-        group: see `TrivializedSDE`.
-        sees_momentum: whether the network is given momenta.
-        version: of what the network is to tell; networks that learned another are of no use.
+        group: the group of the elements.
+        start_time: time of the flow at which elements stand for data.
+        end_time: time of the flow at which elements follow the base distribution.
+        default_steps: number of steps of the stochastic sampler by default; ``None`` for paths without one.
+        target_version: version of the regression target; networks trained on another version are refused.
     """
 
     group: LieGroup
-    sees_momentum: bool = False
-    version: int = 1
-    first: float
+    start_time: float
+    end_time: float
+    default_steps: ClassVar[int | None] = None
+    target_version: int = 1
+
+    @classmethod
+    def uses_momentum(cls, group: LieGroup) -> bool:
+        """Return whether networks on this group are given momenta; by default not."""
+        return False
+
+    @classmethod
+    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
+        """Fit the base distribution to samples ``[m, *element_shape]``; by default `fit_base_distribution`.
+
+        Its type and shapes may depend on the group alone: a file holds only its numbers.
+        """
+        return fit_base_distribution(group, samples)
+
+    @classmethod
+    @abstractmethod
+    def fit(
+        cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
+    ) -> tuple[dict[str, Any], BaseDistribution]:
+        """Choose settings for data ``[m, *element_shape]``, as plain JSON types, and fit the base distribution."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
+        """Build the path of settings that `fit` chose; raise ``KeyError`` where one is missing."""
+
+    @abstractmethod
+    def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
+        """Draw levels, elements and regression targets for data ``[b, *element_shape]``."""
 
     @abstractmethod
     def flow(self, network: Network) -> TrivializedSDE:
-        """The equation without noise that carries the data, at the time ``first``, to the terminal law."""
+        """The equation without noise that carries data at ``start_time`` to the base distribution at ``end_time``."""
 
-    @abstractmethod
-    def lesson(self, clean: Tensor, generator: torch.Generator | None) -> TrainingBatch:
-        """A batch made from data ``[b, *element_shape]``."""
+    def sample(self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float) -> Tensor:
+        """Carry elements of the base distribution to data, along the `flow`.
 
-    @abstractmethod
-    def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Data at the end of the way, to which the terminal law is fitted."""
+        Args:
+            network: the trained network.
+            start: elements of the base distribution, ``[b, *element_shape]``.
+            generator: source of random numbers, where the flow needs any.
+            tolerance: see `solve_adaptive`.
+        """
+        return follow_flow(self.flow(network), start, self.end_time, self.start_time, tolerance)
 
-    @abstractmethod
-    def sample(
-        self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
+    def sample_stochastic(
+        self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int
     ) -> Tensor:
-        """Carry elements of the terminal law to the data: by the flow, or in ``steps`` random steps."""
+        """Carry elements of the base distribution to data by a stochastic process, in so many steps.
+
+        Raises:
+            ConfigurationError: the path has no stochastic sampler.
+        """
+        raise ConfigurationError(f"steps: expected none for {type(self).__name__}, which has no random steps")
 
     def log_density(
         self,
         network: Network,
         g: Tensor,
-        law: BaseDistribution,
+        base: BaseDistribution,
         generator: torch.Generator | None,
         tolerance: float,
         divergence: Divergence | None,
     ) -> Float[Tensor, " b"]:
-        """For the measure of the terminal law, by the flow."""
+        """Log-density of elements ``[b, *element_shape]`` for the measure of the base distribution, by the `flow`.
+
+        Args:
+            network: the trained network.
+            g: where the density is evaluated.
+            base: the base distribution.
+            generator: see `flow_likelihood`, also for ``tolerance`` and ``divergence``.
+        """
         return flow_likelihood(
             self.flow(network),
             g,
-            law.log_density,
-            start=self.first,
+            base.log_density,
+            start=self.start_time,
+            end=self.end_time,
             tolerance=tolerance,
             divergence=divergence,
             generator=generator,
         ).log_density
 
 
-def followed(flow: TrivializedSDE, start: Tensor, first: float, last: float, tolerance: float) -> Tensor:
-    """Where a flow carries elements."""
-    return solve_adaptive(flow, start, first, last, tolerance=tolerance).final
+def follow_flow(flow: TrivializedSDE, initial: Tensor, start: float, end: float, tolerance: float) -> Tensor:
+    """Carry elements ``[b, ...]`` along a flow; NaN where a chain could not be followed."""
+    return solve_adaptive(flow, initial, start, end, tolerance=tolerance).final

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch, followed
-from trivgeo.generative.paths.levels import _FEWEST, _MOST, _SCORED, _together, graded, noise_parts, stratified
+from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
+from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
+from trivgeo.generative.paths.simulation import (
+    MAX_USUAL_FACTORS,
+    MIN_STD_RATIO,
+    level_groups,
+    num_noise_factors,
+    rows_at_once,
+    stratified,
+    terminal_std,
+)
 from trivgeo.groups import LieGroup
-from trivgeo.sde.noise.heat import heat_kernel
-from trivgeo.sde.noise.schedule import Schedule
+from trivgeo.groups.harmonic import heat_kernel
+from trivgeo.sde.noise.schedule import GeometricSchedule, Schedule
 from trivgeo.sde.noise.target import noise_with_target
 from trivgeo.sde.processes.flow import probability_flow
 from trivgeo.sde.processes.reverse import reverse_process
@@ -22,62 +32,97 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun
 from trivgeo.sde.solvers.time_loop import solve
 
-__all__ = ["DiffusionPath"]
+__all__ = ["NUM_COMPONENTS", "DiffusionPath", "fit_to_finite"]
+
+NUM_COMPONENTS = 8
+"""Components of the mixture that noise of a noncompact group ends at."""
+_LOG_DECAY = 8.0  # minus the logarithm of what noise leaves of the slowest mode of a compact group
+_MIN_FACTORS = 3  # exponentials of one noise sample, where it has to be simulated
+_MAX_TARGET_FACTORS = 128  # exponentials of a noise sample that enter its target
 
 
 @dataclass(frozen=True)
 class DiffusionPath(ProbabilityPath):
-    r"""Noise of growing variance, and its score: the network is to tell the noise in units of its size, from g_t.
+    r"""Noise of growing variance, and its score: the network predicts the noise at g_t, divided by its size.
 
-    The score is minus that over :math:`\sigma`; the loss :math:`\sigma^2 |s - T|^2`, at times that are uniform, is with
-    a geometric schedule that of the likelihood (Song et al. 2021b). Noise whose `heat_kernel` is not known is simulated
-    to weak order 2, see `noise_with_target`.
+    The score is minus the prediction over :math:`\sigma`; the loss :math:`\sigma^2 |s - T|^2`, at times that are
+    uniform, is with a geometric schedule that of the likelihood (Song et al. 2021b). Noise whose `heat_kernel` is not
+    known is simulated to weak order 2, see `noise_with_target`.
 
     Attributes:
         group: see `TrivializedSDE`, also for ``schedule``.
-        schedule: the noise.
-        first: the time that stands for the data.
+        schedule: the noise schedule.
+        start_time: the time that stands for the data.
     """
 
     group: LieGroup
     schedule: Schedule
-    first: float = 0.02
+    start_time: float = 0.02
+    end_time: ClassVar[float] = 1.0  # type: ignore[misc]
+    default_steps: ClassVar[int | None] = 100
 
-    def lesson(self, clean: Tensor, generator: torch.Generator | None) -> TrainingBatch:
-        """At stratified times."""
-        t = self.first + (1.0 - self.first) * stratified(len(clean), clean, generator)
+    @classmethod
+    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
+        """Haar's distribution on compact factors, mixtures of normal ones elsewhere."""
+        return fit_base_distribution(group, samples, num_components=NUM_COMPONENTS)
+
+    @classmethod
+    def fit(
+        cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
+    ) -> tuple[dict[str, Any], BaseDistribution]:
+        """Take the standard deviation of the widest noise from `terminal_std`, the distribution from noised data."""
+        widest = terminal_std(group, data, _LOG_DECAY)
+        noised = cls.of_terminal_std(group, widest).sample_terminal(data, generator)
+        return {"widest": widest}, fit_to_finite(cls, group, noised)
+
+    @classmethod
+    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
+        """Build the path of the widest noise; it does not depend on the base distribution."""
+        return cls.of_terminal_std(group, settings["widest"])
+
+    @classmethod
+    def of_terminal_std(cls, group: LieGroup, std: float) -> Self:
+        """The path with a geometric schedule whose noise has this standard deviation at t = 1."""
+        top = std * math.sqrt(-2.0 * math.log(MIN_STD_RATIO))
+        return cls(group, GeometricSchedule(MIN_STD_RATIO * top, top))
+
+    def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
+        """Draw stratified times, and noise of their variances."""
+        t = self.start_time + (1.0 - self.start_time) * stratified(len(data), data, generator)
         variance = self.schedule.variance(0.0, t)
         simulated = heat_kernel(self.group) is None
 
-        def parts(level: float) -> int:
-            return self._parts(self.first + (1.0 - self.first) * level) if simulated else 1
+        def num_factors(level: float) -> int:
+            return self._num_factors(self.start_time + (1.0 - self.start_time) * level) if simulated else 1
 
-        noise = [self._noise(variance[rows], steps, generator) for rows, steps in graded(len(clean), parts)]
-        elements, targets = (torch.cat(x) for x in zip(*noise, strict=True))
-        answers = -variance.sqrt().unsqueeze(-1) * targets
-        return TrainingBatch(self.group.compose(clean, elements), t, None, answers, torch.ones_like(t))
+        noise = [self._noise(variance[rows], steps, generator) for rows, steps in level_groups(len(data), num_factors)]
+        elements, scores = (torch.cat(x) for x in zip(*noise, strict=True))
+        target = -variance.sqrt().unsqueeze(-1) * scores
+        return TrainingBatch(self.group.compose(data, elements), t, None, target, torch.ones_like(t))
 
-    def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
-        """At t = 1."""
-        variance = torch.full((len(clean),), self.schedule.variance(0.0, 1.0)).to(clean)
-        steps = 1 if heat_kernel(self.group) is not None else self._parts(1.0)
-        rows = variance.split(_together(len(clean), min(steps, _SCORED)))
-        return self.group.compose(clean, torch.cat([self._noise(part, steps, generator)[0] for part in rows]))
+    def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Draw noised data at t = 1."""
+        variance = torch.full((len(data),), self.schedule.variance(0.0, 1.0)).to(data)
+        factors = 1 if heat_kernel(self.group) is not None else self._num_factors(1.0)
+        blocks = variance.split(rows_at_once(len(data), min(factors, _MAX_TARGET_FACTORS)))
+        return self.group.compose(data, torch.cat([self._noise(block, factors, generator)[0] for block in blocks]))
 
-    def _noise(self, variance: Tensor, steps: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Elements and targets; of more steps than these are worth, the first ones, in fewer, are taken for the data's.
+    def _noise(self, variance: Tensor, num_factors: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Noise elements and their denoising targets.
 
-        So the target is unbiased, and as noisy as if the noise were as much smaller.
+        Beyond `_MAX_TARGET_FACTORS` exponentials the first ones are simulated coarsely and count as part of the data:
+        the target stays unbiased, and is as noisy as that of noise so much smaller.
         """
-        share = min(1.0, _SCORED / steps)
-        make = functools.partial(noise_with_target, self.group, order=2, generator=generator)
-        last = make(share * variance, steps=min(steps, _SCORED))
+        share = min(1.0, _MAX_TARGET_FACTORS / num_factors)
+        draw = functools.partial(noise_with_target, self.group, order=2, generator=generator)
+        last = draw(share * variance, steps=min(num_factors, _MAX_TARGET_FACTORS))
         if share == 1.0:
             return last.elements, last.target
-        return self.group.compose(make((1.0 - share) * variance, steps=_MOST).elements, last.elements), last.target
+        first = draw((1.0 - share) * variance, steps=MAX_USUAL_FACTORS)
+        return self.group.compose(first.elements, last.elements), last.target
 
-    def _parts(self, t: float) -> int:
-        return noise_parts(self.group, self.schedule.variance(0.0, t), _FEWEST)
+    def _num_factors(self, t: float) -> int:
+        return num_noise_factors(self.group, self.schedule.variance(0.0, t), _MIN_FACTORS)
 
     def score(self, network: Network) -> Callable[[Tensor, float], Tensor]:
         """The score of p_t as a function of element and time, for any process of this library."""
@@ -89,15 +134,18 @@ class DiffusionPath(ProbabilityPath):
         return score
 
     def flow(self, network: Network) -> TrivializedSDE:
-        """The probability flow."""
+        """The probability flow of the network's score."""
         return probability_flow(self.group, self.schedule, self.score(network))
 
-    def sample(
-        self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
+    def sample_stochastic(
+        self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int
     ) -> Tensor:
-        """Steps are those of `GeometricHeun` for the `reverse_process`, two evaluations each."""
-        if steps is None:
-            return followed(self.flow(network), start, 1.0, self.first, tolerance)
-        grid = [1.0 + (self.first - 1.0) * k / steps for k in range(steps)] + [self.first]
+        """Carry elements along the `reverse_process`, by `GeometricHeun`: two evaluations of the network a step."""
+        grid = [1.0 + (self.start_time - 1.0) * k / steps for k in range(steps)] + [self.start_time]
         process = reverse_process(self.group, self.schedule, self.score(network))
-        return solve(process, start, grid, stepper=GeometricHeun(), generator=generator).followed
+        return solve(process, start, grid, stepper=GeometricHeun(), generator=generator).final_or_nan
+
+
+def fit_to_finite(path: type[ProbabilityPath], group: LieGroup, samples: Tensor) -> BaseDistribution:
+    """Fit the base distribution of a path to the samples ``[m, *element_shape]`` that are finite."""
+    return path.fit_base(group, samples[torch.isfinite(samples.flatten(1)).all(-1)])

@@ -5,16 +5,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import normal
-from trivgeo.generative.base_distributions import BaseDistribution
-from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch, followed
-from trivgeo.generative.paths.levels import _together, graded, noise_parts, stratified
+from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
+from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch, follow_flow
+from trivgeo.generative.paths.diffusion import NUM_COMPONENTS, fit_to_finite
+from trivgeo.generative.paths.simulation import (
+    MIN_STD_RATIO,
+    level_groups,
+    num_noise_factors,
+    rows_at_once,
+    stratified,
+    terminal_std,
+)
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence, ExactDivergence, flow_likelihood
 from trivgeo.sde.noise.kinetic import KineticNoise
@@ -25,12 +35,14 @@ from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["KineticPath"]
 
-_GRID = 256  # of a table of levels
+# minus the logarithm of what noise leaves of the slowest mode of a compact group; less where brackets make noise costly
+_LOG_DECAY_ABELIAN, _LOG_DECAY = 8.0, 6.0
+_NUM_GRID_LEVELS = 256  # of the table of the density of levels
 
 
 @dataclass(frozen=True)
 class KineticPath(ProbabilityPath):
-    r"""Kinetic diffusion (Zhu et al. 2025), seen from where the momentum came from.
+    r"""Kinetic diffusion (Zhu et al. 2025), whose score is learned at the element extrapolated back by its momentum.
 
     With :math:`C = \mathrm{Cov}(x, \xi)` and :math:`\sigma^2 = \mathrm{Var}(x \mid \xi)` of a displacement x and its
     momentum, :math:`\hat g = g \exp(-C \xi)` is on abelian groups the clean element with noise :math:`\sigma`
@@ -38,200 +50,241 @@ class KineticPath(ProbabilityPath):
 
     .. math:: \nabla_\xi \log p_t(g, \xi) = -\xi - C\, \nabla \log \hat p_\sigma(\hat g).
 
-    The network sees :math:`\hat g` and is to tell :math:`(\nabla_\xi \log p_t + \xi)\, \sigma / C`, the noise of
-    :math:`\hat g`; where the group is not abelian also the momentum, on which it then depends a little. For there
+    The network takes :math:`\hat g` and predicts :math:`(\nabla_\xi \log p_t + \xi)\, \sigma / C`, the noise of
+    :math:`\hat g`; where the group is not abelian it also takes the momentum, on which the prediction then depends a
+    little. For there
 
     .. math:: g \exp(-C (\xi + \eta)) \approx \hat g \exp(-C J_r(-C \xi)\, \eta), \quad J_r(-C \xi) =
         \mathrm{Ad}_{\exp(C \xi / 2)} \big(1 + \tfrac1{24} \mathrm{ad}_{C \xi}^2 + \dots\big)
 
-    carries a gradient at :math:`\hat g` to one in :math:`\xi`: the network answers in the frame of :math:`\hat g`, and
+    maps a gradient at :math:`\hat g` to one in :math:`\xi`: the network predicts in the frame of :math:`\hat g`, and
     :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network would hardly
     learn.
 
-    Of an answer in a lesson brackets make the variance about :math:`v = 1 + \kappa \sigma^2 / 4, \kappa = \sum_{ij}
-    |[e_i, e_j]|^2 / n`, in place of 1. Lessons count by 1 / v, and there are more of the levels at which v is large.
+    Brackets make the variance of a target about :math:`v = 1 + \kappa \sigma^2 / 4, \kappa = \sum_{ij}
+    |[e_i, e_j]|^2 / n`, in place of 1. Rows are weighted by 1 / v, and levels with a large v are drawn more often.
 
     Attributes:
-        noise: the noise.
-        first: the time that stands for the data.
-        last: the time at which :math:`\hat g` is taken to follow the terminal law, with an independent momentum.
-        draws: momenta of one density, which is the mean over them.
+        noise: the kinetic noise.
+        start_time: the time that stands for the data.
+        end_time: the time at which :math:`\hat g` is taken to follow the base distribution, whatever the momentum.
+        num_draws: momenta over which a density is averaged.
     """
 
     noise: KineticNoise
-    first: float
-    last: float
-    draws: int = 1
+    start_time: float
+    end_time: float
+    num_draws: int = 1
+    default_steps: ClassVar[int | None] = 100
 
     @property
     def group(self) -> LieGroup:  # type: ignore[override]
-        """That of the noise."""
+        """The group of the noise."""
         return self.noise.group
 
-    @property
-    def sees_momentum(self) -> bool:  # type: ignore[override]
-        """Where the group is not abelian."""
-        return not self.group.algebra.is_abelian
+    @classmethod
+    def uses_momentum(cls, group: LieGroup) -> bool:
+        """Return whether the group is not abelian."""
+        return not group.algebra.is_abelian
 
     @property
-    def version(self) -> int:  # type: ignore[override]
-        """2 where the group is not abelian: 1 was in the frame of g, which there is another."""
+    def target_version(self) -> int:  # type: ignore[override]
+        """Version 2 on groups that are not abelian: version 1 predicted in the frame of g."""
         return 1 if self.group.algebra.is_abelian else 2
 
-    def lesson(self, clean: Tensor, generator: torch.Generator | None) -> TrainingBatch:
-        """At stratified logarithms of the time, more of those whose answers are noisy."""
-        level = self._levels(stratified(len(clean), clean, generator))
+    @classmethod
+    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
+        """Haar's distribution on compact factors, mixtures of normal ones elsewhere."""
+        return fit_base_distribution(group, samples, num_components=NUM_COMPONENTS)
+
+    @classmethod
+    def fit(
+        cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
+    ) -> tuple[dict[str, Any], BaseDistribution]:
+        """Take the standard deviation of the widest noise from `terminal_std`, the distribution from noised data."""
+        widest = terminal_std(group, data, _LOG_DECAY if cls.uses_momentum(group) else _LOG_DECAY_ABELIAN)
+        noised = cls.of_terminal_std(group, widest).sample_terminal(data, generator)
+        return {"widest": widest}, fit_to_finite(cls, group, noised)
+
+    @classmethod
+    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
+        """Build the path of the widest noise; it does not depend on the base distribution."""
+        return cls.of_terminal_std(group, settings["widest"])
+
+    @classmethod
+    def of_terminal_std(cls, group: LieGroup, std: float) -> Self:
+        """The path whose displacement has this standard deviation at the last time."""
+        noise = KineticNoise(group, 4.0 / std)
+        start = (1.5 * (MIN_STD_RATIO * std) ** 2 / noise.friction) ** (1.0 / 3.0)
+        end = noise.time_of(std**2)
+        return cls(dataclasses.replace(noise, steps=num_noise_factors(group, std**2, time=end)), start, end)
+
+    def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
+        """Draw stratified logarithms of the time, more of those whose targets are noisy."""
+        level = self._levels(stratified(len(data), data, generator))
         t = self._time(level)
 
-        def parts(share: float) -> int:
-            return self._parts(float(self._time(self._levels(torch.tensor(share)))))
+        def num_factors(fraction: float) -> int:
+            return self._num_factors(float(self._time(self._levels(torch.tensor(fraction)))))
 
         samples = [
             dataclasses.replace(self.noise, steps=steps).sample(t[rows], generator)
-            for rows, steps in graded(len(clean), parts)
+            for rows, steps in level_groups(len(data), num_factors)
         ]
-        w, momentum, target = (torch.cat(x) for x in zip(*samples, strict=True))
-        covariance, width = self._coefficients(t)
+        w, momentum, score = (torch.cat(x) for x in zip(*samples, strict=True))
+        covariance, std = self._coefficients(t)
         half = self.group.exp(-0.5 * covariance * momentum)
-        g = self._moved(self.group.compose(clean, w), half)
-        answer = self.group.coadjoint(half, (target + momentum) * width / covariance)
-        return TrainingBatch(
-            g, level, momentum if self.sees_momentum else None, answer, 1.0 / self._answer_variance(level)
-        )
+        g = self._extrapolate(self.group.compose(data, w), half)
+        target = self.group.coadjoint(half, (score + momentum) * std / covariance)
+        used = momentum if self.uses_momentum(self.group) else None
+        return TrainingBatch(g, level, used, target, 1.0 / self._target_variance(level))
 
-    def noised(self, clean: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Where the network sees them at the last time: there they do not depend on the momentum."""
-        times = torch.full((len(clean),), self.last).to(clean)
-        samples = [self.noise.sample(t, generator) for t in times.split(_together(len(clean), self.noise.steps))]
+    def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
+        r"""Draw :math:`\hat g` of noised data at the last time, where it does not depend on the momentum."""
+        times = torch.full((len(data),), self.end_time).to(data)
+        samples = [self.noise.sample(t, generator) for t in times.split(rows_at_once(len(data), self.noise.steps))]
         w, momentum, _ = (torch.cat(x) for x in zip(*samples, strict=True))
-        return self._shifted(self.group.compose(clean, w), momentum, -self._covariance(self.last))
+        return self._shift(self.group.compose(data, w), momentum, -self._covariance(self.end_time))
 
     def process(self, network: Network) -> KineticDiffusion:
-        """The diffusion with its score, for `solve` along falling times."""
+        """The diffusion with the network's score, for `solve` along falling times."""
 
         def score(g: Tensor, momentum: Tensor, t: float) -> Tensor:
             times = g.new_full(self.group.batch_shape(g), t)
-            covariance, width = self._coefficients(times)
-            level = (times / self.first).log() / math.log(self.last / self.first)
+            covariance, std = self._coefficients(times)
+            level = (times / self.start_time).log() / math.log(self.end_time / self.start_time)
             half = self.group.exp(-0.5 * covariance * momentum)
-            answer = network(self._moved(g, half), level, momentum if self.sees_momentum else None)
-            return covariance / width * self.group.coadjoint(self.group.inverse(half), answer) - momentum
+            used = momentum if self.uses_momentum(self.group) else None
+            prediction = network(self._extrapolate(g, half), level, used)
+            return covariance / std * self.group.coadjoint(self.group.inverse(half), prediction) - momentum
 
         return KineticDiffusion(self.group, self.noise.friction, score)
 
     def flow(self, network: Network) -> TrivializedSDE:
-        """On G x R^n: elements with their momenta."""
+        """The probability flow on G x R^n: elements with their momenta."""
         return self.process(network).flow()
 
-    def sample(
-        self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float, steps: int | None
+    def sample(self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float) -> Tensor:
+        """Carry elements along the flow, with momenta drawn at the last time and dropped at the first."""
+        state = join_state(self.group, self._with_momentum(start, generator))
+        found = follow_flow(self.flow(network), state, self.end_time, self.start_time, tolerance)
+        return self._without_momentum(split_state(self.group, found))
+
+    def sample_stochastic(
+        self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int
     ) -> Tensor:
-        """Steps are those of `KineticAncestralStep`, in equal ratios of the time, one evaluation each."""
-        momentum = normal((len(start), self.group.dim), start, generator)
-        point = KineticState(self._shifted(start, momentum, self._covariance(self.last)), momentum)
-        if steps is None:
-            state = followed(self.flow(network), join_state(self.group, point), self.last, self.first, tolerance)
-            final = split_state(self.group, state)
-        else:
-            ratio = self.first / self.last
-            grid = [self.last * ratio ** (k / steps) for k in range(steps)] + [self.first]
-            process = self.process(network)
-            final = solve(process, point, grid, stepper=KineticAncestralStep(), generator=generator).followed
-        return self._shifted(final.elements, final.momentum, -self._covariance(self.first))
+        """Carry elements by `KineticAncestralStep`, in equal ratios of the time: one evaluation a step."""
+        state = self._with_momentum(start, generator)
+        ratio = self.start_time / self.end_time
+        grid = [self.end_time * ratio ** (k / steps) for k in range(steps)] + [self.start_time]
+        process = self.process(network)
+        solution = solve(process, state, grid, stepper=KineticAncestralStep(), generator=generator)
+        return self._without_momentum(solution.final_or_nan)
 
     def log_density(
         self,
         network: Network,
         g: Tensor,
-        law: BaseDistribution,
+        base: BaseDistribution,
         generator: torch.Generator | None,
         tolerance: float,
         divergence: Divergence | None,
     ) -> Float[Tensor, " b"]:
-        r"""log of the mean of :math:`p(g, \xi) / N(\xi)` over momenta :math:`\xi \sim N`, each by the flow on G x R^n.
+        r"""Logarithm of the mean of :math:`p(g, \xi) / N(\xi)` over momenta :math:`\xi \sim N`, by flows on G x R^n.
 
-        That of a perfect score is the same for every momentum.
+        With a perfect score it is the same for every momentum; otherwise it is a random lower bound in the mean. See
+        `ProbabilityPath.log_density`.
         """
         group, n = self.group, self.group.dim
         flow = self.flow(network)
-        # the element moves with the momentum, which does not depend on it
-        inner = (ExactDivergence() if divergence is None else divergence).within(range(n, 2 * n))
+        # the velocity of the element is its momentum, so that its divergence vanishes
+        divergence = (ExactDivergence() if divergence is None else divergence).within(range(n, 2 * n))
+        first, last = self._covariance(self.start_time), self._covariance(self.end_time)
 
-        first, last = self._covariance(self.first), self._covariance(self.last)
-
-        def moved(momentum: Tensor) -> Tensor:
-            """What left Haar measure grows by, under the translation from the right by exp(xi), in logarithms."""
+        def log_growth(momentum: Tensor) -> Tensor:
+            """Logarithm by which right translation by exp(xi) scales left Haar measure."""
             return -momentum @ group.algebra.trace_ad_like(momentum)
 
-        def end(state: Tensor) -> Tensor:
+        def end_log_density(state: Tensor) -> Tensor:
             elements, momentum = split_state(group, state)
-            seen = law.log_density(self._shifted(elements, momentum, -last)) - last * moved(momentum)
-            return seen - 0.5 * momentum.square().sum(-1)
+            at_base = base.log_density(self._shift(elements, momentum, -last)) - last * log_growth(momentum)
+            return at_base - 0.5 * momentum.square().sum(-1)
 
         logs = []
-        for _ in range(self.draws):
+        for _ in range(self.num_draws):
             momentum = normal((len(g), n), g, generator)
-            state = join_state(group, KineticState(self._shifted(g, momentum, first), momentum))
+            state = join_state(group, KineticState(self._shift(g, momentum, first), momentum))
             found = flow_likelihood(
                 flow,
                 state,
-                end,
-                start=self.first,
-                end=self.last,
-                divergence=inner,
+                end_log_density,
+                start=self.start_time,
+                end=self.end_time,
+                divergence=divergence,
                 tolerance=tolerance,
                 generator=generator,
             )
-            logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + first * moved(momentum))
-        return torch.stack(logs).logsumexp(0) - math.log(self.draws)
+            logs.append(found.log_density + 0.5 * momentum.square().sum(-1) + first * log_growth(momentum))
+        return torch.stack(logs).logsumexp(0) - math.log(self.num_draws)
+
+    def _with_momentum(self, start: Tensor, generator: torch.Generator | None) -> KineticState:
+        """The state at the last time of elements of the base distribution, with standard normal momenta."""
+        momentum = normal((len(start), self.group.dim), start, generator)
+        return KineticState(self._shift(start, momentum, self._covariance(self.end_time)), momentum)
+
+    def _without_momentum(self, state: KineticState) -> Tensor:
+        """Elements of a state at the first time, extrapolated to the data."""
+        return self._shift(state.elements, state.momentum, -self._covariance(self.start_time))
 
     def _time(self, level: Tensor) -> Tensor:
-        """From the first to the last in equal ratios."""
-        return self.first * torch.exp(level * math.log(self.last / self.first))
+        """Times from the first to the last, in equal ratios for equal steps of the level."""
+        return self.start_time * torch.exp(level * math.log(self.end_time / self.start_time))
 
     @functools.cached_property
     def _curvature(self) -> float:
-        """kappa, see `KineticPath`."""
+        r"""The constant :math:`\kappa` of `KineticPath`."""
         return float(self.group.algebra.structure_constants.square().sum()) / self.group.dim
 
-    def _answer_variance(self, level: Tensor) -> Tensor:
-        """v, see `KineticPath`."""
+    def _target_variance(self, level: Tensor) -> Tensor:
+        """Variance v of a target, see `KineticPath`."""
         return 1.0 + 0.25 * self._curvature * self._coefficients(self._time(level))[1].squeeze(-1).square()
 
     @functools.cached_property
-    def _shares(self) -> Tensor:
-        """Of the lessons, below each level of a grid; their density goes with v^(3/4)."""
-        grid = torch.linspace(0.0, 1.0, _GRID + 1, dtype=torch.float64)
-        below = torch.cumulative_trapezoid(self._answer_variance(grid) ** 0.75, grid)
-        return torch.cat([torch.zeros_like(below[:1]), below / below[-1]])
+    def _level_distribution(self) -> Tensor:
+        """Distribution function of the level on a grid; its density is proportional to v^(3/4)."""
+        grid = torch.linspace(0.0, 1.0, _NUM_GRID_LEVELS + 1, dtype=torch.float64)
+        cumulative = torch.cumulative_trapezoid(self._target_variance(grid) ** 0.75, grid)
+        return torch.cat([torch.zeros_like(cumulative[:1]), cumulative / cumulative[-1]])
 
-    def _levels(self, share: Tensor) -> Tensor:
-        """Levels below which there is that share of the lessons."""
+    def _levels(self, quantile: Tensor) -> Tensor:
+        """Quantiles of the distribution of the level."""
         if self._curvature == 0.0:
-            return share
-        shares = self._shares.to(share)
-        right = torch.searchsorted(shares, share).clamp(1, _GRID)
-        low, high = shares[right - 1], shares[right]
-        return (right - 1 + (share - low) / (high - low)) / _GRID
+            return quantile
+        table = self._level_distribution.to(quantile)
+        right = torch.searchsorted(table, quantile).clamp(1, _NUM_GRID_LEVELS)
+        low, high = table[right - 1], table[right]
+        return (right - 1 + (quantile - low) / (high - low)) / _NUM_GRID_LEVELS
 
-    def _moved(self, g: Tensor, half: Tensor) -> Tensor:
-        """To where the network sees it, by exp(-C xi / 2), twice."""
+    def _extrapolate(self, g: Tensor, half: Tensor) -> Tensor:
+        r"""The element :math:`\hat g = g \exp(-C \xi)`, from ``half`` = :math:`\exp(-C \xi / 2)`."""
         return self.group.compose(self.group.compose(g, half), half)
 
-    def _parts(self, t: float) -> int:
-        """Of the noise at a time; one call where they do not matter."""
+    def _num_factors(self, t: float) -> int:
+        """Exponentials of noise at a time; on abelian groups, where one is enough, the same at every time."""
         if self.group.algebra.is_abelian:
             return self.noise.steps
-        return min(self.noise.steps, noise_parts(self.group, float(self.noise.moments(torch.tensor(t))[0]), time=t))
+        variance = float(self.noise.moments(torch.tensor(t))[0])
+        return min(self.noise.steps, num_noise_factors(self.group, variance, time=t))
 
-    def _shifted(self, g: Tensor, momentum: Tensor, covariance: float) -> Tensor:
+    def _shift(self, g: Tensor, momentum: Tensor, covariance: float) -> Tensor:
+        """Elements moved along their momenta, times a covariance."""
         return self.group.retract(g, covariance * momentum)
 
     def _covariance(self, t: float) -> float:
-        """C."""
+        """Covariance C of displacement and momentum at one time."""
         return float(self.noise.moments(torch.tensor(t))[1])
 
     def _coefficients(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """C and sigma, ``[*batch, 1]``."""
+        r"""Covariance C and conditional standard deviation :math:`\sigma`, ``[*batch, 1]``."""
         variance, covariance, given = self.noise.moments(t)
         return covariance.to(t.dtype).unsqueeze(-1), (variance * given).sqrt().to(t.dtype).unsqueeze(-1)

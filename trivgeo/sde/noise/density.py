@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trivgeo._numerics import log_abs_det
 from trivgeo.groups import LieGroup
-from trivgeo.sde.noise.heat import heat_kernel
+from trivgeo.groups.harmonic import heat_kernel
 
 __all__ = ["log_volume", "noise_log_density"]
 

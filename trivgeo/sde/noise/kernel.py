@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._deprecation import RenamedAttribute
 from trivgeo._random import normal, replayed
 from trivgeo._text import Described
 from trivgeo.checks import check_count
@@ -114,7 +115,7 @@ class NoiseKernel(Described):
     ) -> NoisePaths:
         """Draw paths and keep them at the given times, in increasing order (default: the whole grid, without 0).
 
-        See `sample` for the arguments, `replay` for paths that are not kept.
+        See `sample` for the arguments, `virtual_paths` for paths that are not kept.
 
         Raises:
             DomainError: there is no time, or one lies outside [0, 1].
@@ -138,7 +139,7 @@ class NoiseKernel(Described):
         chosen = [found[_rounded(t)] for t in kept]
         return NoisePaths(tuple(kept), torch.stack([c[0] for c in chosen]), torch.stack([c[1] for c in chosen]))
 
-    def replay(
+    def virtual_paths(
         self,
         *batch: int,
         times: Sequence[float],
@@ -147,7 +148,7 @@ class NoiseKernel(Described):
         device: torch.device | str | None = None,
         antithetic: bool = False,
     ) -> VirtualNoisePaths:
-        """Paths of which only the present elements are in memory, whatever the number of times.
+        """Paths of which only the present elements are in memory, for any number of times.
 
         See `sample` for the arguments.
 
@@ -157,6 +158,8 @@ class NoiseKernel(Described):
         nodes = self._nodes([check_time(t) for t in times])
         like = self.group.identity(dtype=dtype, device=device)
         return VirtualNoisePaths(self, nodes, batch, like, generator, antithetic)
+
+    replay = RenamedAttribute("virtual_paths", until="0.4")
 
     def _nodes(self, times: Sequence[float]) -> list[float]:
         """The grid with the given times, up to the last of them."""
@@ -195,11 +198,12 @@ class NoiseKernel(Described):
 
 
 class VirtualNoisePaths(Described):
-    r"""Noise paths that walk along their times in both directions and keep nothing but where they are.
+    r"""Noise paths that hold one element each, and draw their steps again when the time goes back.
 
-    Each step of the grid has its own seed, so that the way back, :math:`w \leftarrow w \exp(-\sigma z)`, takes the same
-    z as the way out: the memory of a run does not grow with its number of steps, for one more exponential a step.
-    Round-off is that of twice as many products. Made by `NoiseKernel.replay`; starts at time 0.
+    Each step of the grid has its own seed, so that the step back, :math:`w \leftarrow w \exp(-\sigma z)`, takes the
+    same z as the step forth: the memory of a run does not grow with its number of steps, at the cost of one more
+    exponential a step.
+    Round-off is that of twice as many products. Made by `NoiseKernel.virtual_paths`; starts at time 0.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from trivgeo._random import normal
 from trivgeo._text import described
 from trivgeo.checks import check_choice, check_count, check_tensor
 from trivgeo.groups import LieGroup
-from trivgeo.sde.noise.heat import heat_kernel
+from trivgeo.groups.harmonic import heat_kernel
 
 __all__ = ["NoiseSample", "noise_with_target"]
 

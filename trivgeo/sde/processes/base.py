@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -78,9 +78,16 @@ def merge_evaluated(*evaluated: Any) -> Any:
 class Stepper(ABC, Generic[Equation, State]):
     """A scheme for one kind of process. A new scheme is one subclass; it holds its settings and nothing that changes.
 
-    What a scheme carries from one step to the next is the ``memory`` of its `StepState`. A chain that a step would
-    make non-finite goes back to where it was, with its memory.
+    What a scheme keeps from one step to the next is the ``memory`` of its `StepState`. A chain that a step would make
+    non-finite goes back to where it was, with its memory.
+
+    Attributes:
+        order: weak order of convergence, or the order for equations without noise; ``None`` where none is claimed.
+        strong_order: strong order of convergence; ``None`` where none is claimed.
     """
+
+    order: ClassVar[int | None] = None
+    strong_order: ClassVar[float | None] = None
 
     def __repr__(self) -> str:
         """The name of the scheme, and its settings."""

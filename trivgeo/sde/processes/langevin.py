@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -170,6 +170,8 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
     the force; C turns the momentum by the coadjoint term for h / 2; A is :math:`g \leftarrow g \exp(h \xi)`, the order
     O B C A C B O (Bussi and Parrinello 2007; Leimkuhler and Matthews 2013).
     """
+
+    order: ClassVar[int | None] = 2
 
     def step(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,6 +125,9 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
 
     z is standard normal. Weak order 1, one drift and one exponential a step; exact on abelian groups without drift.
     """
+
+    order: ClassVar[int | None] = 1
+    strong_order: ClassVar[float | None] = 0.5
 
     def step(
         self,

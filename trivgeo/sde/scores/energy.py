@@ -192,7 +192,7 @@ class _RunScore(Score):
 
     def _draw(self, run: SolveContext, times: list[float]) -> NoisePaths | VirtualNoisePaths:
         score = self._score
-        draw = score.kernel.replay if score.replay else score.kernel.sample_paths
+        draw = score.kernel.virtual_paths if score.replay else score.kernel.sample_paths
         batch = score.noise_batch(run.batch) if score.pool is None else (score.pool,)
         return draw(
             *batch,

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -41,6 +42,8 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
     Raises:
         ConfigurationError: the equation has noise.
     """
+
+    order: ClassVar[int | None] = 5
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
         """All nodes of all steps."""

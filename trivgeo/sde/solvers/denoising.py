@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +60,8 @@ class FlowStep(DenoisingStep):
     Song, Meng and Ermon 2021 (DDIM); of order 1 as a scheme for `probability_flow`.
     """
 
+    order: ClassVar[int | None] = 1
+
     def parts(self, level: float, lower: float) -> tuple[float, float]:
         """sigma', 0."""
         return lower, 0.0
@@ -69,6 +72,8 @@ class AncestralStep(DenoisingStep):
 
     Ho, Jain and Abbeel 2020, for noise of growing variance.
     """
+
+    order: ClassVar[int | None] = 1
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
         """sigma'^2 / sigma, sigma' (1 - sigma'^2 / sigma^2)^(1/2)."""

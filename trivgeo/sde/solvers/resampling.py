@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import normal, uniform
 from trivgeo._text import described
 from trivgeo.checks import check_count
@@ -94,6 +95,8 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         ConfigurationError: threshold or power lie outside [0, 1]; in a solve: the process is no reverse diffusion, its
             score estimates no densities, or there is no population of chains with noise of their own.
     """
+
+    order: ClassVar[int | None] = 1
 
     threshold: float = 0.5
     power: float = 1.0
@@ -182,11 +185,12 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return StepState(g, chosen, merge_evaluated(evaluated, population))
 
 
+@renamed_arguments(until="0.4", number="num_samples")
 def systematic_indices(
-    log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, number: int | None = None
+    log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, num_samples: int | None = None
 ) -> Int[Tensor, "*batch m"]:
     """Ancestors by systematic resampling: chain i has floor or ceil of m times its weight; default m = K."""
-    number = log_weights.shape[-1] if number is None else check_count("number", number)
+    number = log_weights.shape[-1] if num_samples is None else check_count("num_samples", num_samples)
     cumulative = torch.softmax(log_weights.double(), -1).cumsum(-1)
     cumulative = cumulative / cumulative[..., -1:]
     shift = uniform((*log_weights.shape[:-1], 1), cumulative, generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,9 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
     Args:
         skip_zero: never evaluate the drift at t = 0.
     """
+
+    order: ClassVar[int | None] = 2
+    strong_order: ClassVar[float | None] = 0.5
 
     def __init__(self, *, skip_zero: bool = False) -> None:
         self.skip_zero = skip_zero
@@ -103,6 +106,8 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
     Raises:
         ConfigurationError: the equation has noise.
     """
+
+    order: ClassVar[int | None] = 4
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
         """The grid and the middles of its steps."""

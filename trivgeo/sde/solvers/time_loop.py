@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._deprecation import RenamedAttribute, renamed_arguments
 from trivgeo._text import Described
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, with_tensors
@@ -30,7 +31,7 @@ Equation = TypeVar("Equation", bound=Process)
 
 
 class Accumulator(Described, ABC, Generic[State, Aggregate]):
-    """An aggregate over the steps of a solve, without side effects; its last value is `Solution.folded`.
+    """An aggregate over the steps of a solve, without side effects; its last value is `Solution.accumulated`.
 
     An aggregate is a tree of tensors. It may depend on the state differentiably.
     """
@@ -51,21 +52,25 @@ class Solution(Described, Generic[State]):
     Attributes:
         final: the state at the last time; elements ``[*batch, *element_shape]`` for a `TrivializedSDE`.
         saved: the states at the times asked for, each tensor ``[len(save_at), ...]``, or ``None``.
-        failures: how many steps of each chain were masked, ``[*batch]``: a step that would have made a chain
-            non-finite is not taken.
-        folded: the last accumulator of the fold, or ``None``.
+        num_masked_steps: masked steps of each chain, ``[*batch]``: a step that would make a chain non-finite is not
+            taken.
+        accumulated: the last aggregate of the accumulator, or ``None``.
     """
 
     final: State
     saved: State | None
-    failures: Tensor
-    folded: Any = None
+    num_masked_steps: Tensor
+    accumulated: Any = None
+
+    failures = RenamedAttribute("num_masked_steps", until="0.4")
+    folded = RenamedAttribute("accumulated", until="0.4")
+    followed = RenamedAttribute("final_or_nan", until="0.4")
 
     @property
-    def followed(self) -> State:
+    def final_or_nan(self) -> State:
         """The final state, NaN in the chains of which a step was masked: they are no solutions."""
-        lost = pytree.tree_map(lambda leaf: torch.full_like(leaf, math.nan), self.final)
-        return _where(self.failures == 0, self.final, lost)
+        nan = pytree.tree_map(lambda leaf: torch.full_like(leaf, math.nan), self.final)
+        return _where(self.num_masked_steps == 0, self.final, nan)
 
 
 class _Carry(NamedTuple):
@@ -73,10 +78,11 @@ class _Carry(NamedTuple):
 
     y: Any
     memory: Any
-    failures: Tensor
-    folded: Any
+    num_masked_steps: Tensor
+    accumulated: Any
 
 
+@renamed_arguments(until="0.4", fold="accumulator")
 def solve(
     sde: Equation,
     initial: State,
@@ -86,7 +92,7 @@ def solve(
     generator: torch.Generator | None = None,
     save_at: Sequence[int] = (),
     observe: Callable[[int, float, State], None] | None = None,
-    fold: Accumulator[State, Any] | None = None,
+    accumulator: Accumulator[State, Any] | None = None,
     checkpoint_every: int | None = None,
 ) -> Solution[State]:
     """Integrate along the grid ``times``, forwards or backwards.
@@ -104,7 +110,7 @@ def solve(
         save_at: indices into ``times`` at which to keep the state.
         observe: called with the index, the time and the state at the start and after every step, for what has an
             effect outside, such as a progress bar.
-        fold: what to gather from the steps and from all that was evaluated in them.
+        accumulator: aggregate over the steps and over all that was evaluated in them.
         checkpoint_every: steps between the states that are kept for the backward pass; ``None`` keeps everything.
 
     Raises:
@@ -123,19 +129,19 @@ def solve(
     begun = scheme.init(equation, initial, grid[0], generator)
 
     def run(carry: _Carry, first: int, last: int) -> _Carry:
-        y, memory, failures, folded = carry
+        y, memory, num_masked, aggregate = carry
         for index in range(first + 1, last + 1):
             evaluated = begun.evaluated if index == 1 else None
             new = scheme.step(equation, StepState(y, memory, evaluated), grid[index - 1], grid[index], generator)
-            finite = _finite(new.y, failures.ndim)
-            failures = failures + (~finite).long()
+            finite = _finite(new.y, num_masked.ndim)
+            num_masked = num_masked + (~finite).long()
             y, memory = _where(finite, new.y, y), _where(finite, new.memory, memory)
-            if fold is not None:
-                folded = fold.update(folded, StepState(y, memory, new.evaluated))
-            del new  # what was evaluated has served
+            if accumulator is not None:
+                aggregate = accumulator.update(aggregate, StepState(y, memory, new.evaluated))
+            del new  # frees the evaluated samples
             if observe is not None:
                 observe(index, grid[index], y)
-        return _Carry(y, memory, failures, folded)
+        return _Carry(y, memory, num_masked, aggregate)
 
     kept: dict[int, State] = {}
     if checkpoint_every is None:
@@ -147,8 +153,9 @@ def solve(
             raise ConfigurationError("checkpoint_every: expected no observe, which would be called twice")
         stops = sorted(wanted | {len(grid) - 1} | set(range(checkpoint_every, len(grid), checkpoint_every)))
         segment = checkpointed(run, generator)
-    failures = torch.zeros(batch, dtype=torch.long, device=like.device)
-    carry = _Carry(begun.y, begun.memory, failures, () if fold is None else fold.init(begun.y))
+    num_masked = torch.zeros(batch, dtype=torch.long, device=like.device)
+    aggregate = () if accumulator is None else accumulator.init(begun.y)
+    carry = _Carry(begun.y, begun.memory, num_masked, aggregate)
     if observe is not None:
         observe(0, grid[0], begun.y)
     done = 0
@@ -159,7 +166,8 @@ def solve(
         if stop in wanted:
             kept[stop] = carry.y
     saved = _stack([kept[index % len(grid)] for index in save_at]) if save_at else None
-    return Solution(carry.y, saved, carry.failures, None if fold is None else carry.folded)
+    accumulated = None if accumulator is None else carry.accumulated
+    return Solution(carry.y, saved, carry.num_masked_steps, accumulated)
 
 
 def _leaves(state: Any) -> list[Tensor]:

@@ -1,0 +1,33 @@
+"""Models that 0.2 saved draw the same samples and have the same densities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.helpers import seeded
+from trivgeo.generative import GroupDiffusion
+from trivgeo.groups import SE, SU, DirectProduct, LieGroup, Torus, Translation
+
+FILES = Path(__file__).parent / "files"
+GROUPS: dict[str, LieGroup] = {
+    "torus_momentum": Torus(2),
+    "se2_diffusion": SE(2),
+    "product_flow": DirectProduct(SU(2), Translation(1)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_file(name: str) -> None:
+    group, expected = GROUPS[name], load_file(FILES / "expected.safetensors")
+    model = GroupDiffusion.load(FILES / f"{name}.safetensors", group)
+    assert model.kind == name.rpartition("_")[2]
+    steps = None if model.kind == "flow" else 10
+    g = model.sample(4, generator=seeded(1), steps=steps)
+    assert torch.allclose(g, expected[f"{name}.samples"], atol=1e-3)
+    assert torch.allclose(
+        model.log_prob(expected[f"{name}.data"], tolerance=1e-3), expected[f"{name}.log_prob"], atol=1e-2
+    )

@@ -1,0 +1,33 @@
+"""Haar measure of a group, factor by factor of a product: volumes of compact factors, and bases of equal axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from trivgeo.groups import DirectProduct, LieGroup
+from trivgeo.groups.product import scaled_factors
+
+__all__ = ["is_isotropic", "log_torus_volume", "sum_over_compact"]
+
+
+def is_isotropic(group: LieGroup) -> bool:
+    """Whether the basis is a rotation of the natural one, up to one factor."""
+    axes = torch.linalg.svdvals(group.basis.rows)
+    return bool(axes[0] - axes[-1] <= 1e-9 * axes[0])
+
+
+def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> float:
+    """Sum of ``log_size`` over the compact factors of a group, or its value for a compact group."""
+    if group.is_compact:
+        return log_size(group)
+    factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
+    return math.fsum(sum_over_compact(factor, log_size) for factor in factors)
+
+
+def log_torus_volume(group: LieGroup) -> float:
+    r"""Logarithm of the volume of the angles of a compact group: :math:`(2 \pi)^n` on a torus, one without angles."""
+    periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
+    return float(periods[periods > 0].log().sum())
