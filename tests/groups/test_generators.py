@@ -73,9 +73,9 @@ from trivgeo.groups import (
     Projective,
     from_generators,
 )
+from trivgeo.groups.generated.homogeneous import fit_projective
 from trivgeo.groups.generated.reductive_group import ReductiveGroup
 from trivgeo.groups.generated.sparse_lstsq import least_squares
-from trivgeo.groups.generated.triangular_flow import fit_projective
 from trivgeo.groups.structure import centre, derived_series, find_split, levi_factor, nilradical, radical
 from trivgeo.sde import GeometricSchedule, NoiseKernel
 

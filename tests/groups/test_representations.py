@@ -14,10 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.groups.test_bases import WAVE, mixing
 from tests.groups.textbook import BURGERS, FILIFORM, HEAT, KDV, SCHROEDINGER, b, c, d, e, nu, t, u, v, x, y
 from tests.helpers import assert_relative, rand, randn
-from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, from_generators
+from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, OdeSettings, from_generators
 from trivgeo.groups.generated.compact_subalgebra import simple_ideals
+from trivgeo.groups.generated.decomposition import decompose
+from trivgeo.groups.generated.motion_plan import MotionPlan, plan_motion
+from trivgeo.groups.generated.parsing import parse_fields
+from trivgeo.groups.generated.polynomial_representation import PolynomialRepresentation
 from trivgeo.groups.generated.representation import Monomials, Representation
 from trivgeo.groups.generated.standard_representation import standard_representation
+from trivgeo.groups.generated.validation import sample_fields
 from trivgeo.groups.structure import subalgebra
 
 KOLMOGOROV = [  # u_t + x u_y = u_xx
@@ -47,24 +52,32 @@ def group_of(name: str) -> GeneratedGroup:
     return from_generators(fields, variables=variables)
 
 
+@cache
+def plan_of(name: str) -> MotionPlan:
+    """The phases of `from_generators` up to the plan of the motion."""
+    fields, variables = SPACES[name]
+    decomposed = decompose(sample_fields(parse_fields(fields, variables, None), None, None), None)
+    return plan_motion(decomposed, None, OdeSettings())
+
+
 @pytest.mark.parametrize("name", SPACES)
 def test_functions_span_a_representation(name: str) -> None:
     """The derivative of phi^m F along every field is its matrix times F, by forward mode at random points."""
-    motion = group_of(name)._motion
-    fields, tower = motion.fields, motion.tower
+    flows = plan_of(name).flows
+    fields, fibres = flows.fields, [fibre for fibre in flows.fibres if isinstance(fibre, PolynomialRepresentation)]
     points = rand(6, fields.dim, low=0.3, high=0.9)
     assert set(group_of(name).action().flows.values()) == {"closed form"}
-    sizes = [len(module.functions) for module in tower.modules]
+    sizes = [len(fibre.functions) for fibre in fibres]
     assert sizes == SIZES.get(name, sizes)
-    for module in tower.modules:
-        if module.weights is not None:
+    for fibre in fibres:
+        if fibre.weights is not None:
             continue
-        functions = lambda p: Monomials(module.exponents)(p) @ module.functions.T  # noqa: B023, E731
+        functions = lambda p: Monomials(fibre.exponents)(p) @ fibre.functions.T  # noqa: B023, E731
         values = functions(points)
         for i in range(len(fields)):
             slope = torch.func.jvp(functions, (points,), (fields(points)[:, i],))[1]
             # up to what the power of the denominators adds, a multiple of F
-            missed = slope - values @ module.matrices[i].T
+            missed = slope - values @ fibre.matrices[i].T
             factor = missed[:, :1] / values[:, :1]
             assert_relative(missed, factor * values, 1e-11)
 
@@ -72,18 +85,19 @@ def test_functions_span_a_representation(name: str) -> None:
 @pytest.mark.parametrize("name", SPACES)
 def test_matrices_of_elements(name: str) -> None:
     """Of exp(v) the exponential of the matrix of v, by torch; of products the products, in both precisions."""
-    group = group_of(name)
-    tower = group._motion.tower
+    group, plan = group_of(name), plan_of(name)
+    elements = group.elements
     w = 0.3 * randn(2, 20, group.dim)
     g, h = (group.exp(each) for each in w)
-    mix = group._to_core.value @ group.generators  # what fields of the simple basis generators are
-    for matrices in [base.matrices for base in tower.bases] + [module.matrices for module in tower.modules]:
-        matrix = Representation(group, matrices)
+    mix = plan.decomposed.adapted.mixing
+    fibres = [fibre for fibre in plan.flows.fibres if isinstance(fibre, PolynomialRepresentation)]
+    for matrices in [stage.matrices for stage in (*plan.flows.bases, *fibres)]:
+        matrix = Representation(elements, matrices)
         dense = torch.linalg.matrix_exp(torch.einsum("...i,ij,jab->...ab", w[0], mix, matrices))
         assert_relative(matrix(g), dense, 1e-12, event=2)
         assert_relative(matrix(group.compose(g, h)), matrix(g) @ matrix(h), 1e-11, event=2)
         assert_relative(matrix(group.exp(w[0].float())).double(), dense, 1e-4, event=2)
-        assert_relative(Representation(group, matrices, 1)(g), dense[..., :1, :], 1e-12, event=2)
+        assert_relative(Representation(elements, matrices, 1)(g), dense[..., :1, :], 1e-12, event=2)
 
 
 class Operators(TorchDispatchMode):

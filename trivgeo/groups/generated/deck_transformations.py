@@ -1,11 +1,10 @@
-r"""Coordinates in which one place has several names, such as angles, and how far points may move in them.
+r"""Deck transformations: maps of the coordinates that leave all fields as they are, and how far points may then move.
 
 A local action need not come from a global one (Palais 1957; Olver, Applications of Lie Groups, section 1.2). The
 translations of the plane in polar coordinates carry a point around the origin along a triangle and add :math:`2 \pi` to
 its angle, though the three of them multiply to the identity; the same happens to t in the symmetries of u'' + u = 0.
-Maps of the coordinates that leave all fields as they are, here :math:`\theta \mapsto \theta + 2 \pi`, tell these names
-apart. As long as no point moves by more than a third of such a step, :math:`g.(h.x) = (g h).x` wherever all three are
-defined.
+The names of one place are related by deck transformations, here :math:`\theta \mapsto \theta + 2 \pi`. As long as no
+point moves by more than a third of such a step, :math:`g.(h.x) = (g h).x` wherever all three are defined.
 """
 
 from __future__ import annotations
@@ -13,21 +12,16 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
-from trivgeo._random import normal, uniform
-from trivgeo.groups.base import LieGroup
+from trivgeo._random import uniform
 from trivgeo.groups.generated.isotropy import Isotropy
 from trivgeo.groups.generated.vector_fields import VectorFields
 
-if TYPE_CHECKING:
-    from trivgeo.groups.generated.action import FlowAction
-
-__all__ = ["FundamentalDomain", "find_fundamental_domain", "find_isotropy_domain", "is_single_valued"]
+__all__ = ["FundamentalDomain", "find_fundamental_domain", "find_isotropy_domain"]
 
 _LONGEST, _GRID = 20.0, 1000  # of the steps that are searched
 _REFINED = 60  # golden sections
@@ -44,7 +38,7 @@ _MOST_FLIPS = 4  # with more coordinates, at most one changes its sign
 
 @dataclass(frozen=True)
 class FundamentalDomain:
-    """How far points may move for their image to have one name.
+    """How far points may move so that no other name of the image is as near.
 
     Attributes:
         reach: in each coordinate, ``[m]``; infinite where it does not matter.
@@ -56,8 +50,8 @@ class FundamentalDomain:
     signed: Constant
     scaled: Constant
 
-    def holds(self, x: Tensor, y: Tensor) -> Tensor:
-        """Whether points ``[*batch, p, m]``, or their leading coordinates, moved no farther."""
+    def contains(self, x: Tensor, y: Tensor) -> Tensor:
+        """Whether points x ``[*batch, p, m]``, or their leading coordinates, moved to y are within it."""
         m = x.shape[-1]
         scaled = self.scaled.like(x)[:m] > 0
         ratio = torch.where(scaled & (x != 0), y / torch.where(x == 0, 1.0, x), 1.0)
@@ -219,21 +213,3 @@ def _connected(fields: VectorFields, start: Tensor, end: Tensor) -> bool:
     values = fields(path).abs().amax((-2, -1))  # [stations, paths, points]
     largest = values.nan_to_num(math.inf, math.inf).amax(0)
     return bool((largest <= _WALL * torch.maximum(values[0], values[-1])).any())
-
-
-def is_single_valued(group: LieGroup, action: FlowAction, points: Tensor) -> bool:
-    """Whether random products act as they should.
-
-    Args:
-        group: the group.
-        action: its action by flows.
-        points: sample points.
-    """
-    points, generator = points[: 2 * _POINTS], torch.Generator().manual_seed(0)
-    g, h = (
-        torch.cat([group.exp(size * normal((_PAIRS, group.dim), points, generator)) for size in _SIZES])
-        for _ in range(2)
-    )
-    with torch.no_grad():
-        twice, once = action(g, action(h, points)), action(group.compose(g, h), points)
-    return not bool(((twice - once).abs() > _OTHER * (1.0 + once.abs())).any())

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import Scale
-from trivgeo.groups.generated.action import Motion
 from trivgeo.groups.generated.compact_subalgebra import simple_ideals
-from trivgeo.groups.generated.group import CoreEmbedding, GeneratedGroup
+from trivgeo.groups.generated.decomposition import AdaptedAlgebra
+from trivgeo.groups.generated.elements import CoreEmbedding, FactoredElements
 from trivgeo.groups.generated.ideal_automorphism import (
     BracketAdjoint,
     IdealAutomorphism,
@@ -39,90 +38,113 @@ from trivgeo.groups.structure import (
     subalgebra,
 )
 
-__all__ = ["AdaptedAlgebra", "assemble"]
+__all__ = ["Representations", "assemble"]
 
-_SMALLEST = 8  # dimension of the first sl(n, R) whose matrices are smaller than those of Ad, and as many
+_MIN_DIM_OF_STANDARD = 8  # of sl(n, R), from which on n x n matrices are smaller than those of Ad
+_ROUNDING = 1e-13  # of a sum of terms that cancel, relative to their sizes
+_RANK = 1e-6  # relative length of the part of a bracket that counts as independent
 
 
 @dataclass(frozen=True)
-class AdaptedAlgebra:
-    """An algebra in a basis Y that makes its decomposition simple.
+class Representations:
+    """Matrices of the adapted fields from which the semisimple part may be built.
 
     Attributes:
-        algebra: the algebra, with the sign of the group.
-        split: its decomposition, in terms of the Y.
-        mixing: the generators in terms of the Y, ``X = mixing Y``, ``[n, n]``.
+        faithful: matrices ``[n, k, k]`` of a faithful representation of the whole algebra. ``None``: the semisimple
+            part acts on a complement of [n, n] in n, on ``bases``, and on itself.
+        bases: matrices ``[n, K, K]`` of coordinates of points.
     """
 
-    algebra: LieAlgebra
-    split: LeviDecomposition
-    mixing: Tensor
+    faithful: Tensor | None
+    bases: Sequence[Tensor] = ()
+
+
+@dataclass(frozen=True)
+class IdealLayout:
+    """The order of an adapted basis of the ideal, see `BracketAdjoint`."""
+
+    moved: int
+    fixed: int
+    layers: tuple[Layer, ...] = ()
 
 
 def assemble(
-    algebra: LieAlgebra,
-    source: AdaptedAlgebra,
-    faithful: Tensor | None,
-    motion: Motion,
-    scale: Scale = None,
+    adapted: AdaptedAlgebra,
+    representations: Representations,
     covers: Sequence[Tensor] = (),
-) -> GeneratedGroup:
-    """The group of a split algebra.
+    principal: bool = False,
+) -> tuple[FactoredElements, LeviDecomposition]:
+    """The elements of the group of a decomposed algebra, and the decomposition in the basis of its generators.
 
     Args:
-        algebra: see `GeneratedGroup`.
-        source: the same algebra in a simple basis, its decomposition, and the generators in that basis.
-        faithful: matrices of the simple basis in a faithful representation of the whole algebra; used for the
-            semisimple part. Without them it acts on a complement of [n, n] in n, and on itself.
-        motion: see `GeneratedGroup`; of the fields of the simple basis.
-        scale: see `LieGroup`.
+        adapted: the algebra.
+        representations: matrices for the semisimple part.
         covers: simple ideals sl(2, R) of the semisimple part whose groups are universal covers, rows in its basis.
+        principal: whether `exp` is NaN for vectors that are not principal logarithms.
     """
-    inner, split, rows, embedding = _hull(source.algebra, source.split)
-    r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
-    faithful = faithful if source.split.derivations is None else None
-    ideal_rows, moved, fixed, layers = _adapted_ideal(inner, split, needed=r > 0 and faithful is None)
+    inner, split, rows, inclusion = _hull(adapted.algebra, adapted.levi)
+    r, k = len(split.semisimple), len(split.torus)
+    faithful = representations.faithful if adapted.levi.derivations is None else None
+    ideal_rows, layout = _adapted_ideal(inner, split, needed=r > 0 and faithful is None)
     split = LeviDecomposition(split.semisimple, split.torus, ideal_rows)
     basis = torch.cat([split.complement, ideal_rows])
-    frame = CoreEmbedding(basis @ rows, embedding @ torch.linalg.inv(basis), source.split.torus, source.mixing)
-    unmix = torch.linalg.inv(source.mixing)
-    named = LeviDecomposition(
-        source.split.semisimple @ unmix,
-        source.split.torus @ unmix,
-        (ideal_rows @ rows if source.split.derivations is None else source.split.ideal) @ unmix,
-        None if source.split.derivations is None else unmix.T @ source.split.derivations @ source.mixing.T,
-    )
-    ideal = Nilpotent(subalgebra(inner, ideal_rows)) if d else None
-    derivations = coordinates(products(inner, split.complement, ideal_rows), ideal_rows).transpose(1, 2)
-    terms = torch.einsum("ai,bj,ijk->abk", split.complement.abs(), ideal_rows.abs(), inner.structure_constants.abs())
-    terms = (terms @ torch.linalg.pinv(ideal_rows).abs()).transpose(1, 2)  # without cancellation
-    derivations = torch.where(derivations.abs() <= 1e-13 * terms, 0.0, derivations)
+    embedding = CoreEmbedding(basis @ rows, inclusion @ torch.linalg.inv(basis), adapted.levi.torus, adapted.mixing)
+    named = _in_generators(adapted, ideal_rows @ rows)
+    ideal = Nilpotent(subalgebra(inner, ideal_rows)) if len(split.ideal) else None
     if not r + k:
         assert ideal is not None
-        return GeneratedGroup(algebra, ideal, frame, named, motion, scale)
-
+        return FactoredElements(ideal, embedding), named
+    derivations = _derivations(inner, split)
     semisimple = subalgebra(inner, split.semisimple) if r else None
-    block: Tensor | None = None
+    frame: Tensor | None = None
     if semisimple is None:
         matrices = torch.zeros(0, 0, 0, dtype=torch.float64)
     elif faithful is not None:
-        matrices, block = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
+        matrices, frame = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
     else:
-        bases = [base.matrices for base in motion.tower.bases]
-        matrices = _block_representation(semisimple, derivations[:r, :moved, :moved], bases, source, covers)
+        on_ideal = derivations[:r, : layout.moved, : layout.moved]
+        matrices = _block_representation(semisimple, on_ideal, representations.bases, adapted, covers)
         if not covers and is_split_form(semisimple) and has_half_spin(semisimple, matrices):
             matrices = _plane(semisimple, matrices, derivations[:r])
-    reductive = ReductiveGroup(semisimple, matrices, k, len(covers), principal=motion.sheets is not None)
-    adjoint: SemisimpleAdjoint | None = None
-    if block is not None and faithful is not None:
-        adjoint = MatrixAdjoint(reductive, block, torch.einsum("di,iab->dab", ideal_rows, faithful))
-    elif r and ideal is not None:
-        plane = SemisimpleMap(reductive, derivations[:r]) if reductive.size == 2 else None
-        adjoint = BracketAdjoint(ideal.algebra, moved, fixed, layers) if plane is None or not plane.exists else plane
+    reductive = ReductiveGroup(semisimple, matrices, k, len(covers), principal=principal)
     if ideal is None:
-        return GeneratedGroup(algebra, reductive, frame, named, motion, scale)
-    core = SemidirectProduct(reductive, ideal, IdealAutomorphism(reductive, ideal, derivations, adjoint))
-    return GeneratedGroup(algebra, core, frame, named, motion, scale)
+        return FactoredElements(reductive, embedding), named
+    adjoint: SemisimpleAdjoint | None = None
+    if frame is not None and faithful is not None:
+        adjoint = MatrixAdjoint(reductive, frame, torch.einsum("di,iab->dab", ideal_rows, faithful))
+    elif r:
+        adjoint = _adjoint_on_ideal(reductive, ideal, derivations[:r], layout)
+    automorphism = IdealAutomorphism(reductive, ideal, derivations, adjoint)
+    return FactoredElements(SemidirectProduct(reductive, ideal, automorphism), embedding), named
+
+
+def _in_generators(adapted: AdaptedAlgebra, ideal: Tensor) -> LeviDecomposition:
+    """The decomposition in the basis of the generators; with these rows for the ideal, if the algebra splits."""
+    levi, unmix = adapted.levi, torch.linalg.inv(adapted.mixing)
+    semisimple, torus = levi.semisimple @ unmix, levi.torus @ unmix
+    if levi.derivations is None:
+        return LeviDecomposition(semisimple, torus, ideal @ unmix)
+    derivations = unmix.T @ levi.derivations @ adapted.mixing.T
+    return LeviDecomposition(semisimple, torus, levi.ideal @ unmix, derivations)
+
+
+def _derivations(algebra: LieAlgebra, split: LeviDecomposition) -> Tensor:
+    """The derivations of the ideal by the complement, ``[r + k, d, d]``, without rounding of terms that cancel."""
+    derivations = coordinates(products(algebra, split.complement, split.ideal), split.ideal).transpose(1, 2)
+    sizes = (split.complement.abs(), split.ideal.abs(), algebra.structure_constants.abs())
+    terms = (torch.einsum("ai,bj,ijk->abk", *sizes) @ torch.linalg.pinv(split.ideal).abs()).transpose(1, 2)
+    return torch.where(derivations.abs() <= _ROUNDING * terms, 0.0, derivations)
+
+
+def _adjoint_on_ideal(
+    reductive: ReductiveGroup, ideal: Nilpotent, derivations: Tensor, layout: IdealLayout
+) -> SemisimpleAdjoint:
+    """Ad of the semisimple part: a polynomial in 2 x 2 matrices if it is one, else by brackets."""
+    if reductive.size == 2:
+        plane = SemisimpleMap(reductive, derivations)
+        if plane.exists:
+            return plane
+    return BracketAdjoint(ideal.algebra, layout.moved, layout.fixed, layout.layers)
 
 
 def _hull(algebra: LieAlgebra, split: LeviDecomposition) -> tuple[LieAlgebra, LeviDecomposition, Tensor, Tensor]:
@@ -156,13 +178,11 @@ def _hull(algebra: LieAlgebra, split: LeviDecomposition) -> tuple[LieAlgebra, Le
     return hull, LeviDecomposition(whole[:r], whole[r : r + k], whole[r + k :]), inside, embedding
 
 
-def _adapted_ideal(
-    algebra: LieAlgebra, split: LeviDecomposition, needed: bool
-) -> tuple[Tensor, int, int, tuple[Layer, ...]]:
+def _adapted_ideal(algebra: LieAlgebra, split: LeviDecomposition, needed: bool) -> tuple[Tensor, IdealLayout]:
     """A basis of n: what s moves of an invariant complement V of [n, n], the rest of V, then brackets with V."""
     n = split.ideal
     if not needed or not len(n):
-        return n, 0, len(n), ()
+        return n, IdealLayout(0, len(n))
     inner = subalgebra(algebra, n)
     whole = torch.eye(len(n), dtype=torch.float64)
     derived = bracket_span(inner, whole, whole)
@@ -179,7 +199,7 @@ def _adapted_ideal(
         layer, new = _bracket_layer(inner, rows, start)
         layers.append(layer)
         rows = torch.cat([rows, new])
-    return rows @ n, len(moved), len(fixed), tuple(layers)
+    return rows @ n, IdealLayout(len(moved), len(fixed), tuple(layers))
 
 
 def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:
@@ -214,7 +234,7 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
             if size < 1e-12:
                 continue
             rest = bracket / size - frame.T @ (frame @ bracket) / size
-            if float(rest.norm()) > 1e-6:
+            if float(rest.norm()) > _RANK:
                 largest = float(bracket[bracket.abs().argmax()])
                 left.append(i)
                 right.append(j)
@@ -227,7 +247,7 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
 
 
 def _block_representation(
-    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], source: AdaptedAlgebra, covers: Sequence[Tensor]
+    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], adapted: AdaptedAlgebra, covers: Sequence[Tensor]
 ) -> Tensor:
     """The block on V; for the simple ideals that it misses those on bases of points, or one of their own.
 
@@ -257,7 +277,7 @@ def _block_representation(
         return _blocks(total, whole)
     if len(kernel_of(total)):
         for base in bases:
-            block = torch.einsum("ri,iab->rab", source.split.semisimple, base)
+            block = torch.einsum("ri,iab->rab", adapted.levi.semisimple, base)
             if len(kernel_of(block)) < r:
                 total = _blocks(total, block)
     missed = kernel_of(total)
@@ -276,7 +296,7 @@ def _plane(semisimple: LieAlgebra, matrices: Tensor, derivations: Tensor) -> Ten
 def _own_representation(semisimple: LieAlgebra, ideal: Tensor) -> Tensor:
     """Matrices ``[r, m, m]`` in which an ideal alone acts: of size n for sl(n, R), else the adjoint ones."""
     unit = torch.eye(semisimple.dim, dtype=torch.float64)
-    if len(ideal) >= _SMALLEST:
+    if len(ideal) >= _MIN_DIM_OF_STANDARD:
         rest = null_space(ideal @ semisimple.killing_form)
         inside = torch.linalg.inv(torch.cat([ideal, rest]))[:, : len(ideal)]
         inner = subalgebra(semisimple, ideal)

@@ -11,20 +11,21 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.generated.action import FlowAction, Motion
 from trivgeo.groups.generated.compact_subalgebra import loop_directions, simple_ideals
-from trivgeo.groups.generated.group import GeneratedGroup
-from trivgeo.groups.generated.levi_assembly import AdaptedAlgebra
+from trivgeo.groups.generated.motion_plan import MotionPlan
+from trivgeo.groups.generated.reductive_group import ReductiveGroup
 from trivgeo.groups.generated.sl2_cover import is_split_form
+from trivgeo.groups.generated.vector_flow import VectorFlow
 from trivgeo.groups.structure import subalgebra
 
 __all__ = ["Monodromy", "find_monodromy"]
 
-_PARTS = 8  # of a loop, each followed by itself
-_MULTIPLES = 12  # of the shortest period of a coordinate
-_MOVED = 1e-3
-_PAIRS = 8  # largest dimension in which sums and differences of two basis vectors are tried
-_CONJUGATES = 4  # of each loop: an action that is local may move points along some of them only
+_STEPS_PER_LOOP = 8  # flows that make up a loop, so that each stays within the reach of the integrator
+_MAX_PERIODS = 12  # multiples of the shortest period of a coordinate that are tried as that of a matrix
+_MIN_DISTANCE = 1e-3  # by which a loop that moves a point does so, relative to one plus its size
+_MAX_DIM_OF_PAIRS = 8  # largest dimension in which sums and differences of two basis vectors are tried
+_NUM_CONJUGATES = 4  # of each loop: a local action may move points along some of them only
+_MAX_POINTS = 4  # on which loops are tried
 
 
 @dataclass(frozen=True)
@@ -42,23 +43,21 @@ class Monodromy:
     covered: bool
 
 
-def find_monodromy(group: GeneratedGroup, source: AdaptedAlgebra, motion: Motion, points: Tensor) -> Monodromy:
+def find_monodromy(reductive: ReductiveGroup | None, plan: MotionPlan) -> Monodromy:
     """The algebra vectors whose exponentials are the unit matrix, but whose flows move points.
 
     All loops of a matrix group can be deformed into those of `loop_directions` and products of them. Tried are these,
     conjugates, half turns in two simple ideals, and what generators have in each.
 
     Args:
-        group: the group, unscaled.
-        source: its algebra in the basis whose fields move points.
-        motion: see `GeneratedGroup`.
-        points: ``[p, m]``, in the coordinates of `Motion.fields`.
+        reductive: the reductive factor of the group, ``None`` if it has none.
+        plan: how points move.
     """
-    reductive = group.reductive
-    if reductive is None or not reductive.semisimple_dim or (motion.whole is not None and motion.flow is None):
+    if reductive is None or not reductive.semisimple_dim or plan.flows.is_projective:
         return Monodromy(None, [], True)
-    rows = source.split.semisimple
-    semisimple = subalgebra(source.algebra, rows)
+    adapted = plan.decomposed.adapted
+    rows = adapted.levi.semisimple
+    semisimple = subalgebra(adapted.algebra, rows)
     ideals = simple_ideals(semisimple)
     loops: list[tuple[Tensor, tuple[int, ...]]] = []
     for i, candidates in enumerate(_candidates(semisimple, ideals)):
@@ -71,7 +70,7 @@ def find_monodromy(group: GeneratedGroup, source: AdaptedAlgebra, motion: Motion
     if not loops:
         return Monodromy(None, [], True)
     vectors = torch.stack([loop for loop, _ in loops]) @ rows
-    moved = _moved(FlowAction(group, motion), vectors, points).nonzero().flatten().tolist()
+    moved = _moved(plan.flows.flow, vectors, plan.points[:_MAX_POINTS]).nonzero().flatten().tolist()
     if not moved:
         return Monodromy(None, [], True)
     turned = {loops[index][1][0] for index in moved if len(loops[index][1]) == 1}
@@ -85,7 +84,11 @@ def _candidates(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:
     """Vectors of each simple ideal that may have closed one-parameter groups."""
     n = semisimple.dim
     unit = torch.eye(n, dtype=torch.float64)
-    pairs = [a + sign * b for a, b in itertools.combinations(unit, 2) for sign in (1.0, -1.0)] if n <= _PAIRS else []
+    pairs = (
+        [a + sign * b for a, b in itertools.combinations(unit, 2) for sign in (1.0, -1.0)]
+        if n <= _MAX_DIM_OF_PAIRS
+        else []
+    )
     given = torch.stack([*unit, *pairs])
     back = torch.linalg.inv(torch.cat(ideals))
     generator = torch.Generator().manual_seed(0)
@@ -95,23 +98,23 @@ def _candidates(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:
         inside = inside[inside.norm(dim=-1) > 1e-9]
         start += len(ideal)
         directions = loop_directions(semisimple, ideal)
-        turns = 0.5 * normal((_CONJUGATES, len(ideal)), unit, generator) @ ideal
+        turns = 0.5 * normal((_NUM_CONJUGATES, len(ideal)), unit, generator) @ ideal
         moves = torch.linalg.matrix_exp(semisimple.ad(turns))
         conjugates = torch.einsum("cab,db->cda", moves, directions).reshape(-1, n)
         result.append(torch.cat([inside, directions, conjugates]))
     return result
 
 
-def _moved(action: FlowAction, vectors: Tensor, points: Tensor) -> Tensor:
+def _moved(flow: VectorFlow, vectors: Tensor, points: Tensor) -> Tensor:
     """Which flows move points, ``[c]``."""
     start = points.expand(len(vectors), -1, -1)
     end, alive = start, torch.ones(start.shape[:-1], dtype=torch.bool)
-    for _ in range(_PARTS):
-        end, inside, _ = action.follow(vectors.unsqueeze(1) / _PARTS, end, points.shape[-1])
-        alive = alive & inside
+    for _ in range(_STEPS_PER_LOOP):
+        result = flow.follow(vectors.unsqueeze(1) / _STEPS_PER_LOOP, end, points.shape[-1])
+        end, alive = result.end, alive & result.alive
         if not bool(alive.any()):
             break
-    far = ((end - start).abs() > _MOVED * (1.0 + start.abs())).any(-1)
+    far = ((end - start).abs() > _MIN_DISTANCE * (1.0 + start.abs())).any(-1)
     return (far & alive).any(-1)
 
 
@@ -122,7 +125,7 @@ def _loop(matrix: Tensor, vector: Tensor) -> Tensor | None:
     turning = weight.imag[weight.imag > 1e-8 * size]
     if size < 1e-12 or float(weight.real.abs().max()) > 1e-8 * size or not len(turning):
         return None
-    for k in range(1, _MULTIPLES + 1):
+    for k in range(1, _MAX_PERIODS + 1):
         period = 2.0 * math.pi * k / float(turning.min())
         closed = torch.linalg.matrix_exp(period * matrix)
         if float((closed - torch.eye(len(matrix), dtype=torch.float64)).abs().max()) < 1e-6:

@@ -59,7 +59,7 @@ class Multiplier:
 
 @dataclass(frozen=True)
 class PolynomialRepresentation:
-    """Coordinates u that move by a representation.
+    r"""Coordinates u that move by a representation.
 
     Attributes:
         coordinates: their positions.
@@ -67,10 +67,10 @@ class PolynomialRepresentation:
         matrices: the representation of the fields, ``[n, d, d]``; the first function is one.
         exponents: monomials in all coordinates.
         functions: the functions F in terms of these, ``[d, monomials]``.
-        weights: the power w of each base's denominator in each formal coordinate, ``[bases, parts]``; ``None`` if u
-            are functions themselves.
-        parts: the commuting matrices that formal coordinates multiply u by, ``[parts, f, f]``; ``None`` if one is added
-            to u, or u are functions themselves.
+        weights: the power w of each base's denominator in each formal coordinate, ``[bases, k]``; ``None`` if u are
+            functions themselves.
+        generators: the commuting matrices M_j of :math:`u \mapsto \exp(\sum_j s_j M_j) u` for formal coordinates s,
+            ``[k, f, f]``; ``None`` if one is added to u, or u are functions themselves.
     """
 
     coordinates: tuple[int, ...]
@@ -79,7 +79,7 @@ class PolynomialRepresentation:
     exponents: tuple[tuple[int, ...], ...]
     functions: Tensor
     weights: Tensor | None
-    parts: Tensor | None
+    generators: Tensor | None
 
 
 class _Sum:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,11 +18,9 @@ from trivgeo._numerics import Constant
 from trivgeo._random import normal
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.generated.elements import FactoredElements
 from trivgeo.groups.generated.ideal_automorphism import SemisimpleAdjoint, TorusExponential
 from trivgeo.groups.generated.reductive_group import ReductiveGroup
-
-if TYPE_CHECKING:
-    from trivgeo.groups.generated.group import GeneratedGroup
 
 __all__ = ["Monomials", "Representation", "SemisimpleMap", "has_half_spin"]
 
@@ -116,22 +113,22 @@ class Representation:
     """The matrices of elements in a representation, or their first rows.
 
     Args:
-        group: the group.
-        matrices: of the fields that move points, ``[n, d, d]``.
+        elements: the elements.
+        matrices: those of the adapted fields, ``[n, d, d]``.
         rows: how many rows are wanted, by default all.
     """
 
-    def __init__(self, group: GeneratedGroup, matrices: Tensor, rows: int | None = None) -> None:
-        self._group = group
+    def __init__(self, elements: FactoredElements, matrices: Tensor, rows: int | None = None) -> None:
+        self._elements = elements
         self._matrices = Constant(matrices)
         self._rows = rows
         self._kernel = kernel(matrices.shape[-1])
-        reductive = group.reductive
-        of_rows = torch.einsum("ri,iab->rab", group.generators, matrices)
+        reductive = elements.reductive
+        of_rows = torch.einsum("ri,iab->rab", elements.basis, matrices)
         r = 0 if reductive is None else reductive.semisimple_dim
         k = 0 if reductive is None else reductive.torus_dim
         self._semisimple = None if reductive is None else SemisimpleMap(reductive, of_rows[:r])
-        self._torus = TorusExponential(torch.einsum("ki,iab->kab", group.lifts, matrices)) if k else None
+        self._torus = TorusExponential(torch.einsum("ki,iab->kab", elements.torus, matrices)) if k else None
         terms = _nilpotent(of_rows[r + k :])
         self._ideal = None if terms is None else _Polynomial(terms)
         self._ideal_basis = Constant(of_rows[r + k :])
@@ -163,7 +160,7 @@ class Representation:
         """``[*batch, E] -> [*batch, rows, d]``."""
         if self._semisimple is not None and not self._semisimple.exists:
             return self._by_factors(g)[..., : self._rows, :]
-        matrix, sigma, n = self._group.ideal_parts(g)
+        matrix, sigma, n = self._elements.parts_in_group(g)
         if self._sum is not None:
             return self._sum(n, sigma, matrix.flatten(-2))
         total = None
@@ -184,7 +181,7 @@ class Representation:
     def _by_factors(self, g: Tensor) -> Tensor:
         """By exponentials of the factors of each element."""
         total = None
-        for v in self._group.factors(g):
+        for v in self._elements.factors(g):
             step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
             total = step if total is None else step @ total
         assert total is not None

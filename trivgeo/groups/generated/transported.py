@@ -31,17 +31,17 @@ class TransportedCoordinates:
     """The coordinates u over x.
 
     Attributes:
-        below: positions of x.
-        above: positions of u.
-        origin: o, in the order of ``below``.
-        shifts: vectors whose fields are the T, ``[len(below), n]``.
-        slopes: the s, ``[len(below), r]``.
+        base: positions of x.
+        fibre: positions of u.
+        origin: o, in the order of ``base``.
+        shifts: vectors whose fields are the T, ``[len(base), n]``.
+        slopes: the s, ``[len(base), r]``.
         linear: the matrices A of the fields at o, ``[n, r, r]``.
         shift: b of the fields at o, ``[n, r]``.
     """
 
-    below: tuple[int, ...]
-    above: tuple[int, ...]
+    base: tuple[int, ...]
+    fibre: tuple[int, ...]
     origin: Constant
     shifts: Constant
     slopes: Constant
@@ -54,40 +54,40 @@ class TransportedCoordinates:
         bound = 0.9 * math.log(torch.finfo(w.dtype).max)
         fits = (matrix.detach().abs().sum((-2, -1)) < bound).unsqueeze(-1)
         matrix, w = torch.where(fits.unsqueeze(-1), matrix, 0.0), torch.where(fits, w, 0.0)
-        both = kernel(len(self.above)).affine_exp(matrix, w @ self.shift.like(w))
+        both = kernel(len(self.fibre)).affine_exp(matrix, w @ self.shift.like(w))
         return torch.where(fits, matvec(both[..., :-1], u) + both[..., -1], math.nan)
 
 
-def find_transported(fields: VectorFields, points: Tensor, below: tuple[int, ...]) -> TransportedCoordinates | None:
-    """The coordinates beside those ``below``, if all move affinely and the others are shifted by the group.
+def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]) -> TransportedCoordinates | None:
+    """The coordinates beside those ``base``, if all move affinely and the others are shifted by the group.
 
     Args:
         fields: the fields.
         points: sample points, ``[p, m]``.
-        below: positions of coordinates that move in closed form by themselves.
+        base: positions of coordinates that move in closed form by themselves.
     """
     m = fields.dim
-    above = tuple(c for c in range(m) if c not in below)
-    if not below or not above or len(above) > _LARGEST:
+    fibre = tuple(c for c in range(m) if c not in base)
+    if not base or not fibre or len(fibre) > _LARGEST:
         return None
     values = fields(points)
     # unknown are the combinations of the fields, and the constants that they have in u
-    table = torch.cat([values, -torch.eye(m, dtype=torch.float64)[list(above)].expand(len(points), -1, m)], 1)
+    table = torch.cat([values, -torch.eye(m, dtype=torch.float64)[list(fibre)].expand(len(points), -1, m)], 1)
     table = table.transpose(0, 1).flatten(1)
-    units = torch.eye(m, dtype=torch.float64)[list(below)].repeat(1, len(points))
+    units = torch.eye(m, dtype=torch.float64)[list(base)].repeat(1, len(points))
     found = torch.linalg.lstsq(table.T, units.T, driver="gelsd").solution.T
     if bool(((found @ table - units).abs() > _EXACT * (1.0 + found.abs() @ table.abs())).any()):
         return None
     found = torch.where(found.abs() < _EXACT * found.abs().amax(-1, keepdim=True), 0.0, found)
-    shifts, slopes = found.split([len(fields), len(above)], -1)
+    shifts, slopes = found.split([len(fields), len(fibre)], -1)
     places = points.clone()
-    places[:, list(above)] = 0.0
-    shift, linear = fields(places)[..., list(above)], fields.slopes(places)[..., list(above), :][..., list(above)]
-    affine = matvec(linear, points[:, None, list(above)]) + shift
-    goal = values[..., list(above)]
+    places[:, list(fibre)] = 0.0
+    shift, linear = fields(places)[..., list(fibre)], fields.slopes(places)[..., list(fibre), :][..., list(fibre)]
+    affine = matvec(linear, points[:, None, list(fibre)]) + shift
+    goal = values[..., list(fibre)]
     known = torch.isfinite(affine).all() and torch.isfinite(linear).all()
     if not bool(known) or bool(((affine - goal).abs() > _EXACT * (1.0 + goal.abs().amax((0, 2))[:, None])).any()):
         return None
-    origin = points[0][list(below)]
+    origin = points[0][list(base)]
     here = linear[0], shift[0]
-    return TransportedCoordinates(below, above, *map(Constant, (origin, shifts, slopes, *here)))
+    return TransportedCoordinates(base, fibre, *map(Constant, (origin, shifts, slopes, *here)))

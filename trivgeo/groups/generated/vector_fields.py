@@ -1,4 +1,4 @@
-"""Vector fields, and the Lie algebra that they span."""
+"""Vector fields on R^m as batched functions, and points where they are finite."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant, jvp_columns
 from trivgeo._random import uniform
-from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
-from trivgeo.groups.generated.sparse_lstsq import least_squares
-from trivgeo.groups.structure import describe
+from trivgeo.errors import ConfigurationError, ShapeError
 
-__all__ = ["Formulas", "VectorFields", "fit_brackets", "sample_points", "values_and_jacobians"]
+__all__ = ["Field", "Formulas", "VectorFields", "sample_points", "values_and_jacobians"]
 
-_CLOSURE, _NOISE = 1e-8, 1e-12
 Field = Callable[[Tensor], Tensor]
 
 
@@ -183,49 +180,3 @@ def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Ten
 def values_and_jacobians(fields: VectorFields, points: Tensor) -> tuple[Tensor, Tensor]:
     """The fields ``[p, n, m]`` and their derivatives ``[p, n, m, m]``."""
     return fields(points), fields.slopes(points)
-
-
-def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) -> Tensor:
-    """The constants of the brackets ``[X_i, X_j] = DX_j X_i - DX_i X_j`` of vector fields, ``[n, n, n]``.
-
-    Least squares at random points, tested at as many others.
-
-    Raises:
-        AlgebraError: the fields are dependent over R (the relation is named), or a bracket leaves their span (the
-            bracket is named, with the share of it that does).
-    """
-    n, m = len(fields), fields.dim
-    left, right = torch.triu_indices(n, n, 1)
-    count = 3 * n // m + 4
-    points = sample_points(fields, 2 * count, sampler)
-    values, jacobians = values_and_jacobians(fields, points)
-    products = torch.einsum("pjab,pib->paij", jacobians, values)
-    brackets = (products - products.mT)[..., left, right]
-    # what counts as zero: the size that everything has which may cancel
-    terms = torch.einsum("pjab,pib->paij", *reversed(fields.sizes(points)))
-    whole = (terms + terms.mT)[..., left, right].reshape(2, count * m, len(left)).norm(dim=1)
-    design = values.transpose(1, 2).reshape(2, -1, n)  # halves, equations, fields
-    targets = brackets.reshape(2, count * m, len(left))
-    length = design[0].norm(dim=0)
-    if bool((length == 0).any()):
-        raise AlgebraError(f"field {fields.names[int((length == 0).int().argmax())]} vanishes identically")
-    _, singular, rows = torch.linalg.svd(design[0] / length)
-    if float(singular[-1]) < 1e-9 * float(singular[0]):
-        relation = rows[-1] / length
-        relation = relation / relation[relation.abs().argmax()]
-        raise AlgebraError(f"fields: expected independent ones over R, got {describe(relation, fields.names)} = 0")
-    c = torch.zeros(n, n, n, dtype=torch.float64)
-    if n == 1:
-        return c
-    solution = least_squares(design[0], targets[0], whole[0], parts=12)
-    residual = (design[1] @ solution - targets[1]).norm(dim=0)
-    share = residual / targets[1].norm(dim=0).clamp(min=1e-300)
-    share = torch.where(residual > _NOISE * whole[1], share, 0.0)
-    if float(share.max()) > _CLOSURE:
-        worst = int(share.argmax())
-        raise AlgebraError(
-            f"[{fields.names[int(left[worst])]}, {fields.names[int(right[worst])]}] is off the span by "
-            f"{100 * float(share.max()):.1f} %: the fields do not close under the bracket"
-        )
-    c[left, right] = solution.T
-    return c - c.transpose(0, 1)

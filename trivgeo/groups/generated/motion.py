@@ -1,0 +1,328 @@
+"""Motions: how elements of a generated group move points. One of five types, decided when the group is made."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import Constant, broadcast_shapes
+from trivgeo.groups._matrices.series import is_unseen
+from trivgeo.groups.generated.chart import Chart
+from trivgeo.groups.generated.closed_form import ClosedForms, HomogeneousTransform, stacked
+from trivgeo.groups.generated.deck_transformations import FundamentalDomain
+from trivgeo.groups.generated.elements import FactoredElements
+from trivgeo.groups.generated.triangular_flow import FlowResult
+from trivgeo.groups.generated.vector_flow import VectorFlow, follow_all
+
+__all__ = [
+    "ChartMotion",
+    "ClosedFormMotion",
+    "CoordinateSpace",
+    "FlowMotion",
+    "LocalFlowMotion",
+    "Motion",
+    "ProjectiveMotion",
+]
+
+
+@dataclass(frozen=True)
+class CoordinateSpace:
+    """The coordinates of points.
+
+    Attributes:
+        names: their names.
+        prefixes: numbers of leading coordinates that move independently of the others.
+        fill: values for trailing coordinates that points lack, ``[m]``.
+    """
+
+    names: tuple[str, ...]
+    prefixes: tuple[int, ...]
+    fill: Constant
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates."""
+        return len(self.names)
+
+    @property
+    def point_dims(self) -> tuple[int, ...]:
+        """The numbers of coordinates that points may have."""
+        return (*self.prefixes, self.dim)
+
+    def complete(self, x: Tensor) -> Tensor:
+        """Points ``[*batch, p, n]`` with all m coordinates."""
+        rest = self.fill.like(x)[x.shape[-1] :]
+        return torch.cat([x, rest.expand(*x.shape[:-1], -1)], -1) if len(rest) else x
+
+
+class Motion(ABC):
+    """How elements move points, with an estimate of the error.
+
+    Attributes:
+        space: the coordinates of the points.
+    """
+
+    space: CoordinateSpace
+
+    @property
+    @abstractmethod
+    def methods(self) -> Sequence[str]:
+        """How the flow of each coordinate is found, see `GeneratedAction.flows`."""
+
+    @property
+    @abstractmethod
+    def base_is_projective(self) -> bool:
+        """See `GeneratedAction.base_is_projective`."""
+
+    @abstractmethod
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The images of points, NaN where there is none, and estimates of their errors relative to one plus their size.
+
+        Args:
+            g: the elements, ``[*batch, 1, E]``.
+            x: the points, ``[*batch, p, n]``, with n of `CoordinateSpace.point_dims`.
+
+        Returns:
+            Points ``[*batch, p, n]``, and errors that broadcast to ``[*batch, p]``.
+        """
+
+    @abstractmethod
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """What must not vanish for images to exist, ``[*batch, p]``; ``None`` if nothing does."""
+
+
+@final
+@dataclass(frozen=True)
+class ProjectiveMotion(Motion):
+    """A linear, affine, projective or conformal motion: matrices on homogeneous coordinates.
+
+    Attributes:
+        space: the coordinates.
+        transform: the matrices of the elements.
+    """
+
+    space: CoordinateSpace
+    transform: HomogeneousTransform
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Closed forms."""
+        return ["closed form"] * self.space.dim
+
+    @property
+    def base_is_projective(self) -> bool:
+        """Of jets (x, t, u), if no light cone is needed."""
+        return self.space.dim == 3 and 2 in self.space.prefixes and self.transform.lift.form is None
+
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """One matrix and one division."""
+        y, d = self.transform.apply(g, self.space.complete(x))
+        y = torch.where((d != 0).unsqueeze(-1), y, math.nan) if self.transform.is_local else y
+        return y[..., : x.shape[-1]], x.new_zeros(())
+
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """The last homogeneous coordinate, if it is not constant."""
+        return self.transform.apply(g, self.space.complete(x))[1] if self.transform.is_local else None
+
+
+@final
+@dataclass(frozen=True)
+class ClosedFormMotion(Motion):
+    """A motion in closed form: bases that move projectively or conformally, and fibres over them.
+
+    Attributes:
+        space: the coordinates.
+        closed: all of them.
+    """
+
+    space: CoordinateSpace
+    closed: ClosedForms
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Closed forms."""
+        return ["closed form"] * self.space.dim
+
+    @property
+    def base_is_projective(self) -> bool:
+        """See `base_of_jets_is_projective`."""
+        return base_of_jets_is_projective(self.space, self.closed)
+
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Closed forms of whole elements."""
+        count = x.shape[-1]
+        images = self.closed.images(g, self.space.complete(x), count)
+        return stacked([images.coordinates[c] for c in range(count)]), images.error
+
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """The product of those of the bases."""
+        return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
+
+
+class _PartlyClosedMotion(Motion):
+    """Common to motions that follow flows: coordinates with closed forms do not need them.
+
+    Attributes:
+        space: the coordinates.
+        closed: those with closed forms.
+        elements: the elements, as products of exponentials.
+        flow: the flow of one exponential.
+    """
+
+    space: CoordinateSpace
+    closed: ClosedForms
+    elements: FactoredElements
+    flow: VectorFlow
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Those of the flow where there is no closed form."""
+        return ["closed form" if c in self.closed.coordinates else m for c, m in enumerate(self.flow.methods)]
+
+    @property
+    def base_is_projective(self) -> bool:
+        """See `base_of_jets_is_projective`."""
+        return base_of_jets_is_projective(self.space, self.closed)
+
+    @abstractmethod
+    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
+        """The images of points ``[*batch, p, m]`` whose coordinates are finite."""
+
+    @final
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Closed forms where they are, else flows."""
+        count = x.shape[-1]
+        x = self.space.complete(x)
+        images = self.closed.images(g, x, count)
+        closed = images.coordinates
+        if all(c in closed for c in range(count)):
+            return stacked([closed[c] for c in range(count)]), images.error
+        batch = broadcast_shapes(g.shape[:-1], x.shape[:-1])
+        x = x.expand(*batch, -1)
+        finite = torch.isfinite(x).all(-1)
+        result = self._follow(g, torch.where(finite.unsqueeze(-1), x, 0.0), count)
+        valid = (result.alive & finite).unsqueeze(-1)
+        y = torch.where(valid, result.end[..., :count], math.nan)
+        if closed:
+            y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(count)], -1)
+            y = torch.where(valid, y, math.nan)
+        return y, result.error
+
+    @final
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """The product of those of the bases."""
+        return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
+
+
+@final
+@dataclass(frozen=True)
+class FlowMotion(_PartlyClosedMotion):
+    """The flows of the factors of an element, one after the other.
+
+    Attributes:
+        space: the coordinates.
+        closed: those with closed forms.
+        elements: the elements, as products of exponentials.
+        flow: the flow of one exponential.
+    """
+
+    space: CoordinateSpace
+    closed: ClosedForms
+    elements: FactoredElements
+    flow: VectorFlow
+
+    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
+        """Factor by factor; where one passes through infinity, along the one-parameter group of the element."""
+        result = follow_all(self.flow, self.elements.factors(g), x, count)
+        alive = result.alive
+        if not is_unseen(alive) and bool(alive.all()):
+            return result
+        straight = follow_all(self.flow, [self.elements.log(g)], x, count)
+        end = torch.where(alive.unsqueeze(-1), result.end, straight.end)
+        return FlowResult(end, alive | straight.alive, torch.where(alive, result.error, straight.error))
+
+
+@final
+@dataclass(frozen=True)
+class LocalFlowMotion(_PartlyClosedMotion):
+    """The flow of the logarithm of an element, as far as the image of a point has one name.
+
+    Attributes:
+        space: the coordinates.
+        closed: those with closed forms.
+        elements: the elements, with their logarithms.
+        flow: the flow of one exponential.
+        domain: how far points may move.
+    """
+
+    space: CoordinateSpace
+    closed: ClosedForms
+    elements: FactoredElements
+    flow: VectorFlow
+    domain: FundamentalDomain
+
+    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
+        """Among the names of one place the one that the element's one-parameter group leads to."""
+        result = follow_all(self.flow, [self.elements.log(g)], x, count)
+        near = self.domain.contains(x[..., :count].detach(), result.end[..., :count].detach())
+        return FlowResult(result.end, result.alive & near, result.error)
+
+
+@final
+@dataclass(frozen=True)
+class ChartMotion(Motion):
+    """A motion that is computed in other coordinates.
+
+    Attributes:
+        space: the coordinates of the points.
+        chart: the map to the others.
+        inner: the motion in these.
+    """
+
+    space: CoordinateSpace
+    chart: Chart
+    inner: Motion
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Those in the chart."""
+        return self.inner.methods
+
+    @property
+    def base_is_projective(self) -> bool:
+        """Whether it is in the chart, which leaves (x, t) as they are."""
+        return self.inner.base_is_projective and not {0, 1} & set(self.chart.pairs)
+
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Into the chart, moved there, and back."""
+        y, inside = self._to_chart(x)
+        moved, error = self.inner.move(g, y)
+        inside = inside & torch.isfinite(self.chart.backward(moved.detach())).all(-1, keepdim=True)
+        known = self.chart.forward(self.space.fill.like(x)[: x.shape[-1]])
+        image = self.chart.backward(torch.where(inside, moved, known))
+        return torch.where(inside, image, math.nan), error
+
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """The one in the chart."""
+        return self.inner.denominator(g, self._to_chart(x)[0])
+
+    def _to_chart(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Points in the chart, those outside replaced by one inside, and which are inside, ``[*batch, p, 1]``."""
+        known = self.space.fill.like(x)[: x.shape[-1]]
+        probe = x.detach()
+        y = self.chart.forward(probe)
+        # points that another branch of the inverse would bring back are outside, too
+        missed = (self.chart.backward(y) - probe).abs() / (1.0 + probe.abs())
+        inside = (torch.isfinite(y) & (missed <= torch.finfo(x.dtype).eps ** 0.5)).all(-1, keepdim=True)
+        return self.chart.forward(torch.where(inside, x, known)), inside
+
+
+def base_of_jets_is_projective(space: CoordinateSpace, closed: ClosedForms) -> bool:
+    """Whether points are jets (x, t, u) and (x, t) a base that moves projectively."""
+    return space.dim == 3 and any(base.coordinates == [0, 1] and base.lift.form is None for base in closed.bases)
