@@ -20,11 +20,31 @@ __all__ = ["GeneratedAction"]
 
 @final
 class GeneratedAction(JetAction):
-    """The action of a generated group: the one-parameter groups of its elements are the flows of the generators.
+    r"""The local action of a generated group: its one-parameter groups are the flows of the generators.
 
     Points are ``[*batch, p, m]``, or lack trailing coordinates that the motion of the others does not depend on (jets
-    (x, t, u), or (x, t) alone). A point is NaN where a flow runs off to infinity, where its error estimate exceeds the
-    tolerance, or where it moves so far that its image could have another name (see `from_generators`).
+    (x, t, u), or (x, t) alone). Wherever both sides have a value, :math:`\exp(v).x` is the flow of v and
+    :math:`(g h).x = g.(h.x)`. Each coordinate is computed in one of three ways, which `flows` names:
+
+    - In closed form. All coordinates, if all fields are linear, affine, projective (:math:`a + B x + (c \cdot x) x`) or
+      conformal for some quadratic form; else those coordinates that move so independently, such as (x, t) of the heat
+      equation. Over these, coordinates with polynomial fields that belong, themselves or by their logarithm, to a
+      finite-dimensional space of functions which elements move linearly: the fibre of most linear equations, Burgers,
+      Schroedinger, Kolmogorov. And coordinates that move affinely, :math:`A(x) u + b(x)`, if fields of the group shift
+      each x, and u by a constant.
+    - By quadrature: coordinates u whose fields are affine in them with commuting A, over others that are solved.
+    - Integrated: the others. Where a point is determined by the fields that vanish at it, Newton's method corrects the
+      end of the flow to the last digits.
+
+    Quadratures and integrated flows are followed factor by factor through the element. Coordinates of SymPy expressions
+    that would be integrated are straightened first where that is possible: S log S of Black-Scholes moves log S
+    affinely.
+
+    A point has no image, NaN, where a flow runs off to infinity or its error estimate exceeds the tolerance. If places
+    have several names, the action is local for another reason: a triangle of translations around the origin adds a full
+    turn to the angle of polar coordinates, and so do symmetries of u'' + u = 0 to t. Then elements move points along
+    their own one-parameter group, points that move by a third of the step between two names or farther have no image,
+    and `LieGroup.exp` is NaN for vectors that turn by half a turn or more, which a matrix cannot tell from others.
 
     Args:
         group: the group.

@@ -28,10 +28,14 @@ class GeneratedGroup(LieGroup):
     universal cover its angle follows), the additive coordinates of the torus, the exponential coordinates of the
     nilpotent ideal, with :math:`g = \exp(n)\, h`. It is made by `from_generators`.
 
+    Ideal and torus are simply connected: rotations of the torus keep their winding, and so do those of factors SL(2, R)
+    if full turns of them move points (time in the symmetries of an oscillator). Algebras that do not split over their
+    nilradical are embedded in one that does; see `trivgeo.groups.structure.LeviDecomposition`.
+
     The logarithm is NaN where the principal logarithm of the matrix does not exist (an eigenvalue is zero or negative)
     or is not in the algebra (a representation by Ad may wind further than the group), and where the derivation of the
     torus and semisimple part has an eigenvalue :math:`2 \pi i k \ne 0` on the ideal. For actions that are local because
-    places have several names (see `from_generators`), `exp` has values for principal logarithms only.
+    places have several names (see `GeneratedAction`), `exp` has values for principal logarithms only.
 
     Groups from SymPy expressions, or from functions of modules, can be pickled.
 
