@@ -1,4 +1,4 @@
-"""Models fitted to samples on any group: densities, samplers, and what they are made of."""
+"""Models fitted to samples on any group: probability paths, base distributions, networks."""
 
 from trivgeo._signatures import check_calls
 from trivgeo.generative.base_distributions import (

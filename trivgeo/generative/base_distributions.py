@@ -149,7 +149,7 @@ class NormalDistribution(BaseDistribution):
         return _normal_log_density(v, self.mean, self.factor) - self.log_mass - volume + self._log_volume
 
     def _accepted(self, num_draws: int, generator: torch.Generator | None) -> Tensor:
-        """Those of a number of normal vectors that are logarithms of their exponentials."""
+        """Draw normal vectors, and keep the ones that are logarithms of their exponentials."""
         v = self.mean + normal((num_draws, self._group.dim), self.mean, generator) @ self.factor.mT
         back = self._group.log(self._group.exp(v))
         bound = torch.finfo(v.dtype).eps ** 0.4 * (1.0 + v.abs().amax(-1))

@@ -41,7 +41,7 @@ _MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of data from those o
 
 
 class FittedPath(nn.Module):
-    """What `GroupDiffusion.fit` found beside the weights of the network.
+    """Result of `GroupDiffusion.fit` beside the weights of the network.
 
     Attributes:
         path: the probability path.
@@ -311,20 +311,20 @@ class GroupDiffusion(nn.Module):
         return model.eval()
 
     def _fitted(self) -> FittedPath:
-        """The fitted path, or `ConfigurationError`."""
+        """Return the fitted path, or raise `ConfigurationError`."""
         if self.fitted is None:
             raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
         return self.fitted
 
     def _fit_rows(self, data: Tensor, generator: torch.Generator) -> Tensor:
-        """A fixed number of rows of the data in random order, repeated if the data have fewer."""
+        """Return a fixed number of rows of the data in random order, with repetitions if the data have fewer."""
         rows = data[permutation((len(data),), data, generator)[:_NUM_FIT_ROWS]]
         if len(rows) < _NUM_FIT_ROWS:
             rows = rows.repeat(_NUM_FIT_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_NUM_FIT_ROWS]
         return rows
 
     def _check_samples(self, samples: Any) -> Tensor:
-        """Elements to fit to, ``[m, *element_shape]``, or an error of `fit`."""
+        """Return the elements ``[m, *element_shape]`` of a training, or raise an error of `fit`."""
         data = self._check_elements(samples.detach() if isinstance(samples, Tensor) else samples, "samples")
         if len(data) < 2:
             raise ShapeError(f"samples: expected at least two elements, got {len(data)}")
@@ -335,7 +335,7 @@ class GroupDiffusion(nn.Module):
         return data
 
     def _check_elements(self, g: Tensor, name: str) -> Tensor:
-        """The projections of elements ``[b, *element_shape]`` on the group, or an error unless they are near."""
+        """Project elements ``[b, *element_shape]`` on the group; raise an error for rows that are far from it."""
         g = self.group.check_elements(g, name)
         if len(self.group.batch_shape(g)) != 1:
             raise ShapeError(f"{name}: expected one batch dimension, got {list(self.group.batch_shape(g))}")
@@ -351,12 +351,12 @@ class GroupDiffusion(nn.Module):
 
 
 def _path_class(kind: Any) -> type[ProbabilityPath]:
-    """The class of a kind, by name or as it is, or `ConfigurationError`."""
+    """Return the class of a kind that is given by name or as a class, or raise `ConfigurationError`."""
     if isinstance(kind, type) and issubclass(kind, ProbabilityPath):
         return kind
     return PATHS[check_choice("kind", kind, tuple(PATHS))]
 
 
 def _modules(network: GroupNetwork, base: BaseDistribution) -> nn.ModuleDict:
-    """What a file holds, by the names of the format."""
+    """Modules of a file, by the names of the file format."""
     return nn.ModuleDict({"network": network, "law": base})

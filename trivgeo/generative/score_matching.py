@@ -30,7 +30,9 @@ def denoising_loss(
     steps: int = 10,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r""":math:`\sigma^2 E |s(g_0 w, t) - T|^2`, smallest at the score of p_t; w and T are those of `noise_with_target`.
+    r"""Denoising score matching loss :math:`\sigma^2 E |s(g_0 w, t) - T|^2`, minimal at the score of p_t.
+
+    Noise w and target T are drawn by `noise_with_target`.
 
     Args:
         score: (g, t) to ``[*batch, dim]``, with a gradient for its parameters.
@@ -56,7 +58,7 @@ def denoising_loss(
 
 
 def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: Tensor, t: float) -> Tensor:
-    r"""``E[|s|^2 + 2 sum_i (X_i s_i - a_i s_i)]`` over elements of p_t, smallest at its score (Hyvärinen 2005).
+    r"""Implicit score matching loss ``E[|s|^2 + 2 sum_i (X_i s_i - a_i s_i)]``, minimal at the score (Hyvärinen 2005).
 
     The term :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)` is that of integration by parts for left Haar measure. The
     divergence is exact, at one forward derivative for each basis direction.
@@ -78,7 +80,7 @@ def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: 
 
 
 class ScoreNetwork(nn.Module):
-    r"""A score that depends on element and time: layers of SiLU on the element's coordinates and Fourier features.
+    r"""A score network of element and time: layers of SiLU on the element's entries and Fourier features of the level.
 
     The output is divided by :math:`(c^2 + \int_0^t \gamma^2)^{1/2}`, the size of a score at noise level t of data of
     width c. A `FunctionScore`, or the module itself, goes into `reverse_diffusion`.

@@ -86,7 +86,7 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
         return self._group.basis.scale.to(w) * self._parts(w, variance)[1]
 
     def _parts(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-density for Haar measure of mass one, and its derivative, of each angle."""
+        """Log-density for Haar measure of mass one, and its derivative, for each angle."""
         angle = self._group.project(w)
         scaled = variance.unsqueeze(-1) * self._group.basis.scale.to(w).square()
         few = scaled < _SWITCH_VARIANCE
@@ -154,7 +154,7 @@ class RotationHeatKernel(HeatKernel):
         return (self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype)
 
     def _log_radial(self, angle: Tensor, v: Tensor) -> Tensor:
-        """log k."""
+        """Log-density at an angle."""
         x, few, near, far = self._inside(angle, v)
         images = sum((weight * image for image, weight in self._images(x, near)), torch.zeros_like(x))
         harmonics = sum((size * (order * x).sin() for order, size in self._harmonics(far)), torch.zeros_like(x))
@@ -164,7 +164,7 @@ class RotationHeatKernel(HeatKernel):
         return torch.where(few, log_near, 0.0) + (torch.where(few, images, harmonics) / (0.5 * x).sin()).log()
 
     def _slope(self, angle: Tensor, v: Tensor) -> Tensor:
-        """Its derivative over the angle divided by the angle; both are even and smooth at zero."""
+        """Derivative of the log-density over the angle, divided by the angle: even and smooth at zero."""
         x, few, near, far = self._inside(angle, v)
         total = rise = sines = cosines = torch.zeros_like(x)
         for image, weight in self._images(x, near):

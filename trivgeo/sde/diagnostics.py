@@ -1,4 +1,4 @@
-"""What to look at after a run: weights, masks, energies, and checks of samples against a known law."""
+"""Diagnostics of a run: weights, masks, energies, and tests of samples against a known distribution."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["EnergyTrace", "ScoreMonitor", "ScoreTrace", "maximum_mean_discrepanc
 
 
 class ScoreTrace(NamedTuple):
-    """What a `ScoreMonitor` found in s scores.
+    """Record of a `ScoreMonitor` over s scores.
 
     Attributes:
         effective_sizes: mean over the chains of `effective_sample_size`.
-        masked: how many noise samples were masked.
-        lost: how many chains had no sample left.
+        masked: number of masked noise samples.
+        lost: number of chains without a finite sample.
     """
 
     effective_sizes: Float[Tensor, " s"]
@@ -42,19 +42,19 @@ class ScoreTrace(NamedTuple):
 
 
 class ScoreMonitor(Accumulator[Any, ScoreTrace]):
-    """The effective sample size of the Monte Carlo weights and the masks of every score of a solve.
+    """An accumulator of effective sample sizes and masks of every score of a solve.
 
-    A fold over the `EnergySamples` of an `EnergyScore`.
+    It aggregates the `EnergySamples` of an `EnergyScore`.
     """
 
     def init(self, y: Any) -> ScoreTrace:
-        """No score yet."""
+        """Return an empty record."""
         like: Tensor = pytree.tree_leaves(y)[0]
         none = torch.zeros(0, dtype=torch.long, device=like.device)
         return ScoreTrace(like.new_zeros(0), none, none)
 
     def update(self, acc: ScoreTrace, step: StepState) -> ScoreTrace:
-        """One number more of each for every score of the step."""
+        """Append one entry for every score of the step."""
         for samples in step.parts(EnergySamples):
             size = effective_sample_size(samples.weights * samples.finite).mean()
             new = (size, (~samples.finite).sum(), (~samples.finite.any(-1)).sum())
@@ -63,15 +63,15 @@ class ScoreMonitor(Accumulator[Any, ScoreTrace]):
 
 
 class EnergyTrace(Described):
-    """Collects the mean energy of the chains along a solve. Pass it as ``observe``.
+    """The mean energy of the chains along a solve: an argument ``observe`` of `solve`.
 
     Args:
         energy: as that of an `EnergyScore`; no gradient is taken.
         every: steps between two evaluations.
 
     Attributes:
-        steps: the steps at which it looked.
-        means: the mean of the finite energies there.
+        steps: indices of the steps at which the energy was evaluated.
+        means: mean of the finite energies there.
     """
 
     def __init__(self, energy: Callable[[Tensor], Tensor], every: int = 1) -> None:
@@ -81,7 +81,7 @@ class EnergyTrace(Described):
         self.means: list[float] = []
 
     def __call__(self, index: int, t: float, state: Tensor | tuple[Tensor, ...]) -> None:
-        """Look at one state; of a `KineticLangevinState`, at its elements."""
+        """Evaluate the energy at one state; at the elements of a `KineticLangevinState`."""
         if index % self._every:
             return
         elements = state if isinstance(state, Tensor) else next(iter(state), None)
@@ -97,7 +97,7 @@ def stein_z_scores(
     samples: Tensor,
     functions: Sequence[Callable[[Tensor], Tensor]],
 ) -> Float[Tensor, "f n"]:
-    r"""How many standard errors the Stein identity of :math:`p \propto e^{-E}` for left Haar measure is off.
+    r"""Deviations from the Stein identity of :math:`p \propto e^{-E}` for left Haar measure, in standard errors.
 
     .. math:: \mathbb E_p[X_i f - (X_i E + a_i) f] = 0, \quad a_i = \mathrm{tr}\,\mathrm{ad}(e_i),
 

@@ -17,13 +17,13 @@ __all__ = ["check_grid", "uniform_grid"]
 
 
 def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float]:
-    """``steps + 1`` equally spaced times, the last one exactly ``end``."""
+    """Return ``steps + 1`` equally spaced times, the last one exactly ``end``."""
     check_count("steps", steps)
     return [start + (end - start) * (m / steps) for m in range(steps)] + [end]
 
 
 def check_grid(times: Any, horizon: float = 1.0) -> list[float]:
-    """The numbers of a strictly monotone grid in [0, horizon] of two times or more; else raise `DomainError`."""
+    """Return a strictly monotone grid of at least two times in [0, horizon] as numbers, or raise `DomainError`."""
     if isinstance(times, np.ndarray) or (isinstance(times, Tensor) and not (times.requires_grad or times.is_meta)):
         times = times.tolist()
     if not isinstance(times, Sequence) or not all(isinstance(t, int | float) for t in times):

@@ -30,7 +30,7 @@ VectorField = Callable[[Tensor], Tensor]
 
 
 class Divergence(ABC):
-    r"""How :math:`\sum_i (X_i - a_i) f_i` of a field f is found: the divergence for left Haar measure.
+    r"""A method for the divergence :math:`\sum_i (X_i - a_i) f_i` of a field f, for left Haar measure.
 
     The adjoint of a left-invariant field X_i is :math:`-X_i + a_i, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, see
     `probability_flow`: densities carried by :math:`dg = d(L_g)_e[f]\,dt` obey
@@ -38,26 +38,26 @@ class Divergence(ABC):
     """
 
     def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
-        """For one run with vectors like the given ones, ``[*batch, dim]``; by default itself."""
+        """Return the method for one run with vectors shaped like ``like``, ``[*batch, dim]``; by default itself."""
         return self
 
     @abstractmethod
     def within(self, directions: Sequence[int]) -> Divergence:
-        """For fields whose X_i f_i vanishes in all other directions."""
+        """Return the method for fields whose X_i f_i vanishes in all other directions."""
 
     @abstractmethod
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
-        r"""f and :math:`\sum_i X_i f_i` at elements, ``[*batch, dim]`` and ``[*batch]``."""
+        r"""Return f and :math:`\sum_i X_i f_i` at elements, ``[*batch, dim]`` and ``[*batch]``."""
 
     def __call__(
         self, group: LieGroup, field: VectorField, g: Tensor
     ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:
-        """The field and its divergence at elements ``[*batch, *element_shape]``.
+        """Return the field and its divergence at elements ``[*batch, *element_shape]``.
 
         Args:
             group: see `TrivializedSDE`.
             field: f, elements to algebra vectors.
-            g: where.
+            g: the elements.
         """
         value, trace = self.trace(group, field, g)
         return value, trace if group.algebra.is_unimodular else trace - value @ group.algebra.trace_ad_like(value)
@@ -65,7 +65,7 @@ class Divergence(ABC):
 
 @dataclass(frozen=True)
 class ExactDivergence(Divergence):
-    """One forward derivative for each direction.
+    """The exact divergence, by one forward derivative for each direction.
 
     Attributes:
         directions: the distinct indices i in which X_i f_i does not vanish; default all.
@@ -80,11 +80,11 @@ class ExactDivergence(Divergence):
         _check_directions(self.directions)
 
     def within(self, directions: Sequence[int]) -> Divergence:
-        """With these directions."""
+        """Return the divergence in these directions."""
         return dataclasses.replace(self, directions=directions)
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
-        """All directions at once."""
+        """Return the field and its trace, all directions at once."""
         value = check_drift(field(g), group, g, "field")
         zero = torch.zeros_like(value)
         chosen = range(group.dim) if self.directions is None else _check_directions(self.directions, group.dim)
@@ -118,11 +118,11 @@ class HutchinsonDivergence(Divergence):
         _check_directions(self.directions)
 
     def within(self, directions: Sequence[int]) -> Divergence:
-        """With signs in these directions only, so that what couples them to others adds no variance."""
+        """Return the estimate with signs in these directions only, without variance by their coupling to others."""
         return dataclasses.replace(self, directions=directions)
 
     def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
-        """With the signs drawn."""
+        """Draw the signs of a run."""
         _check_directions(self.directions, like.shape[-1])
         signs = torch.where(uniform((self.probes, *like.shape), like, generator) < 0.5, -1.0, 1.0).to(like.dtype)
         if self.directions is not None:
@@ -132,7 +132,7 @@ class HutchinsonDivergence(Divergence):
         return dataclasses.replace(self, _signs=signs)
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean over the probes."""
+        """Return the field and the mean of its trace over the probes."""
         value = check_drift(field(g), group, g, "field")
         zero = torch.zeros_like(value)
         ready = self if self._signs is not None else self.prepare(value, None)
@@ -147,11 +147,11 @@ class HutchinsonDivergence(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class FlowLikelihood(Described):
-    """What `flow_likelihood` returns.
+    """Result of `flow_likelihood`.
 
     Attributes:
-        log_density: for left Haar measure, at the elements given, ``[*batch]``; NaN where the flow was lost.
-        final: where they came to, ``[*batch, *element_shape]``.
+        log_density: for left Haar measure, at the start, ``[*batch]``; NaN where the flow could not be followed.
+        final: elements at the end of the flow, ``[*batch, *element_shape]``.
         failures: see `AdaptiveSolution`.
         evaluations: of the field with its divergence.
     """
@@ -219,7 +219,7 @@ def flow_likelihood(
 
 
 def _check_directions(directions: Any, number: int | None = None) -> Any:
-    """Return ``directions`` if they are none or distinct indices, below ``number`` where that is known."""
+    """Return ``directions`` if it is ``None`` or distinct indices, below ``number`` where that is given."""
     if directions is None:
         return None
     below, which = (math.inf, "distinct indices") if number is None else (number, f"distinct indices below {number}")

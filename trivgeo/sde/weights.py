@@ -10,8 +10,9 @@ __all__ = ["effective_sample_size"]
 
 
 def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Kish's number :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n; zero for weights all zero, NaN
-    where one is not finite.
+    r"""Effective sample size of Kish, :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n.
+
+    It is zero where all weights are zero, and NaN where one is not finite.
     """
     largest = nn.functional.pad(weights.abs(), (0, 1)).amax(-1, keepdim=True)  # with a zero: there may be none
     weights = weights / torch.where(largest > 0, largest, 1.0)  # whose squares neither vanish nor overflow

@@ -14,7 +14,7 @@ __all__ = ["log_volume", "noise_log_density"]
 
 
 def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Tensor]:
-    r"""The law of :math:`\exp(\sqrt V z)`: its log-density for left Haar measure, less that at the identity.
+    r"""Log-density of :math:`\exp(\sqrt V z)` for left Haar measure, relative to that at the identity.
 
     .. math:: -|v|^2 / 2 V - \log |\det J_r(v)|, \quad v = \log g
 
@@ -37,7 +37,7 @@ def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Te
 
 
 def log_volume(group: LieGroup, v: Tensor) -> Tensor:
-    r""":math:`\log |\det J_r(v)|`, which in single precision can be that of a matrix that is singular by rounding."""
+    r"""Return :math:`\log |\det J_r(v)|`, in double precision: rounding to single can make the matrix singular."""
     if group.algebra.is_abelian:
         return v.new_zeros(v.shape[:-1])
     return log_abs_det(group.right_jacobian(v.double())).to(v)

@@ -24,7 +24,7 @@ from trivgeo.sde.noise.schedule import Schedule, check_time
 __all__ = ["NoiseKernel", "NoisePaths", "VirtualNoisePaths"]
 
 _TIME_DIGITS = 12
-_ROWS = 2**14  # of exponentials that are taken at once: fewer calls on small batches
+_ROWS_PER_CALL = 2**14  # exponentials of several steps in one call, where batches are small
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +42,7 @@ class NoisePaths(Described):
     log_modular: Tensor
 
     def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
-        """``w_t`` and ``log lambda(w_t)``.
+        """Return ``w_t`` and ``log lambda(w_t)``.
 
         Raises:
             DomainError: t is none of the times.
@@ -52,12 +52,13 @@ class NoisePaths(Described):
 
 
 class NoiseKernel(Described):
-    r"""The law k_t of the noise :math:`w_t` in :math:`g_t = g_0 w_t`.
+    r"""The distribution k_t of the noise :math:`w_t` in :math:`g_t = g_0 w_t`.
 
     .. math:: dw_t = d(L_{w_t})_e[\gamma(t)\,d\mathbf w^{\mathfrak g}_t], \quad w_0 = e
 
-    Sampled by the exponential Euler scheme on a grid, :math:`w \leftarrow w \exp(\sigma z)` with the exact variance
-    :math:`\sigma^2 = \int \gamma^2` of each step; :math:`\log \lambda(w_t) = -\sum a \cdot \sigma z` comes with it.
+    The noise is simulated by the exponential Euler scheme on a grid, :math:`w \leftarrow w \exp(\sigma z)` with the
+    exact variance :math:`\sigma^2 = \int \gamma^2` of each step. Samples come with :math:`\log \lambda(w_t) = -\sum a
+    \cdot \sigma z`.
     One set of paths gives the noise at every time of a run, in O(steps) exponentials.
 
     Args:
@@ -127,7 +128,7 @@ class NoiseKernel(Described):
         log_modular = torch.zeros(batch, dtype=w.dtype, device=w.device)
         found = {nodes[0]: (w, log_modular)}
         steps = list(itertools.pairwise(nodes))
-        together = max(1, _ROWS // max(1, math.prod(batch)))
+        together = max(1, _ROWS_PER_CALL // max(1, math.prod(batch)))
         for first in range(0, len(steps), together):
             some = steps[first : first + together]
             v = torch.stack([self._increment(batch, w, start, end, generator, antithetic) for start, end in some])
@@ -148,7 +149,7 @@ class NoiseKernel(Described):
         device: torch.device | str | None = None,
         antithetic: bool = False,
     ) -> VirtualNoisePaths:
-        """Paths of which only the present elements are in memory, for any number of times.
+        """Return paths that hold one element each, whatever the number of times.
 
         See `sample` for the arguments.
 
@@ -162,7 +163,7 @@ class NoiseKernel(Described):
     replay = RenamedAttribute("virtual_paths", until="0.4")
 
     def _nodes(self, times: Sequence[float]) -> list[float]:
-        """The grid with the given times, up to the last of them."""
+        """Return the grid with the given times, up to the last of these."""
         if not times:
             raise DomainError("times: expected at least one time, got none")
         nodes = sorted({_rounded(t) for t in (*uniform_grid(self.steps), *times)})
@@ -177,7 +178,7 @@ class NoiseKernel(Described):
         generator: torch.Generator | None,
         antithetic: bool,
     ) -> Tensor:
-        """The algebra vectors of one step, ``[*batch, dim]``."""
+        """Draw the algebra vectors of one step, ``[*batch, dim]``."""
         std = self.schedule.variance(start, end) ** 0.5
         if not antithetic:
             return normal((*batch, self.group.dim), like, generator) * std
@@ -187,11 +188,11 @@ class NoiseKernel(Described):
         return torch.cat([half, -half[..., : batch[-1] // 2, :]], -2)
 
     def _move(self, w: Tensor, log_modular: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """``w exp(v)`` and the logarithm of its modular function."""
+        """Return ``w exp(v)`` and the logarithm of its modular function."""
         return self.group.retract(w, v), log_modular + self._log_modular(v)
 
     def _log_modular(self, v: Tensor) -> Tensor:
-        """That of ``exp(v)``."""
+        """Return the logarithm of the modular function of ``exp(v)``."""
         if self.group.algebra.is_unimodular:
             return v.new_zeros(v.shape[:-1])
         return -(v @ self.group.algebra.trace_ad_like(v))
@@ -222,7 +223,7 @@ class VirtualNoisePaths(Described):
         self._log_modular = torch.zeros(batch, dtype=like.dtype, device=like.device)
 
     def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
-        """``w_t`` and ``log lambda(w_t)`` of the same paths at every call.
+        """Return ``w_t`` and ``log lambda(w_t)`` of the same paths at every call.
 
         Raises:
             DomainError: t is none of the times of the paths.
@@ -247,7 +248,7 @@ def _rounded(t: float) -> float:
 
 
 def _index(nodes: Sequence[float], t: float) -> int:
-    """The place of a time among rounded ones."""
+    """Index of a time among rounded ones."""
     index = bisect.bisect_left(nodes, _rounded(t))
     if index == len(nodes) or nodes[index] != _rounded(t):
         raise DomainError(f"t: expected one of the times of the paths, got {t}")

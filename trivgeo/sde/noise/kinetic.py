@@ -19,7 +19,7 @@ __all__ = ["KineticNoise", "KineticSample"]
 
 
 class KineticSample(NamedTuple):
-    r"""Kinetic noise, and what a network is to learn from it.
+    r"""Kinetic noise, and the target of its denoising score matching.
 
     Attributes:
         elements: w in :math:`g_t = g_0 w`, ``[*batch, *element_shape]``.
@@ -37,7 +37,7 @@ class KineticSample(NamedTuple):
 
 @dataclass(frozen=True)
 class KineticNoise:
-    r"""The law of trivialized kinetic diffusion at its times (Zhu et al. 2025), from a momentum at equilibrium.
+    r"""Kinetic noise: trivialized kinetic diffusion from a momentum at equilibrium (Zhu et al. 2025).
 
     .. math:: dg = d(L_g)_e[\xi]\,dt, \quad d\xi = -\gamma \xi\,dt + \sqrt{2 \gamma}\,dw, \quad \xi_0 \sim N(0, 1)
 
@@ -68,7 +68,7 @@ class KineticNoise:
         check_count("steps", self.steps)
 
     def moments(self, t: Float[Tensor, "*batch"]) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Of a displacement x on a line and its momentum: Var x, Cov(x, xi) and Var(xi | x), in double precision."""
+        r"""Return Var x, Cov(x, xi) and Var(xi | x) of displacement and momentum on a line, in double precision."""
         s = self.friction * t.double()
         decayed = -torch.expm1(-s)
         small = s < 0.02
@@ -81,7 +81,7 @@ class KineticNoise:
         return variance, covariance, given
 
     def time_of(self, variance: float) -> float:
-        """The time at which a displacement has this variance, by bisection."""
+        """Return the time at which a displacement has this variance, by bisection."""
         low, high = 0.0, 1.0
         while float(self.moments(torch.tensor(high))[0]) < variance:
             high *= 2.0
@@ -91,7 +91,7 @@ class KineticNoise:
         return high
 
     def sample(self, t: Float[Tensor, "*batch"], generator: torch.Generator | None = None) -> KineticSample:
-        """Noise at a time of its own in every row; dtype and device are those of the times.
+        """Draw noise at a time of its own in every row, in the dtype and on the device of the times.
 
         Args:
             t: times, positive.
@@ -110,13 +110,13 @@ class KineticNoise:
         m, group = self.steps, self.group
         law = self._law(t.double() / m)
         factor, unknown = torch.linalg.cholesky_ex(law)
-        factor = factor.masked_fill(unknown[..., None, None] != 0, math.nan)  # of times that are not positive
+        factor = factor.masked_fill(unknown[..., None, None] != 0, math.nan)  # times that are not positive
         inverse = torch.linalg.solve_triangular(factor, torch.eye(m + 1).to(law), upper=False)
         z = normal((m + 1, *t.shape, group.dim), t, generator)
         means = torch.einsum("...jk,k...n->j...n", factor.to(t.dtype), z)
         # the gradient of their joint log-density
         slopes = -torch.einsum("...kj,k...n->j...n", inverse.to(t.dtype), z)
-        # how they follow the momentum at the end, given their sum
+        # regression of the mean momenta on the momentum at the end, given their sum
         with_end, with_sum = law[..., :m, m], law[..., :m, :m].sum(-1)
         a, b = with_sum.sum(-1, keepdim=True), with_end.sum(-1, keepdim=True)
         shares = ((a * with_end - b * with_sum) / (a - b * b)).to(t.dtype)
@@ -129,7 +129,7 @@ class KineticNoise:
         return KineticSample(w, means[m], slopes[m] + total)
 
     def _law(self, h: Tensor) -> Tensor:
-        """The covariance of the mean momenta over m steps of length h and of the momentum at the end."""
+        """Return the covariance of the mean momenta over m steps of length h and of the momentum at the end."""
         m = self.steps
         variance, covariance, _ = (x[..., None, None] for x in self.moments(h))
         h = h[..., None, None]

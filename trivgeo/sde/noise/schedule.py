@@ -24,13 +24,13 @@ _GAUSS = [each.tolist() for each in np.polynomial.legendre.leggauss(12)]
 class Schedule(ABC):
     r"""A diffusion coefficient :math:`\gamma(t)`, t in [0, horizon], with its integral in closed form.
 
-    A time may be a number or a tensor with a time for every row. Outside, a number raises `DomainError` and a row is
-    NaN, which costs no synchronisation of a device.
+    A time may be a number, or a tensor with a time for every row. A number outside of [0, horizon] raises
+    `DomainError`; a row outside is NaN, which needs no synchronisation of a device.
     """
 
     @property
     def horizon(self) -> float:
-        """The last time at which it is defined: 1, unless a subclass says otherwise."""
+        """The last time at which the schedule is defined: 1, unless a subclass says otherwise."""
         return 1.0
 
     @abstractmethod
@@ -114,7 +114,7 @@ class CosineSchedule(_Bounded):
         return self._at(check_time(t))
 
     def variance(self, start: float, end: Time) -> Time:
-        """By quadrature, exact to rounding: the closed form cancels where gamma is small."""
+        """The integral by quadrature, exact to rounding: the closed form cancels where gamma is small."""
         first, last = check_time(start), check_time(end)
         middle, half = 0.5 * (first + last), 0.5 * (last - first)
         return half * sum(w * self._at(middle + x * half) ** 2 for x, w in zip(*_GAUSS, strict=True))
@@ -145,11 +145,11 @@ class ConstantSchedule(Schedule):
 
     @property
     def horizon(self) -> float:
-        """Infinite."""
+        """Infinity: the schedule has no end."""
         return math.inf
 
     def __call__(self, t: Time) -> Time:
-        """The diffusion coefficient, whatever t >= 0."""
+        """The diffusion coefficient at any t >= 0."""
         t = check_time(t, self.horizon)
         return torch.where(t.isnan(), t, self.gamma) if isinstance(t, Tensor) else self.gamma
 
@@ -159,7 +159,7 @@ class ConstantSchedule(Schedule):
 
 
 def check_time(t: Time, horizon: float = 1.0) -> Time:
-    """Return ``t`` if it is finite and in [0, horizon], else raise `DomainError`; of a tensor, NaN where it is not."""
+    """Return a time that is finite and in [0, horizon], or raise `DomainError`; entries of a tensor become NaN."""
     if isinstance(t, Tensor):
         check_tensor("t", t)
         return torch.where((t >= 0.0) & (t <= horizon) & t.isfinite(), t, math.nan)

@@ -19,7 +19,7 @@ __all__ = ["NoiseSample", "noise_with_target"]
 
 
 class NoiseSample(NamedTuple):
-    r"""Noise on a group and what a network is to learn from it.
+    r"""Noise on a group, and the target of its denoising score matching.
 
     Attributes:
         elements: w, ``[*batch, *element_shape]``.
@@ -43,7 +43,7 @@ def noise_with_target(
     order: int = 1,
     generator: torch.Generator | None = None,
 ) -> NoiseSample:
-    r"""Noise :math:`w = x_1 \cdots x_m` of a level of its own in every row, with its denoising target T.
+    r"""Draw noise :math:`w = x_1 \cdots x_m`, with a variance of its own in every row, and its denoising target T.
 
     .. math:: T = \frac1m \sum_k \mathrm{Ad}_{x_{k+1} \cdots x_m}^T s(x_k), \quad
         s(\exp v) = J_r(v)^{-T} \big(-m v / \sigma^2 - \nabla_v \log |\det J_r(v)|\big), \quad

@@ -1,4 +1,4 @@
-"""The contract of an equation for `solve`, and that of a scheme which steps it."""
+"""The contracts of an equation for `solve`, and of a scheme that steps it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Equation = TypeVar("Equation", bound="Process")
 
 
 class Process(Described, ABC):
-    """An equation for `solve`, apart from how it is stepped.
+    """An equation for `solve`, independent of the scheme.
 
-    Its state is a tensor, or a (named) tuple of tensors, whose leading dimensions are those of the chains.
+    The state is a tensor, or a (named) tuple of tensors, whose leading dimensions are those of the chains.
     """
 
     @property
@@ -36,24 +36,24 @@ class Process(Described, ABC):
 
     @abstractmethod
     def batch_shape(self, state: Any) -> torch.Size:
-        """The leading dimensions, of the chains."""
+        """Return the leading dimensions of a state, those of the chains."""
 
     @abstractmethod
     def default_stepper(self) -> Stepper[Any, Any]:
-        """The scheme where none is given."""
+        """Return the scheme that `solve` takes where none is given."""
 
     def prepare(self, run: SolveContext) -> Process:
-        """The equation for one solve, which asks for it once; by default the equation itself."""
+        """Return the equation for one solve, which calls this once; by default the equation itself."""
         return self
 
 
 class StepState(NamedTuple):
-    """Where a scheme is between two steps.
+    """The state of a scheme between two steps.
 
     Attributes:
         y: the state of the process.
-        memory: what the scheme carries from step to step, a tree of tensors ``[*batch, ...]``.
-        evaluated: what the drift evaluated to get here: ``None``, such as `EnergySamples`, or a tuple of several.
+        memory: what the scheme keeps from step to step, a tree of tensors ``[*batch, ...]``.
+        evaluated: by-products of the drift in the last step: ``None``, one such as `EnergySamples`, or a tuple.
     """
 
     y: Any
@@ -64,13 +64,13 @@ class StepState(NamedTuple):
         return described(self)
 
     def parts(self, kind: type[T]) -> list[T]:
-        """All of one kind in ``evaluated``, in the order of their evaluation."""
+        """Return all entries of ``evaluated`` of one type, in the order of evaluation."""
         leaves = pytree.tree_leaves(self.evaluated, is_leaf=lambda x: isinstance(x, kind))
         return [x for x in leaves if isinstance(x, kind)]
 
 
 def merge_evaluated(*evaluated: Any) -> Any:
-    """What several evaluations evaluated, as one: without ``None``, and alone if there is one."""
+    """Merge by-products of several evaluations: a tuple without ``None``, or the only entry, or ``None``."""
     kept = tuple(x for x in evaluated if x is not None)
     return kept if len(kept) > 1 else kept[0] if kept else None
 
@@ -94,15 +94,15 @@ class Stepper(ABC, Generic[Equation, State]):
         return described(self)
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """The times at which the drift is asked along a grid: by default the start of every step."""
+        """Return the times at which the drift is evaluated along a grid: by default the start of every step."""
         return tuple(grid[:-1])
 
     def init(self, sde: Equation, y: State, start: float, generator: torch.Generator | None) -> StepState:
-        """The state before the first step: by default that of the process, without memory."""
+        """Return the state before the first step: by default the state of the process, without memory."""
         return StepState(y)
 
     @abstractmethod
     def step(
         self, sde: Equation, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
-        """The state at ``end`` from the state at ``start``."""
+        """Return the state at ``end`` from the state at ``start``."""

@@ -68,11 +68,11 @@ class KineticDiffusion(Process):
 
     @property
     def horizon(self) -> float:
-        """Infinite."""
+        """Infinity: the process has no end."""
         return math.inf
 
     def check_state(self, state: KineticState, name: str) -> None:
-        """A `KineticState`."""
+        """Check that a state is a `KineticState`, see `Process.check_state`."""
         if not isinstance(state, KineticState):
             raise ConfigurationError(f"{name}: expected a KineticState, got {type(state)}")
         self.group.check_elements(state.elements, f"{name}.elements")
@@ -89,7 +89,7 @@ class KineticDiffusion(Process):
         return SplittingAOA()
 
     def pull(self, g: Tensor, momentum: Float[Tensor, "*batch n"], t: float) -> Float[Tensor, "*batch n"]:
-        r"""What pulls backwards, :math:`\nabla_\xi \log p_t + \xi`: zero at equilibrium.
+        r"""Return the reversing force :math:`\nabla_\xi \log p_t + \xi`, zero at equilibrium.
 
         Raises:
             ConfigurationError: there is no score.
@@ -100,9 +100,9 @@ class KineticDiffusion(Process):
         return check_drift(self.score(g, momentum, t), self.group, g) + momentum
 
     def flow(self) -> TrivializedSDE:
-        r"""The ordinary equation with the same laws, :math:`\dot\xi = -\gamma (\xi + \nabla_\xi \log p_t)`.
+        r"""Return the probability flow, :math:`\dot\xi = -\gamma (\xi + \nabla_\xi \log p_t)`.
 
-        On G x R^dim, the elements flat with their momentum after them.
+        The state is on G x R^dim: flat elements, followed by their momenta.
 
         Raises:
             ConfigurationError: there is no score.
@@ -119,13 +119,13 @@ class KineticDiffusion(Process):
 
 
 def split_state(group: LieGroup, state: Tensor) -> KineticState:
-    """Element and momentum of a state of `KineticDiffusion.flow`."""
+    """Split a state of `KineticDiffusion.flow` into element and momentum."""
     flat, momentum = state[..., : -group.dim], state[..., -group.dim :]
     return KineticState(flat.unflatten(-1, group.element_shape), momentum)
 
 
 def join_state(group: LieGroup, point: KineticState) -> Tensor:
-    """The inverse of `split_state`."""
+    """Join element and momentum to a state of `KineticDiffusion.flow`."""
     return torch.cat([point.elements.flatten(-len(group.element_shape)), point.momentum], -1)
 
 
@@ -138,7 +138,7 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
     """
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """The middles of the steps."""
+        """Return the middles of the steps."""
         return tuple(0.5 * (a + b) for a, b in itertools.pairwise(grid))
 
     def step(
@@ -149,7 +149,7 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """One score."""
+        """Take one step, with one evaluation of the score."""
         point, h = state.y, end - start
         g = sde.group.retract(point.elements, 0.5 * h * point.momentum)
         keep = math.exp(-sde.friction * abs(h))

@@ -1,4 +1,4 @@
-"""Langevin's equations on groups: processes whose stationary law is a Boltzmann law for left Haar measure."""
+"""Langevin equations on groups: processes whose stationary law is a Boltzmann law for left Haar measure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class KineticLangevinState(NamedTuple):
     Attributes:
         elements: g, ``[*batch, *element_shape]``.
         momentum: xi, in the algebra, ``[*batch, dim]``.
-        force: what pulls at the momentum at g, ``[*batch, dim]``; kept so that a step costs one gradient.
+        force: the force at g, ``[*batch, dim]``; kept so that a step costs one gradient.
     """
 
     elements: Tensor
@@ -67,7 +67,7 @@ class KineticLangevinState(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class KineticLangevinSDE(Process):
-    r"""Underdamped Langevin dynamics with the momentum in the algebra (Kong and Tao 2024 on compact groups).
+    r"""Kinetic (underdamped) Langevin dynamics, with momentum in the algebra (Kong and Tao 2024 on compact groups).
 
     .. math:: dg = d(L_g)_e[\xi]\,dt, \quad
         d\xi = (\mathrm{ad}^*_\xi \xi - \nabla_{\mathfrak g} E(g) - \gamma \xi)\,dt + \sqrt{2 \gamma T}\,dw, \quad
@@ -110,11 +110,11 @@ class KineticLangevinSDE(Process):
 
     @property
     def horizon(self) -> float:
-        """Infinite."""
+        """Infinity: the process has no end."""
         return math.inf
 
     def check_state(self, state: Any, name: str) -> None:
-        """A `KineticLangevinState`."""
+        """Check that a state is a `KineticLangevinState`, see `Process.check_state`."""
         if not isinstance(state, KineticLangevinState):
             raise ConfigurationError(
                 f"{name}: expected a KineticLangevinState of KineticLangevinSDE.start, got {type(state)}"
@@ -134,19 +134,19 @@ class KineticLangevinSDE(Process):
         return SplittingOBABO()
 
     def start(self, elements: Tensor, *, generator: torch.Generator | None = None) -> KineticLangevinState:
-        """A state at the given elements, its momentum drawn from the stationary law."""
+        """Return a state at the given elements, with a momentum drawn from the stationary law."""
         self.group.check_elements(elements, "elements")
         shape = (*self.group.batch_shape(elements), self.group.dim)
         momentum = math.sqrt(self.temperature) * normal(shape, elements, generator)
         return KineticLangevinState(elements, momentum, self.force(elements))
 
     def force(self, elements: Tensor) -> Float[Tensor, "*batch n"]:
-        """Minus the trivialized gradient of the energy, and the constant force if there is one."""
+        """Return minus the trivialized gradient of the energy, plus the constant force if there is one."""
         force = -trivialized_grad(self.group, self.energy, elements)
         return force if self._constant_force is None else force + self._constant_force.like(force)
 
     def turn(self, momentum: Tensor, h: float) -> Tensor:
-        r"""The flow of :math:`\dot\xi = \mathrm{ad}^*_\xi \xi`, which keeps the length of :math:`\xi`, to order 4."""
+        r"""Flow of :math:`\dot\xi = \mathrm{ad}^*_\xi \xi` over h, to order 4, with the length of :math:`\xi` kept."""
         if self._quadratic is None:
             return momentum
         q = self._quadratic.like(momentum)
@@ -181,7 +181,7 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """One exponential, one gradient."""
+        """Take one step, with one exponential and one gradient."""
         g, h = state.y, end - start
         if h < 0:
             raise ConfigurationError("times: expected increasing times for Langevin dynamics")

@@ -59,7 +59,7 @@ def reversed_score(
     modular_drift: bool,
     max_norm: float | None = None,
 ) -> Score:
-    """``weight (a - s)``, with scores shortened to ``max_norm``, for noise of this schedule."""
+    """Return the drift ``weight (a - s)`` for noise of this schedule, with scores shortened to ``max_norm``."""
     score = as_score(score)
     score.check_noise(group, schedule)
     return _Reversed(score, group, modular_drift and not group.algebra.is_unimodular, weight, max_norm)
@@ -67,7 +67,7 @@ def reversed_score(
 
 @dataclass(frozen=True)
 class _Reversed(Score):
-    """``weight (a - s)``, or without a; s is shortened to ``max_norm``."""
+    """The drift ``weight (a - s)``, or ``-weight s``; s is shortened to ``max_norm``."""
 
     score: Score
     group: LieGroup
@@ -77,11 +77,11 @@ class _Reversed(Score):
 
     @property
     def shares_noise(self) -> bool:
-        """That of the score."""
+        """Whether the score shares its noise."""
         return self.score.shares_noise
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """From one estimate of the score."""
+        """Return the drift of one estimate of the score."""
         s, samples = self.score.estimate(g, t)
         s = check_drift(s, self.group, g)
         if self.max_norm is not None:
@@ -90,5 +90,5 @@ class _Reversed(Score):
         return ScoreEstimate(self.weight * drift, samples)
 
     def prepare(self, run: SolveContext) -> Score:
-        """With the score prepared."""
+        """Return the drift of the prepared score."""
         return dataclasses.replace(self, score=self.score.prepare(run))

@@ -24,11 +24,11 @@ Drift = Score | Callable[[Tensor, float], Tensor]
 
 
 class DriftIncrement(NamedTuple):
-    """What the drifts of an equation do in a step.
+    """The increment of a step by the drifts of an equation.
 
     Attributes:
         vector: in the algebra, ``[*batch, dim]``; ``None`` without drift.
-        evaluated: what they evaluated, see `StepState`.
+        evaluated: by-products of the drifts, see `StepState`.
     """
 
     vector: Tensor | None
@@ -72,15 +72,15 @@ class TrivializedSDE(Process):
 
     @property
     def horizon(self) -> float:
-        """That of the schedule."""
+        """The horizon of the schedule."""
         return self.schedule.horizon
 
     def check_state(self, state: Tensor, name: str) -> None:
-        """Elements of the group."""
+        """Check that a state holds elements of the group, see `Process.check_state`."""
         self.group.check_elements(state, name)
 
     def batch_shape(self, state: Tensor) -> torch.Size:
-        """The batch shape of the elements."""
+        """Return the batch shape of the elements."""
         return self.group.batch_shape(state)
 
     def default_stepper(self) -> Stepper[TrivializedSDE, Tensor]:
@@ -88,23 +88,23 @@ class TrivializedSDE(Process):
         return ExponentialEuler()
 
     def prepare(self, run: SolveContext) -> TrivializedSDE:
-        """With both drifts prepared."""
+        """Return the equation with both drifts prepared."""
         drift, score_drift = (None if f is None else as_score(f).prepare(run) for f in (self.drift, self.score_drift))
         return dataclasses.replace(self, drift=drift, score_drift=score_drift)
 
     def increment(self, g: Tensor, start: float, end: float, at: float | None = None) -> DriftIncrement:
-        """The displacement by both drifts over a step, frozen at g and the time ``at`` (default: its start).
+        """Return the increment by both drifts over a step, frozen at g and the time ``at`` (default: its start).
 
         Steps may run backwards, ``end < start``.
         """
         return self._weighted(g, start if at is None else at, end - start, self.schedule.variance(start, end))
 
     def velocity(self, g: Tensor, t: float) -> DriftIncrement:
-        r"""The drift :math:`\phi + \gamma^2 \psi` at one time."""
+        r"""Return the drift :math:`\phi + \gamma^2 \psi` at one time."""
         return self._weighted(g, t, 1.0, self.schedule(t) ** 2)
 
     def noise_std(self, start: float, end: float) -> float:
-        """The standard deviation of the noise of a step."""
+        """Return the standard deviation of the noise of a step."""
         return abs(self.schedule.variance(start, end)) ** 0.5 if self.noisy else 0.0
 
     def _weighted(self, g: Tensor, t: float, weight: float, score_weight: float) -> DriftIncrement:
@@ -121,9 +121,10 @@ class TrivializedSDE(Process):
 
 
 class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
-    r""":math:`g \leftarrow g \exp(\phi\,\Delta t + \psi\,\sigma^2 + \sigma z)`, :math:`\sigma^2 = \int \gamma^2`.
+    r"""Exponential Euler, :math:`g \leftarrow g \exp(\phi\,\Delta t + \psi\,\sigma^2 + \sigma z)`.
 
-    z is standard normal. Weak order 1, one drift and one exponential a step; exact on abelian groups without drift.
+    z is standard normal, and :math:`\sigma^2 = \int \gamma^2` over the step. Weak order 1, with one drift and one
+    exponential a step; exact on abelian groups without drift.
     """
 
     order: ClassVar[int | None] = 1
@@ -137,7 +138,7 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """One exponential of the group."""
+        """Take one step, with one exponential."""
         g, v = state.y, None
         if sde.noisy:
             v = normal((*sde.batch_shape(g), sde.group.dim), g, generator) * sde.noise_std(start, end)
@@ -154,7 +155,7 @@ def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:
 
 
 def check_reverse(sde: TrivializedSDE, start: float, end: float, stepper: object) -> Score:
-    """The drift of a reverse diffusion, which runs backwards; else raise `ConfigurationError`."""
+    """Return the drift of a reverse diffusion that runs backwards, or raise `ConfigurationError`."""
     if sde.score_drift is None or sde.drift is not None or not sde.noisy or end > start:
         raise ConfigurationError(f"sde: expected a reverse diffusion for {type(stepper).__name__}")
     return as_score(sde.score_drift)

@@ -1,4 +1,4 @@
-"""Scores: estimates of the left-trivialized gradient of log p_t, with what they evaluated."""
+"""Scores: estimates of the left-trivialized gradient of log p_t, with their by-products."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["EnergySamples", "FunctionScore", "Score", "ScoreEstimate", "SolveCon
 
 @dataclass(frozen=True)
 class SolveContext:
-    """What an equation and its scores may know of the solve to come, to prepare once what every step needs.
+    """Context of a solve, from which an equation and its scores prepare what every step needs.
 
     Attributes:
         times: the times at which the drift will be asked, in order.
@@ -40,11 +40,11 @@ class SolveContext:
 
 
 class EnergySamples(NamedTuple):
-    """The energies that one Monte Carlo estimate was made of, without gradients.
+    """Energies of the samples of one Monte Carlo estimate, without gradients.
 
     Attributes:
-        elements: where the energy was evaluated, ``[*batch, N, *element_shape]``.
-        energy: there, ``[*batch, N]``.
+        elements: arguments of the energy, ``[*batch, N, *element_shape]``.
+        energy: energies of the elements, ``[*batch, N]``.
         finite: samples whose energy and gradient are finite, ``[*batch, N]``; the others are masked.
         weights: of the N samples of each chain, summing to one, ``[*batch, N]``.
         log_density: logarithm of the estimate of p_t, up to the same constant for all chains and times, ``[*batch]``.
@@ -61,7 +61,7 @@ class EnergySamples(NamedTuple):
 
 
 class ScoreEstimate(NamedTuple):
-    """The value of a score, and what it took.
+    """The value of a score, and the samples it was estimated from.
 
     Attributes:
         score: ``[*batch, dim]``.
@@ -85,19 +85,19 @@ class Score(Described, ABC):
 
     @abstractmethod
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """The score at elements ``[*batch, *element_shape]`` and one time."""
+        """Return the score at elements ``[*batch, *element_shape]`` and one time."""
 
     @final
     def __call__(self, g: Tensor, t: float) -> Float[Tensor, "*batch n"]:
-        """The value alone of `estimate`."""
+        """Return the score alone, see `estimate`."""
         return self.estimate(g, t).score
 
     def prepare(self, run: SolveContext) -> Score:
-        """The score for one solve; by default the score itself."""
+        """Return the score for one solve; by default the score itself."""
         return self
 
     def check_noise(self, group: LieGroup, schedule: Schedule) -> None:
-        """Raise `ConfigurationError` if this is the score of other noise; by default it is that of any."""
+        """Raise `ConfigurationError` unless this score belongs to the noise; by default it belongs to any."""
 
 
 class FunctionScore(Score):
@@ -107,16 +107,16 @@ class FunctionScore(Score):
         self._function = function
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """The given function."""
+        """Return the value of the function."""
         return ScoreEstimate(self._function(g, t))
 
 
 def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> Tensor:
-    """Return what a drift or a score gave, in the dtype of the elements.
+    """Return the value of a drift or a score, in the dtype of the elements.
 
     Raises:
-        ConfigurationError: no floating-point tensor.
-        ShapeError: another shape than ``[*batch, dim]``; nothing is broadcast, for that hides mistakes.
+        ConfigurationError: the value is no floating-point tensor.
+        ShapeError: the shape is not ``[*batch, dim]``; nothing is broadcast, for that hides mistakes.
     """
     value, shape = check_tensor(name, value), (*group.batch_shape(g), group.dim)
     if tuple(value.shape) != shape:
@@ -125,7 +125,7 @@ def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> 
 
 
 def as_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "score") -> Score:
-    """A `Score` from a score or a plain function."""
+    """Return a score as it is, and a plain function as a `Score`."""
     if isinstance(score, Score):
         return score
     if not callable(score):

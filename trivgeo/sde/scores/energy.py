@@ -32,8 +32,8 @@ class EnergyScore(Score):
     weight zero; a chain with no finite sample gets score zero. Every estimate comes with its `EnergySamples`.
 
     Where the noise of a run comes from is a matter of cost: by default every chain has N paths of its own, kept at all
-    times. ``pool`` draws fewer paths and deals them at random to the chains, anew at each time: with thousands of
-    chains nearly all exponentials and memory are saved. ``replay`` keeps one time only and walks the paths back.
+    times. ``pool`` draws fewer paths and assigns them to the chains at random, anew at each time: with thousands of
+    chains nearly all exponentials and memory are saved. ``replay`` keeps one time only, see `VirtualNoisePaths`.
 
     Args:
         energy: elements ``[*batch, *element_shape]`` to energies ``[*batch]``, differentiable.
@@ -77,11 +77,11 @@ class EnergyScore(Score):
 
     @property
     def shares_noise(self) -> bool:
-        """``shared_noise``."""
+        """Whether the noise is shared, see ``shared_noise``."""
         return self.shared_noise
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """The estimate with fresh noise, simulated from 0 to t."""
+        """Return the estimate with fresh noise, simulated from 0 to t."""
         group = self.kernel.group
         group.check_elements(g)
         w, log_modular = self.kernel.sample(
@@ -95,7 +95,7 @@ class EnergyScore(Score):
         return self.from_noise(g, group.inverse(w), log_modular)
 
     def prepare(self, run: SolveContext) -> Score:
-        r"""Draw one set of paths for the whole run; at each time they are dealt to the chains in a new order.
+        r"""Draw one set of paths for the whole run; at each time the chains take them in a new order.
 
         The new order keeps the errors of successive steps of one chain from adding up along one path. At t = 0 the
         score is :math:`-\nabla_{\mathfrak g} E`, without noise.
@@ -112,7 +112,7 @@ class EnergyScore(Score):
                 raise ConfigurationError(f"score: expected a kernel with {schedule!r}, got {self.kernel.schedule!r}")
 
     def from_noise(self, g: Tensor, inverse_w: Tensor, log_modular: Tensor) -> ScoreEstimate:
-        """The estimate from given noise.
+        """Return the estimate from given noise.
 
         The gradient is taken with respect to the coordinates of each argument of the energy, averaged with the
         weights, and only then trivialized: by the chain rule the same, with one pull-back a chain.
@@ -149,7 +149,7 @@ class EnergyScore(Score):
         return ScoreEstimate(-pull_back(mean)[0], samples)
 
     def noise_batch(self, batch: tuple[int, ...]) -> tuple[int, ...]:
-        """The batch shape of the noise of one estimate for chains ``batch``."""
+        """Return the batch shape of the noise of one estimate, for chains ``batch``."""
         return ((1, *batch[1:]) if self.shared_noise and batch else batch) + (self.num_mc,)
 
     def _checked_energy(self, group: LieGroup, elements: Tensor) -> Tensor:
@@ -166,18 +166,18 @@ class _RunScore(Score):
 
     def __init__(self, score: EnergyScore, run: SolveContext) -> None:
         self._score = score
-        # what several data share comes from no stream of theirs
+        # noise that several data share is drawn from a stream of its own
         self._generator = common(run.generator) if score.shared_noise else run.generator
         times = [t for t in run.times if t > 0.0]
         self._paths = self._draw(run, times) if times else None
 
     @property
     def shares_noise(self) -> bool:
-        """That of the score."""
+        """Whether the score shares its noise."""
         return self._score.shares_noise
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """The estimate from the paths of the run."""
+        """Return the estimate from the paths of the run."""
         group = self._score.kernel.group
         batch = tuple(group.batch_shape(g))
         if t == 0.0:
@@ -186,7 +186,7 @@ class _RunScore(Score):
         if self._paths is None:
             raise DomainError(f"t: expected 0, the only time of the run, got {t}")
         w, log_modular = self._paths.at(t)
-        order = self._deal(self._score.noise_batch(batch), w)
+        order = self._assign(self._score.noise_batch(batch), w)
         inverse_w = group.inverse(w).flatten(0, log_modular.ndim - 1)[order]
         return self._score.from_noise(g, inverse_w, log_modular.flatten()[order])
 
@@ -203,8 +203,8 @@ class _RunScore(Score):
             antithetic=score.antithetic,
         )
 
-    def _deal(self, batch: tuple[int, ...], like: Tensor) -> Int[Tensor, "*batch"]:
-        """Which path serves which sample of which chain; antithetic pairs stay together."""
+    def _assign(self, batch: tuple[int, ...], like: Tensor) -> Int[Tensor, "*batch"]:
+        """Return the index of a path for each sample of each chain; antithetic pairs stay together."""
         *chains, number = batch
         pool, antithetic, generator = self._score.pool, self._score.antithetic, self._generator
         if pool is not None:

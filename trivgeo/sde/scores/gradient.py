@@ -37,7 +37,7 @@ def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) 
 def trivialized_grad_and_value(
     group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor
 ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:
-    """`trivialized_grad` and the values ``f(g)``, from one evaluation."""
+    """Return `trivialized_grad` and the values ``f(g)``, from one evaluation."""
     if not isinstance(group, LieGroup):
         raise ConfigurationError(
             f"group: expected a LieGroup, then a function, then elements; got {type(group).__name__}"

@@ -24,8 +24,8 @@ from trivgeo.sde.scores.base import SolveContext
 __all__ = ["AdaptiveSolution", "DormandPrince5", "solve_adaptive"]
 
 _ORDER = 5
-_SAFETY, _SHRINK, _GROW = 0.9, 0.2, 5.0
-_ROUNDINGS = 4.0  # of slopes in units of eps: the weights of the defect add up to a sixth in size
+_SAFETY, _MIN_STEP_RATIO, _MAX_STEP_RATIO = 0.9, 0.2, 5.0
+_MAX_ROUNDING_ERROR = 4.0  # of slopes in units of eps: the weights of the defect add up to a sixth in size
 
 
 class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
@@ -46,22 +46,22 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
     order: ClassVar[int | None] = 5
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """All nodes of all steps."""
+        """Return the nodes of all steps."""
         return (grid[0], *(a + c * (b - a) for a, b in itertools.pairwise(grid) for c in NODES[1:-1]))
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
-        """The velocity at the start."""
+        """Return the state with the velocity at the start as memory."""
         check_noiseless(sde, type(self).__name__)
         return StepState(y, _velocity(sde, y, start))
 
     def step(
         self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
-        """The solution of order 5."""
+        """Take one step of order 5."""
         return self.attempt(sde, state, start, end)[0]
 
     def attempt(self, sde: TrivializedSDE, state: StepState, start: float, end: float) -> tuple[StepState, Tensor]:
-        """A step, and the difference of the two orders in the algebra, ``[*batch, dim]``."""
+        """Return a step, and the difference of the two orders in the algebra, ``[*batch, dim]``."""
         h, slopes = end - start, [state.memory]
         g, u = state.y, torch.zeros_like(state.memory)
         for node, weights in zip(NODES[1:], STAGES[1:], strict=True):
@@ -75,13 +75,13 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
 
 @dataclass(frozen=True, repr=False)
 class AdaptiveSolution(Described):
-    """What `solve_adaptive` returns.
+    """Result of `solve_adaptive`.
 
     Attributes:
         final: the elements at the last time, ``[*batch, *element_shape]``; NaN where a chain could not be followed.
         failures: one for each chain that could not be followed, else zero, ``[*batch]``.
-        steps: how many were taken, by all chains together.
-        evaluations: of the drift, with those of steps that were refused.
+        steps: number of accepted steps, which all chains share.
+        evaluations: number of evaluations of the drift, with those of rejected steps.
     """
 
     final: Tensor
@@ -142,16 +142,16 @@ def solve_adaptive(
             lost = lost | ~fine
         # no smaller step would make this a smaller part of what is added
         slopes = torch.maximum(state.memory.abs(), new.memory.abs())
-        rounding = _ROUNDINGS * limits.eps * abs(after - t) * slopes
+        rounding = _MAX_ROUNDING_ERROR * limits.eps * abs(after - t) * slopes
         error = (defect / rounding.clamp(min=max(tolerance, limits.tiny))).square().mean(-1).sqrt()
         error = torch.where(lost, 0.0, torch.where(fine, error, torch.inf))
         size = float(error.max()) if error.numel() else 0.0
         if size > 1.0 and abs(after - t) > smallest:
-            h = (after - t) * (max(_SHRINK, _SAFETY * size ** (-1.0 / _ORDER)) if math.isfinite(size) else 0.02)
+            h = (after - t) * (max(_MIN_STEP_RATIO, _SAFETY * size ** (-1.0 / _ORDER)) if math.isfinite(size) else 0.02)
             continue
         keep = lost.reshape(*lost.shape, *[1] * (new.y.ndim - lost.ndim))
         state = StepState(torch.where(keep, state.y, new.y), torch.where(lost.unsqueeze(-1), 0.0, new.memory))
-        h = (after - t) * min(_GROW, _SAFETY * min(max(size, 1e-10), 1.0) ** (-1.0 / _ORDER))
+        h = (after - t) * min(_MAX_STEP_RATIO, _SAFETY * min(max(size, 1e-10), 1.0) ** (-1.0 / _ORDER))
         t, steps = after, steps + 1
     final = torch.where(lost.reshape(*lost.shape, *[1] * (initial.ndim - lost.ndim)), torch.nan, state.y)
     return AdaptiveSolution(final, lost.long(), steps, evaluations)
@@ -163,7 +163,7 @@ def _velocity(sde: TrivializedSDE, g: Tensor, t: float) -> Tensor:
 
 
 def _pulled_back(sde: TrivializedSDE, u: Tensor, f: Tensor) -> Tensor:
-    """J_r(u)^-1 f, up to the order of the pair."""
+    """Return J_r(u)^-1 f, up to the order of the pair."""
     algebra = sde.group.algebra
     if algebra.is_abelian:
         return f

@@ -17,7 +17,7 @@ Segment = Callable[[Any, int, int], Any]
 
 
 def checkpointed(run: Segment, generator: torch.Generator | None) -> Segment:
-    """``run`` that keeps its state at the start only, and runs again, with the same noise, for the backward pass.
+    """Return ``run`` with gradient checkpointing: the backward pass runs it again from its start, with the same noise.
 
     ``run`` maps (state, first, last) to a state, a tree of tensors. It may call ``torch.func`` inside, as trivialized
     gradients do; `torch.utils.checkpoint.checkpoint` may not, since torch 2.13 refuses its saved-tensor hooks there.
@@ -52,7 +52,7 @@ def checkpointed(run: Segment, generator: torch.Generator | None) -> Segment:
 
 
 class _Rerun(torch.autograd.Function):
-    """The outputs as they are; their derivatives by running again."""
+    """The identity in the forward pass; the backward pass runs the segment again (gradient checkpointing)."""
 
     @staticmethod
     def forward(ctx: Any, again: Callable[..., Any], outputs: list[Tensor], number: int, *inputs: Tensor) -> Any:

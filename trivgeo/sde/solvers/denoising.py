@@ -1,4 +1,4 @@
-"""Reverse steps that reach far."""
+"""Steps of a reverse diffusion by the denoised element: deterministic, ancestral, consistency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AncestralStep", "DenoisingStep", "FlowStep", "RefiningStep", "Renois
 
 
 class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
-    r"""A step of a reverse diffusion that is right for a point however far it reaches.
+    r"""A step of a reverse diffusion of any length, exact where the clean law is one point of a vector space.
 
     With :math:`\sigma^2 = \int_0^t \gamma^2`, the element denoised at once is :math:`g \exp(\sigma^2 (s - a))`
     (Tweedie's formula on a vector space): :math:`\sigma (s - a)` is minus the noise in units of its size. A step to a
@@ -25,8 +25,8 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
 
     .. math:: g \leftarrow g \exp\big((\sigma - r)\,\sigma\,(s - a) + q z\big).
 
-    Exact for every r and q with :math:`r^2 + q^2 = \sigma'^2` if the clean law is a point of a vector space;
-    exponential Euler is so only in small steps. The drift is asked for at the start of a step, never at t = 0.
+    Exact in that case for every r and q with :math:`r^2 + q^2 = \sigma'^2`, where exponential Euler needs small steps.
+    The drift is evaluated at the start of a step, never at t = 0.
 
     Raises:
         ConfigurationError: the process is no reverse diffusion, or does not run backwards.
@@ -34,7 +34,7 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
 
     @abstractmethod
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """r and q for a step from the level sigma to a lower one."""
+        """Return r and q for a step from the level sigma to a lower one."""
 
     def step(
         self,
@@ -44,7 +44,7 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """One drift and one exponential."""
+        """Take one step, with one drift and one exponential."""
         drift, samples = check_reverse(sde, start, end, self).estimate(state.y, start)
         level, lower = (math.sqrt(sde.schedule.variance(0.0, t)) for t in (start, end))
         kept, fresh = self.parts(level, lower)
@@ -55,7 +55,7 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
 
 
 class FlowStep(DenoisingStep):
-    """All of the lower level is kept, none is fresh: the probability flow, as a function of the level.
+    """Deterministic sampling: all noise of the lower level is kept, none is fresh; the probability flow in the level.
 
     Song, Meng and Ermon 2021 (DDIM); of order 1 as a scheme for `probability_flow`.
     """
@@ -63,12 +63,12 @@ class FlowStep(DenoisingStep):
     order: ClassVar[int | None] = 1
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """sigma', 0."""
+        """Return sigma', 0."""
         return lower, 0.0
 
 
 class AncestralStep(DenoisingStep):
-    r"""The noise given the clean element: :math:`r = \sigma'^2 / \sigma`; the reverse diffusion in the limit.
+    r"""Ancestral sampling, :math:`r = \sigma'^2 / \sigma`: the noise at the lower level given the clean element.
 
     Ho, Jain and Abbeel 2020, for noise of growing variance.
     """
@@ -76,28 +76,28 @@ class AncestralStep(DenoisingStep):
     order: ClassVar[int | None] = 1
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """sigma'^2 / sigma, sigma' (1 - sigma'^2 / sigma^2)^(1/2)."""
+        """Return sigma'^2 / sigma, sigma' (1 - sigma'^2 / sigma^2)^(1/2)."""
         ratio = lower / level
         return lower * ratio, lower * math.sqrt(1.0 - ratio**2)
 
 
 class RenoisingStep(DenoisingStep):
-    """Denoised at once, then noise anew: how a `trivgeo.inversion` network that was distilled is sampled.
+    """Consistency sampling: the denoised element with fresh noise, for networks that were distilled.
 
     Song et al. 2023, algorithm 1.
     """
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """0, sigma'."""
+        """Return 0, sigma'."""
         return 0.0, lower
 
 
 class RefiningStep(DenoisingStep):
-    """Denoised at once, and looked at again as if at a lower level: for posteriors with one mode.
+    """Iterated denoising without noise, at falling levels: for posteriors with one mode.
 
     No sampler: every step goes to where the mean of the posterior is thought to be.
     """
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """0, 0."""
+        """Return 0, 0."""
         return 0.0, 0.0

@@ -16,7 +16,7 @@ __all__ = ["KineticAncestralStep"]
 
 
 class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
-    r"""Backwards: element and momentum given where the noise is thought to have started; one score and one exponential.
+    r"""Ancestral sampling of element and momentum, given the clean element that the score stands for.
 
     Of a displacement x and its momentum from :math:`Z_0 = (0, \xi_0)`, see `KineticNoise`, the law of
     :math:`Z_s` given :math:`Z_t` is normal,
@@ -38,7 +38,7 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
     def init(
         self, sde: KineticDiffusion, y: KineticState, start: float, generator: torch.Generator | None
     ) -> StepState:
-        """Nothing is known of an earlier step."""
+        """Return the state with the memory of no earlier step."""
         return StepState(y, (torch.zeros_like(y.momentum), torch.full_like(y.momentum[..., :1], math.inf)))
 
     def step(
@@ -49,7 +49,7 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """One score.
+        """Take one step, with one evaluation of the score and one exponential.
 
         Raises:
             ConfigurationError: the times rise, or there is no score.
@@ -73,7 +73,7 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
 
 
 def _bridge(noise: KineticNoise, start: float, end: float) -> tuple[float, float, list[list[float]], list[list[float]]]:
-    """Of `KineticAncestralStep`: C and sigma^2 at the start, K, and a root of the covariance."""
+    """Return C and sigma^2 at the start, K, and a root of the covariance, see `KineticAncestralStep`."""
     times = torch.tensor([start, end, start - end], dtype=torch.float64)
     moments = zip(*(x.tolist() for x in noise.moments(times)), strict=True)
     (v, c, given), (v_end, c_end, _), (v_step, c_step, given_step) = moments

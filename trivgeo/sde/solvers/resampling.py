@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo on top of the reverse diffusion: weights that correct it, and resampling by them."""
+"""Sequential Monte Carlo along the reverse diffusion: importance weights, and resampling by them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["PopulationWeights", "Resampling", "systematic_indices"]
 
 
 class PopulationWeights(NamedTuple):
-    """The weights of the chains at one time, before they are resampled; a part of what a step evaluated.
+    """Weights of the chains at one time, before they are resampled; a by-product of a step, see `StepState`.
 
     Attributes:
         t: the time.
@@ -44,7 +44,7 @@ class PopulationWeights(NamedTuple):
 
 
 class _Weighed(NamedTuple):
-    """What the scheme remembers of each chain: drift and estimated log-density where it is, weight, time."""
+    """Memory of the scheme for each chain: drift and estimated log-density, weight, time."""
 
     drift: Float[Tensor, "*batch k n"]
     density: Float[Tensor, "*batch k"]
@@ -54,7 +54,7 @@ class _Weighed(NamedTuple):
 
 @dataclass(frozen=True)
 class Resampling(Stepper[TrivializedSDE, Tensor]):
-    r"""Exponential Euler that treats the chains of the last batch dimension as one population, weighted on the way.
+    r"""Sequential Monte Carlo with exponential Euler steps; the last batch dimension is the population.
 
     A reverse step :math:`g' = g \exp(v), v \sim N(m, \sigma^2)` with an estimated score and a finite step does not
     carry p_t to p_t' exactly. Against the noise that undoes it, :math:`g = g' \exp(-v), v \sim N(0, \sigma^2)`, its
@@ -109,11 +109,11 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
                 raise ConfigurationError(f"{name}: expected a number in [0, 1], got {value!r}")
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """All of the grid: densities are wanted where a step ends."""
+        """Return the whole grid: densities are evaluated where a step ends."""
         return tuple(grid)
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
-        """The weights of the start, resampled where they are uneven; one score."""
+        """Weigh the start, and resample where weights are uneven; one evaluation of the score."""
         score, batch = check_reverse(sde, start, start, self), tuple(sde.batch_shape(y))
         if not batch or (score.shares_noise and len(batch) == 1):
             raise ConfigurationError(
@@ -133,7 +133,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """One score, one exponential."""
+        """Take one step, with one evaluation of the score and one exponential."""
         score, memory = check_reverse(sde, start, end, self), state.memory
         std = sde.noise_std(start, end)
         mean = -(std**2) * memory.drift
@@ -153,7 +153,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return self._resampled(sde, new, weighed, end, generator, merge_evaluated(state.evaluated, samples))
 
     def _target(self, density: Tensor, t: float) -> Tensor:
-        """Logarithm of the target."""
+        """Return the logarithm of the target density."""
         return density if t == self.last else self.power * density
 
     def _resampled(
@@ -165,7 +165,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         generator: torch.Generator | None,
         evaluated: Any,
     ) -> StepState:
-        """Choose ancestors in the populations that need it, of all that belongs to a chain."""
+        """Resample element and memory of the chains, in the populations whose weights are uneven."""
         alive = torch.isfinite(memory.log_weights).any(-1, keepdim=True)
         log_weights = torch.where(alive, memory.log_weights, 0.0).log_softmax(-1)
         number = log_weights.shape[-1]
@@ -189,19 +189,19 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
 def systematic_indices(
     log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, num_samples: int | None = None
 ) -> Int[Tensor, "*batch m"]:
-    """Ancestors by systematic resampling: chain i has floor or ceil of m times its weight; default m = K."""
+    """Draw m ancestors by systematic resampling, default m = K; chain i has floor or ceil of m times its weight."""
     number = log_weights.shape[-1] if num_samples is None else check_count("num_samples", num_samples)
     cumulative = torch.softmax(log_weights.double(), -1).cumsum(-1)
     cumulative = cumulative / cumulative[..., -1:]
     shift = uniform((*log_weights.shape[:-1], 1), cumulative, generator)
     positions = (torch.arange(number, dtype=torch.float64, device=log_weights.device) + shift) / number
-    # from the right, below one: a chain of weight zero is never chosen
+    # searchsorted from the right with positions below one never selects a chain of weight zero
     positions = positions.clamp(max=1.0 - torch.finfo(torch.float64).eps)
     return torch.searchsorted(cumulative, positions, right=True)
 
 
 def _estimate(score: Score, g: Tensor, t: float) -> tuple[Tensor, Tensor, Any]:
-    """The drift at g, the estimated log-density there, and what was evaluated for both."""
+    """Return drift and estimated log-density at g, and the samples of both."""
     drift, samples = score.estimate(g, t)
     if samples is None:
         raise ConfigurationError("resampling: expected an EnergyScore, which estimates densities, got none")
@@ -209,12 +209,12 @@ def _estimate(score: Score, g: Tensor, t: float) -> tuple[Tensor, Tensor, Any]:
 
 
 def _times(like: Tensor, t: float) -> Tensor:
-    """One time for every chain, exactly."""
+    """Return one time for every chain, in double precision."""
     return torch.full_like(like, t, dtype=torch.float64)
 
 
 def _finite_sum(*terms: Tensor) -> Tensor:
-    """The sum; minus infinity, the logarithm of weight zero, where a term is not finite."""
+    """Return the sum, or minus infinity, the logarithm of weight zero, where a term is not finite."""
     finite = torch.isfinite(terms[0])
     for term in terms[1:]:
         finite = finite & torch.isfinite(term)

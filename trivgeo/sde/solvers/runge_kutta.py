@@ -17,7 +17,7 @@ __all__ = ["GeometricHeun", "RungeKuttaMuntheKaas4"]
 
 
 class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
-    r"""Weak order 2 for additive trivialized noise; the second-order Heun scheme of Lie groups without noise.
+    r"""Heun scheme of weak order 2 for additive trivialized noise, and of order 2 without noise.
 
     With :math:`\sigma^2 = \int \gamma^2`, z and :math:`\eta` independent standard normal vectors, and u the
     displacement of a step by the drifts (see `TrivializedSDE.increment`):
@@ -51,7 +51,7 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         self.skip_zero = skip_zero
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """All times of the grid, but for 0 if it is to be skipped."""
+        """Return the grid, without 0 if that is skipped."""
         return tuple(t for t in grid if t > 0.0 or not self.skip_zero)
 
     def step(
@@ -62,14 +62,14 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Two drifts, two exponentials; one exponential without drift."""
+        """Take one step, with two drifts and two exponentials; without drift, with one exponential."""
         if self.skip_zero and end == 0.0:
             return ExponentialEuler().step(sde, state, start, end, generator)
         g, group = state.y, sde.group
         u, evaluated = sde.increment(g, start, end)
 
         def again(displacement: Tensor) -> tuple[Tensor, Any]:
-            """The displacement by the drifts where the first one led, and all that was evaluated."""
+            """Return the increment at the end of the first one, and the by-products of both."""
             other, later = sde.increment(group.retract(g, displacement), start, end, at=end)
             assert other is not None
             return other, merge_evaluated(evaluated, later)
@@ -110,7 +110,7 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
     order: ClassVar[int | None] = 4
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """The grid and the middles of its steps."""
+        """Return the grid and the middles of its steps."""
         middles = [0.5 * (a + b) for a, b in itertools.pairwise(grid)]
         return (grid[0], *(t for pair in zip(middles, grid[1:], strict=True) for t in pair))
 
@@ -122,7 +122,7 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Four drifts, four exponentials."""
+        """Take one step, with four drifts and four exponentials."""
         check_noiseless(sde, type(self).__name__)
         g, group, h, middle = state.y, sde.group, end - start, 0.5 * (start + end)
         bracket = group.algebra.bracket

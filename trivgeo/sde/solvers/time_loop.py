@@ -1,4 +1,4 @@
-"""The one time loop."""
+"""The time loop of all solvers, with accumulators and gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Accumulator(Described, ABC, Generic[State, Aggregate]):
 
     @abstractmethod
     def init(self, y: State) -> Aggregate:
-        """The aggregate at the start."""
+        """Return the aggregate at the start."""
 
     @abstractmethod
     def update(self, acc: Aggregate, step: StepState) -> Aggregate:
-        """A new aggregate, from the old one and what a step made and evaluated; neither is changed."""
+        """Return a new aggregate from the old one and the state after a step; neither is changed in place."""
 
 
 @dataclass(frozen=True, repr=False)
 class Solution(Described, Generic[State]):
-    """What `solve` returns.
+    """Result of `solve`.
 
     Attributes:
         final: the state at the last time; elements ``[*batch, *element_shape]`` for a `TrivializedSDE`.
@@ -74,7 +74,7 @@ class Solution(Described, Generic[State]):
 
 
 class _Carry(NamedTuple):
-    """What the time loop takes from step to step: a tree of tensors."""
+    """State of the time loop between steps: a tree of tensors."""
 
     y: Any
     memory: Any
@@ -166,8 +166,7 @@ def solve(
         if stop in wanted:
             kept[stop] = carry.y
     saved = _stack([kept[index % len(grid)] for index in save_at]) if save_at else None
-    accumulated = None if accumulator is None else carry.accumulated
-    return Solution(carry.y, saved, carry.num_masked_steps, accumulated)
+    return Solution(carry.y, saved, carry.num_masked_steps, None if accumulator is None else carry.accumulated)
 
 
 def _leaves(state: Any) -> list[Tensor]:
@@ -175,7 +174,7 @@ def _leaves(state: Any) -> list[Tensor]:
 
 
 def _finite(state: Any, batch_ndim: int) -> Tensor:
-    """Which chains are finite, ``[*batch]``."""
+    """Return which chains are finite, ``[*batch]``."""
     masks = []
     for leaf in _leaves(state):
         trailing = tuple(range(batch_ndim, leaf.ndim))
