@@ -26,7 +26,11 @@ from trivgeo.groups import SE, SO, Action, Affine, LieGroup, Translation
 from trivgeo.inversion import TIED, Posterior, RandomSearch
 from trivgeo.sde import GeometricSchedule, NoiseKernel, TrivializedSDE
 
-PACKAGES = ("groups", "actions", "pde", "sde", "inversion", "symmetry", "geoopt", "checks", "expressions")
+PACKAGES = (
+    *("groups", "groups.harmonic", "actions", "pde", "inversion", "symmetry", "geoopt", "checks", "expressions"),
+    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
+    *("generative", "generative.paths", "generative.score_matching"),
+)
 # what trains, or takes seconds whatever it is given
 SLOW = (
     "fit",

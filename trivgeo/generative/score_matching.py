@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._numerics import jvp
+from trivgeo._signatures import check_calls
 from trivgeo.checks import check_count
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.groups import LieGroup
@@ -127,3 +128,6 @@ class ScoreNetwork(nn.Module):
         angle = math.log(level) * self.frequencies.to(flat.dtype)
         time = torch.cat([angle[:1], angle.sin(), angle.cos()]).expand(*flat.shape[:-1], -1)
         return self.layers(torch.cat([flat, time], -1)) / level
+
+
+check_calls(__name__, __all__)

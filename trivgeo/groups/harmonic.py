@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trivgeo._signatures import check_calls
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.base import LieGroup
 from trivgeo.groups.heat_kernels import HeatKernel
@@ -115,3 +116,6 @@ def _decay(first: Tensor, second: Tensor) -> Tensor:
     mixed = torch.einsum("iab,icd->acbd", first, second).flatten(2).flatten(0, 1)
     a, b = (torch.eye(x.shape[-1], dtype=x.dtype) for x in (first, second))
     return -0.5 * (torch.kron((first @ first).sum(0), b) + torch.kron(a, (second @ second).sum(0)) + 2.0 * mixed)
+
+
+check_calls(__name__, __all__)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from trivgeo._signatures import check_calls
 from trivgeo._text import Described, described
 from trivgeo._torch import pytree
 from trivgeo.checks import check_tensor, check_type
@@ -153,3 +154,6 @@ def maximum_mean_discrepancy(x: Float[Tensor, "m d"], y: Float[Tensor, "k d"], b
         return (kernel(torch.cdist(z, z)).sum() - len(z)) / (len(z) * (len(z) - 1))
 
     return float(within(x) + within(y) - 2.0 * kernel(cross).mean())
+
+
+check_calls(__name__, __all__)

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trivgeo._random import uniform
+from trivgeo._signatures import check_calls
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -239,3 +240,6 @@ def _check_density(value: Any, batch: torch.Size) -> Tensor:
 def _vector(flow: TrivializedSDE, g: Tensor, t: float) -> Tensor:
     vector = flow.velocity(g, t).vector
     return g.new_zeros(*flow.group.batch_shape(g), flow.group.dim) if vector is None else vector
+
+
+check_calls(__name__, __all__)
