@@ -4,10 +4,13 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import networkx
 import pytest
 
+from trivgeo import _torch
 from trivgeo.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[1]
@@ -120,6 +123,126 @@ def test_imports_go_one_way() -> None:
 )
 def test_the_check_bites(source: str, where: str) -> None:
     assert violations(source, ROOT / where)
+
+
+# Circles of modules that stand until they are cut. A circle that is no more is taken off the list, or the test fails.
+CIRCLES = [{"trivgeo.groups.base", "trivgeo.groups.product"}]
+
+
+def imported_modules(path: Path, known: set[str]) -> set[str]:
+    """The modules of the library that a file imports at any depth, but for types alone."""
+    package = dotted(path).split(".") if path.name == "__init__.py" else dotted(path).split(".")[:-1]
+    tree = ast.parse(path.read_text())
+    for_types = {
+        node
+        for guard in ast.walk(tree)
+        if isinstance(guard, ast.If) and "TYPE_CHECKING" in ast.unparse(guard.test)
+        for statement in guard.body
+        for node in ast.walk(statement)
+    }
+    found = set()
+    for node in set(ast.walk(tree)) - for_types:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *filter(None, [node.module])])
+            named = {f"{module}.{alias.name}" for alias in node.names} & known
+            found |= named | ({module} & known if len(named) < len(node.names) else set())
+    return found - {dotted(path)}
+
+
+def dotted(path: Path) -> str:
+    """The name of the module in a file."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[set[str]]:
+    """The sets of modules that import each other, through any number of others."""
+    graph = networkx.DiGraph((module, other) for module, others in imports.items() for other in others)
+    return sorted((set(c) for c in networkx.strongly_connected_components(graph) if len(c) > 1), key=sorted)
+
+
+def test_no_circle_of_modules() -> None:
+    files = {dotted(path): path for package in ("trivgeo", "tasks") for path in modules(package)}
+    imports = {name: imported_modules(path, set(files)) for name, path in files.items()}
+    assert len(files) > 100
+    assert sum(map(len, imports.values())) > 500
+    assert circles(imports) == CIRCLES
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b", "c"}, "b": {"d"}, "c": set(), "d": {"a"}}) == [{"a", "b", "d"}]
+    assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+# Files that hold names of torch that are not public, until they are rid of them. One that is, is taken off the list.
+PRIVATE = {
+    "trivgeo/_numerics.py",
+    "trivgeo/groups/_entries.py",
+    "trivgeo/groups/_matrices/series.py",
+    "trivgeo/groups/_programs.py",
+    "trivgeo/groups/_roots.py",
+    "trivgeo/groups/base.py",
+    "trivgeo/groups/compilation.py",
+    "trivgeo/training.py",
+}
+
+
+def private_names(source: str) -> list[str]:
+    """Where a file names something of torch that is not public: ``torch._C``, ``nn.modules.batchnorm._NormBase``."""
+    tree, found = ast.parse(source), []
+    of_torch = {"torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None)
+            for alias in node.names:
+                name = f"{module}.{alias.name}" if module else alias.name
+                if name.split(".")[0] == "torch" and not getattr(node, "level", 0):
+                    of_torch.add(alias.asname or alias.name.split(".")[0])
+                    if is_private(name):
+                        found.append(f"{node.lineno}: {name}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            if name.split(".")[0] in of_torch and is_private(f".{node.attr}"):
+                found.append(f"{node.lineno}: {name}")
+    return found
+
+
+def is_private(name: str) -> bool:
+    """Whether a part of a dotted name is private. Names as ``__version__`` are not."""
+    return any(p.startswith("_") and not p.endswith("__") for p in name.split("."))
+
+
+def test_names_of_torch_are_public() -> None:
+    files = [p for package in ("trivgeo", "tasks") for p in modules(package) if p != ROOT / "trivgeo" / "_torch.py"]
+    found = {str(p.relative_to(ROOT)): names for p in files if (names := private_names(p.read_text()))}
+    assert {file: names for file, names in found.items() if file not in PRIVATE} == {}
+    assert set(found) >= PRIVATE, f"take {PRIVATE - set(found)} off the list"
+
+
+def test_private_names_are_few_and_guarded() -> None:
+    """At most ten, each a function that says what happens without it."""
+    assert len(_torch.__all__) <= 10
+    functions = [getattr(_torch, name) for name in _torch.__all__ if name != "pytree"]  # which torch has kept since 1.8
+    assert all("Without" in function.__doc__ for function in functions)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch._C._is_alias_of(x, y)",
+        "import torch._dynamo",
+        "from torch.utils import _pytree",
+        "from torch._ops import OpOverload",
+        "from torch import nn\nisinstance(m, nn.modules.batchnorm._NormBase)",
+        "from torch.autograd import forward_ad\nforward_ad._current_level",
+    ],
+)
+def test_private_names_are_found(source: str) -> None:
+    assert private_names(source)
+    assert not private_names("import torch\nprint(torch.__version__, self._C, torch.nn.functional.relu)")
 
 
 def test_random_numbers_have_one_source() -> None:

@@ -169,7 +169,8 @@ class TestBadInput:
         """Another instance of the same group is the same group, every time."""
         inverter = TIED(operator_action(), DOMAIN)
         for _ in range(60):
-            TestTimeEquivariant(lambda x: x, inverter, heat_group().action())
+            action = heat_group().action()
+            assert TestTimeEquivariant(lambda x: x, inverter, action).output_action is action
 
     def test_types(self) -> None:
         inverter, _, _ = translations()

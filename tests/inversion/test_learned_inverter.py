@@ -184,8 +184,12 @@ class TestTraining:
         with pytest.raises(CheckpointError, match="another"):
             quick(20).distil(clean, **settings)  # type: ignore[arg-type]
 
-    def test_bounded(self) -> None:
-        quick(steps=10**7, seconds=0.5)
+    def test_bounded(self, tmp_path: Path) -> None:
+        """A training ends at its time, with the steps that it made by then."""
+        inverter = quick(steps=20_000, seconds=0.5, folder=tmp_path)
+        made = torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"]
+        assert 0 < made < 10_000
+        assert not torch.equal(weights(inverter), weights(quick(steps=1)))
 
     def test_a_module_of_ones_own(self, tmp_path: Path) -> None:
         class Own(nn.Module):

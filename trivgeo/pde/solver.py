@@ -53,7 +53,7 @@ class Modes(NamedTuple):
 
     def to_modes(self, u: Float[Tensor, "..."]) -> Complex[Tensor, "..."]:
         """Fourier coefficients of values."""
-        return torch.fft.rfftn(u, dim=self._axes)
+        return torch.fft.rfftn(u.contiguous(), dim=self._axes)  # torch 2.8 on MKL refuses expanded batches
 
     def to_values(self, modes: Complex[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Values from coefficients."""
