@@ -12,12 +12,8 @@ LARGER = {
     "trivgeo/groups/_entries.py",
     "trivgeo/groups/_source.py",
     "trivgeo/groups/base.py",
-    "trivgeo/groups/generated/action.py",
-    "trivgeo/groups/generated/builder.py",
-    "trivgeo/groups/generated/triangular_flow.py",
     "trivgeo/groups/unitary.py",
     "trivgeo/inversion/least_squares.py",
-    "trivgeo/symmetry/modular.py",
     "trivgeo/symmetry/optimal.py",
     "trivgeo/symmetry/result.py",
 }

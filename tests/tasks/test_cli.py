@@ -71,28 +71,37 @@ def test_tracebacks_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
         run(["test", HEAT, f"{INVERTER}.steps=0"])
 
 
-OTHERS_STAY = pytest.mark.slow(reason="five other files stay")
 NUMBERS = [
-    pytest.param("fit", "burgers/amortized_fit", "model.init_args.learning_rate", marks=OTHERS_STAY),
-    pytest.param("fit", "digits/learned_fit", "data.init_args.batch_size", marks=OTHERS_STAY),
-    pytest.param("fit", "heat/deeponet", "model.init_args.width", marks=OTHERS_STAY),
-    pytest.param("fit", "kdv/deeponet", "data.init_args.equation.init_args.steps", marks=OTHERS_STAY),
-    pytest.param("fit", "mnist/regulariser_affine", "model.init_args.penalty", marks=OTHERS_STAY),
     ("test", "affnist/hybrid", "model.init_args.inverter.init_args.proposals.init_args.steps"),
-    pytest.param("test", "burgers/tied", "model.init_args.inverter.init_args.steps", marks=OTHERS_STAY),
     ("test", "fields/vorticity", "model.init_args.fields"),
-    pytest.param("test", "frames/score", "model.init_args.steps", marks=OTHERS_STAY),
     ("test", "generative/so4_flow", "model.init_args.model.init_args.minutes"),
     ("test", "heat/focal_calibrated", "model.init_args.inverter.init_args.initial"),
-    pytest.param("test", "homnist/tied_vae", "model.init_args.inverter.init_args.num_mc", marks=OTHERS_STAY),
     ("test", "kdv/tied", "model.init_args.inverter.init_args.steps"),
-    pytest.param("test", "rotmnist/posterior", "model.init_args.num_samples", marks=OTHERS_STAY),
-    pytest.param("test", "so10/langevin", "model.init_args.sampler.init_args.steps", marks=OTHERS_STAY),
 ]
-"""A subcommand, a file of every folder, and a number in it."""
+"""A subcommand, a file of a folder, and a number in it."""
+
+LONG_NUMBERS = [
+    ("fit", "burgers/amortized_fit", "model.init_args.learning_rate"),
+    ("fit", "digits/learned_fit", "data.init_args.batch_size"),
+    ("fit", "heat/deeponet", "model.init_args.width"),
+    ("fit", "kdv/deeponet", "data.init_args.equation.init_args.steps"),
+    ("fit", "mnist/regulariser_affine", "model.init_args.penalty"),
+    ("test", "burgers/tied", "model.init_args.inverter.init_args.steps"),
+    ("test", "frames/score", "model.init_args.steps"),
+    ("test", "homnist/tied_vae", "model.init_args.inverter.init_args.num_mc"),
+    ("test", "rotmnist/posterior", "model.init_args.num_samples"),
+    ("test", "so10/langevin", "model.init_args.sampler.init_args.steps"),
+]
+"""Those of the other folders: all folders are there."""
 
 
-@pytest.mark.parametrize(("subcommand", "config", "number"), NUMBERS)
+@pytest.mark.parametrize(
+    ("subcommand", "config", "number"),
+    [
+        *NUMBERS,
+        *(pytest.param(*entry, marks=pytest.mark.slow(reason="five folders stay")) for entry in LONG_NUMBERS),
+    ],
+)
 def test_a_number_beside_a_file(
     subcommand: str, config: str, number: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +120,9 @@ def test_a_number_beside_a_file(
 
 
 def test_every_folder_has_a_number() -> None:
-    assert {config.split("/")[0] for _, config, _ in NUMBERS} == {p.name for p in CONFIGS.iterdir() if p.is_dir()}
+    assert {config.split("/")[0] for _, config, _ in [*NUMBERS, *LONG_NUMBERS]} == {
+        p.name for p in CONFIGS.iterdir() if p.is_dir()
+    }
 
 
 def leaves(tree: object, path: str = "") -> dict[str, str]:
