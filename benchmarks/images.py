@@ -27,7 +27,8 @@ from tasks.images.laws import AffineRecipe
 from tasks.images.testsets import DrawnTest
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Affine
-from trivgeo.inversion import TIED, FramedEnergy
+from trivgeo.inversion import TIED
+from trivgeo.inversion.energies import FramedEnergy
 from trivgeo.sde import GeometricSchedule
 
 SCALE = (0.084, 0.084, 0.084, 0.084, 0.421, 0.421)
@@ -148,8 +149,8 @@ def main() -> None:
     methods: dict[str, Callable[[Tensor, torch.Generator], tuple[Tensor, int]]] = {
         "published loop": published,
         "trivgeo": ours(),
-        "trivgeo, best seen, pruned": ours(keep_seen=True, pruning=PRUNING),
-        f"trivgeo, best seen, pruned earlier, {FEWER} steps": ours(FEWER, keep_seen=True, pruning=EARLIER),
+        "trivgeo, best seen, pruned": ours(keep_best=True, pruning=PRUNING),
+        f"trivgeo, best seen, pruned earlier, {FEWER} steps": ours(FEWER, keep_best=True, pruning=EARLIER),
     }
     methods = {
         name: methods[name] for i, name in enumerate(list(methods)) if options.methods is None or i in options.methods

@@ -43,7 +43,8 @@ class Loaded(Generic[NetworkT]):
     Attributes:
         network: on the CPU, in the dtype of the file, in evaluation mode, its parameters constant (no gradients).
         metadata: what it was saved with: metrics, seed, versions.
-        score: what a learned score was saved with, see `trivgeo.inversion.files.describe`; `None` for other networks.
+        score: what a learned score was saved with, see
+            `trivgeo.inversion.learned.files.describe`; `None` for other networks.
         sha256: checksum of the file.
         listed: whether that is the checksum in the manifest; a network trained again has another.
     """
@@ -88,7 +89,7 @@ def save_checkpoint(
         network: the network.
         path: see `trivgeo.networks.write_file`.
         metadata: what JSON can hold.
-        score: of a learned score, see `trivgeo.inversion.files.describe`.
+        score: of a learned score, see `trivgeo.inversion.learned.files.describe`.
 
     Raises:
         CheckpointError: the metadata cannot be written as JSON.

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from trivgeo.groups import Action
-from trivgeo.inversion import DataEnergy, Inverter, Propose, Stage
+from trivgeo.inversion import Inverter, Stage
+from trivgeo.inversion.energies import DataEnergy
+from trivgeo.inversion.stages import WarmStart
 
 Method = Callable[[Action, DataEnergy | None], Inverter]
 """What a configuration gives: an inverter but for its action and energy."""
@@ -16,14 +18,14 @@ class ProposedInverter(Inverter):
         action: on data; the scale of its group is that of the proposals.
         energy: see `Inverter`.
         proposals: the method that proposes.
-        stages: what comes after, such as `trivgeo.inversion.Choose`.
+        stages: what comes after, such as `trivgeo.inversion.stages.Select`.
     """
 
     def __init__(
         self, action: Action, energy: DataEnergy | None, proposals: Method, stages: Sequence[Stage] = ()
     ) -> None:
         proposed = proposals(action, energy)
-        super().__init__(proposed.action, energy, [Propose(proposed), *stages])
+        super().__init__(proposed.action, energy, [WarmStart(proposed), *stages])
 
 
 def finished(inverter: Inverter, finish: Stage | None, max_evaluations: int | None) -> Inverter:
@@ -31,7 +33,7 @@ def finished(inverter: Inverter, finish: Stage | None, max_evaluations: int | No
 
     Args:
         inverter: what the method made.
-        finish: a stage after all of the method's, such as `trivgeo.inversion.Descend`; ``None`` for none.
+        finish: a stage after all of the method's, such as `trivgeo.inversion.stages.Descend`; ``None`` for none.
         max_evaluations: see `Inverter`.
     """
     if finish is not None:

@@ -7,14 +7,16 @@ import trivgeo.inversion
 from tasks.checkpoints import checkpoint_file
 from tasks.training import NamedExport
 from trivgeo.groups import Action
-from trivgeo.inversion import AmortizedInverter, DataEnergy, LearnedScore, training
-from trivgeo.inversion.files import score_of
+from trivgeo.inversion import AmortizedInverter
+from trivgeo.inversion.energies import DataEnergy
+from trivgeo.inversion.learned import LearnedScore, training
+from trivgeo.inversion.learned.files import score_of
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.solvers import DenoisingStep, RefiningStep
 
 
-class NoiseNetwork(trivgeo.inversion.NoiseNetwork):
-    """A `trivgeo.inversion.NoiseNetwork` that knows the batches of its data set."""
+class NoiseNetwork(trivgeo.inversion.learned.NoiseNetwork):
+    """A `trivgeo.inversion.learned.NoiseNetwork` that knows the batches of its data set."""
 
     def data(self, batch: Any) -> Any:
         """The data in a batch of training."""
@@ -22,7 +24,7 @@ class NoiseNetwork(trivgeo.inversion.NoiseNetwork):
 
 
 class ScoreTraining(NamedExport, training.ScoreTraining):
-    """See `trivgeo.inversion.training.ScoreTraining`.
+    """See `trivgeo.inversion.learned.training.ScoreTraining`.
 
     Args:
         network: makes the network from the dimension of the group and what the data set says of its data.
@@ -48,7 +50,7 @@ class ScoreTraining(NamedExport, training.ScoreTraining):
         schedule: GeometricSchedule,
         noise_steps: int = 1,
         lowest_time: float = 0.1,
-        carried: bool = True,
+        augmentation: bool = True,
         learning_rate: float = 2e-3,
         weight_decay: float = 0.01,
         warmup: float = 0.05,
@@ -62,7 +64,7 @@ class ScoreTraining(NamedExport, training.ScoreTraining):
             backbone,
             noise_steps=noise_steps,
             lowest_time=lowest_time,
-            carried=carried,
+            augmentation=augmentation,
             prepare=backbone.reduced,
         )
         super().__init__(score, learning_rate, weight_decay, warmup, seed, export)
@@ -73,12 +75,12 @@ class ScoreTraining(NamedExport, training.ScoreTraining):
 
 
 class DistillationTraining(NamedExport, training.DistillationTraining):
-    """See `trivgeo.inversion.training.DistillationTraining`.
+    """See `trivgeo.inversion.learned.training.DistillationTraining`.
 
     Args:
         teacher: name or path of the checkpoint of the score.
         action: how the transformations act; the scale of its group is that of the teacher, whatever it is here.
-        ratio: see `trivgeo.inversion.consistency_loss`.
+        ratio: see `trivgeo.inversion.learned.consistency_loss`.
         options: see `trivgeo.training.NetworkTraining`.
 
     Raises:
@@ -106,11 +108,11 @@ class DistillationTraining(NamedExport, training.DistillationTraining):
 
 
 def load_score(checkpoint: str, action: Action) -> LearnedScore:
-    """A trained score in evaluation mode, see `trivgeo.inversion.files.score_of`.
+    """A trained score in evaluation mode, see `trivgeo.inversion.learned.files.score_of`.
 
     Args:
         checkpoint: a name of the manifest or a path.
-        action: see `trivgeo.inversion.files.score_of`.
+        action: see `trivgeo.inversion.learned.files.score_of`.
 
     Raises:
         CheckpointError: the file is missing or unreadable, holds no score, or one of another group.

@@ -53,28 +53,28 @@ with install_import_hook(["trivgeo", "tasks"], "beartype.beartype"):
         ITS,
         TIED,
         AmortizedInverter,
-        Choose,
-        Descend,
-        DomainDistance,
-        FunctionEnergy,
-        GaussianInitialEnergy,
         GradientDescent,
-        GroupElements,
         Inverter,
-        KeepLower,
         KineticLangevin,
         LearnedInverter,
         LieLAC,
-        Noise,
-        OrbitCurvature,
-        Propose,
-        Reverse,
         TestTimeEquivariant,
-        affine_levels,
         calibrated_scale,
-        consistency_loss,
     )
-    from trivgeo.inversion.files import describe
+    from trivgeo.inversion.energies import DomainDistance, FunctionEnergy, GaussianInitialEnergy
+    from trivgeo.inversion.learned import consistency_loss
+    from trivgeo.inversion.learned.files import describe
+    from trivgeo.inversion.stages import (
+        AddNoise,
+        Descend,
+        GroupElements,
+        KeepLower,
+        OrbitCurvature,
+        ReverseDiffusion,
+        Select,
+        WarmStart,
+        affine_levels,
+    )
     from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, forward_noising, reverse_diffusion
 
 
@@ -140,9 +140,9 @@ def inverters() -> None:
     consistency_loss(score, untrained(1), circles, generator=seeded(0)).backward()
     turned = AmortizedInverter(score, lambda y: y.square().sum((1, 2)), num_hypotheses=6, steps=3)
     run(turned, circles)
-    moves = KeepLower(Noise(steps=2, time=0.3), Reverse(steps=2))
+    moves = KeepLower(AddNoise(steps=2, time=0.3), ReverseDiffusion(steps=2))
     for choice in ("lowest", "resample"):
-        run(Inverter(turned.action, turned.energy, [Propose(turned), Choose(3, choice), moves]), circles)
+        run(Inverter(turned.action, turned.energy, [WarmStart(turned), Select(3, choice), moves]), circles)
     plane = SE(2).action()
     cloud, law = torch.rand(64, 4, 2, generator=seeded(0)), lambda n, g: SE(2).random(n, std=0.5, generator=g)
     learned = LearnedInverter(plane).fit(cloud, law, steps=2, batch_size=8, progress=False)
@@ -244,7 +244,7 @@ def learned_poses(folder: Path) -> None:
     DistillationTraining(file, action).measure(clean, 0)
     energy = FunctionEnergy(lambda x: x.square().sum((1, 2, 3)))
     proposals = partial(TrainedInverter, checkpoint=file, num_hypotheses=2, ranked=True)
-    for inverter in (proposals(action, energy), ProposedInverter(action, energy, proposals, [Choose()])):
+    for inverter in (proposals(action, energy), ProposedInverter(action, energy, proposals, [Select()])):
         inverter(batch.image, generator=seeded(0))
 
 

@@ -30,6 +30,7 @@ PACKAGES = (
     *("groups", "groups.harmonic", "actions", "pde", "inversion", "symmetry", "geoopt", "checks", "expressions"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.score_matching"),
+    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
 )
 # what trains, or takes seconds whatever it is given
 SLOW = (

@@ -40,6 +40,7 @@ PUBLIC = (
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.score_matching"),
     "groups.harmonic",
+    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
 )
 
 

@@ -278,16 +278,19 @@ print(len([name for name in sys.modules if name.startswith("trivgeo")]))
     assert int(run.stdout) > 15
 
 
+INVERSION = ("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned")
+
+
 def test_public_names_exist() -> None:
     """Every name of an ``__all__`` can be imported, once, in order."""
-    for package in ("groups", "actions", "pde", "sde", "generative", "inversion", "errors"):
+    for package in ("groups", "actions", "pde", "sde", "generative", "inversion", *INVERSION, "errors"):
         module = importlib.import_module(f"trivgeo.{package}")
         assert len(set(module.__all__)) == len(module.__all__)
         for name in module.__all__:
             assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("module", ["trivgeo.generative.training", "trivgeo.inversion.training"])
+@pytest.mark.parametrize("module", ["trivgeo.generative.training", "trivgeo.inversion.learned.training"])
 def test_training_says_that_it_needs_lightning(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("trivgeo.training", module):
         monkeypatch.delitem(sys.modules, name, raising=False)

@@ -24,6 +24,7 @@ PACKAGES = (
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.score_matching"),
     "groups.harmonic",
+    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
 )
 
 SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}

@@ -12,22 +12,18 @@ from trivgeo import pde
 from trivgeo._text import text_of
 from trivgeo.actions import FieldAction, Grid, ImageWarp, OperatorInput, PointCloud
 from trivgeo.groups import SE, KdVSymmetry
-from trivgeo.inversion import (
-    TIED,
+from trivgeo.inversion import TIED, LieLAC, Population, Posterior, PosteriorEnergy
+from trivgeo.inversion.losses import Trimmed
+from trivgeo.inversion.stages import (
     Adam,
-    Choose,
+    AddNoise,
     Descend,
     HeavyBall,
     Langevin,
-    LieLAC,
-    Noise,
-    Population,
-    PosteriorEnergy,
-    Reverse,
-    Start,
-    Trimmed,
+    Replicate,
+    ReverseDiffusion,
+    Select,
 )
-from trivgeo.inversion.posterior import Posterior
 from trivgeo.sde import (
     ConstantSchedule,
     EnergyScore,
@@ -58,18 +54,18 @@ def spread(x: torch.Tensor) -> torch.Tensor:
 
 INVERTER = TIED(ACTION, spread, SCHEDULE, steps=3, num_hypotheses=2)
 RESULT = INVERTER(CLOUD, generator=SAMPLE)
-POPULATION = Population(RESULT.elements, RESULT.failures)
+POPULATION = Population(RESULT.elements, RESULT.num_masked_steps)
 OBJECTS = [
     *(case.group.action() for case in CASES if case.has_action),
     *(ImageWarp(GROUP), PointCloud(GROUP), FieldAction(KdVSymmetry()), Grid(CLOUD, CLOUD)),
     *(OperatorInput(CLOUD, CLOUD), GROUP.basis, GROUP.algebra),
     *(INVERTER, INVERTER.then(Descend(5)), LieLAC(ACTION, spread), RESULT, RESULT.modes(), POPULATION),
     *(
-        Start(3),
+        Replicate(3),
         Descend(5, HeavyBall(0.1, 0.5)),
-        Choose(1),
-        Noise(SCHEDULE),
-        Reverse(SCHEDULE),
+        Select(1),
+        AddNoise(SCHEDULE),
+        ReverseDiffusion(SCHEDULE),
         Langevin(3, 0.1),
         Adam(0.1),
     ),
@@ -96,8 +92,8 @@ def test_one_line(thing: object) -> None:
 
 def test_what_is_said() -> None:
     assert repr(ACTION) == "InhomogeneousAction(SE(2))"
-    assert repr(Start(3)) == "Start(num_hypotheses=3)"
-    assert repr(POPULATION) == "Population(elements=[12, 2, 2, 3], failures=[12, 2], energies=None, time=0)"
+    assert repr(Replicate(3)) == "Replicate(num_hypotheses=3)"
+    assert repr(POPULATION) == "Population(elements=[12, 2, 2, 3], num_masked_steps=[12, 2], energies=None, time=0)"
     assert repr(GeometricHeun()) == "GeometricHeun(skip_zero=False)"
     assert repr(solve(MOTION, GROUP.identity(2), uniform_grid(1), generator=SAMPLE)).startswith(
         "Solution(final=[2, 2, 3],"
@@ -114,5 +110,5 @@ def test_a_notebook_shows_what_was_found() -> None:
     assert len(rows) == 12
     assert rows[-1] == ["and 2 more"]
     for i, row in enumerate(rows[1:-1]):
-        assert row == [str(i), f"{RESULT.energies[i].min():.4g}", "2 of 2", str(int(RESULT.failures[i].sum()))]
+        assert row == [str(i), f"{RESULT.energies[i].min():.4g}", "2 of 2", str(int(RESULT.num_masked_steps[i].sum()))]
     assert table.findtext("caption") == repr(RESULT)

@@ -1,7 +1,7 @@
 """Names that are on their way out: each works until a version that is said, and tells what to write in its place.
 
 ```python
-__getattr__ = old_names(__name__, {"Descent": Renamed("trivgeo.inversion.Descend", until="0.4")})
+__getattr__ = old_names(__name__, {"Descent": Renamed("trivgeo.inversion.stages.Descend", until="0.4")})
 ```
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -57,7 +58,8 @@ def old_names(module: str, renamed: Mapping[str, Renamed]) -> Callable[[str], An
     _KNOWN.update({f"{module}.{name}": entry for name, entry in renamed.items()})
 
     def getattribute(name: str) -> Any:
-        if name not in renamed:
+        # jsonargparse tries every parent of a module for the shortest path of a class: the path is to be the new one
+        if name not in renamed or sys._getframe(1).f_code.co_name == "get_import_path":
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         to, until = renamed[name]
         warnings.warn(f"{module}.{name} is now {to}, and is gone in {until}", DeprecationWarning, stacklevel=2)

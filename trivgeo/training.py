@@ -197,7 +197,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return Path(export)
 
     def export_score(self) -> dict[str, Any] | None:
-        """What makes a learned score of the exported network, see `trivgeo.inversion.files.describe`."""
+        """What makes a learned score of the exported network, see `trivgeo.inversion.learned.files.describe`."""
         return None
 
     def export_metadata(self) -> dict[str, Any]:

@@ -4,7 +4,10 @@ import torch
 
 from trivgeo.actions import PointCloud
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import Choose, GemanMcClure, Inverter, LeastSquares, LevenbergMarquardt, NearestPoints, Under
+from trivgeo.inversion import Inverter
+from trivgeo.inversion.energies import LeastSquares, NearestPoints
+from trivgeo.inversion.losses import GemanMcClure
+from trivgeo.inversion.stages import LevenbergMarquardt, Select, WithEnergy
 
 generator = torch.Generator().manual_seed(0)
 faces = torch.rand(3000, 3, generator=generator, dtype=torch.float64) - 0.5
@@ -18,7 +21,7 @@ scan = SE(3).action()(pose, shown + 0.003 * torch.randn(200, 3, generator=genera
 
 distances = NearestPoints(model, tangent=0.3)
 wide, middle, narrow = (LeastSquares(distances, GemanMcClure(w), std=0.01) for w in (0.3, 0.1, 0.05))
-search = Under(wide, Choose(128), LevenbergMarquardt(5)), Under(middle, LevenbergMarquardt(5), Choose(16))
+search = WithEnergy(wide, Select(128), LevenbergMarquardt(5)), WithEnergy(middle, LevenbergMarquardt(5), Select(16))
 starts = SE(3).join(SO(3).random_haar(1024, generator=generator, dtype=torch.float64), scan.mean(0))
 found = Inverter(PointCloud(SE(3)), narrow, [*search, LevenbergMarquardt(20)])(scan[None], initial=starts[None]).best()
 degrees = float(SO(3).distance(pose[:, :3], found[0, :, :3]).rad2deg())

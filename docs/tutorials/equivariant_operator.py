@@ -3,7 +3,9 @@
 import torch
 
 from trivgeo.actions import Field, FieldAction
-from trivgeo.inversion import TIED, Descend, EquivariantOperator, FieldBox, FieldSpectrum
+from trivgeo.inversion import TIED, EquivariantOperator
+from trivgeo.inversion.energies import FieldBox, FieldSpectrum
+from trivgeo.inversion.stages import Descend
 from trivgeo.pde import GaussianField, KdV, Modes, solve
 from trivgeo.symmetry import find_symmetries
 

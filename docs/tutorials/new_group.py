@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from trivgeo.groups import from_generators
-from trivgeo.inversion import TIED, Inverter, LeastSquares, LevenbergMarquardt
+from trivgeo.inversion import TIED, Inverter
+from trivgeo.inversion.energies import LeastSquares
+from trivgeo.inversion.stages import LevenbergMarquardt
 from trivgeo.sde import GeometricSchedule
 from trivgeo.symmetry import find_symmetries, verify
 

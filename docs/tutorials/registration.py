@@ -19,16 +19,10 @@ from torch import Tensor
 
 from trivgeo.actions import PointCloud
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import (
-    Choose,
-    GemanMcClure,
-    Inverter,
-    Laplace,
-    LeastSquares,
-    LevenbergMarquardt,
-    NearestPoints,
-    Under,
-)
+from trivgeo.inversion import Inverter
+from trivgeo.inversion.energies import LeastSquares, NearestPoints
+from trivgeo.inversion.losses import GemanMcClure
+from trivgeo.inversion.stages import Laplace, LevenbergMarquardt, Select, WithEnergy
 
 # %% [markdown]
 # ## 1. The method
@@ -57,9 +51,9 @@ def registration(model: Tensor, size: float, keep: tuple[int, int, int] = (128, 
         PointCloud(SE(3)),
         energy(0.03),
         [
-            Under(energy(0.2), Choose(keep[0]), LevenbergMarquardt(5)),
-            Under(energy(0.1), LevenbergMarquardt(5), Choose(keep[1])),
-            Under(energy(0.05), LevenbergMarquardt(10), Choose(keep[2])),
+            WithEnergy(energy(0.2), Select(keep[0]), LevenbergMarquardt(5)),
+            WithEnergy(energy(0.1), LevenbergMarquardt(5), Select(keep[1])),
+            WithEnergy(energy(0.05), LevenbergMarquardt(10), Select(keep[2])),
             LevenbergMarquardt(20),
         ],
     )

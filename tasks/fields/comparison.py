@@ -15,7 +15,8 @@ from tasks.results import ShardedTest, writer_of
 from tasks.seeds import generator_of
 from trivgeo.actions import FieldAction
 from trivgeo.checks import check_count
-from trivgeo.inversion import DataEnergy, EquivariantOperator, Inverter, LearnedInverter, Stage
+from trivgeo.inversion import EquivariantOperator, Inverter, LearnedInverter, Stage
+from trivgeo.inversion.energies import DataEnergy
 
 MOVES: dict[Moves, str] = {"never": "network alone", "once": "trained on fields moved once", "always": "augmented"}
 """What was moved in training, and the metric of the network by itself."""

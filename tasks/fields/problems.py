@@ -10,7 +10,7 @@ from tasks.seeds import generator_of
 from trivgeo.actions import Field, FieldAction, Grid
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import KdVSymmetry, from_generators
-from trivgeo.inversion import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
+from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.pde import Burgers, GaussianField, KdV, KuramotoSivashinsky, SpectralEquation, Vorticity, solve
 
 

@@ -15,7 +15,7 @@ from tasks.images.models import ImageClassifier
 from tasks.images.regulariser import AdversarialRegulariser
 from tasks.images.vae import VAE
 from tasks.seeds import generator_of
-from trivgeo.inversion import DataEnergy
+from trivgeo.inversion.energies import DataEnergy
 
 Precision = Literal["float32", "bfloat16"]
 

@@ -19,7 +19,8 @@ from tasks.inverters import finished
 from tasks.results import Row, ShardedTest, writer_of
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
-from trivgeo.inversion import DataEnergy, FramedEnergy, Inverter, Stage, TestTimeEquivariant
+from trivgeo.inversion import Inverter, Stage, TestTimeEquivariant
+from trivgeo.inversion.energies import DataEnergy, FramedEnergy
 from trivgeo.sde import NoiseStreams
 
 
@@ -37,7 +38,7 @@ class ImageInversion(ShardedTest):
         inverter: makes the inverter from an action and an energy.
         finish: see `tasks.inverters.finished`.
         max_evaluations: see `trivgeo.inversion.Inverter`.
-        frame_weight: weight of the frame term, see `trivgeo.inversion.FramedEnergy`; ``None`` for none.
+        frame_weight: weight of the frame term, see `trivgeo.inversion.energies.FramedEnergy`; ``None`` for none.
         features: name or path of the `VAE` in whose latent variables the Fréchet distance of the restored images to
             the clean ones is measured; ``None`` for no distance.
         equivariance: measure how far the predictions for transformed and clean images are from each other, too; takes
@@ -122,7 +123,7 @@ class ImageInversion(ShardedTest):
                 columns["equivariance error"] = _total_variation(logits, unmoved)
                 columns["equivariance error without inversion"] = _total_variation(logits_alone, logits_clean)
         correct = {name: column.tolist() for name, column in columns.items()}
-        best, energy, failures = result.best(), result.best_energy(), result.failures.sum(1)
+        best, energy, failures = result.best(), result.best_energy(), result.num_masked_steps.sum(1)
         listed = zip(
             batch.place.tolist(),
             batch.label.tolist(),

@@ -9,7 +9,7 @@ from tasks.images.data import ImageBatch
 from tasks.images.energies import Precision
 from tasks.images.models import ImageFormat
 from tasks.learned import NoiseNetwork
-from trivgeo.inversion import ImageBackbone
+from trivgeo.inversion.learned import ImageBackbone
 
 
 class PoseNetwork(ImageBackbone, NoiseNetwork):

@@ -5,8 +5,7 @@ from typing import Literal
 import torch
 
 from tasks.pde.equation import Equation
-from trivgeo.inversion import DomainDistance
-from trivgeo.inversion.learned_energy import GaussianInitialEnergy
+from trivgeo.inversion.energies import DomainDistance, GaussianInitialEnergy
 
 _SAMPLES_SEED = 2_147_483_646
 
@@ -17,7 +16,7 @@ class TrainingBox(DomainDistance):
     Args:
         equation: the equation and the law on which the network was trained.
         u: the range of u that initial conditions have in common; ``None`` where they have none, such as random fields.
-        fill: whether the query points fill the domain, see `trivgeo.inversion.DomainDistance`.
+        fill: whether the query points fill the domain, see `trivgeo.inversion.energies.DomainDistance`.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class InitialLaw(GaussianInitialEnergy):
 
     Args:
         equation: see `TrainingBox`.
-        sensors: see `trivgeo.inversion.GaussianInitialEnergy`.
+        sensors: see `trivgeo.inversion.energies.GaussianInitialEnergy`.
         samples: number of initial conditions that it is fitted to.
         weight: see there.
         floor: see there.

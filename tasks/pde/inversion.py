@@ -22,7 +22,8 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
-from trivgeo.inversion import DataEnergy, Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
+from trivgeo.inversion import Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
+from trivgeo.inversion.energies import DataEnergy
 from trivgeo.sde import NoiseStreams
 
 _CALIBRATION_POINTS = 81  # of a grid, about
@@ -163,7 +164,7 @@ class OperatorInversion(ShardedTest):
                 "energy_before": float(before[case]),
                 "displacement": float(displacement[case]),
                 "found": bool(found[case]),
-                "masked_steps": int(result.failures[case].sum()),
+                "masked_steps": int(result.num_masked_steps[case].sum()),
                 "energy_evaluations": result.energy_evaluations,
                 "gradient_evaluations": result.gradient_evaluations,
                 "network_evaluations": result.network_evaluations,

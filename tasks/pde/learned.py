@@ -11,7 +11,7 @@ from tasks.pde.equation import Equation
 from tasks.seeds import generator_of
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count
-from trivgeo.inversion import OperatorBackbone
+from trivgeo.inversion.learned import OperatorBackbone
 from trivgeo.sde import GeometricSchedule
 from trivgeo.training import EpochSampler
 
@@ -19,7 +19,7 @@ _VALIDATION = 2**31  # a batch that training does not reach
 
 
 class OperatorNetwork(OperatorBackbone, NoiseNetwork):
-    """See `trivgeo.inversion.OperatorBackbone`."""
+    """See `trivgeo.inversion.learned.OperatorBackbone`."""
 
 
 class CleanProblemsDataset(Dataset[OperatorInput]):
@@ -121,7 +121,7 @@ class OperatorDenoising(ScoreTraining):
             schedule,
             noise_steps=noise_steps,
             lowest_time=lowest_time,
-            carried=False,
+            augmentation=False,
             learning_rate=learning_rate,
             weight_decay=0.0,
             warmup=warmup,

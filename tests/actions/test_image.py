@@ -17,7 +17,8 @@ from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, Action, Affine, HeatSymmetry, LieGroup, Projective
-from trivgeo.inversion import DataEnergy, FramedEnergy, Inverter, PosteriorEnergy, PriorEnergy
+from trivgeo.inversion import Inverter, PosteriorEnergy
+from trivgeo.inversion.energies import DataEnergy, FramedEnergy, PriorEnergy
 
 GROUPS = [SO(2), SE(2), Affine(2), Projective(2)]
 

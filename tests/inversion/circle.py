@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trivgeo.errors import ShapeError
 from trivgeo.groups import SO, Action
-from trivgeo.inversion import LearnedScore, LevelFeatures
+from trivgeo.inversion.learned import LearnedScore, LevelFeatures
 from trivgeo.sde import GeometricSchedule
 
 HARMONICS = 4

@@ -8,7 +8,7 @@ from torch import Tensor
 from tests.helpers import randn
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.groups import BurgersSymmetry, HeatSymmetry, LieGroup
-from trivgeo.inversion import DomainDistance
+from trivgeo.inversion.energies import DomainDistance
 
 DOMAIN = DomainDistance(x=(-1.0, 1.0), t=(0.0, 0.5), u=(-1.0, 1.0))
 

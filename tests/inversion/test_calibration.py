@@ -9,7 +9,8 @@ from torch import Tensor
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import HeatSymmetry, Translation
-from trivgeo.inversion import DomainDistance, PosteriorEnergy, calibrated_scale
+from trivgeo.inversion import PosteriorEnergy, calibrated_scale
+from trivgeo.inversion.energies import DomainDistance
 from trivgeo.sde import trivialized_grad
 
 ROUGH = [0.02, 0.35, 0.003, 0.35, 0.02, 0.5]

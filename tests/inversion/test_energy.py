@@ -12,8 +12,9 @@ from tests.inversion.problems import DOMAIN, GROUPS, brute_force_distance, clean
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, Translation
-from trivgeo.inversion import DataEnergy, DomainDistance, FunctionEnergy, PosteriorEnergy
-from trivgeo.inversion.domain import hull_points
+from trivgeo.inversion import PosteriorEnergy
+from trivgeo.inversion.energies import DataEnergy, DomainDistance, FunctionEnergy
+from trivgeo.inversion.energies.domain_distance import hull_points
 from trivgeo.sde import trivialized_grad_and_value
 
 

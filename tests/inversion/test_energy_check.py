@@ -11,15 +11,9 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SO, Translation
-from trivgeo.inversion import (
-    TIED,
-    Descend,
-    InversionResult,
-    Inverter,
-    PriorEnergy,
-    calibrated_scale,
-    check_energy,
-)
+from trivgeo.inversion import TIED, InversionResult, Inverter, calibrated_scale, check_energy
+from trivgeo.inversion.energies import PriorEnergy
+from trivgeo.inversion.stages import Descend
 
 ACTION = Translation(2).action()
 CLEAN = torch.zeros(8, 1, 2).double()
@@ -38,7 +32,7 @@ class TestCheck:
     def test_a_round_well(self) -> None:
         """E = |g / s|^2 for g = s z with z normal: the median rise is 2 log 2, and that of a step r is 2 r^2."""
         check = check_energy(
-            ACTION, lambda y: (y / torch.tensor([1.0, 0.1])).square().sum((-2, -1)), CLEAN, law, samples=512
+            ACTION, lambda y: (y / torch.tensor([1.0, 0.1])).square().sum((-2, -1)), CLEAN, law, num_samples=512
         )
         assert check.share_below == 0.0
         assert check.share_flat == check.share_undefined == check.spread == 0.0
@@ -73,8 +67,8 @@ class TestCheck:
     def test_data_of_infinite_energy_count_for_nothing(self) -> None:
         energy = lambda y: torch.where(y[:, 0, 0].abs() < 50.0, square(y), torch.inf)  # noqa: E731
         far = torch.full((24, 1, 2), 100.0).double()
-        alone = check_energy(ACTION, energy, CLEAN, law, samples=256)
-        check = check_energy(ACTION, energy, torch.cat([far, CLEAN]), law, samples=256)
+        alone = check_energy(ACTION, energy, CLEAN, law, num_samples=256)
+        check = check_energy(ACTION, energy, torch.cat([far, CLEAN]), law, num_samples=256)
         assert abs(check.well.width - alone.well.width) < 0.2
         assert repr(check.suggested.schedule) == repr(alone.suggested.schedule)
         assert check.share_undefined == 0.0
@@ -105,7 +99,7 @@ class TestCheck:
         with pytest.raises(DomainError, match="finite energies"):
             check_energy(ACTION, lambda y: square(y) + math.inf, CLEAN, law)
         with pytest.raises(ConfigurationError, match="samples"):
-            check_energy(ACTION, square, CLEAN, law, samples=0)
+            check_energy(ACTION, square, CLEAN, law, num_samples=0)
 
 
 def without_grad(y: Tensor) -> Tensor:
@@ -183,7 +177,7 @@ class TestResult:
         assert "3 data" in repr(result)
         assert "SO(2)" in repr(result)
         inverter = TIED(ACTION, square).then(Descend(3))
-        assert repr(inverter).endswith("square, [Start, Noise, Reverse, Descend])")
+        assert repr(inverter).endswith("square, [Replicate, AddNoise, ReverseDiffusion, Descend])")
 
 
 def test_prior() -> None:
@@ -191,5 +185,5 @@ def test_prior() -> None:
     energy = PriorEnergy(PriorEnergy(square, torch.eye(2).double(), 2.0), torch.diag(torch.tensor([2.0, 1.0])), 3.0)
     g = randn(5, 2)
     expected = g.square().sum(-1) + 1.5 * (g / torch.tensor([2.0, 1.0])).square().sum(-1)
-    assert_relative(energy.of_transformation(ACTION, g, CLEAN), expected, 1e-12)
+    assert_relative(energy.transformation_energy(ACTION, g, CLEAN), expected, 1e-12)
     assert torch.equal(energy(CLEAN), square(CLEAN))

@@ -23,26 +23,20 @@ from trivgeo.groups import Action, Affine
 from trivgeo.inversion import (
     ITS,
     TIED,
-    Choose,
-    DataEnergy,
-    Descend,
+    ConditionalPosterior,
     FoCal,
-    FramedEnergy,
-    FunctionEnergy,
     GradientDescent,
     InversionResult,
     Inverter,
     KineticLangevin,
     LieLAC,
-    Noise,
+    Population,
     PosteriorEnergy,
-    PriorEnergy,
-    Propose,
     RandomSearch,
 )
+from trivgeo.inversion.energies import DataEnergy, FramedEnergy, FunctionEnergy, PriorEnergy
 from trivgeo.inversion.evaluation import evaluation_mode
-from trivgeo.inversion.posterior import GivenPosterior
-from trivgeo.inversion.result import Population
+from trivgeo.inversion.stages import AddNoise, Descend, Select, WarmStart
 from trivgeo.sde import GeometricSchedule, NoiseStreams
 
 Make = Callable[[Action, DataEnergy], Inverter]
@@ -54,7 +48,7 @@ METHODS: dict[str, Make] = {
     "FoCal": lambda a, e: FoCal(a, e, 6, 3, box=0.7, num_hypotheses=2),
     "ITS": lambda a, e: ITS(a, e, 6, 8, 2),
     "RandomSearch": lambda a, e: RandomSearch(a, e, 150, 4, 0.5),
-    "GradientDescent": lambda a, e: GradientDescent(a, e, 20, 0.05, 6, momentum=0.5, keep_seen=True),
+    "GradientDescent": lambda a, e: GradientDescent(a, e, 20, 0.05, 6, momentum=0.5, keep_best=True),
 }
 
 
@@ -83,8 +77,8 @@ class Counted(DataEnergy):
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
         return self.energy.select(action, g, x)
 
-    def of_transformation(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
-        return self.energy.of_transformation(action, g, x)
+    def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
+        return self.energy.transformation_energy(action, g, x)
 
 
 def images() -> tuple[Action, DataEnergy, Tensor]:
@@ -129,11 +123,11 @@ def shapes() -> tuple[Action, DataEnergy, Tensor]:
 
 
 SMALL: dict[str, Make] = {
-    "search": lambda a, e: TIED(a, e, None, 3, 2, 4, keep_seen=True, pruning=[(0.5, 2)]).then(Descend(2)),
+    "search": lambda a, e: TIED(a, e, None, 3, 2, 4, keep_best=True, pruning=[(0.5, 2)]).then(Descend(2)),
     "LieLAC": lambda a, e: LieLAC(a, e, 3, 0.05, 3),
     "RandomSearch": lambda a, e: RandomSearch(a, e, 70, 4, 0.5),
-    "resample": lambda a, e: RandomSearch(a, e, 9, 8, 0.5).then(Choose(5, "resample", 0.1)),
-    "proposals": lambda a, e: Inverter(a, e, [Propose(RandomSearch(a, e, 9, 2, 0.5)), Noise(time=0.5)]),
+    "resample": lambda a, e: RandomSearch(a, e, 9, 8, 0.5).then(Select(5, "resample", 0.1)),
+    "proposals": lambda a, e: Inverter(a, e, [WarmStart(RandomSearch(a, e, 9, 2, 0.5)), AddNoise(time=0.5)]),
 }
 MORE: dict[str, Make] = {
     "published": lambda a, e: TIED(a, e, None, 2, 2, 3, published=True),
@@ -261,7 +255,7 @@ def test_modes_after_an_error_and_among_threads() -> None:
         assert torch.equal(long.result().elements, found.elements)
     assert all(part.training for part in network.modules())
 
-    def wrong(posterior: GivenPosterior, population: Population, generator: torch.Generator | None) -> Population:
+    def wrong(posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None) -> Population:
         assert not network.training
         raise KeyError
 

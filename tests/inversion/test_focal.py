@@ -17,13 +17,14 @@ from tests.helpers import assert_relative, rand, seeded
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, Affine, Translation
-from trivgeo.inversion import FoCal, Optimise, PosteriorEnergy, RandomSearch, bayes
+from trivgeo.inversion import FoCal, PosteriorEnergy, RandomSearch
+from trivgeo.inversion.stages import BayesianOptimization, gaussian_process
 
 
 def test_published_settings() -> None:
     inverter = FoCal(Affine(2).action(), Template(Affine(2)))
     (stage,) = inverter.stages
-    assert isinstance(stage, Optimise)
+    assert isinstance(stage, BayesianOptimization)
     assert (stage.initial, stage.evaluations, stage.length_scale) == (5, 5, 0.01)
     assert stage.box == (1.0,)
     assert stage.fit
@@ -53,7 +54,7 @@ class TestSurrogate:
     def test_posterior(self) -> None:
         x, y = functions(3, 6, 2)
         at = rand(3, 5, 2, seed=9)
-        model = bayes._surrogate(x, y, 0.3, fit=False)
+        model = gaussian_process._surrogate(x, y, 0.3, fit=False)
         posterior = model.posterior(at)
         for i in range(3):
             mean, std, _ = closed_form(x[i], y[i], 0.3, at[i])
@@ -63,7 +64,7 @@ class TestSurrogate:
     def test_fit_is_the_best_length_scale(self) -> None:
         """All at once, and as high a likelihood as the best on a dense grid has for each."""
         x, y = functions(5, 12, 2)
-        fitted = bayes._surrogate(x, y, 0.005, fit=True).covar_module.lengthscale.detach().flatten()
+        fitted = gaussian_process._surrogate(x, y, 0.005, fit=True).covar_module.lengthscale.detach().flatten()
         for i in range(5):
             reached = closed_form(x[i], y[i], float(fitted[i]), x[i])[2]
             best = max(closed_form(x[i], y[i], s, x[i])[2] for s in np.geomspace(0.005, 3.0, 100))
@@ -72,7 +73,7 @@ class TestSurrogate:
     @pytest.mark.parametrize("dim", [1, 2])
     def test_proposes_the_largest_expected_improvement(self, dim: int) -> None:
         x, y = functions(4, 5, dim)
-        proposed = bayes.propose(x, y, length_scale=0.2, fit=False, generator=seeded(0))
+        proposed = gaussian_process.propose(x, y, length_scale=0.2, fit=False, generator=seeded(0))
         assert proposed.shape == (4, dim)
         assert bool(((proposed >= 0) & (proposed <= 1)).all())
         grid = torch.cartesian_prod(*[torch.linspace(0, 1, 61, dtype=torch.float64)] * dim).reshape(-1, dim)
@@ -87,10 +88,10 @@ class TestSurrogate:
 
     def test_values_of_any_size_and_constant_ones(self) -> None:
         x, y = functions(3, 6, 2)
-        plain = bayes.propose(x, y, length_scale=0.2, fit=True, generator=seeded(0))
-        scaled = bayes.propose(x, 1e9 * y - 1e12, length_scale=0.2, fit=True, generator=seeded(0))
+        plain = gaussian_process.propose(x, y, length_scale=0.2, fit=True, generator=seeded(0))
+        scaled = gaussian_process.propose(x, 1e9 * y - 1e12, length_scale=0.2, fit=True, generator=seeded(0))
         assert_relative(scaled, plain, 0.02)
-        constant = bayes.propose(x, torch.ones_like(y), length_scale=0.2, fit=True, generator=seeded(0))
+        constant = gaussian_process.propose(x, torch.ones_like(y), length_scale=0.2, fit=True, generator=seeded(0))
         assert torch.isfinite(constant).all()
 
 
@@ -166,8 +167,8 @@ def test_without_botorch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Said at once, with the extra that brings it; everything else works."""
     for name in [n for n in sys.modules if n.split(".")[0] == "botorch"]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "trivgeo.inversion.bayes")
-    monkeypatch.delattr("trivgeo.inversion.bayes")
+    monkeypatch.delitem(sys.modules, "trivgeo.inversion.stages.gaussian_process")
+    monkeypatch.delattr("trivgeo.inversion.stages.gaussian_process")
     with pytest.raises(ConfigurationError, match=r"trivgeo\[bayes\]"):
         FoCal(SE(2).action(), wall)
     RandomSearch(SE(2).action(), wall)

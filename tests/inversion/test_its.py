@@ -15,24 +15,23 @@ from tests.helpers import assert_relative, rand, randn, seeded
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, Affine, HeatSymmetry, LieGroup, Translation
-from trivgeo.inversion import (
-    ITS,
+from trivgeo.inversion import ITS, PosteriorEnergy
+from trivgeo.inversion.stages import (
     LowestEnergy,
     OrbitCurvature,
-    PosteriorEnergy,
     SearchLevel,
     SearchOrbits,
     affine_levels,
     basis_levels,
 )
-from trivgeo.inversion.its import choose
+from trivgeo.inversion.stages.search_orbits import choose
 
 
 def test_published_settings() -> None:
     inverter = ITS(Affine(2).action(), Template(Affine(2)))
     (search,) = inverter.stages
     assert isinstance(search, SearchOrbits)
-    assert (search.steps, search.samples, search.num_hypotheses) == (8, 16, 3)
+    assert (search.steps, search.num_samples, search.num_hypotheses) == (8, 16, 3)
     assert search.levels_of(Affine(2, scale=0.3)) == affine_levels()
     assert search.levels_of(SE(2)) == basis_levels(SE(2), 8)
 
@@ -206,7 +205,7 @@ class TestCurvature:
 
         x = torch.zeros(1, 1, 1, dtype=torch.float64)
         levels = [SearchLevel((1.0,), 6.0)]
-        action, settings = Translation(1).action(), {"samples": 33, "num_hypotheses": 1}
+        action, settings = Translation(1).action(), {"num_samples": 33, "num_hypotheses": 1}
         low = ITS(action, energy, levels, **settings)(x)
         sharp = ITS(action, energy, levels, **settings, criterion=OrbitCurvature())(x)
         assert abs(float(low.best())) == 6.0
@@ -222,7 +221,7 @@ class TestRun:
         assert result.energy_evaluations == 1 + 6 + 3 * 2 * 6
         assert result.gradient_evaluations == 0
         assert problem.evaluations == 3 * result.energy_evaluations
-        assert result.failures.tolist() == [[0, 0]] * 3
+        assert result.num_masked_steps.tolist() == [[0, 0]] * 3
         assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
         problem.evaluations = 0
         curved = ITS(problem.action, problem, 4, 6, 2, criterion=OrbitCurvature())(problem.x)
@@ -257,8 +256,8 @@ class TestBadInput:
             ({"levels": []}, "levels"),
             ({"levels": [SearchLevel((1.0, 0.0), 1.0)]}, "levels"),
             ({"levels": ["rotation"]}, "levels"),
-            ({"samples": 1, "num_hypotheses": 1}, "samples"),
-            ({"samples": 4, "num_hypotheses": 5}, "samples"),
+            ({"num_samples": 1, "num_hypotheses": 1}, "num_samples"),
+            ({"num_samples": 4, "num_hypotheses": 5}, "num_samples"),
             ({"classes": 3}, "classes"),
             ({"criterion": "energy"}, "criterion"),
         ],
@@ -273,7 +272,7 @@ class TestBadInput:
         for direction, extent in (((0.0, 0.0), 1.0), ((math.nan, 1.0), 1.0), ((1.0,), 0.0), ((1.0,), math.inf)):
             with pytest.raises(ConfigurationError):
                 SearchLevel(direction, extent)
-        for settings in ({"count": 0}, {"extent": 0.0}, {"shrink": -1.0}):
+        for settings in ({"num_levels": 0}, {"extent": 0.0}, {"shrink": -1.0}):
             with pytest.raises(ConfigurationError):
                 basis_levels(group, **settings)
         with pytest.raises(ConfigurationError, match="refinement"):

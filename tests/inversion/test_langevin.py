@@ -13,13 +13,14 @@ from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo import sde
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, Affine, PointAction, Translation
-from trivgeo.inversion import InversionResult, KineticLangevin, Langevin, PosteriorEnergy, Start
+from trivgeo.inversion import InversionResult, KineticLangevin, PosteriorEnergy
+from trivgeo.inversion.stages import Langevin, Replicate
 
 
 def test_published_settings() -> None:
     inverter = KineticLangevin(Affine(2).action(), Template(Affine(2)))
     start, langevin = inverter.stages
-    assert isinstance(start, Start)
+    assert isinstance(start, Replicate)
     assert isinstance(langevin, Langevin)
     assert (langevin.steps, langevin.step_size, start.num_hypotheses) == (1600, 2e-4, 4)
     assert (langevin.friction, langevin.temperature) == (1.0, 1.0)
@@ -38,7 +39,7 @@ def test_gaussian_posterior(temperature: float) -> None:
     std = math.sqrt(temperature * 0.4**2 / 2)
     assert float((result.elements.mean(1) - x.mean(1)).abs().max()) < 4 * std / math.sqrt(1500)
     assert float((result.elements.std(1) / std - 1).abs().max()) < 0.08
-    assert result.failures.sum() == 0
+    assert result.num_masked_steps.sum() == 0
 
 
 class AffineLineAction(PointAction):
@@ -116,9 +117,9 @@ class TestRun:
         action, x = Translation(1).action(), torch.tensor([[[0.0]], [[-5.0]]], dtype=torch.float64)
         result = KineticLangevin(action, wall, 80, 0.1, 8)(x, generator=seeded(0))
         assert torch.isfinite(result.energies[0]).all()
-        assert (result.failures[0] > 0).any()
+        assert (result.num_masked_steps[0] > 0).any()
         assert torch.isinf(result.energies[1]).all()
-        assert (result.failures[1] == 80).all()
+        assert (result.num_masked_steps[1] == 80).all()
         assert (result.elements[1] == 0).all()
         alone: InversionResult = KineticLangevin(action, wall, 80, 0.1, 8)(
             torch.tensor([[[0.0]], [[0.5]]], dtype=torch.float64), generator=seeded(0)

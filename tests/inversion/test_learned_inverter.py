@@ -20,23 +20,19 @@ from tests.helpers import assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput, PointCloud
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective, Translation
-from trivgeo.inversion import (
-    AmortizedInverter,
-    Denoise,
+from trivgeo.inversion import AmortizedInverter, Inverter, LearnedInverter, TestTimeEquivariant, check_energy
+from trivgeo.inversion.law import noise_between, spread_of
+from trivgeo.inversion.learned import (
     ImageBackbone,
-    Inverter,
-    LearnedInverter,
     LearnedScore,
     NoiseNetwork,
     OperatorBackbone,
     PointsBackbone,
-    TestTimeEquivariant,
     backbone_for,
-    check_energy,
     training,
 )
-from trivgeo.inversion.files import describe, score_of
-from trivgeo.inversion.law import noise_between, spread_of
+from trivgeo.inversion.learned.files import describe, score_of
+from trivgeo.inversion.stages import LearnedReverseDiffusion
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.solvers import RefiningStep
@@ -114,7 +110,7 @@ class TestTrained:
         """The score is followed in its own basis."""
         assert trained.score is not None
         x = GROUP.action()(law(3, seeded(1)), clean(3, seeded(2)))
-        denoise = Denoise(trained.score, stepper=RefiningStep())
+        denoise = LearnedReverseDiffusion(trained.score, stepper=RefiningStep())
         own, other = (Inverter(action, None, [denoise])(x) for action in (trained.score.action, GROUP.action()))
         assert torch.equal(own.elements, other.elements)
         with pytest.raises(ConfigurationError, match="score: expected one on"):
@@ -459,11 +455,11 @@ class TestRefused:
 
     def test_without_lightning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in [
-            name for name in sys.modules if name.startswith(("trivgeo.inversion.training", "trivgeo.training"))
+            name for name in sys.modules if name.startswith(("trivgeo.inversion.learned.training", "trivgeo.training"))
         ]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
-        monkeypatch.delattr("trivgeo.inversion.training", raising=False)
+        monkeypatch.delattr("trivgeo.inversion.learned.training", raising=False)
         with pytest.raises(ConfigurationError, match="pip install"):
             quick()
 

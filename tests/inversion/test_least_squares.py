@@ -28,24 +28,10 @@ from trivgeo.groups import (
     Similarity,
     Translation,
 )
-from trivgeo.inversion import (
-    TIED,
-    Choose,
-    GemanMcClure,
-    InversionResult,
-    Inverter,
-    Laplace,
-    LeastSquares,
-    LevenbergMarquardt,
-    NearestPoints,
-    PairedPoints,
-    Posterior,
-    Stage,
-    Start,
-    Trimmed,
-    Under,
-    with_normals,
-)
+from trivgeo.inversion import TIED, InversionResult, Inverter, Posterior, Stage
+from trivgeo.inversion.energies import LeastSquares, NearestPoints, PairedPoints, with_normals
+from trivgeo.inversion.losses import GemanMcClure, Trimmed
+from trivgeo.inversion.stages import Laplace, LevenbergMarquardt, Replicate, Select, WithEnergy
 
 
 class TestPointCloud:
@@ -185,7 +171,7 @@ class TestResiduals:
             lambda: LevenbergMarquardt(3, damping=0.0),
             lambda: Laplace(0),
             lambda: Laplace(3, temperature=0.0),
-            lambda: Under(3),
+            lambda: WithEnergy(3),
         ):
             with pytest.raises(ConfigurationError):
                 build()
@@ -372,7 +358,7 @@ class TestLevenbergMarquardt:
         start[0, 1] = math.nan
         inverter = Inverter(PointCloud(SE(3)), LeastSquares(NearestPoints(reference)), [LevenbergMarquardt(4)])
         result = inverter(x, initial=start)
-        assert result.failures.tolist() == [[0, 4]]
+        assert result.num_masked_steps.tolist() == [[0, 4]]
         assert torch.isfinite(result.energies).tolist() == [[True, False]]
         assert_relative(result.elements[0, 0], g[0], 1e-10)
 
@@ -419,7 +405,7 @@ class TestUnder:
         inverter = Inverter(
             PointCloud(SE(3)),
             LeastSquares(PairedPoints(reference + 1.0)),
-            [Start(3), Under(other, LevenbergMarquardt(20), Choose(1))],
+            [Replicate(3), WithEnergy(other, LevenbergMarquardt(20), Select(1))],
             progress=lambda done, total: calls.append(total - done),
         )
         result = inverter(x)

@@ -12,7 +12,15 @@ from tests.helpers import assert_relative, noise, seeded
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, Affine, Translation
-from trivgeo.inversion import Adam, AlgebraCoordinates, Descend, GroupElements, LieLAC, Parametrization, Start
+from trivgeo.inversion import LieLAC
+from trivgeo.inversion.stages import (
+    Adam,
+    AlgebraCoordinates,
+    Descend,
+    GroupElements,
+    Parametrization,
+    Replicate,
+)
 
 SPACES = [AlgebraCoordinates(), GroupElements()]
 
@@ -24,14 +32,14 @@ def name_of(space: Parametrization) -> str:
 def test_published_settings() -> None:
     inverter = LieLAC(Affine(2).action(), Template(Affine(2)))
     start, descent = inverter.stages
-    assert isinstance(start, Start)
+    assert isinstance(start, Replicate)
     assert isinstance(descent, Descend)
     assert isinstance(descent.rule, Adam)
     assert (descent.steps, descent.rule.learning_rate, start.num_hypotheses) == (100, 0.01, 64)
     assert (descent.start_std, descent.rule.betas, descent.rule.epsilon) == (0.3, (0.9, 0.999), 1e-8)
     assert isinstance(descent.space, AlgebraCoordinates)
     assert not inverter.posterior.log_det
-    assert not descent.keep_seen
+    assert not descent.keep_best
 
 
 class TestAgainstOthers:
@@ -98,7 +106,7 @@ class TestKnownOptimum:
         assert problem.evaluations == 3 * (5 + 5 * 6)
         assert result.elements.shape == (3, 5, 2, 3)
         assert_relative(result.energies, problem.distance(result.elements), 1e-12)
-        assert result.failures.tolist() == [[0] * 5] * 3
+        assert result.num_masked_steps.tolist() == [[0] * 5] * 3
         assert torch.equal(inverter(problem.x, generator=seeded(0)).elements, result.elements)
         assert not torch.equal(inverter(problem.x, generator=seeded(1)).elements, result.elements)
 
@@ -111,7 +119,7 @@ class TestKnownOptimum:
             for steps in range(1, 9)
         ]
         path = torch.stack(ends).amin(0)
-        result = LieLAC(problem.action, problem, 8, **settings, keep_seen=True)(problem.x, generator=seeded(0))
+        result = LieLAC(problem.action, problem, 8, **settings, keep_best=True)(problem.x, generator=seeded(0))
         assert (path < ends[-1]).any()
         start = problem.distance(SE(2).exp(0.3 * noise(2, 6, 3, seed=0)))
         assert_relative(result.energies, torch.minimum(path, start), 1e-10)
@@ -141,11 +149,11 @@ class TestUndefinedEnergies:
         inverter = LieLAC(action, wall, 60, 0.2, num_hypotheses=8, start_std=0.6, parametrization=space)
         result = inverter(x, generator=seeded(13))
         assert torch.isfinite(result.energies[0]).all()
-        assert (result.failures[0] > 0).any()
-        assert (result.failures[0] < 60).all()
+        assert (result.num_masked_steps[0] > 0).any()
+        assert (result.num_masked_steps[0] < 60).all()
         # nothing is defined within reach of the second
         assert torch.isinf(result.energies[1]).all()
-        assert (result.failures[1] == 60).all()
+        assert (result.num_masked_steps[1] == 60).all()
         assert torch.isfinite(result.elements).all()
         assert result.found.tolist() == [True, False]
 

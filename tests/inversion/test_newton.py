@@ -7,7 +7,8 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, random_elements
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, HeatSymmetry
-from trivgeo.inversion import Inverter, Newton
+from trivgeo.inversion import Inverter
+from trivgeo.inversion.stages import Newton
 
 GROUP = SE(2)
 TEMPLATE = randn(7, 2, seed=1)

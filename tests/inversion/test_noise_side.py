@@ -10,7 +10,7 @@ from tests.helpers import seeded
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Affine
 from trivgeo.inversion import TIED
-from trivgeo.inversion.stages import Side
+from trivgeo.inversion.stages.add_noise import Side
 from trivgeo.sde import GeometricSchedule
 
 RECOVERED = 0.4

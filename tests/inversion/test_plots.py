@@ -45,7 +45,7 @@ def test_images(channels: int) -> None:
     energies = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, 2.0]]).double()
     failures = torch.zeros(2, 3, dtype=torch.long)
     result = InversionResult(ImageWarp(Similarity(2)), elements, energies, failures, 0, 0)
-    figure = result.plot(x, count=7)
+    figure = result.plot(x, num_images=7)
     axes = torch.arange(6).reshape(3, 2)
     low, high = x.min(), x.max()
     for i, best in enumerate((1, 0)):
@@ -62,8 +62,8 @@ def test_images(channels: int) -> None:
     plt.close(figure)
     with pytest.raises(ShapeError, match="2 data"):
         result.plot(x[:1])
-    with pytest.raises(ConfigurationError, match="count"):
-        result.plot(x, count=0)
+    with pytest.raises(ConfigurationError, match="num_images"):
+        result.plot(x, num_images=0)
 
 
 def test_well() -> None:
@@ -73,7 +73,7 @@ def test_well() -> None:
         return torch.randn(number, 2, generator=generator, dtype=torch.float64)
 
     clean = torch.zeros(4, 1, 2).double()
-    check = check_energy(Translation(2).action(), lambda y: y.square().sum((-2, -1)), clean, law, samples=8)
+    check = check_energy(Translation(2).action(), lambda y: y.square().sum((-2, -1)), clean, law, num_samples=8)
     axes = check.plot()
     radii, rises = (torch.from_numpy(values) for values in axes.lines[0].get_data())
     # steps of length r sqrt(2) in units of the spread, which is one up to what 4096 samples say

@@ -49,7 +49,7 @@ class TestRandomSearch:
 
     @pytest.mark.parametrize(
         "settings",
-        [{"samples": 0}, {"num_hypotheses": 6401}, {"std": 0.0}],
+        [{"num_samples": 0}, {"num_hypotheses": 6401}, {"std": 0.0}],
         ids=str,
     )
     def test_bad_settings(self, settings: dict[str, object]) -> None:
@@ -97,7 +97,7 @@ class TestGradientDescent:
         assert problem.evaluations == 3 * 35
         assert_relative(result.energies, problem.distance(result.elements), 1e-12)
         assert torch.equal(inverter(problem.x, generator=seeded(0)).elements, result.elements)
-        kept = GradientDescent(problem.action, problem, 6, 3.0, 5, keep_seen=True)
+        kept = GradientDescent(problem.action, problem, 6, 3.0, 5, keep_best=True)
         ends = GradientDescent(problem.action, problem, 6, 3.0, 5)
         lower = kept(problem.x, generator=seeded(0)).energies
         upper = ends(problem.x, generator=seeded(0)).energies
@@ -108,8 +108,8 @@ class TestGradientDescent:
         action, x = Translation(1).action(), torch.tensor([[[0.0]], [[-5.0]]], dtype=torch.float64)
         result = GradientDescent(action, wall, 30, 2.0, 8, 0.6)(x, generator=seeded(0))
         assert torch.isfinite(result.energies[0]).any()
-        assert (result.failures[0] > 0).any()
-        assert (result.failures[1] == 30).all()
+        assert (result.num_masked_steps[0] > 0).any()
+        assert (result.num_masked_steps[1] == 30).all()
         assert torch.isfinite(result.elements).all()
 
     @pytest.mark.parametrize(

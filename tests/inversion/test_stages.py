@@ -14,20 +14,22 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, Action, Affine, Translation
 from trivgeo.inversion import (
     TIED,
-    Choose,
-    Descend,
-    FunctionEnergy,
-    GivenPosterior,
+    ConditionalPosterior,
     Inverter,
-    KeepLower,
-    Noise,
     Population,
     PosteriorEnergy,
-    Propose,
-    Reverse,
     Stage,
-    Start,
     TestTimeEquivariant,
+)
+from trivgeo.inversion.energies import FunctionEnergy
+from trivgeo.inversion.stages import (
+    AddNoise,
+    Descend,
+    KeepLower,
+    Replicate,
+    ReverseDiffusion,
+    Select,
+    WarmStart,
 )
 from trivgeo.sde import GeometricSchedule
 
@@ -37,7 +39,7 @@ ACTION = Translation(1).action()
 def normal(number: int, action: Action = ACTION) -> Inverter:
     """Proposals from N(0, 1), whatever the data; at the price of one, two and three evaluations."""
 
-    def draw(posterior: GivenPosterior, population: Population, generator: torch.Generator | None) -> Population:
+    def draw(posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None) -> Population:
         posterior.count(1, 2, 3)
         elements = posterior.normal(posterior.batch, number, 1, generator=generator)
         return Population(elements, torch.zeros(elements.shape[:2], dtype=torch.long))
@@ -51,7 +53,7 @@ def well(y: Tensor) -> Tensor:
 
 
 def hybrid(number: int, *stages: Stage, energy: Callable[[Tensor], Tensor] = well) -> Inverter:
-    return Inverter(ACTION, energy, [Propose(normal(number)), *stages])
+    return Inverter(ACTION, energy, [WarmStart(normal(number)), *stages])
 
 
 X = torch.tensor([[[0.8]], [[-0.5]]], dtype=torch.float64)
@@ -60,14 +62,14 @@ X = torch.tensor([[[0.8]], [[-0.5]]], dtype=torch.float64)
 class TestChoice:
     def test_resampling_gives_the_product(self) -> None:
         """N(0, 1) times exp(-4 (g - x)^2 / T) with T = 2: N(4 x / 5, 1 / 5)."""
-        r = hybrid(60_000, Choose(20_000, "resample", 2.0))(X, generator=seeded(0))
+        r = hybrid(60_000, Select(20_000, "resample", 2.0))(X, generator=seeded(0))
         assert_relative(r.elements.mean((1, 2)), 0.8 * X[:, 0, 0], 0.02)
         assert_relative(r.elements.var(1)[:, 0], torch.full((2,), 0.2).double(), 0.05, floor=0.0)
         restored = X.unsqueeze(1) - r.elements.unsqueeze(-1)
         assert_relative(r.energies, 4.0 * restored[..., 0, 0].square(), 1e-10)
 
     def test_the_lowest_are_kept_in_order(self) -> None:
-        r = hybrid(50, Choose(4))(X, generator=seeded(0))
+        r = hybrid(50, Select(4))(X, generator=seeded(0))
         proposed = normal(50)(X, generator=seeded(0)).elements[..., 0]
         distance = (proposed - X[:, :, 0]).abs().sort(1).values[:, :4]
         assert_relative((r.elements[..., 0] - X[:, :, 0]).abs(), distance, 1e-12)
@@ -76,31 +78,31 @@ class TestChoice:
     def test_what_has_no_energy_is_not_chosen(self) -> None:
         """Infinite energies weigh nothing; a datum without any finite one keeps infinite energies."""
         half = lambda y: torch.where(y[..., 0, 0] < 0, well(y), math.inf)  # noqa: E731
-        r = hybrid(200, Choose(100, "resample"), energy=half)(X, generator=seeded(0))
+        r = hybrid(200, Select(100, "resample"), energy=half)(X, generator=seeded(0))
         assert bool((r.elements[..., 0] > X[:, :, 0]).all())
         none = lambda y: torch.full(y.shape[:1], math.nan).double()  # noqa: E731
-        for stage in (Choose(3, "resample"), Choose(3)):
+        for stage in (Select(3, "resample"), Select(3)):
             r = hybrid(20, stage, energy=none)(X)
             assert bool(torch.isinf(r.energies).all())
             assert torch.isfinite(r.elements).all()
 
     def test_counts(self) -> None:
-        r = hybrid(50, Choose(4))(X)
+        r = hybrid(50, Select(4))(X)
         assert (r.energy_evaluations, r.gradient_evaluations, r.network_evaluations) == (51, 2, 3)
-        r = hybrid(50, Choose(4), KeepLower(Noise(steps=3, time=0.3), Reverse(steps=3, num_mc=5)))(X)
+        r = hybrid(50, Select(4), KeepLower(AddNoise(steps=3, time=0.3), ReverseDiffusion(steps=3, num_mc=5)))(X)
         assert (r.energy_evaluations, r.gradient_evaluations, r.network_evaluations) == (55, 2 + 60, 3)
         assert r.elements.shape == (2, 4, 1)
 
     def test_more_than_there_are(self) -> None:
         with pytest.raises(ConfigurationError, match="at most 4 chains, got 5"):
-            hybrid(4, Choose(5))(randn(2, 1, 1))
+            hybrid(4, Select(5))(randn(2, 1, 1))
 
 
 class TestMoving:
     def test_never_above_the_proposals(self) -> None:
-        reverse = Reverse(steps=8, temperature=0.01, num_mc=8)
-        chosen = hybrid(10, Choose(4))(X, generator=seeded(0))
-        moved = hybrid(10, Choose(4), KeepLower(Noise(steps=8, time=0.3), reverse))(X, generator=seeded(0))
+        reverse = ReverseDiffusion(steps=8, temperature=0.01, num_mc=8)
+        chosen = hybrid(10, Select(4))(X, generator=seeded(0))
+        moved = hybrid(10, Select(4), KeepLower(AddNoise(steps=8, time=0.3), reverse))(X, generator=seeded(0))
         assert bool((moved.energies <= chosen.energies).all())
         assert float(moved.energies.mean()) < 0.2 * float(chosen.energies.mean())
         restored = X.unsqueeze(1) - moved.elements.unsqueeze(-1)
@@ -108,15 +110,15 @@ class TestMoving:
 
     def test_from_the_identity_it_is_tied(self) -> None:
         schedule, number = GeometricSchedule(0.1, 1.5), 100
-        reverse = Reverse(schedule, 30, 20, max_score_norm=None)
-        by_hand = Inverter(ACTION, well, [Start(number), Noise(schedule, 30), reverse])
+        reverse = ReverseDiffusion(schedule, 30, 20, max_score_norm=None)
+        by_hand = Inverter(ACTION, well, [Replicate(number), AddNoise(schedule, 30), reverse])
         tied = TIED(ACTION, well, schedule, 30, 20, number, max_score_norm=None)
         first, second = (i(X, generator=seeded(2)).elements for i in (by_hand, tied))
         assert torch.equal(first, second)
 
     def test_a_population_without_noise_is_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="put Noise before it"):
-            Inverter(ACTION, well, [Start(3), Reverse(steps=2)])(X)
+        with pytest.raises(ConfigurationError, match="put AddNoise before it"):
+            Inverter(ACTION, well, [Replicate(3), ReverseDiffusion(steps=2)])(X)
 
 
 class TestOwnStage:
@@ -127,14 +129,14 @@ class TestOwnStage:
             steps = 1
 
             def __call__(
-                self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+                self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
             ) -> Population:
                 g, group = population.elements, posterior.group
                 gradient, _ = posterior.gradient(lambda v: group.perturb(g, v), torch.zeros_like(g))
                 posterior.step()
                 return population.moved(group.retract(g, -gradient / 8.0))
 
-        for stages in ([Newton()], [Start(3), Newton()], [Newton(), Start(3), Noise(), Choose(2), Newton()]):
+        for stages in ([Newton()], [Replicate(3), Newton()], [Newton(), Replicate(3), AddNoise(), Select(2), Newton()]):
             seen: list[tuple[int, int]] = []
             inverter = Inverter(ACTION, well, stages, progress=lambda *steps, seen=seen: seen.append(steps))
             r = inverter(X, generator=seeded(0))
@@ -149,12 +151,12 @@ class TestOwnStage:
                 self.layer = nn.Linear(1, 1)
 
             def forward(
-                self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
+                self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
             ) -> Population:
                 return population.moved(population.elements + self.layer(posterior.x[..., 0])[:, None] * 0)
 
         energy, shift, inner = FunctionEnergy(nn.Flatten(0)), Shift(), Shift()
-        inverter = Inverter(ACTION, energy, [Propose(Inverter(ACTION, None, [shift])), KeepLower(inner)])
+        inverter = Inverter(ACTION, energy, [WarmStart(Inverter(ACTION, None, [shift])), KeepLower(inner)])
         model = TestTimeEquivariant(nn.Identity(), inverter).double()
         found = {id(p) for p in model.parameters()}
         assert {id(p) for m in (shift, inner) for p in m.parameters()} <= found
@@ -185,7 +187,7 @@ class TestSides:
     def test_energies_are_the_posteriors(self, side: str) -> None:
         action, x = Affine(2).action(), randn(2, 5, 2)
         energy = lambda y: (y**2).sum((-2, -1)) + y.var(-2).log().square().sum(-1)  # noqa: E731
-        tied = TIED(action, energy, steps=10, num_hypotheses=6, side=side, keep_seen=True, pruning=[(0.5, 3)])  # type: ignore[arg-type]
+        tied = TIED(action, energy, steps=10, num_hypotheses=6, side=side, keep_best=True, pruning=[(0.5, 3)])  # type: ignore[arg-type]
         r = tied(x, generator=seeded(0))
         assert_relative(r.energies, PosteriorEnergy(action, energy, x)(r.elements), 1e-9)
 
@@ -196,7 +198,7 @@ class TestSides:
         action, x = group.action(), randn(1, 4, 2)
         schedule = GeometricSchedule(0.05, 0.05)
         for side in ("restored", "given"):
-            noised = Inverter(action, None, [Noise(schedule, 1, side=side)])  # type: ignore[arg-type]
+            noised = Inverter(action, None, [AddNoise(schedule, 1, side=side)])  # type: ignore[arg-type]
             moved = noised(x, initial=g, generator=seeded(1)).elements
             v = 0.05 * noise(1, 1, 3, seed=1)
             if side == "restored":
@@ -210,27 +212,27 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("make", "error", "message"),
         [
-            (lambda: Choose(0), ConfigurationError, "num_hypotheses"),
-            (lambda: Choose(1, "best"), ConfigurationError, "choice"),
-            (lambda: Choose(1, temperature=0.0), ConfigurationError, "temperature"),
-            (lambda: Start(0), ConfigurationError, "num_hypotheses"),
-            (lambda: Noise(time=0.0), DomainError, "time"),
-            (lambda: Noise(side="left"), ConfigurationError, "side"),
-            (lambda: Noise(0.1), ConfigurationError, "schedule"),
-            (lambda: Reverse(steps=-1), ConfigurationError, "steps"),
-            (lambda: Reverse(num_mc=0), ConfigurationError, "num_mc"),
-            (lambda: Reverse(max_score_norm=-1.0), ConfigurationError, "max_score_norm"),
-            (lambda: Reverse(side=None), ConfigurationError, "side"),
-            (lambda: Propose(ACTION), ConfigurationError, "inverter"),
+            (lambda: Select(0), ConfigurationError, "num_hypotheses"),
+            (lambda: Select(1, "best"), ConfigurationError, "choice"),
+            (lambda: Select(1, temperature=0.0), ConfigurationError, "temperature"),
+            (lambda: Replicate(0), ConfigurationError, "num_hypotheses"),
+            (lambda: AddNoise(time=0.0), DomainError, "time"),
+            (lambda: AddNoise(side="left"), ConfigurationError, "side"),
+            (lambda: AddNoise(0.1), ConfigurationError, "schedule"),
+            (lambda: ReverseDiffusion(steps=-1), ConfigurationError, "steps"),
+            (lambda: ReverseDiffusion(num_mc=0), ConfigurationError, "num_mc"),
+            (lambda: ReverseDiffusion(max_score_norm=-1.0), ConfigurationError, "max_score_norm"),
+            (lambda: ReverseDiffusion(side=None), ConfigurationError, "side"),
+            (lambda: WarmStart(ACTION), ConfigurationError, "inverter"),
             (lambda: KeepLower(3), ConfigurationError, "stages"),
-            (lambda: Inverter(ACTION, well, [Choose]), ConfigurationError, "stages"),
+            (lambda: Inverter(ACTION, well, [Select]), ConfigurationError, "stages"),
             (lambda: Inverter(ACTION, 3, []), ConfigurationError, "energy"),
             (lambda: Inverter(Translation(1), well, []), ConfigurationError, "action"),
             (lambda: TIED(ACTION, None), ConfigurationError, "energy"),
             (lambda: Inverter(ACTION, None, [Descend(1)])(X), ConfigurationError, "energy"),
-            (lambda: Inverter(ACTION, None, [Propose(normal(2, SE(2).action()))])(X), ConfigurationError, "SE"),
+            (lambda: Inverter(ACTION, None, [WarmStart(normal(2, SE(2).action()))])(X), ConfigurationError, "SE"),
             (lambda: Inverter(ACTION, None, [])(X, initial=torch.zeros(3, 1, 1)), ShapeError, "initial"),
-            (lambda: hybrid(4, KeepLower(Start(2)))(X), ConfigurationError, "4 chains"),
+            (lambda: hybrid(4, KeepLower(Replicate(2)))(X), ConfigurationError, "4 chains"),
         ],
     )
     def test_what_does_not_fit(self, make: Callable[[], object], error: type[Exception], message: str) -> None:

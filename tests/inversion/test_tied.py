@@ -11,7 +11,8 @@ from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operato
 from trivgeo.actions import OperatorInput
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import SO, PointAction, Translation
-from trivgeo.inversion import TIED, Descend, InversionResult
+from trivgeo.inversion import TIED, InversionResult
+from trivgeo.inversion.stages import Descend
 from trivgeo.sde import GeometricSchedule
 
 
@@ -57,9 +58,9 @@ class TestGaussianPosterior:
         x = randn(3, 2, 2)
         result = self.invert(x, 1.0, hypotheses=7)
         assert result.elements.shape == (3, 7, 2)
-        assert result.energies.shape == result.failures.shape == (3, 7)
+        assert result.energies.shape == result.num_masked_steps.shape == (3, 7)
         assert result.elements.dtype == torch.float64
-        assert result.failures.dtype == torch.long
+        assert result.num_masked_steps.dtype == torch.long
         assert result.group.same_law(Translation(2))
         assert_relative(result.energies, spring_of_all(x, result.elements), 1e-12)
         assert torch.equal(result.found, torch.ones(3, dtype=torch.bool))
@@ -224,7 +225,7 @@ class TestBadInput:
 
     def test_unknown_settings(self) -> None:
         """Those of every inverter come by `replace`."""
-        known = "schedule, steps, num_mc, num_hypotheses, temperature, max_score_norm, side, keep_seen, pruning"
+        known = "schedule, steps, num_mc, num_hypotheses, temperature, max_score_norm, side, keep_best, pruning"
         for name in ("max_evaluations", "stepps"):
             with pytest.raises(ConfigurationError, match=f"settings: expected some of {known}, published, got {name}"):
                 TIED(operator_action(), DOMAIN, **{name: 3})

@@ -9,7 +9,8 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import PointAction, Translation
-from trivgeo.inversion import TIED, Descend, HeavyBall, Inverter, PosteriorEnergy
+from trivgeo.inversion import TIED, Inverter, PosteriorEnergy
+from trivgeo.inversion.stages import Descend, HeavyBall
 from trivgeo.sde import GeometricSchedule
 
 SCHEDULE = GeometricSchedule(0.05, 2.0)
@@ -44,7 +45,7 @@ def inverter(energy: Recorder, descent: Descend | None = None, **options: object
 class TestKeepSeen:
     def test_best_is_the_lowest_energy_ever_evaluated(self) -> None:
         energy, x = Recorder(), randn(4, 3, 2)
-        result = inverter(energy, keep_seen=True)(x, generator=seeded(1))
+        result = inverter(energy, keep_best=True)(x, generator=seeded(1))
         every = torch.cat([v.detach().reshape(4, -1) for v in energy.values], 1)
         assert every.shape[1] == 8 * (3 * 20 + 1)
         assert torch.equal(result.best_energy(), every.amin(1))
@@ -55,7 +56,7 @@ class TestKeepSeen:
     def test_is_never_worse_and_follows_the_same_chains(self) -> None:
         x = randn(4, 3, 2)
         plain = inverter(Recorder())(x, generator=seeded(1))
-        seen = inverter(Recorder(), keep_seen=True)(x, generator=seeded(1))
+        seen = inverter(Recorder(), keep_best=True)(x, generator=seeded(1))
         assert bool((seen.energies <= plain.energies).all())
         assert bool((seen.energies < plain.energies).any())
         unchanged = seen.energies == plain.energies
@@ -63,7 +64,7 @@ class TestKeepSeen:
 
     def test_a_temperature_changes_no_energy(self) -> None:
         x = randn(2, 3, 2)
-        result = inverter(Recorder(), keep_seen=True, temperature=0.2)(x, generator=seeded(1))
+        result = inverter(Recorder(), keep_best=True, temperature=0.2)(x, generator=seeded(1))
         again = PosteriorEnergy(Translation(2).action(), Recorder(), x)(result.elements)
         assert_relative(again, result.energies, 1e-10)
 
@@ -72,7 +73,7 @@ class TestKeepSeen:
             value = points.square().sum((-1, -2))
             return torch.where(points[..., 0, 0] > 0.2, -math.inf, torch.where(value > 9, math.nan, value))
 
-        result = TIED(Translation(2).action(), energy, SCHEDULE, steps=10, num_hypotheses=40, keep_seen=True)(
+        result = TIED(Translation(2).action(), energy, SCHEDULE, steps=10, num_hypotheses=40, keep_best=True)(
             0.5 * randn(3, 2, 2), generator=seeded(0)
         )
         finite = torch.isfinite(result.energies)
@@ -125,7 +126,7 @@ class TestPruning:
 
     def test_keeps_the_chains_that_met_the_lowest_energies(self) -> None:
         energy, x = Recorder(), randn(3, 3, 2)
-        result = inverter(energy, pruning=((0.05, 2),), keep_seen=True)(x, generator=seeded(1))
+        result = inverter(energy, pruning=((0.05, 2),), keep_best=True)(x, generator=seeded(1))
         before = torch.stack([v.detach() for v in energy.values[:19]]).reshape(19, 3, 8, 3).amin((0, 3))
         survivors = before.sort(1).values[:, :2]
         assert bool((result.energies.sort(1).values <= survivors).all())
@@ -133,8 +134,8 @@ class TestPruning:
 
     def test_finds_the_deepest_well_as_often_as_all_chains(self) -> None:
         x = 0.5 * randn(64, 1, 2)
-        full = inverter(Recorder(), keep_seen=True)(x, generator=seeded(2))
-        pruned = inverter(Recorder(), keep_seen=True, pruning=self.PRUNING)(x, generator=seeded(2))
+        full = inverter(Recorder(), keep_best=True)(x, generator=seeded(2))
+        pruned = inverter(Recorder(), keep_best=True, pruning=self.PRUNING)(x, generator=seeded(2))
         found = [float((r.best_energy() < 0.5).double().mean()) for r in (full, pruned)]
         assert found[0] > 0.75
         assert found[1] > found[0] - 0.1
@@ -170,7 +171,7 @@ class TestMemory:
     def test_no_bound_changes_a_result(self, bound: int) -> None:
         """Not even one that a single datum does not keep."""
         x = randn(5, 3, 2)
-        for method in (inverter(Recorder()), inverter(Recorder(), keep_seen=True, pruning=((0.5, 3),), side="given")):
+        for method in (inverter(Recorder()), inverter(Recorder(), keep_best=True, pruning=((0.5, 3),), side="given")):
             method = method.then(Descend(3))
             free = method(x, generator=seeded(1))
             energy = Recorder()
@@ -217,7 +218,7 @@ def test_pruning_on_a_non_unimodular_group() -> None:
         steps=40,
         num_mc=4,
         num_hypotheses=16,
-        keep_seen=True,
+        keep_best=True,
         pruning=((0.6, 6), (0.3, 2)),
     )
     assert_relative(search(action(g, clean), generator=seeded(0)).best(), g, 0.1)

@@ -27,8 +27,11 @@ from tests.tasks.helpers import CONFIGS, DIGITS, framed_digits, run_on_sample
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SL, Affine, Projective, from_generators
-from trivgeo.inversion import Choose, FunctionEnergy, KeepLower, LearnedInverter, LearnedScore, Noise, Reverse
-from trivgeo.inversion.files import describe
+from trivgeo.inversion import LearnedInverter
+from trivgeo.inversion.energies import FunctionEnergy
+from trivgeo.inversion.learned import LearnedScore
+from trivgeo.inversion.learned.files import describe
+from trivgeo.inversion.stages import AddNoise, KeepLower, ReverseDiffusion, Select
 from trivgeo.networks import initialise
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.solvers import AncestralStep
@@ -236,8 +239,8 @@ class TestInverters:
             num_hypotheses=5,
             stepper=AncestralStep(),
         )
-        moves = KeepLower(Noise(steps=2, time=0.3), Reverse(steps=2, temperature=0.1))
-        inverter = ProposedInverter(ImageWarp(Affine(2)), energy, proposals, [Choose(2), moves])
+        moves = KeepLower(AddNoise(steps=2, time=0.3), ReverseDiffusion(steps=2, temperature=0.1))
+        inverter = ProposedInverter(ImageWarp(Affine(2)), energy, proposals, [Select(2), moves])
         r = inverter(self.IMAGES, generator=seeded(0))
         assert r.elements.shape == (3, 2, 2, 3)
         assert (r.energy_evaluations, r.gradient_evaluations, r.network_evaluations) == (7, 8, 10)

@@ -28,8 +28,8 @@ from tasks.pde.training import PhysicsInformedTraining, SolvedData, SupervisedTr
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import BurgersSymmetry
-from trivgeo.inversion import TIED, DomainDistance, PosteriorEnergy, calibrated_scale
-from trivgeo.inversion.learned_energy import GaussianInitialEnergy
+from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale
+from trivgeo.inversion.energies import DomainDistance, GaussianInitialEnergy
 
 CONFIGS = Path("tasks/configs")
 CHECKPOINTS = Path("tasks/checkpoints")

@@ -23,10 +23,10 @@ from tests.helpers import assert_relative, random_elements
 from trivgeo.actions import OperatorAction
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.groups import BurgersSymmetry, HeatSymmetry
-from trivgeo.inversion import LearnedScore
-from trivgeo.inversion.backbones import OperatorReader
-from trivgeo.inversion.domain import hull_points
-from trivgeo.inversion.files import describe
+from trivgeo.inversion.energies.domain_distance import hull_points
+from trivgeo.inversion.learned import LearnedScore
+from trivgeo.inversion.learned.files import describe
+from trivgeo.inversion.learned.operator_backbone import OperatorReader
 from trivgeo.sde import GeometricSchedule
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"

@@ -1,136 +1,94 @@
-"""Inversion of unknown transformations, and test-time equivariance by it."""
+"""Inversion of unknown transformations, and test-time equivariance by it.
 
+Methods and what they return are here; their parts are in `trivgeo.inversion.stages`, `trivgeo.inversion.energies`,
+`trivgeo.inversion.losses` and `trivgeo.inversion.learned`.
+"""
+
+from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
-from trivgeo.inversion.amortized import AmortizedInverter, Denoise
-from trivgeo.inversion.backbones import (
-    ImageBackbone,
-    NoiseNetwork,
-    OperatorBackbone,
-    PointsBackbone,
-    backbone_for,
-)
 from trivgeo.inversion.calibration import calibrated_scale
-from trivgeo.inversion.check import EnergyCheck, check_energy
-from trivgeo.inversion.descent import Adam, AlgebraCoordinates, Descend, GroupElements, HeavyBall, Parametrization
-from trivgeo.inversion.distillation import consistency_loss
-from trivgeo.inversion.domain import DomainDistance
-from trivgeo.inversion.energy import CurvedEnergy, DataEnergy, FunctionEnergy
+from trivgeo.inversion.energy_check import EnergyCheck, check_energy
 from trivgeo.inversion.equivariant import TestTimeEquivariant
 from trivgeo.inversion.equivariant_operator import EquivariantOperator
-from trivgeo.inversion.field_backbone import FieldBackbone
-from trivgeo.inversion.field_energy import FieldBox, FieldComponents, FieldSpectrum
-from trivgeo.inversion.focal import FoCal, Optimise
-from trivgeo.inversion.frame import FramedEnergy
-from trivgeo.inversion.inverter import Inverter, Stage
-from trivgeo.inversion.its import (
-    ITS,
-    LowestEnergy,
-    OrbitCriterion,
-    OrbitCurvature,
-    SearchLevel,
-    SearchOrbits,
-    affine_levels,
-    basis_levels,
-)
-from trivgeo.inversion.langevin import KineticLangevin, Langevin
-from trivgeo.inversion.learned import LearnedScore, LevelFeatures
-from trivgeo.inversion.learned_energy import GaussianInitialEnergy
-from trivgeo.inversion.learned_inverter import LearnedInverter
-from trivgeo.inversion.least_squares import (
-    GemanMcClure,
-    Laplace,
-    LeastSquares,
-    LevenbergMarquardt,
-    NearestPoints,
-    PairedPoints,
-    Trimmed,
-    with_normals,
-)
-from trivgeo.inversion.lielac import LieLAC
-from trivgeo.inversion.modes import Modes
-from trivgeo.inversion.newton import Newton
-from trivgeo.inversion.posterior import GivenPosterior, Posterior, PosteriorEnergy
-from trivgeo.inversion.prior import PriorEnergy
-from trivgeo.inversion.result import InversionResult, Population
-from trivgeo.inversion.search import Draw, GradientDescent, RandomSearch
-from trivgeo.inversion.stages import Choose, KeepLower, Noise, Propose, Start, Under
-from trivgeo.inversion.tied import TIED, Reverse
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.methods.amortized import AmortizedInverter
+from trivgeo.inversion.methods.baselines import GradientDescent, RandomSearch
+from trivgeo.inversion.methods.focal import FoCal
+from trivgeo.inversion.methods.its import ITS
+from trivgeo.inversion.methods.kinetic_langevin import KineticLangevin
+from trivgeo.inversion.methods.learned_inverter import LearnedInverter
+from trivgeo.inversion.methods.lielac import LieLAC
+from trivgeo.inversion.methods.tied import TIED
+from trivgeo.inversion.modes import PosteriorModes
+from trivgeo.inversion.population import Population
+from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
+from trivgeo.inversion.posterior_energy import PosteriorEnergy
+from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.stage import Stage
 
 __all__ = [
     "ITS",
     "TIED",
-    "Adam",
-    "AlgebraCoordinates",
     "AmortizedInverter",
-    "Choose",
-    "CurvedEnergy",
-    "DataEnergy",
-    "Denoise",
-    "Descend",
-    "DomainDistance",
-    "Draw",
+    "ConditionalPosterior",
     "EnergyCheck",
     "EquivariantOperator",
-    "FieldBackbone",
-    "FieldBox",
-    "FieldComponents",
-    "FieldSpectrum",
     "FoCal",
-    "FramedEnergy",
-    "FunctionEnergy",
-    "GaussianInitialEnergy",
-    "GemanMcClure",
-    "GivenPosterior",
     "GradientDescent",
-    "GroupElements",
-    "HeavyBall",
-    "ImageBackbone",
     "InversionResult",
     "Inverter",
-    "KeepLower",
     "KineticLangevin",
-    "Langevin",
-    "Laplace",
     "LearnedInverter",
-    "LearnedScore",
-    "LeastSquares",
-    "LevelFeatures",
-    "LevenbergMarquardt",
     "LieLAC",
-    "LowestEnergy",
-    "Modes",
-    "NearestPoints",
-    "Newton",
-    "Noise",
-    "NoiseNetwork",
-    "OperatorBackbone",
-    "Optimise",
-    "OrbitCriterion",
-    "OrbitCurvature",
-    "PairedPoints",
-    "Parametrization",
-    "PointsBackbone",
     "Population",
     "Posterior",
     "PosteriorEnergy",
-    "PriorEnergy",
-    "Propose",
+    "PosteriorModes",
     "RandomSearch",
-    "Reverse",
-    "SearchLevel",
-    "SearchOrbits",
     "Stage",
-    "Start",
     "TestTimeEquivariant",
-    "Trimmed",
-    "Under",
-    "affine_levels",
-    "backbone_for",
-    "basis_levels",
     "calibrated_scale",
     "check_energy",
-    "consistency_loss",
-    "with_normals",
 ]
+
+_MOVED = {
+    "trivgeo.inversion.energies": (
+        "CurvedEnergy DataEnergy DomainDistance FieldBox FieldComponents FieldSpectrum FramedEnergy "
+        "FunctionEnergy GaussianInitialEnergy LeastSquares NearestPoints PairedPoints PriorEnergy "
+        "with_normals"
+    ),
+    "trivgeo.inversion.learned": (
+        "FieldBackbone ImageBackbone LearnedScore LevelFeatures NoiseNetwork OperatorBackbone PointsBackbone "
+        "backbone_for consistency_loss"
+    ),
+    "trivgeo.inversion.losses": "GemanMcClure Trimmed",
+    "trivgeo.inversion.stages": (
+        "Adam AlgebraCoordinates Descend GroupElements HeavyBall KeepLower Langevin Laplace "
+        "LevenbergMarquardt LowestEnergy Newton OrbitCriterion OrbitCurvature Parametrization SearchLevel "
+        "SearchOrbits affine_levels basis_levels"
+    ),
+}
+"""Where names of 0.2 are now."""
+
+_RENAMED = {
+    "Choose": "trivgeo.inversion.stages.Select",
+    "Denoise": "trivgeo.inversion.stages.LearnedReverseDiffusion",
+    "Draw": "trivgeo.inversion.stages.GaussianSearch",
+    "GivenPosterior": "trivgeo.inversion.ConditionalPosterior",
+    "Modes": "trivgeo.inversion.PosteriorModes",
+    "Noise": "trivgeo.inversion.stages.AddNoise",
+    "Optimise": "trivgeo.inversion.stages.BayesianOptimization",
+    "Propose": "trivgeo.inversion.stages.WarmStart",
+    "Reverse": "trivgeo.inversion.stages.ReverseDiffusion",
+    "Start": "trivgeo.inversion.stages.Replicate",
+    "Under": "trivgeo.inversion.stages.WithEnergy",
+}
+"""What names of 0.2 are called now."""
+
+__getattr__ = old_names(
+    __name__,
+    {name: Renamed(f"{module}.{name}", until="0.4") for module, names in _MOVED.items() for name in names.split()}
+    | {old: Renamed(new, until="0.4") for old, new in _RENAMED.items()},
+)
 
 check_calls(__name__, __all__)

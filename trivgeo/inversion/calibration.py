@@ -14,9 +14,9 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_positive, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
-from trivgeo.inversion.energy import DataEnergy
+from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.evaluation import evaluation_mode
-from trivgeo.inversion.posterior import PosteriorEnergy, check_action
+from trivgeo.inversion.posterior_energy import PosteriorEnergy, check_action
 from trivgeo.sde import trivialized_grad
 
 __all__ = ["calibrated_scale"]

@@ -14,8 +14,9 @@ from trivgeo.checks import check_type, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import check_action, rows_like, where_rows
+from trivgeo.inversion.posterior_energy import check_action
 from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.rows import rows_like, where_rows
 
 __all__ = ["TestTimeEquivariant"]
 

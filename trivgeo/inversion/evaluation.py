@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from trivgeo.inversion.energy import FunctionEnergy
+from trivgeo.inversion.energies.base import FunctionEnergy
 
 __all__ = ["evaluation_mode"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
@@ -13,54 +12,22 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from trivgeo._random import streams_for
-from trivgeo._text import Described
 from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
-from trivgeo.inversion.energy import DataEnergy, FunctionEnergy
+from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
 from trivgeo.inversion.evaluation import evaluation_mode
-from trivgeo.inversion.posterior import GivenPosterior, Posterior, check_bound
-from trivgeo.inversion.result import InversionResult, Population
+from trivgeo.inversion.population import Population
+from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
+from trivgeo.inversion.posterior_energy import check_bound
+from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.stage import StageLike, check_stage, networks_of, steps_of
 
-__all__ = ["Inverter", "Stage"]
+__all__ = ["Inverter"]
 
 Progress = bool | Callable[[int, int], None] | None
-
 _BAR_AFTER = 2.0
 """Seconds after which a bar appears on a terminal."""
-
-
-class Stage(Described, ABC):
-    """A part of a method: from a population of hypotheses to another one.
-
-    Any function of this form is one too. A stage that holds networks is a `torch.nn.Module` as well.
-
-    ```python
-    class Shrink(Stage):  # keeps the better half
-        def __call__(self, posterior, population, generator):
-            population = population.evaluated(posterior)
-            half = population.energies.topk(population.size // 2, dim=1, largest=False).indices
-            return population.take(half)
-    ```
-    """
-
-    steps: int = 0
-    """How often the stage calls `GivenPosterior.step`, for progress bars."""
-
-    @abstractmethod
-    def __call__(
-        self, posterior: GivenPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
-        """The next population.
-
-        Args:
-            posterior: energies of elements for the data at hand.
-            population: what the stages before have made.
-            generator: the source of randomness, on the device of the data.
-        """
-
-
-StageLike = Stage | Callable[[GivenPosterior, Population, torch.Generator | None], Population]
 
 
 class Inverter(nn.Module):
@@ -69,7 +36,7 @@ class Inverter(nn.Module):
     The methods (`TIED`, `LieLAC`, ...) are short constructors of inverters; `then` lets one go on.
 
     ```python
-    search = Inverter(action, energy, [Start(64), Descend(100), Choose(1)])
+    search = Inverter(action, energy, [Replicate(64), Descend(100), Select(1)])
     sharper = TIED(action, energy).then(Descend(50))
     ```
 
@@ -169,7 +136,7 @@ class Inverter(nn.Module):
             self.action,
             end.elements,
             end.energies,
-            end.failures,
+            end.num_masked_steps,
             given.energy_evaluations,
             given.gradient_evaluations,
             given.network_evaluations,
@@ -208,31 +175,12 @@ def name_of(thing: object) -> str:
     return thing.__name__ if isinstance(thing, FunctionType) else type(thing).__name__
 
 
-def networks_of(stages: Sequence[StageLike]) -> nn.ModuleList:
-    """The stages that hold networks, to be found by `torch.nn.Module`."""
-    return nn.ModuleList(stage for stage in stages if isinstance(stage, nn.Module))
-
-
-def steps_of(stages: Sequence[StageLike]) -> int:
-    """How many steps some stages have together."""
-    return sum(stage.steps for stage in stages if isinstance(stage, Stage))
-
-
-def check_stage(stage: StageLike) -> StageLike:
-    """Return ``stage`` if it is one, else raise `ConfigurationError`."""
-    if not (isinstance(stage, Stage) or callable(stage)) or isinstance(stage, type):
-        raise ConfigurationError(
-            f"stages: expected a Stage, or a function (posterior, population, generator) to a population, got {stage!r}"
-        )
-    return stage
-
-
 def _usable(leaf: Any) -> Any:
     """A tensor that was made under inference_mode, as one that gradients may be taken by."""
     return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
 
 
-def _beginning(given: GivenPosterior, initial: Tensor | None) -> Population:
+def _beginning(given: ConditionalPosterior, initial: Tensor | None) -> Population:
     like = given.like
     if initial is None:
         # an exported program has a symbol for the batch, which is no count

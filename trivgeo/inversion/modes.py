@@ -1,4 +1,4 @@
-"""The modes of a sample of elements."""
+"""Modes of a sample of group elements."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trivgeo._text import Described
 from trivgeo.checks import check_positive
 from trivgeo.groups import LieGroup
 
-__all__ = ["Modes", "modes_of"]
+__all__ = ["PosteriorModes", "modes_of"]
 
 _MEAN_STEPS = 8
 
 
 @dataclass(frozen=True, repr=False)
-class Modes(Described):
+class PosteriorModes(Described):
     """Clusters of the hypotheses for each of b data, the heaviest first; M is the largest number of them.
 
     Attributes:
@@ -38,7 +38,7 @@ class Modes(Described):
         return (self.weights > 0).sum(-1)
 
 
-def modes_of(group: LieGroup, elements: Tensor, kept: Bool[Tensor, "b k"], radius: float) -> Modes:
+def modes_of(group: LieGroup, elements: Tensor, kept: Bool[Tensor, "b k"], radius: float) -> PosteriorModes:
     """The connected components of the hypotheses less than a distance apart, see `InversionResult.modes`."""
     check_positive("radius", radius)
     chains = elements.shape[1]
@@ -62,7 +62,7 @@ def modes_of(group: LieGroup, elements: Tensor, kept: Bool[Tensor, "b k"], radiu
     rank.scatter_(1, heaviest, torch.arange(most, device=near.device).expand_as(heaviest))
     labels = torch.where(kept, rank.gather(1, labels), -1)
     members = member.gather(1, heaviest.unsqueeze(-1).expand(-1, -1, chains))
-    return Modes(_centres(group, elements, members, heaviest), weights, labels)
+    return PosteriorModes(_centres(group, elements, members, heaviest), weights, labels)
 
 
 def _centres(group: LieGroup, elements: Tensor, members: Tensor, first: Tensor) -> Tensor:

@@ -1,102 +1,26 @@
-"""What a method makes of data: a population of hypotheses on the way, a result at the end."""
+"""The result of an inversion."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import torch
-from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trivgeo._text import Described
+from trivgeo._deprecation import RenamedAttribute, renamed_arguments
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.modes import Modes, modes_of
-from trivgeo.inversion.posterior import GivenPosterior, lower_rows, rows_like, where_rows
+from trivgeo.inversion.modes import PosteriorModes, modes_of
+from trivgeo.inversion.rows import where_rows
 
-__all__ = ["InversionResult", "Population"]
+__all__ = ["InversionResult"]
 
 _SHOWN = 10
 """Data that a notebook shows."""
-
-
-@dataclass(frozen=True, repr=False)
-class Population(Described):
-    """K hypotheses, or chains, for each of b data, between two stages of an `Inverter`.
-
-    Attributes:
-        elements: ``[b, K, *element_shape]``.
-        failures: masked steps of each chain so far, ``[b, K]``.
-        energies: their posterior energies, ``[b, K]``; ``None`` where nobody has asked for them.
-        time: the time in [0, 1] of the noise that is on them: 0 for none.
-    """
-
-    elements: Tensor
-    failures: Int[Tensor, "b k"]
-    energies: Float[Tensor, "b k"] | None = None
-    time: float = 0.0
-
-    @property
-    def size(self) -> int:
-        """K."""
-        return self.failures.shape[1]
-
-    def evaluated(self, posterior: GivenPosterior) -> EvaluatedPopulation:
-        """With its energies, which are evaluated if they are not known."""
-        energies = posterior.energies(self.elements) if self.energies is None else self.energies
-        return EvaluatedPopulation(self.elements, self.failures, energies, self.time)
-
-    def moved(
-        self, elements: Tensor, energies: Float[Tensor, "b k"] | None = None, masked: Int[Tensor, "b k"] | None = None
-    ) -> Population:
-        """The same chains at other elements.
-
-        Args:
-            elements: where, ``[b, K, *element_shape]``.
-            energies: theirs, if known.
-            masked: further masked steps, if any.
-        """
-        failures = self.failures if masked is None else self.failures + masked
-        return Population(elements, failures, energies, self.time)
-
-    def take(self, index: Int[Tensor, "b m"]) -> Population:
-        """The chains of these indices."""
-        return replace(
-            self,
-            elements=torch.take_along_dim(self.elements, rows_like(index, self.elements), 1),
-            failures=self.failures.gather(1, index),
-            energies=None if self.energies is None else self.energies.gather(1, index),
-        )
-
-    def copies(self, number: int) -> Population:
-        """Every chain ``number`` times, one after another."""
-        return replace(
-            self,
-            elements=repeat(self.elements, "b k ... -> b (k m) ...", m=number),
-            failures=repeat(self.failures, "b k -> b (k m)", m=number),
-            energies=None if self.energies is None else repeat(self.energies, "b k -> b (k m)", m=number),
-        )
-
-
-@dataclass(frozen=True, repr=False)
-class EvaluatedPopulation(Population):
-    """A `Population` whose energies are known."""
-
-    energies: Float[Tensor, "b k"]
-
-    def or_lower(self, elements: Tensor, energies: Float[Tensor, "b k"]) -> EvaluatedPopulation:
-        """The same chains, each at the other element if its energy is lower there.
-
-        Args:
-            elements: where else, ``[b, K, *element_shape]``.
-            energies: theirs.
-        """
-        elements, energies = lower_rows(self.elements, self.energies, elements, energies)
-        return replace(self, elements=elements, energies=energies)
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +31,7 @@ class InversionResult:
         action: the action on the data.
         elements: ``[b, K, *element_shape]``: a sample of the posterior, or the end points of a search.
         energies: their posterior energies, ``[b, K]``; infinite where the inverse transformation is not defined.
-        failures: masked steps of each chain, ``[b, K]``.
+        num_masked_steps: masked steps of each chain, ``[b, K]``.
         energy_evaluations: energies evaluated without a gradient, for each datum.
         gradient_evaluations: energies evaluated with their gradient, for each datum.
         network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
@@ -116,10 +40,12 @@ class InversionResult:
     action: Action
     elements: Tensor
     energies: Float[Tensor, "b k"]
-    failures: Int[Tensor, "b k"]
+    num_masked_steps: Int[Tensor, "b k"]
     energy_evaluations: int
     gradient_evaluations: int
     network_evaluations: int = 0
+
+    failures = RenamedAttribute("num_masked_steps", until="0.4")
 
     def __repr__(self) -> str:
         """Sizes and counts."""
@@ -133,7 +59,7 @@ class InversionResult:
     def _repr_html_(self) -> str:
         """For notebooks: what was found for each of the first data."""
         finite = torch.isfinite(self.energies)
-        columns = [self.best_energy(), finite.sum(-1), self.failures.sum(-1)]
+        columns = [self.best_energy(), finite.sum(-1), self.num_masked_steps.sum(-1)]
         rows = zip(*(column[:_SHOWN].tolist() for column in columns), strict=True)
         lines = [
             f"<tr><td>{i}</td><td>{energy:.4g}</td><td>{found} of {self.energies.shape[1]}</td><td>{masked}</td></tr>"
@@ -177,7 +103,7 @@ class InversionResult:
             raise ShapeError(f"x: expected the {len(self.energies)} data that were inverted, got batch {list(batch)}")
         return self.action(self.group.inverse(self.best()), x)
 
-    def modes(self, radius: float = 0.3) -> Modes:
+    def modes(self, radius: float = 0.3) -> PosteriorModes:
         r"""The modes of a posterior sample: hypotheses less than a distance apart, directly or by way of others.
 
         The distance of g and h is :math:`|\log(g^{-1} h)|`, which no transformation of the data changes. Hypotheses
@@ -191,12 +117,13 @@ class InversionResult:
         """
         return modes_of(self.group, self.elements, torch.isfinite(self.energies), radius)
 
-    def plot(self, x: Float[Tensor, "b c h w"], count: int = 4) -> Any:
+    @renamed_arguments(until="0.4", count="num_images")
+    def plot(self, x: Float[Tensor, "b c h w"], num_images: int = 4) -> Any:
         """The given images, the restored ones, and their hypotheses over angle and scale (needs matplotlib).
 
         Args:
             x: the images that were inverted.
-            count: how many of them to show, from the first.
+            num_images: how many of them to show, from the first.
 
         Returns:
             The figure.
@@ -207,7 +134,7 @@ class InversionResult:
         """
         from trivgeo.inversion.plots import draw_images
 
-        shown = min(check_count("count", count), len(x))
+        shown = min(check_count("num_images", num_images), len(x))
         restored = self.restore(x)
         return draw_images(self.action, self.elements[:shown], self.best()[:shown], x[:shown], restored[:shown])
 
@@ -218,3 +145,8 @@ class InversionResult:
     def _ranked(self) -> Float[Tensor, "b k"]:
         """The energies, with what is not finite last."""
         return torch.where(torch.isfinite(self.energies), self.energies, torch.inf)
+
+
+InversionResult.__init__ = renamed_arguments(until="0.4", failures="num_masked_steps")(  # type: ignore[method-assign]
+    InversionResult.__init__
+)

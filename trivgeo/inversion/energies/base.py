@@ -1,0 +1,92 @@
+"""Energies of data: the contract, and functions as energies."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo._deprecation import RenamedAttribute
+from trivgeo._text import Described
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action
+
+__all__ = ["CurvedEnergy", "DataEnergy", "FunctionEnergy", "as_energy"]
+
+
+class DataEnergy(Described, ABC):
+    """An energy of data, batch of data to ``[batch]``; low where the data look like clean ones.
+
+    An energy that reads only part of its data may say so, to spare the action on the rest. One that holds networks is
+    a `torch.nn.Module` too, so that it moves with the inverter that it is given to.
+    """
+
+    of_transformation = RenamedAttribute("transformation_energy", until="0.4")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Take a method `transformation_energy` under its name of 0.2, ``of_transformation``."""
+        super().__init_subclass__(**options)
+        if "of_transformation" in vars(cls):
+            message = f"{cls.__qualname__}.of_transformation: is now transformation_energy, and is gone in 0.4"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            cls.transformation_energy = vars(cls)["of_transformation"]  # type: ignore[method-assign]
+
+    @abstractmethod
+    def __call__(self, x: Any) -> Float[Tensor, " batch"]:
+        """One energy for each datum."""
+
+    def prepare(self, action: Action, x: Any) -> Any:
+        """A smaller datum with the same energy after every transformation; computed once."""
+        return x
+
+    def select(self, action: Action, g: Tensor, x: Any) -> Any:
+        """A smaller datum with the same energy and gradient after the transformation ``g``; no gradients flow here.
+
+        Args:
+            action: the action that follows.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: what `prepare` returned, with dimensions of size one for the chains.
+        """
+        return x
+
+    def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
+        """An energy ``[b, *chains]`` of the transformation ``g`` itself, added to that of ``g.x``; see `select`."""
+        return None
+
+
+class CurvedEnergy(DataEnergy):
+    """A `DataEnergy` that knows a positive semidefinite curvature, for `LevenbergMarquardt`."""
+
+    @abstractmethod
+    def curvature(self, x: Callable[[Tensor], Any], v: Float[Tensor, "*batch n"]) -> Float[Tensor, "rows n n"]:
+        """The curvature of ``self(x(v))`` by v, where x makes a batch of data from vectors, each row by itself.
+
+        Args:
+            x: vectors ``[*batch, n]`` to data whose one batch dimension holds the rows of that batch.
+            v: where.
+        """
+
+
+class FunctionEnergy(nn.Module, DataEnergy):
+    """An energy given as a function of a batch of data, or as a network."""
+
+    def __init__(self, function: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Tensor:
+        """The given function."""
+        return self.function(x)
+
+
+def as_energy(energy: DataEnergy | Callable[[Any], Tensor]) -> DataEnergy:
+    """A `DataEnergy` from one or from a function."""
+    if isinstance(energy, DataEnergy):
+        return energy
+    if not callable(energy):
+        raise ConfigurationError(f"energy: expected a function from a batch of data to [batch], got {energy!r}")
+    return FunctionEnergy(energy)

@@ -1,0 +1,66 @@
+"""An energy that keeps what an image shows inside its frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_positive
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+
+__all__ = ["FramedEnergy"]
+
+
+class FramedEnergy(nn.Module, DataEnergy):
+    r"""An energy of images plus the squared amount by which the sampling grid leaves the frame.
+
+    .. math:: E(y) + \frac{w}{|P|} \sum_{p \in P} \sum_{i=1}^{2} \max(|q_i(p)| - 1, 0)^2
+
+    with P the pixels of the warped image y and q(p) where each is read in the given one. It holds back
+    transformations that shrink the image to nothing or push it out of its frame, which an energy that reads the
+    warped image alone may like.
+
+    Args:
+        energy: an energy of images ``[b, c, h, w]``, for an `ImageWarp`.
+        weight: w.
+
+    Raises:
+        ConfigurationError: the weight is not positive and finite.
+    """
+
+    def __init__(self, energy: DataEnergy | Callable[[Any], Tensor], weight: float = 1.0) -> None:
+        super().__init__()
+        self.energy = as_energy(energy)
+        self.weight = check_positive("weight", weight)
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
+        """The energy of the images alone."""
+        return self.energy(x)
+
+    def prepare(self, action: Action, x: Any) -> Any:
+        """What the energy of the images does."""
+        return self.energy.prepare(action, x)
+
+    def select(self, action: Action, g: Tensor, x: Any) -> Any:
+        """What the energy of the images does."""
+        return self.energy.select(action, g, x)
+
+    def transformation_energy(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:
+        """The frame term of the transformation, and what the energy of the images says of it.
+
+        Raises:
+            ConfigurationError: the action is not an `ImageWarp`.
+        """
+        if not isinstance(action, ImageWarp):
+            raise ConfigurationError(f"action: expected an ImageWarp, got {type(action).__name__}")
+        source = action.source_points(g, *x.shape[-2:])
+        frame = self.weight * torch.relu(source.abs() - 1).square().sum(-1).mean((-2, -1))
+        inner = self.energy.transformation_energy(action, g, x)
+        return frame if inner is None else frame + inner

@@ -1,0 +1,89 @@
+"""Energies that are sums of squares of residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo.checks import check_positive, check_tensor
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.inversion.energies.base import CurvedEnergy
+
+__all__ = ["LeastSquares"]
+
+
+class LeastSquares(nn.Module, CurvedEnergy):
+    r"""Half a sum of squares of residuals, :math:`E(x) = \frac{1}{2 \sigma^2} \sum_i \rho(|r_i(x)|^2)`.
+
+    Minus the logarithm of a density, up to a constant, if residuals have normal noise of standard deviation
+    :math:`\sigma`. The curvature that `LevenbergMarquardt` uses comes with it.
+
+    Args:
+        residuals: a function (or network) from a batch of data to residuals r, ``[batch, q]``, or to vectors
+            ``[batch, q, n]``; such as `NearestPoints`, `PairedPoints`.
+        loss: :math:`\rho`, from squares ``[batch, q]`` to ``[batch, q]``, such as `GemanMcClure`, `Trimmed`; default
+            the squares themselves.
+        std: :math:`\sigma`, in units of the residuals.
+
+    Raises:
+        ConfigurationError: the residuals or the loss are no function, or the standard deviation is not positive.
+
+    Example:
+        >>> energy = LeastSquares(lambda x: x - 1.0)
+        >>> energy(torch.tensor([[1.0, 3.0]]))
+        tensor([2.])
+    """
+
+    def __init__(
+        self,
+        residuals: Callable[[Any], Tensor],
+        loss: Callable[[Tensor], Tensor] | None = None,
+        std: float = 1.0,
+    ) -> None:
+        super().__init__()
+        for name, function in (("residuals", residuals), ("loss", loss)):
+            if function is not None and not callable(function):
+                raise ConfigurationError(f"{name}: expected a function, got {function!r}")
+        self.function = residuals
+        self.loss = loss
+        self.std = check_positive("std", std)
+
+    def residuals(self, x: Any) -> Float[Tensor, "batch q n"]:
+        """The residuals in units of the standard deviation.
+
+        Raises:
+            ShapeError: the function returns no ``[batch, q]`` or ``[batch, q, n]``.
+        """
+        r = check_tensor("residuals", self.function(x))
+        if r.ndim not in (2, 3):
+            raise ShapeError(f"residuals: expected [batch, q] or [batch, q, n], got {list(r.shape)}")
+        return (r.unsqueeze(-1) if r.ndim == 2 else r) / self.std
+
+    def robust(self, squares: Float[Tensor, "batch q"]) -> Float[Tensor, "batch q"]:
+        """The loss of squares in units of the variance."""
+        return squares if self.loss is None else self.loss(squares * self.std**2) / self.std**2
+
+    def forward(self, x: Any) -> Float[Tensor, " batch"]:
+        """One energy for each datum."""
+        return 0.5 * self.robust(self.residuals(x).square().sum(-1)).sum(-1)
+
+    def curvature(self, x: Callable[[Tensor], Any], v: Float[Tensor, "*batch n"]) -> Float[Tensor, "rows n n"]:
+        """``J^T W J`` with J the Jacobian of the residuals and W the derivative of the loss, Gauss and Newton's."""
+
+        def residuals(v: Tensor) -> Tensor:
+            return self.residuals(x(v))
+
+        # all directions together, so that what does not depend on them (neighbours) is found once
+        directions = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
+        directions = directions.reshape(-1, *[1] * (v.ndim - 1), v.shape[-1]).expand(-1, *v.shape)
+        r, columns = torch.func.vmap(
+            lambda t: torch.func.jvp(residuals, (v,), (t,)),  # type: ignore[misc]
+            out_dims=(None, 0),  # type: ignore[arg-type]
+        )(directions)
+        weights = torch.func.grad(lambda squares: self.robust(squares).sum())(r.square().sum(-1))
+        return einsum(columns, weights, columns, "i rows q n, rows q, j rows q n -> rows i j")

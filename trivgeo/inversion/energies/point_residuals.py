@@ -1,0 +1,150 @@
+"""Residuals of clouds of points: to the same point of a reference, or to the nearest one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from scipy.spatial import KDTree
+from torch import Tensor, nn
+
+from trivgeo.actions import Referenced
+from trivgeo.checks import check_type
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.inversion.energies.nearest_neighbours import nearest_indices
+from trivgeo.inversion.energies.normals import normals_of
+
+__all__ = ["NearestPoints", "PairedPoints"]
+
+
+class PairedPoints(nn.Module):
+    """Residuals of clouds ``[batch, m, n]``: from each point of a reference to the same point of the cloud.
+
+    Args:
+        reference: ``[m, n]``, in the order of the clouds; ``None`` if each datum brings its own, see `WithReference`.
+
+    Raises:
+        ShapeError: the reference is no cloud; or (when called) the clouds are of other points.
+        ConfigurationError: (when called) data without a reference where none was given.
+    """
+
+    def __init__(self, reference: Float[Tensor, "m n"] | None = None) -> None:
+        super().__init__()
+        self.reference: Tensor | None
+        self.register_buffer("reference", None if reference is None else _check_reference(reference))
+
+    def forward(self, x: Float[Tensor, "batch m n"] | Referenced) -> Float[Tensor, "batch m n"]:
+        """The differences."""
+        cloud, reference = _cloud_and_reference(x, self.reference)
+        if cloud.ndim != 3 or cloud.shape[-2:] != reference.shape[-2:]:
+            wanted = ", ".join(map(str, reference.shape[-2:]))
+            raise ShapeError(f"x: expected clouds [batch, {wanted}], as the reference, got {list(cloud.shape)}")
+        return cloud - reference
+
+
+class NearestPoints(nn.Module):
+    r"""Residuals of clouds ``[batch, m, n]``: from the nearest point of a reference to each point of the cloud.
+
+    For points on a surface, two samples of which have no points in common, ``tangent`` below one is more accurate and
+    needs fewer steps: the part of a difference d along the surface counts less, :math:`r = (n \cdot d)\, n + \tau (d -
+    (n \cdot d)\, n)`, with normals n of the reference from its ten nearest points. At zero it is the distance to the
+    tangent plane (Chen and Medioni 1992).
+
+    The reference may show more than the clouds do (partial views); for clouds that hold more than the reference, or
+    outliers, take a loss that does not grow: `GemanMcClure`, or `Trimmed`.
+
+    ```python
+    action = WithReference(PointCloud(SE(3)))  # a batch of registrations, each with its own target
+    energy = LeastSquares(NearestPoints(tangent=0.3), GemanMcClure(0.1))
+    result = Inverter(action, energy, [LevenbergMarquardt(20)])(Referenced(scans, with_normals(targets)))
+    ```
+
+    Args:
+        reference: ``[k, n]``, in any order; ``None`` if each datum brings its own, see `WithReference`: ``[batch, k,
+            n]``, or `with_normals` if ``tangent`` is below one.
+        tangent: tau, in [0, 1]; 0.3 is good for surfaces.
+
+    Raises:
+        ShapeError: the reference is no cloud; or (when called) the clouds have other coordinates.
+        ConfigurationError: tau is out of its range; or (when called) data without a reference where none was given.
+    """
+
+    def __init__(self, reference: Float[Tensor, "k n"] | None = None, tangent: float = 1.0) -> None:
+        super().__init__()
+        if isinstance(tangent, bool) or not isinstance(tangent, int | float) or not 0.0 <= tangent <= 1.0:
+            raise ConfigurationError(f"tangent: expected a number in [0, 1], got {tangent!r}")
+        self.tangent = tangent
+        self.reference: Tensor | None
+        self.normals: Tensor | None
+        if reference is not None:
+            reference = _check_reference(reference)
+        self.register_buffer("reference", reference)
+        self._tree: KDTree | None
+        _build_tree(self)
+        self.register_load_state_dict_post_hook(_build_tree)
+        self.register_buffer("normals", None if reference is None or tangent == 1.0 else normals_of(reference))
+
+    def forward(self, x: Float[Tensor, "batch m n"] | Referenced) -> Float[Tensor, "batch m n"]:
+        """The residuals; which point is nearest is held fixed in derivatives."""
+        cloud, reference = _cloud_and_reference(x, self.reference)
+        normals = self.normals
+        if self.reference is None and self.tangent < 1.0:
+            if reference.shape[-1] % 2:
+                raise ShapeError(f"x: expected references with_normals, [batch, k, 2 n], got {list(reference.shape)}")
+            reference, normals = reference.chunk(2, -1)
+        if cloud.ndim != 3 or cloud.shape[-1] != reference.shape[-1]:
+            raise ShapeError(f"x: expected clouds [batch, m, {reference.shape[-1]}], got {list(cloud.shape)}")
+        index = nearest_indices(cloud, reference, self._tree)
+        d = cloud - _take_points(reference, index)
+        if normals is None:
+            return d
+        normal = _take_points(normals, index)
+        return self.tangent * d + (1.0 - self.tangent) * (d * normal).sum(-1, keepdim=True) * normal
+
+    def nearest(self, x: Float[Tensor, "*batch n"]) -> Int[Tensor, "*batch"]:
+        """Return the index of the nearest point of the reference for each point.
+
+        By a tree on the CPU, by all distances elsewhere.
+
+        Raises:
+            ConfigurationError: each datum brings its own reference.
+        """
+        if self.reference is None:
+            raise ConfigurationError("reference: expected one to search in, got None")
+        if x.shape[-1] != self.reference.shape[-1]:
+            raise ShapeError(f"x: expected points [..., {self.reference.shape[-1]}], got {list(x.shape)}")
+        return nearest_indices(x, self.reference, self._tree)
+
+
+def _build_tree(module: NearestPoints, *_: Any) -> None:
+    """Build the search tree of the reference, if there is one; also called when weights were loaded."""
+    points = module.reference
+    module._tree = None if points is None else KDTree(points.detach().double().cpu().numpy())
+
+
+def _cloud_and_reference(x: Any, reference: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the clouds, and the reference for all of them or one for each."""
+    if reference is not None:
+        if isinstance(x, Referenced):
+            raise ConfigurationError(
+                "x: expected clouds alone, since the energy has a reference for all, got Referenced"
+            )
+        return x, reference
+    x = check_type("x", x, Referenced)
+    if x.reference.ndim != 3 or 0 in x.reference.shape:
+        raise ShapeError(f"x.reference: expected clouds [batch, k, n], got {list(x.reference.shape)}")
+    return x.x, x.reference
+
+
+def _take_points(points: Tensor, index: Tensor) -> Tensor:
+    """Return the points of given indices, of the one cloud for all or of one for each row."""
+    return points[index] if points.ndim == 2 else torch.take_along_dim(points, index.unsqueeze(-1), -2)
+
+
+def _check_reference(reference: Tensor) -> Tensor:
+    if not isinstance(reference, Tensor) or not reference.is_floating_point():
+        raise ConfigurationError(f"reference: expected a tensor of floating-point numbers, got {reference!r}")
+    if reference.ndim != 2 or 0 in reference.shape:
+        raise ShapeError(f"reference: expected points [m, n], got {list(reference.shape)}")
+    return reference

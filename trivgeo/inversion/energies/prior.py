@@ -1,0 +1,63 @@
+"""An energy plus that of a normal prior of the transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo.checks import check_positive
+from trivgeo.groups import Action
+from trivgeo.groups.basis import Basis
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+
+__all__ = ["PriorEnergy"]
+
+
+class PriorEnergy(nn.Module, DataEnergy):
+    r"""An energy of data plus that of a normal prior of the transformation: :math:`E(y) + \frac{w}{2} |\log g|^2`.
+
+    The length is that of coordinates in a basis, in which the transformations expected have unit spread. With w the
+    temperature it is the prior of a posterior :math:`e^{-E / T}`; it holds back transformations that leave nothing of
+    a datum, which many an energy likes. Infinite where g has no logarithm.
+
+    Args:
+        energy: of data.
+        scale: the basis ``[n, n]``, see `trivgeo.groups.LieGroup`.
+        weight: w.
+
+    Raises:
+        ConfigurationError: the weight is not positive and finite, or the energy is none.
+    """
+
+    def __init__(
+        self, energy: DataEnergy | Callable[[Any], Tensor], scale: Float[Tensor, "n n"], weight: float
+    ) -> None:
+        super().__init__()
+        self.energy = as_energy(energy)
+        self.basis = Basis(scale, len(scale))
+        self.weight = check_positive("weight", weight)
+
+    def forward(self, x: Any) -> Float[Tensor, " b"]:
+        """The energy of the data alone."""
+        return self.energy(x)
+
+    def prepare(self, action: Action, x: Any) -> Any:
+        """What the energy of the data does."""
+        return self.energy.prepare(action, x)
+
+    def select(self, action: Action, g: Tensor, x: Any) -> Any:
+        """What the energy of the data does."""
+        return self.energy.select(action, g, x)
+
+    def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
+        """The energy of the prior, the same for an element and its inverse."""
+        natural = action.group.basis.to_natural(action.group.log(g))
+        v = self.basis.from_natural(natural)
+        prior = 0.5 * self.weight * v.square().sum(-1)
+        inner = self.energy.transformation_energy(action, g, x)
+        prior = torch.where(torch.isfinite(prior), prior, torch.inf)
+        return prior if inner is None else prior + inner

@@ -1,0 +1,76 @@
+"""The contract of a backbone of a learned score, and which one suits an action."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import singledispatch
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._torch import pytree
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action
+from trivgeo.networks import Network
+
+__all__ = ["NoiseNetwork", "backbone_for", "leaves_length"]
+
+
+class NoiseNetwork(Network):
+    """The noise of the transformation of a datum, the backbone of a `LearnedScore`.
+
+    Attributes:
+        dim: of the group.
+        finest: the noise level below which it does not see better, in units of the spread of the transformations.
+    """
+
+    dim: int
+    finest: float = 0.01
+
+    def reduced(self, x: Any) -> Any:
+        """What the network reads of data with one batch dimension, see `LearnedScore`'s ``prepare``."""
+        return x
+
+    @abstractmethod
+    def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
+        """The noise in units of its size, see `LearnedScore`; in the dtype of the data, whatever the network's."""
+
+
+@singledispatch
+def backbone_for(action: Action, x: Any) -> NoiseNetwork:
+    """A backbone that suits an action and clean data of it.
+
+    Images have an `ImageBackbone`, points, jets and clouds a `PointsBackbone`, solution operators an
+    `OperatorBackbone`, fields a `FieldBackbone`. For another kind of action register a function, or give a
+    `LearnedInverter` a backbone.
+
+    ```python
+    @backbone_for.register
+    def _(action: MyAction, x: Tensor) -> NoiseNetwork:
+        return MyBackbone(action.group.dim, x.shape[-1])
+    ```
+
+    Args:
+        action: on the data; fields are moved with the scale of its group, to see how far they go.
+        x: see `LearnedScore.noisy`.
+
+    Raises:
+        ConfigurationError: no function is registered for this kind of action.
+    """
+    raise ConfigurationError(
+        f"backbone: expected one for {type(action).__name__}; trivgeo knows those for images, points, fields and "
+        "the inputs of solution operators of one x and one u"
+    )
+
+
+def _spread(flat: Tensor) -> Tensor:
+    """The standard deviation of each row; one where it is constant."""
+    std = flat.std(1)
+    return torch.where(std > 1e-6 * (1 + flat.mean(1).abs()), std, 1.0)
+
+
+def leaves_length(x: Any) -> int:
+    """How many data there are."""
+    return len(pytree.tree_leaves(x)[0])

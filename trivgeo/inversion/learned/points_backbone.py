@@ -1,0 +1,117 @@
+"""The backbone of a learned score for sets of points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trivgeo.actions import PointCloud
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import PointAction
+from trivgeo.inversion.learned.level_features import LevelFeatures
+from trivgeo.inversion.learned.noise_network import NoiseNetwork, _spread, backbone_for
+
+__all__ = ["PointsBackbone"]
+
+
+class PointsBackbone(NoiseNetwork):
+    r"""The noise of the transformation of a set of points ``[b, p, n]``, whatever their order and number.
+
+    Two rounds of a perceptron on every point, each followed by mean and maximum over the points; the second round and
+    the head see what the first has pooled. Mean and covariance of the points enter as they are and in units of the
+    noise level, :math:`\mathrm{asinh}(\cdot / \sigma)`, so that small noise is seen as well as large.
+
+    Args:
+        dim: see `NoiseNetwork`.
+        coordinates: n.
+        width: of all layers.
+        mean: of the coordinates of clean points, subtracted; default 0.
+        std: of the coordinates, divided by; default 1.
+
+    Raises:
+        ConfigurationError: a number below one, or not one mean and deviation for each coordinate.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        coordinates: int,
+        width: int = 128,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = check_count("dim", dim)
+        self.coordinates = n = check_count("coordinates", coordinates)
+        self.width = check_count("width", width)
+        for name, values, default in (("mean", mean, 0.0), ("std", std, 1.0)):
+            numbers = [default] * n if values is None else [float(value) for value in values]
+            if len(numbers) != n:
+                raise ConfigurationError(f"{name}: expected one number for each of {n} coordinates")
+            self.register_buffer(name, torch.tensor(numbers), persistent=False)
+        self.features = LevelFeatures()
+        moments = n + n * n
+        around = 2 * moments + self.features.size
+        self.first = _perceptron(n + self.features.size, width, width)
+        self.second = _perceptron(width + 2 * width + around, width, width)
+        self.head = _perceptron(2 * width + 2 * width + around, width, dim)
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {
+            "dim": self.dim,
+            "coordinates": self.coordinates,
+            "width": self.width,
+            "mean": self.mean.tolist(),
+            "std": self.std.tolist(),
+        }
+
+    def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
+        """The noise in units of its size.
+
+        Raises:
+            ShapeError: the points have another number of coordinates.
+        """
+        if y.ndim != 3 or y.shape[-1] != self.coordinates:
+            raise ShapeError(f"x: expected points [b, p, {self.coordinates}], got {list(y.shape)}")
+        x, level = (y.to(self.mean.dtype) - self.mean) / self.std, level.to(self.mean.dtype)
+        points = x.shape[1]
+        mean = x.mean(1)
+        centred = x - mean.unsqueeze(1)
+        covariance = centred.mT @ centred / points - torch.eye(self.coordinates, dtype=x.dtype, device=x.device)
+        moments = torch.cat([mean, covariance.flatten(1)], 1)
+        told = self.features(level)
+        around = torch.cat([moments.asinh(), (moments / level.unsqueeze(1)).asinh(), told], 1)
+        # far points would drown the others
+        h = self.first(torch.cat([x.asinh(), told.unsqueeze(1).expand(-1, points, -1)], -1))
+        once = _pooled(h)
+        told = torch.cat([once, around], 1).unsqueeze(1).expand(-1, points, -1)
+        twice = _pooled(self.second(torch.cat([functional.silu(h), told], -1)))
+        return self.head(torch.cat([once, twice, around], 1)).to(y.dtype)
+
+
+def _perceptron(size: int, width: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(size, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, out))
+
+
+def _pooled(h: Tensor) -> Tensor:
+    """Mean and maximum over the points."""
+    return torch.cat([h.mean(1), h.amax(1)], 1)
+
+
+@backbone_for.register(PointAction)
+@backbone_for.register(PointCloud)
+def _(action: PointAction | PointCloud, x: Tensor) -> NoiseNetwork:
+    action.check_data(x)
+    flat = x.movedim(-1, 0).flatten(1)
+    return PointsBackbone(action.group.dim, x.shape[-1], mean=flat.mean(1).tolist(), std=_spread(flat).tolist())

@@ -1,0 +1,248 @@
+"""A learned score of the transformation posterior, which sees data only through the transformation undone."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from trivgeo._deprecation import renamed_arguments
+from trivgeo._random import keyed, normal, seed, uniform
+from trivgeo._torch import pytree
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.law import drawn
+from trivgeo.inversion.posterior_energy import check_action, check_batch
+from trivgeo.inversion.rows import flat_rows, in_blocks, lift
+from trivgeo.sde import Schedule, Score
+from trivgeo.sde.noise import noise_with_target
+from trivgeo.sde.noise.schedule import check_time
+from trivgeo.sde.scores import ScoreEstimate
+
+__all__ = ["ConditionedScore", "LearnedScore", "NoisyBatch", "apply_inverse"]
+
+
+class LearnedScore(nn.Module):
+    r"""The score of the noised transformation posterior, for every datum at once.
+
+    Let :math:`\tilde x = g_0 x` with x a clean datum and :math:`g_t = g_0 w_t`. The posterior of g_t moves with the
+    datum, :math:`p_t(h g \mid h \tilde x) = p_t(g \mid \tilde x)`, so its left-trivialized score is a function of the
+    datum with g_t undone and of the noise level alone:
+
+    .. math:: \nabla_{\mathfrak g} \log p_t(g_t \mid \tilde x)
+        = a - \epsilon_\theta(g_t^{-1} \tilde x, \sigma_t) / \sigma_t, \qquad g_t^{-1} \tilde x = w_t^{-1} x .
+
+    Whatever the network :math:`\epsilon_\theta`, what is sampled with it is equivariant. It is trained on
+    :math:`w^{-1} x`, x clean and w noise, by denoising score matching (`loss`); no transformed datum and no energy is
+    needed. :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)` is the mean of the score, so the network's target, the noise in
+    units of its size, has mean zero and about unit variance at every level.
+
+    The prior of g_0 that makes this so is Haar measure: the right one if all noise counts the same, since then g_t is
+    independent of w_t; the left one, which `PosteriorEnergy` stands for, if it is weighted by
+    :math:`\lambda(w_t)^{-1}`. On unimodular groups they are one.
+
+    Args:
+        action: the action on data.
+        schedule: the noise.
+        backbone: (data with one batch dimension ``[b, ...]``, levels sigma ``[b]``) to noise ``[b, dim]``.
+        prior: Haar measure as the prior of g_0, ``"right"`` or ``"left"``.
+        noise_steps: factors of which the noise is made, see `trivgeo.sde.noise.noise_with_target`.
+        lowest_time: t of the lowest level trained on, in (0, 1).
+        augmentation: see `noisy`.
+        prepare: makes of data with one batch dimension the smaller data that the backbone reads, by something that the
+            action commutes with, such as a choice of points; it spares the action on the rest.
+
+    Raises:
+        ConfigurationError: an action, schedule or backbone that is none, an unknown prior, or a number out of range.
+    """
+
+    @renamed_arguments(until="0.4", carried="augmentation")
+    def __init__(
+        self,
+        action: Action,
+        schedule: Schedule,
+        backbone: nn.Module,
+        *,
+        prior: Literal["right", "left"] = "right",
+        noise_steps: int = 4,
+        lowest_time: float = 0.01,
+        augmentation: bool | Callable[[int, torch.Generator], Tensor] = False,
+        prepare: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(schedule, Schedule):
+            raise ConfigurationError(f"schedule: expected a Schedule, got {schedule!r}")
+        if not isinstance(backbone, nn.Module):
+            raise ConfigurationError(f"backbone: expected a torch.nn.Module, got {backbone!r}")
+        if prior not in ("right", "left"):
+            raise ConfigurationError(f"prior: expected 'right' or 'left', got {prior!r}")
+        if not 0 < lowest_time < 1:
+            raise ConfigurationError(f"lowest_time: expected a time in (0, 1), got {lowest_time}")
+        self.action = check_action(action)
+        self.schedule = schedule
+        self.backbone = backbone
+        self.prior = prior
+        self.noise_steps = check_count("noise_steps", noise_steps)
+        self.lowest_time = lowest_time
+        self.augmentation = augmentation
+        self.prepare = prepare
+        self.levels = (self.level(lowest_time), self.level(1.0))
+
+    @property
+    def group(self) -> LieGroup:
+        """The group of the action."""
+        return self.action.group
+
+    def level(self, t: float) -> float:
+        r""":math:`\sigma_t = (\int_0^t \gamma^2)^{1/2}`."""
+        return math.sqrt(self.schedule.variance(0.0, check_time(t)))
+
+    def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
+        """The noise in units of its size.
+
+        Args:
+            y: data with the present guess undone, one batch dimension.
+            level: their noise levels.
+
+        Raises:
+            ShapeError: the backbone does not return one algebra vector for each datum.
+        """
+        noise = self.backbone(y, level)
+        if noise.shape != (*level.shape, self.group.dim):
+            raise ShapeError(f"backbone: expected [{level.shape[0]}, {self.group.dim}], got {list(noise.shape)}")
+        return noise
+
+    def prepared(self, x: Any) -> Any:
+        """What the backbone reads of data."""
+        return x if self.prepare is None else self.prepare(x)
+
+    def given(self, x_tilde: Any, max_evaluations: int | None = None) -> ConditionedScore:
+        """The score of the posterior of these data, see `ConditionedScore`."""
+        return ConditionedScore(self, x_tilde, max_evaluations)
+
+    def noisy(self, x: Any, generator: torch.Generator | None = None) -> NoisyBatch:
+        """Data seen from noise of levels between the lowest and the highest, log-uniform.
+
+        Images are interpolated by their action, and a network can see how often and by how much: it would find the
+        noise in a clean datum by that. With ``augmentation`` the clean data are first moved by elements g_0 of k_1 and
+        then seen from g_0 w, as data are in an inversion; g_0 comes from a law (count, generator) where one is given in
+        place of True. For an exact action that changes nothing.
+
+        Args:
+            x: clean data with one batch dimension.
+            generator: see `Stage`.
+        """
+        x = self.prepared(x)
+        like: Tensor = pytree.tree_leaves(x)[0]
+        low, high = (math.log(level) for level in self.levels)
+        share = uniform((len(like),), like, generator)
+        level = (low + (high - low) * share).exp()
+        sample = noise_with_target(self.group, level.square(), steps=self.noise_steps, generator=generator)
+        a = self.group.algebra.trace_ad_like(sample.target)
+        noise = (a - sample.target) * level.unsqueeze(-1)
+        g = sample.elements
+        if self.augmentation:
+            carrier = self._augmentations(level, generator)
+            x, moved = apply_inverse(self.action, self.group.inverse(carrier), x)
+            identity = self.group.identity(dtype=g.dtype, device=g.device)
+            stays = ~moved.reshape(-1, *[1] * identity.ndim)
+            g = self.group.compose(torch.where(stays, identity, carrier), g)
+        y, defined = apply_inverse(self.action, g, x)
+        weight = defined.to(level.dtype)
+        if self.prior == "left":
+            weight = weight * (-sample.log_modular).exp()
+        return NoisyBatch(x, g, y, level, noise, weight)
+
+    def _augmentations(self, level: Float[Tensor, " b"], generator: torch.Generator | None) -> Tensor:
+        """What moves the clean data."""
+        if callable(self.augmentation):  # a law that somebody wrote: with a generator on the CPU, in a dtype of its own
+            return drawn(self.group, self.augmentation, len(level), keyed(seed(level, generator))).to(level)
+        each = self.levels[1] / math.sqrt(self.noise_steps)
+        factors = self.group.exp(each * normal((self.noise_steps, len(level), self.group.dim), level, generator))
+        return functools.reduce(self.group.compose, factors)
+
+    def loss(self, x: Any, generator: torch.Generator | None = None) -> Tensor:
+        r""":math:`E |\epsilon_\theta(w^{-1} x, \sigma) + \sigma (T - a)|^2`, smallest at the score; see `noisy`.
+
+        :math:`\sigma^2` times the squared error of the score: the same weight for every level. Noise that the (local)
+        action does not undo is left out.
+
+        Args:
+            x: see `LearnedScore.noisy`.
+            generator: see `Stage`.
+
+        Raises:
+            ShapeError: the data do not fit the action, or have no batch dimension.
+            NonFiniteError: the data hold NaN or infinity.
+        """
+        x, _ = check_batch(self.action, x)
+        batch = self.noisy(x, generator)
+        error = (self(batch.y, batch.level) - batch.noise).square().sum(-1)
+        return (batch.weight * error).sum() / batch.weight.sum()
+
+
+class NoisyBatch(NamedTuple):
+    r"""Data seen from noised elements, and what a network is to say of them.
+
+    Attributes:
+        x: the data :math:`\tilde x = g_0 x`; clean ones without augmentation.
+        elements: :math:`g = g_0 w`, ``[b, *element_shape]``.
+        y: :math:`g^{-1} \tilde x`; the data themselves where that is undefined.
+        level: the noise levels, ``[b]``.
+        noise: what the network is to return on average, ``[b, dim]``.
+        weight: of the rows in a loss; zero where y is undefined, ``[b]``.
+    """
+
+    x: Any
+    elements: Tensor
+    y: Any
+    level: Float[Tensor, " b"]
+    noise: Float[Tensor, "b n"]
+    weight: Float[Tensor, " b"]
+
+
+class ConditionedScore(Score):
+    """A `LearnedScore` for given data: elements ``[b, *chains, *element_shape]`` and a time to scores.
+
+    Args:
+        score: what was learned.
+        x_tilde: transformed data with one batch dimension.
+        max_evaluations: the largest number of data that the network sees at once; ``None`` for no bound.
+
+    Attributes:
+        x: what the network reads of the data.
+        evaluations: of the network so far, for each datum.
+    """
+
+    def __init__(self, score: LearnedScore, x_tilde: Any, max_evaluations: int | None = None) -> None:
+        self._score = score
+        self._bound = max_evaluations
+        self.x = score.prepared(x_tilde)
+        self.evaluations = 0
+
+    def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
+        """The left-trivialized gradient of log p_t; NaN where the (local) action does not undo g."""
+        score, level = self._score, self._score.level(t)
+        self.evaluations += score.group.batch_shape(g)[1:].numel()
+
+        def noise(g: Tensor, x: Any) -> Tensor:
+            shape = score.group.batch_shape(g)
+            y = score.action(score.group.inverse(g), lift(x, len(shape) - 1))
+            return score(flat_rows(y, len(shape)), g.new_full((math.prod(shape),), level)).reshape(*shape, -1)
+
+        noise_at = in_blocks(noise, score.group, g, self.x, self._bound)
+        return ScoreEstimate(score.group.algebra.trace_ad_like(noise_at) - noise_at / level)
+
+
+def apply_inverse(action: Action, g: Tensor, x: Any) -> tuple[Any, Bool[Tensor, " b"]]:
+    """``g^-1 x``, x itself where that is undefined (NaN would spoil the gradients of other rows), and where it is."""
+    y = action(action.group.inverse(g), x)
+    defined = torch.stack([torch.isfinite(leaf).flatten(1).all(1) for leaf in pytree.tree_leaves(y)]).all(0)
+    rows = lambda leaf: defined.reshape(-1, *[1] * (leaf.ndim - 1))  # noqa: E731
+    return pytree.tree_map(lambda leaf, other: torch.where(rows(leaf), leaf, other), y, x), defined

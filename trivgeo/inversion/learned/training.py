@@ -1,0 +1,139 @@
+"""Training of learned scores as Lightning modules, for trainers and data of one's own; `LearnedInverter` is simpler."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trivgeo.inversion.learned.distillation import consistency_loss
+from trivgeo.inversion.learned.files import describe
+from trivgeo.inversion.learned.score import LearnedScore
+from trivgeo.networks import content_hash
+from trivgeo.training import NetworkTraining, train
+
+__all__ = ["DistillationTraining", "ScoreTraining", "train"]
+
+
+class ScoreTraining(NetworkTraining[nn.Module]):
+    """Denoising score matching on clean data: `LearnedScore.loss`.
+
+    The noise of a step is a function of the seed and the number of the step alone, so that a resumed run repeats it.
+
+    ```python
+    training = ScoreTraining(LearnedScore(action, schedule, backbone), export="score.safetensors")
+    lightning.pytorch.Trainer(max_epochs=20, gradient_clip_val=5.0).fit(training, loader)
+    ```
+
+    Args:
+        score: the score; its backbone is trained.
+        options: see `trivgeo.training.NetworkTraining`.
+    """
+
+    def __init__(
+        self,
+        score: LearnedScore,
+        learning_rate: float = 2e-3,
+        weight_decay: float = 0.01,
+        warmup: float = 0.05,
+        seed: int = 0,
+        export: str | Path | None = None,
+    ) -> None:
+        super().__init__(score.backbone, learning_rate, weight_decay, warmup, seed, export)
+        self.score = score
+
+    @property
+    def lesson(self) -> str:
+        """The action and the noise."""
+        return lesson_of(self.score)
+
+    def data(self, batch: Any) -> Any:
+        """The clean data in a batch of the loader: the batch, or the first part of a list ``[data, labels]``."""
+        return batch[0] if isinstance(batch, list) else batch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        loss = self.score.loss(self.data(batch), self.step_generator())
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
+        """The squared error of the noise, per dimension; one for a network that knows nothing."""
+        return {"noise": self.score.loss(self.data(batch), self.measure_generator(number)) / self.score.group.dim}
+
+    def export_score(self) -> dict[str, Any]:
+        """The group and the noise, without which the network means nothing."""
+        return describe(self.score)
+
+
+class DistillationTraining(NetworkTraining[nn.Module]):
+    """A trained score distilled into one that jumps to a posterior sample: `consistency_loss`.
+
+    Args:
+        teacher: the trained score, which stays.
+        ratio: see `consistency_loss`.
+        options: see `trivgeo.training.NetworkTraining`.
+
+    Attributes:
+        student: the score that is trained; begins as a copy of the teacher.
+    """
+
+    def __init__(
+        self,
+        teacher: LearnedScore,
+        ratio: float = 0.7,
+        learning_rate: float = 5e-4,
+        weight_decay: float = 0.0,
+        warmup: float = 0.05,
+        seed: int = 0,
+        export: str | Path | None = None,
+    ) -> None:
+        student = copy.deepcopy(teacher)
+        super().__init__(student.backbone, learning_rate, weight_decay, warmup, seed, export)
+        # before a checkpoint is read: it holds the weights of its own teacher
+        weights = {name: x for name, x in teacher.backbone.state_dict().items() if isinstance(x, Tensor)}
+        self._taught_by = content_hash({}, weights)
+        student.backbone.load_state_dict(teacher.backbone.state_dict())
+        self.ratio = ratio
+        self.student = student.requires_grad_(True).train()
+        self.teacher = copy.deepcopy(teacher).requires_grad_(False).eval()
+
+    def on_fit_start(self) -> None:
+        """Lightning warns of parts that are in evaluation mode when training starts; `_loss` puts the teacher there."""
+        self.teacher.train()
+
+    @property
+    def lesson(self) -> str:
+        """The teacher, the action, the noise and how far apart the times are."""
+        return f"{self._taught_by} {lesson_of(self.teacher)} {self.ratio}"
+
+    def data(self, batch: Any) -> Any:
+        """See `ScoreTraining.data`."""
+        return batch[0] if isinstance(batch, list) else batch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        loss = self._loss(batch, self.step_generator())
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
+        """The loss per dimension."""
+        return {"consistency": self._loss(batch, self.measure_generator(number)) / self.student.group.dim}
+
+    def export_score(self) -> dict[str, Any]:
+        """The group and the noise, without which the network means nothing."""
+        return describe(self.student)
+
+    def _loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        teacher = self.teacher.eval()  # whatever was done to all parts
+        return consistency_loss(teacher, self.student, self.data(batch), ratio=self.ratio, generator=generator)
+
+
+def lesson_of(score: LearnedScore) -> str:
+    """What a score is one of, as a text."""
+    settings = (score.schedule, score.prior, score.noise_steps, score.lowest_time, bool(score.augmentation))
+    return f"{score.action!r} {[f'{x:.5g}' for x in score.group.scale.flatten().tolist()]} {settings!r}"

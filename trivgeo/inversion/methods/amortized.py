@@ -1,0 +1,58 @@
+"""Inversion by a learned score: a few evaluations of a network in place of thousands of an energy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from torch import Tensor
+
+from trivgeo.checks import check_choice
+from trivgeo.inversion.energies.base import DataEnergy
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.learned.score import LearnedScore
+from trivgeo.inversion.stage import StageLike
+from trivgeo.inversion.stages.add_noise import AddNoise
+from trivgeo.inversion.stages.learned_reverse_diffusion import LearnedReverseDiffusion
+from trivgeo.inversion.stages.replicate import Replicate
+from trivgeo.sde import Stepper, TrivializedSDE
+
+__all__ = ["AmortizedInverter"]
+
+
+class AmortizedInverter(Inverter):
+    """Samples the transformation posterior with a `LearnedScore`, by the reverse diffusion in a few steps.
+
+    Stages: `Replicate`, `AddNoise`, `LearnedReverseDiffusion`. Chains start at noise around the identity, so that two
+    of them can find two modes, or at the identity itself. Without an energy `InversionResult.best` is the first
+    hypothesis that can be undone, one draw from the posterior; with one, it ranks them, at one evaluation each.
+
+    Args:
+        score: see `LearnedReverseDiffusion`.
+        energy: see `Inverter`.
+        steps: see `LearnedReverseDiffusion`.
+        num_hypotheses: number K of chains.
+        stepper: see `LearnedReverseDiffusion`.
+        start: ``"noise"``, or ``"identity"``.
+        times: see `LearnedReverseDiffusion`.
+
+    Raises:
+        ConfigurationError: see `LearnedReverseDiffusion`; or an unknown start.
+    """
+
+    def __init__(
+        self,
+        score: LearnedScore,
+        energy: DataEnergy | Callable[[Any], Tensor] | None = None,
+        steps: int = 4,
+        num_hypotheses: int = 1,
+        stepper: Stepper[TrivializedSDE, Tensor] | None = None,
+        start: Literal["noise", "identity"] = "noise",
+        times: Sequence[float] | None = None,
+    ) -> None:
+        check_choice("start", start, ("noise", "identity"))
+        denoise = LearnedReverseDiffusion(score, steps, stepper, times)
+        stages: list[StageLike] = [Replicate(num_hypotheses), denoise]
+        if start == "noise":
+            stages.insert(1, AddNoise(score.schedule, score.noise_steps, denoise.times[0]))
+        super().__init__(score.action, energy, stages)

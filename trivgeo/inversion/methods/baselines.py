@@ -1,0 +1,85 @@
+"""Baselines: random search, and gradient descent from random starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from trivgeo._deprecation import renamed_arguments
+from trivgeo.checks import check_positive
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.stages.descend import Descend
+from trivgeo.inversion.stages.descent_rules import GroupElements, HeavyBall
+from trivgeo.inversion.stages.gaussian_search import GaussianSearch
+from trivgeo.inversion.stages.replicate import Replicate
+
+__all__ = ["GradientDescent", "RandomSearch"]
+
+
+class RandomSearch(Inverter):
+    """The best of random elements around the identity: the stage `GaussianSearch`, whose arguments these are.
+
+    Args:
+        action: the action on data.
+        energy: see `Inverter`.
+        num_samples: by default as many as `LieLAC` evaluates.
+        num_hypotheses: see `GaussianSearch`.
+        std: see `GaussianSearch`.
+
+    Raises:
+        ConfigurationError: a setting out of its range, or an action or energy that is none.
+    """
+
+    @renamed_arguments(until="0.4", samples="num_samples")
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        num_samples: int = 6400,
+        num_hypotheses: int = 64,
+        std: float = 0.3,
+    ) -> None:
+        super().__init__(action, as_energy(energy), [GaussianSearch(num_samples, num_hypotheses, std)])
+
+
+class GradientDescent(Inverter):
+    r"""Plain gradient descent on the group from K random starts; the number of starts and of steps is the budget.
+
+    :math:`v \leftarrow \mu v - \eta \nabla_{\mathfrak g} E(g)`, :math:`g \leftarrow g \exp v`: `Replicate`, and
+    `Descend` by `HeavyBall`, whose arguments these are.
+
+    Args:
+        action: the action on data.
+        energy: see `Inverter`.
+        steps: see `Descend`.
+        learning_rate: see `HeavyBall`.
+        num_hypotheses: number K of starts.
+        start_std: see `Descend`.
+        momentum: see `HeavyBall`.
+        max_gradient_norm: see `HeavyBall`.
+        keep_best: see `Descend`.
+
+    Raises:
+        ConfigurationError: a setting out of its range, or an action or energy that is none.
+    """
+
+    @renamed_arguments(until="0.4", keep_seen="keep_best")
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        steps: int = 100,
+        learning_rate: float = 0.01,
+        num_hypotheses: int = 64,
+        start_std: float = 0.3,
+        momentum: float = 0.0,
+        max_gradient_norm: float | None = 1.0,
+        keep_best: bool = False,
+    ) -> None:
+        rule = HeavyBall(learning_rate, momentum, max_gradient_norm)
+        descent = Descend(steps, rule, GroupElements(), check_positive("start_std", start_std), keep_best)
+        super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), descent])

@@ -1,0 +1,50 @@
+"""Bayesian optimisation of the transformation (FoCal)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.stages.bayesian_optimization import BayesianOptimization
+
+__all__ = ["FoCal"]
+
+
+class FoCal(Inverter):
+    """Bayesian optimisation of the transformation (Singhal et al. 2025): see `BayesianOptimization`.
+
+    The defaults are the published ones for images; those for differential equations are 10 + 100 evaluations.
+
+    Args:
+        action: the action on data.
+        energy: see `Inverter`.
+        initial: see `BayesianOptimization`.
+        evaluations: see `BayesianOptimization`.
+        length_scale: see `BayesianOptimization`.
+        box: see `BayesianOptimization`.
+        num_hypotheses: see `BayesianOptimization`.
+        fit: see `BayesianOptimization`.
+
+    Raises:
+        ConfigurationError: see `BayesianOptimization`; or an action or energy that is none.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        initial: int = 5,
+        evaluations: int = 5,
+        length_scale: float = 0.01,
+        box: float | Sequence[float] = 1.0,
+        num_hypotheses: int = 1,
+        fit: bool = True,
+    ) -> None:
+        stage = BayesianOptimization(initial, evaluations, length_scale, box, num_hypotheses, fit)
+        super().__init__(action, as_energy(energy), [stage])
+        stage.check_group(self.action.group)

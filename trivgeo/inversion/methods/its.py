@@ -1,0 +1,52 @@
+"""Inverse transformation search (ITS)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from trivgeo._deprecation import renamed_arguments
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.stages.orbit_criteria import OrbitCriterion
+from trivgeo.inversion.stages.search_levels import SearchLevel
+from trivgeo.inversion.stages.search_orbits import SearchOrbits
+
+__all__ = ["ITS"]
+
+
+class ITS(Inverter):
+    """Inverse transformation search (Schmidt and Stober 2024): the stage `SearchOrbits`, whose arguments these are.
+
+    Made for affine transformations, but any group will do.
+
+    Args:
+        action: the action on data.
+        energy: see `Inverter`.
+        levels: see `SearchOrbits`.
+        num_samples: see `SearchOrbits`.
+        num_hypotheses: see `SearchOrbits`.
+        classes: see `SearchOrbits`.
+        criterion: see `SearchOrbits`.
+
+    Raises:
+        ConfigurationError: see `SearchOrbits`; or an action or energy that is none.
+    """
+
+    @renamed_arguments(until="0.4", samples="num_samples")
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        levels: int | Sequence[SearchLevel] | None = None,
+        num_samples: int = 16,
+        num_hypotheses: int = 3,
+        classes: Callable[[Any], Any] | None = None,
+        criterion: OrbitCriterion | None = None,
+    ) -> None:
+        stage = SearchOrbits(levels, num_samples, num_hypotheses, classes, criterion)
+        super().__init__(action, as_energy(energy), [stage])
+        stage.levels_of(self.action.group)

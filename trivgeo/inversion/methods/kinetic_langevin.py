@@ -1,0 +1,51 @@
+"""Sampling of the transformation posterior by Langevin dynamics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.stages.langevin import Langevin
+from trivgeo.inversion.stages.replicate import Replicate
+
+__all__ = ["KineticLangevin"]
+
+
+class KineticLangevin(Inverter):
+    """Samples the transformation posterior by kinetic Langevin dynamics from the identity (Kong and Tao 2024).
+
+    Stages: `Replicate`, `Langevin`. The defaults are the published ones for images; those for differential equations
+    are 1,000 steps of 1e-5 to 1e-4.
+
+    Args:
+        action: the action on data.
+        energy: see `Inverter`.
+        steps: see `Langevin`.
+        step_size: see `Langevin`.
+        num_hypotheses: number K of chains.
+        friction: see `Langevin`.
+        temperature: see `Langevin`.
+        coadjoint: see `Langevin`.
+
+    Raises:
+        ConfigurationError: a setting out of its range, or an action or energy that is none.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        steps: int = 1600,
+        step_size: float = 2e-4,
+        num_hypotheses: int = 4,
+        friction: float = 1.0,
+        temperature: float = 1.0,
+        coadjoint: bool = True,
+    ) -> None:
+        stage = Langevin(steps, step_size, friction, temperature, coadjoint)
+        super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), stage])

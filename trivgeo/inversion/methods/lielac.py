@@ -1,0 +1,58 @@
+"""Lie algebra canonicalization (LieLAC)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from trivgeo._deprecation import renamed_arguments
+from trivgeo.checks import check_positive
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.stages.descend import Descend
+from trivgeo.inversion.stages.descent_rules import Adam, AlgebraCoordinates, Parametrization
+from trivgeo.inversion.stages.replicate import Replicate
+
+__all__ = ["LieLAC"]
+
+
+class LieLAC(Inverter):
+    r"""Minimises the posterior energy by Adam from K random starts (Shumaylov et al. 2025).
+
+    As published, over algebra coordinates: :math:`\min_v E(\exp v)`, started at :math:`v \sim N(0, \sigma^2 I)`. With
+    ``GroupElements()`` the same Adam runs on the group, by left-trivialized gradients and steps
+    :math:`g \leftarrow g \exp v`: Riemannian Adam, which does not depend on the chart and reaches elements without a
+    logarithm. Stages: `Replicate`, `Descend`.
+
+    Args:
+        action: the action on data.
+        energy: see `Inverter`.
+        steps: see `Descend`.
+        learning_rate: see `Adam`; in units of the group's basis.
+        num_hypotheses: number K of starts.
+        start_std: see `Descend`.
+        parametrization: `AlgebraCoordinates` (the default) or `GroupElements`.
+        keep_best: see `Descend`.
+
+    Raises:
+        ConfigurationError: a setting out of its range, or an action or energy that is none.
+    """
+
+    @renamed_arguments(until="0.4", keep_seen="keep_best")
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        steps: int = 100,
+        learning_rate: float = 0.01,
+        num_hypotheses: int = 64,
+        start_std: float = 0.3,
+        parametrization: Parametrization | None = None,
+        keep_best: bool = False,
+    ) -> None:
+        space = AlgebraCoordinates() if parametrization is None else parametrization
+        descent = Descend(steps, Adam(learning_rate), space, check_positive("start_std", start_std), keep_best)
+        super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), descent])

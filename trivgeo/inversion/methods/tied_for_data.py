@@ -1,0 +1,67 @@
+"""The stages of a TIED search that fits a given time."""
+
+from __future__ import annotations
+
+import torch
+
+from trivgeo.inversion.energy_check import EnergyCheck
+from trivgeo.inversion.population import Population
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.stage import Stage, StageLike
+from trivgeo.inversion.stages.add_noise import AddNoise
+from trivgeo.inversion.stages.descend import Descend
+from trivgeo.inversion.stages.descent_rules import Adam
+from trivgeo.inversion.stages.gaussian_search import DRAWN_TOGETHER, GaussianSearch
+from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion
+from trivgeo.inversion.stages.select import Select
+
+__all__ = ["TimedSearch"]
+
+# for each chain of the diffusion: elements drawn, and of the best of them how many descend, so many steps of a size
+_DRAWS, _TRIED = 128, ((8, 6, 0.1), (3, 10, 0.07))
+_STEPS, _NUM_MC, _REHEAT, _HALVED = 10, 2, 0.3, 0.2
+_LAST, _LAST_STEP = 30, 0.03
+_OF_CHAIN = 130  # gradients, and what its draws take, in gradients
+_MOST = 8
+_CAREFUL = 0.6  # share of the time that is planned
+
+
+class TimedSearch(Stage):
+    """The stages of `TIED.for_data`, with the chains of each datum that a time allows.
+
+    Args:
+        check: of the energy.
+        seconds: for all data together.
+    """
+
+    def __init__(self, check: EnergyCheck, seconds: float) -> None:
+        self.check = check
+        self.seconds = seconds
+        self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + sum(steps for _, steps, _ in _TRIED) + _STEPS + _LAST
+
+    def stages(self, batch: int) -> list[StageLike]:
+        """What is done for a number of data."""
+        gradients = _CAREFUL * self.seconds / (batch * self.check.seconds)
+        chains = min(_MOST, max(1, int((gradients - _LAST) / _OF_CHAIN)))
+        temperature, schedule = self.check.suggested.temperature, self.check.suggested.schedule
+        pruning = [(_HALVED, chains // 2)] if chains > 1 else []
+        tried: list[StageLike] = []
+        for number, steps, step in _TRIED:
+            tried += [Select(number * chains), Descend(steps, Adam(step))]
+        return [
+            GaussianSearch(_DRAWS * chains, _TRIED[0][0] * chains, 1.0),
+            *tried,
+            Select(chains),
+            AddNoise(schedule, _STEPS, _REHEAT),
+            ReverseDiffusion(schedule, _STEPS, _NUM_MC, temperature, None, keep_best=True, pruning=pruning),
+            Select(1),
+            Descend(_LAST, Adam(_LAST_STEP)),
+        ]
+
+    def __call__(
+        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The best that was found for each datum."""
+        for stage in self.stages(posterior.batch):
+            population = stage(posterior, population, generator)
+        return population

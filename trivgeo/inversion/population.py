@@ -1,0 +1,99 @@
+"""A population of hypotheses, which stages hand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trivgeo._deprecation import RenamedAttribute, renamed_arguments
+from trivgeo._text import Described
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.rows import lower_rows, rows_like
+
+__all__ = ["EvaluatedPopulation", "Population"]
+
+
+@dataclass(frozen=True, repr=False)
+class Population(Described):
+    """K hypotheses, or chains, for each of b data, between two stages of an `Inverter`.
+
+    Attributes:
+        elements: ``[b, K, *element_shape]``.
+        num_masked_steps: masked steps of each chain so far, ``[b, K]``.
+        energies: their posterior energies, ``[b, K]``; ``None`` where nobody has asked for them.
+        time: the time in [0, 1] of the noise that is on them: 0 for none.
+    """
+
+    elements: Tensor
+    num_masked_steps: Int[Tensor, "b k"]
+    energies: Float[Tensor, "b k"] | None = None
+    time: float = 0.0
+
+    failures = RenamedAttribute("num_masked_steps", until="0.4")
+
+    @property
+    def size(self) -> int:
+        """K."""
+        return self.num_masked_steps.shape[1]
+
+    def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
+        """With its energies, which are evaluated if they are not known."""
+        energies = posterior.energies(self.elements) if self.energies is None else self.energies
+        return EvaluatedPopulation(self.elements, self.num_masked_steps, energies, self.time)
+
+    def moved(
+        self, elements: Tensor, energies: Float[Tensor, "b k"] | None = None, masked: Int[Tensor, "b k"] | None = None
+    ) -> Population:
+        """The same chains at other elements.
+
+        Args:
+            elements: where, ``[b, K, *element_shape]``.
+            energies: theirs, if known.
+            masked: further masked steps, if any.
+        """
+        steps = self.num_masked_steps if masked is None else self.num_masked_steps + masked
+        return Population(elements, steps, energies, self.time)
+
+    def take(self, index: Int[Tensor, "b m"]) -> Population:
+        """The chains of these indices."""
+        return replace(
+            self,
+            elements=torch.take_along_dim(self.elements, rows_like(index, self.elements), 1),
+            num_masked_steps=self.num_masked_steps.gather(1, index),
+            energies=None if self.energies is None else self.energies.gather(1, index),
+        )
+
+    def copies(self, number: int) -> Population:
+        """Every chain ``number`` times, one after another."""
+        return replace(
+            self,
+            elements=repeat(self.elements, "b k ... -> b (k m) ...", m=number),
+            num_masked_steps=repeat(self.num_masked_steps, "b k -> b (k m)", m=number),
+            energies=None if self.energies is None else repeat(self.energies, "b k -> b (k m)", m=number),
+        )
+
+
+Population.__init__ = renamed_arguments(until="0.4", failures="num_masked_steps")(  # type: ignore[method-assign]
+    Population.__init__
+)
+
+
+@dataclass(frozen=True, repr=False)
+class EvaluatedPopulation(Population):
+    """A `Population` whose energies are known."""
+
+    energies: Float[Tensor, "b k"]
+
+    def or_lower(self, elements: Tensor, energies: Float[Tensor, "b k"]) -> EvaluatedPopulation:
+        """The same chains, each at the other element if its energy is lower there.
+
+        Args:
+            elements: where else, ``[b, K, *element_shape]``.
+            energies: theirs.
+        """
+        elements, energies = lower_rows(self.elements, self.energies, elements, energies)
+        return replace(self, elements=elements, energies=energies)

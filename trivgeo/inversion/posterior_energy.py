@@ -1,0 +1,198 @@
+"""The energy of the transformation posterior on the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import is_traced
+from trivgeo._text import Described
+from trivgeo._torch import pytree
+from trivgeo.checks import check_count, with_tensors
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum, rows_like
+
+__all__ = ["PosteriorEnergy", "check_action", "check_batch", "check_bound"]
+
+
+class PosteriorEnergy(Described):
+    r"""The energy of the transformation posterior of a batch of data.
+
+    .. math:: E(g) = E_x(g^{-1} \tilde x) - \log|\det J_{g^{-1}}(\tilde x)|
+
+    (Kim et al. 2026, eq. 3.) Infinite where :math:`g^{-1} \tilde x` is not defined.
+
+    Args:
+        action: the action on data.
+        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for zero wherever the
+            inverse transformation is defined.
+        x: the transformed data, with one batch dimension.
+        log_det: keep the log-determinant (the published experiments drop it).
+
+    Attributes:
+        x: the data as tensors.
+        prepared: what the energy reads of them, see `DataEnergy.prepare`.
+        batch: their number b.
+
+    Raises:
+        ConfigurationError: the action or the energy is not one.
+        ShapeError: the data do not have exactly one batch dimension, or do not fit the action.
+        NonFiniteError: the data hold NaN or infinity.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor] | None,
+        x: Any,
+        *,
+        log_det: bool = False,
+    ) -> None:
+        self.action = check_action(action)
+        self.energy = None if energy is None else as_energy(energy)
+        self.x, self.batch = check_batch(action, x)
+        self.log_det = log_det
+        self.prepared = self.x if self.energy is None else self.energy.prepare(action, self.x)
+
+    def __call__(self, g: Tensor) -> Float[Tensor, "b *chains"]:
+        """Energies of elements ``[b, *chains, *element_shape]``.
+
+        Raises:
+            ShapeError: the elements are not for this batch, or the energy returns no number per datum.
+        """
+        self._check(g)
+        return self.evaluate(g, self.data)
+
+    def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
+        """The same, no more than ``bound`` at once."""
+        check_bound(bound)
+        self._check(g)
+        return in_blocks(self.evaluate, self.action.group, g, self.data, bound)
+
+    @property
+    def data(self) -> tuple[Any, Any]:
+        """The data as they are, and as the energy reads them: `evaluate` takes the same rows of both."""
+        return self.x, self.prepared
+
+    def _check(self, g: Tensor) -> None:
+        self.action.group.check_elements(g)
+        shape = self.action.group.batch_shape(g)
+        if len(shape) < 1 or shape[0] != self.batch:
+            raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
+
+    def evaluate(self, g: Tensor, data: tuple[Any, Any]) -> Float[Tensor, "b *chains"]:
+        """Energies of elements for some rows of the data, unchecked.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+            data: rows of `data`, b of them.
+        """
+        shape = self.action.group.batch_shape(g)
+        inverse = self.action.group.inverse(g)
+        original, prepared = (lift(part, len(shape) - 1) for part in data)
+        if self.energy is None:
+            valid = self.action.is_valid(inverse, original)
+            energy = torch.zeros_like(valid.reshape(*shape, -1), dtype=g.dtype).sum(-1)
+            energy = torch.where(valid.reshape(*shape, -1).all(-1), energy, torch.inf)
+        else:
+            energy = self._of_data(self.energy, inverse, prepared)
+        if self.log_det:
+            energy = energy - self.action.log_abs_det_jacobian(inverse, original)
+        return torch.where(torch.isfinite(energy), energy, torch.inf)
+
+    def _of_data(self, of: DataEnergy, inverse: Tensor, x: Any) -> Tensor:
+        shape = self.action.group.batch_shape(inverse)
+        transformation_energy = of.transformation_energy(self.action, inverse, x)
+        with torch.no_grad():
+            x = of.select(self.action, inverse, x)
+        y = flat_rows(self.action(inverse, x), len(shape))
+        energy = one_per_datum("energy", of(y), shape)
+        _check_gradient(y, energy)
+        energy = energy.to(inverse.dtype)  # one that computes in a wider dtype, or counts
+        return energy if transformation_energy is None else energy + transformation_energy
+
+
+class BoundedEnergy(torch.autograd.Function):
+    """Energies whose gradient is taken on the way, block by block, so that one block alone is in memory."""
+
+    @staticmethod
+    def forward(g: Tensor, energy: PosteriorEnergy, bound: int) -> tuple[Tensor, Tensor]:
+        group = energy.action.group
+
+        def value_and_gradient(g: Tensor, data: tuple[Any, Any]) -> Tensor:
+            def total(g: Tensor) -> tuple[Tensor, Tensor]:
+                values = nan_where_infinite(energy.evaluate(g, data), g)
+                return values.sum(), values
+
+            gradient, values = torch.func.grad(total, has_aux=True)(g)
+            return torch.cat([values.unsqueeze(-1), gradient.flatten(len(group.batch_shape(g)))], -1)
+
+        both = in_blocks(value_and_gradient, group, g, energy.data, bound)
+        return both[..., 0], both[..., 1:].reshape(g.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, of_energy: Tensor, of_gradient: Tensor) -> Any:
+        (gradient,) = ctx.saved_tensors
+        return rows_like(of_energy, gradient) * gradient, None, None
+
+
+def nan_where_infinite(energy: Tensor, g: Tensor) -> Tensor:
+    """The energies, NaN with their gradients where they are not finite.
+
+    A constant infinity would have the gradient zero, as if nothing were wrong.
+    """
+    undefined = torch.where(torch.isfinite(energy), 0.0, torch.nan).to(g.dtype)
+    return energy + (rows_like(undefined, g) * g).flatten(energy.ndim).sum(-1)
+
+
+def check_action(action: Action, name: str = "action") -> Action:
+    """Return ``action`` if it is one, else raise `ConfigurationError`."""
+    if not isinstance(action, Action):
+        raise ConfigurationError(f"{name}: expected an Action (such as group.action()), got {type(action).__name__}")
+    return action
+
+
+def _check_gradient(x: Any, energy: Tensor) -> None:
+    """Raise if the data take part in a gradient and their energy does not: a search would follow zeros.
+
+    Raises:
+        ConfigurationError: so it is.
+    """
+    wanted = any(leaf.requires_grad for leaf in pytree.tree_leaves(x))
+    if wanted and not energy.requires_grad:
+        kind = "detached or computed under no_grad" if energy.is_floating_point() else f"of {energy.dtype}"
+        raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
+
+
+def check_batch(action: Action, x: Any) -> tuple[Any, int]:
+    """Data that fit the action, are finite, and have one batch dimension, as tensors; and their number."""
+    x = with_tensors("x_tilde", x)
+    action.check_data(x, "x_tilde")
+    leaves = pytree.tree_leaves(x)
+    for leaf in leaves:
+        if not leaf.is_floating_point():
+            raise ConfigurationError(f"x_tilde: expected floating-point data, got {leaf.dtype}")
+        # an exported program has no values to look at
+        if not is_traced() and not bool(torch.isfinite(leaf).all()):
+            bad = int((~torch.isfinite(leaf)).sum())
+            raise NonFiniteError(f"x_tilde: expected finite data, got {bad} NaN or infinite values")
+    batch = action.batch_shape(x)
+    if len(batch) != 1 or batch[0] < 1:
+        raise ShapeError(f"x_tilde: expected data with one batch dimension, got batch shape {list(batch)}")
+    return x, batch[0]
+
+
+def check_bound(max_evaluations: int | None) -> int | None:
+    """Return a bound that is ``None`` or at least one, else raise `ConfigurationError`."""
+    return None if max_evaluations is None else check_count("max_evaluations", max_evaluations)

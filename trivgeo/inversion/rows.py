@@ -1,0 +1,84 @@
+"""Rows of batches: data and elements of several batch dimensions, in blocks of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._torch import pytree
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import LieGroup
+
+__all__ = ["flat_rows", "in_blocks", "lift", "lower_rows", "one_per_datum", "rows_like", "where_rows"]
+
+
+def in_blocks(
+    f: Callable[[Tensor, Any], Tensor], group: LieGroup, g: Tensor, x: Any, bound: int | None
+) -> Float[Tensor, "b *chains ..."]:
+    """``f(g, x)`` with no more than ``bound`` pairs of an element and a datum at once.
+
+    Args:
+        f: elements ``[b, *chains, *element_shape]`` and b data to ``[b, *chains, ...]``, each pair by itself.
+        group: the group.
+        g: the elements.
+        x: data with one batch dimension b.
+        bound: ``None`` for all at once.
+    """
+    shape = group.batch_shape(g)
+    chains = shape[1:].numel()
+    if bound is None or shape.numel() <= bound or chains == 0:
+        return f(g, x)
+    g = g.reshape(shape[0], chains, *group.element_shape)
+    data, together = max(1, bound // chains), min(chains, bound)
+    rows = []
+    for i in range(0, shape[0], data):
+        part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + data], x)
+        blocks = [f(g[i : i + data, j : j + together], part) for j in range(0, chains, together)]
+        rows.append(torch.cat(blocks, 1))
+    out = torch.cat(rows)
+    return out.reshape(*shape, *out.shape[2:])
+
+
+def lift(x: Any, chains: int) -> Any:
+    """Data with dimensions of size one for the chains, after the batch."""
+    return pytree.tree_map(lambda leaf: leaf.reshape(leaf.shape[0], *(1,) * chains, *leaf.shape[1:]), x)
+
+
+def flat_rows(x: Any, rank: int) -> Any:
+    """Data of several batch dimensions as data of one."""
+    return pytree.tree_map(lambda leaf: leaf.flatten(0, rank - 1), x)
+
+
+def one_per_datum(name: str, values: Tensor, shape: torch.Size) -> Tensor:
+    """``[batch]`` in the shape of the chains.
+
+    Raises:
+        ConfigurationError: it is no tensor of real numbers.
+        ShapeError: it is of another shape.
+    """
+    if not isinstance(values, Tensor) or values.is_complex():
+        got = f"{values.dtype}" if isinstance(values, Tensor) else f"{values!r:.200}"
+        raise ConfigurationError(f"{name}: expected a function to a tensor of real numbers, got {got}")
+    if values.shape != (shape.numel(),):
+        raise ShapeError(f"{name}: expected one number per datum [{shape.numel()}], got {list(values.shape)}")
+    return values.reshape(shape)
+
+
+def rows_like(mask: Tensor, x: Tensor) -> Tensor:
+    """Dimensions of size one after those of ``mask``, up to those of ``x``."""
+    return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+
+
+def where_rows(mask: Tensor, x: Tensor, other: Tensor | float) -> Tensor:
+    """``x`` in the rows ``[b, ...]`` of ``mask``, else ``other``."""
+    return torch.where(rows_like(mask, x), x, other)
+
+
+def lower_rows(x: Tensor, energies: Tensor, other: Tensor, other_energies: Tensor) -> tuple[Tensor, Tensor]:
+    """``other`` in the rows whose energy ``[b, k]`` is lower there, else ``x``; and the energies of what was taken."""
+    lower = other_energies < energies
+    return where_rows(lower, other, x), torch.where(lower, other_energies, energies)

@@ -1,0 +1,181 @@
+"""Where the point of a gradient descent lives, and how gradients move it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from trivgeo._text import Described
+from trivgeo.checks import check_fraction, check_positive
+from trivgeo.groups import LieGroup
+
+__all__ = ["Adam", "AlgebraCoordinates", "GroupElements", "HeavyBall", "Parametrization", "UpdateRule"]
+
+
+class Parametrization(Described, ABC):
+    """The point that a descent moves, and its elements, where the descent is to begin near an element g_0."""
+
+    @abstractmethod
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
+        """The point whose elements are ``g_0 exp(v)``."""
+
+    @abstractmethod
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
+        """The elements of a point."""
+
+    @abstractmethod
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
+        """The elements of the point moved by v, to first order in v."""
+
+    @abstractmethod
+    def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
+        """The point moved by v."""
+
+    @abstractmethod
+    def square(self, gradient: Tensor) -> Tensor:
+        """What Adam averages for its second moment; broadcasts against the gradient ``[b, k, dim]``."""
+
+
+class AlgebraCoordinates(Parametrization):
+    """The point is v with g = g_0 exp(v), in a vector space whose coordinates Adam rescales one by one."""
+
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
+        """v itself."""
+        return v
+
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
+        """g_0 exp(v)."""
+        return group.retract(base, point)
+
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
+        """g_0 times the exponential of the sum."""
+        return group.retract(base, point + v)
+
+    def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
+        """The sum."""
+        return point + v
+
+    def square(self, gradient: Tensor) -> Tensor:
+        """Each coordinate's."""
+        return gradient.square()
+
+
+class GroupElements(Parametrization):
+    r"""The point is g, the gradient left-trivialized, a step :math:`g \leftarrow g \exp v`.
+
+    Adam's moments stay in the algebra, which left translation carries along, and its second moment is the squared
+    length of the gradient, as nothing on a group singles out coordinates: Riemannian Adam (Becigneul and Ganea 2019)
+    for the left-invariant metric.
+    """
+
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
+        """g_0 exp(v)."""
+        return group.retract(base, v)
+
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
+        """g itself."""
+        return point
+
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
+        """`LieGroup.perturb`."""
+        return group.perturb(point, v)
+
+    def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
+        """`LieGroup.retract`."""
+        return group.retract(point, v)
+
+    def square(self, gradient: Tensor) -> Tensor:
+        """The squared length."""
+        return gradient.square().sum(-1, keepdim=True)
+
+
+class UpdateRule(Described, ABC):
+    """How gradients become displacements."""
+
+    @abstractmethod
+    def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
+        """The first state, tensors ``[b, k, ...]``; ``gradient`` gives the shape."""
+
+    @abstractmethod
+    def step(
+        self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The displacement ``[b, k, dim]`` and the next state."""
+
+
+class Adam(UpdateRule):
+    """Adam (Kingma and Ba 2015), with a count of steps for each chain.
+
+    Args:
+        learning_rate: the size of a step.
+        betas: decay of the two moments, each in [0, 1).
+        epsilon: added to the root of the second.
+
+    Raises:
+        ConfigurationError: a number out of its range.
+    """
+
+    def __init__(self, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> None:
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.epsilon = check_positive("epsilon", epsilon)
+        first, second = betas
+        self.betas = (check_fraction("betas", first), check_fraction("betas", second))
+
+    def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
+        """Both moments zero, no steps."""
+        return (
+            torch.zeros_like(gradient),
+            torch.zeros_like(space.square(gradient)),
+            gradient.new_zeros(gradient.shape[:-1]),
+        )
+
+    def step(
+        self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Moments without bias, the first over the root of the second."""
+        mean, square, count = state
+        first, second = self.betas
+        mean = first * mean + (1 - first) * gradient
+        square = second * square + (1 - second) * space.square(gradient)
+        count = count + 1
+        exponent = count.unsqueeze(-1)
+        root = (square / (1 - second**exponent)).sqrt() + self.epsilon
+        return -self.learning_rate * mean / (1 - first**exponent) / root, (mean, square, count)
+
+
+class HeavyBall(UpdateRule):
+    """Gradient steps with momentum (Polyak 1964), the gradient no longer than a bound.
+
+    Args:
+        learning_rate: the size of a step.
+        momentum: the share of the last step that is kept, in [0, 1).
+        max_gradient_norm: longer gradients are shortened to this length; ``None`` for no bound.
+
+    Raises:
+        ConfigurationError: a number out of its range.
+    """
+
+    def __init__(
+        self, learning_rate: float = 0.01, momentum: float = 0.0, max_gradient_norm: float | None = 1.0
+    ) -> None:
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.momentum = check_fraction("momentum", momentum)
+        if max_gradient_norm is not None:
+            check_positive("max_gradient_norm", max_gradient_norm)
+        self.max_gradient_norm = max_gradient_norm
+
+    def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
+        """At rest."""
+        return (torch.zeros_like(gradient),)
+
+    def step(
+        self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The last step and the gradient."""
+        if self.max_gradient_norm is not None:
+            length = gradient.norm(dim=-1, keepdim=True)
+            gradient = gradient * (self.max_gradient_norm / length.clamp(min=self.max_gradient_norm))
+        velocity = self.momentum * state[0] - self.learning_rate * gradient
+        return velocity, (velocity,)

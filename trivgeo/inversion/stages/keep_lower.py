@@ -1,0 +1,46 @@
+"""Stages that no chain leaves at a higher energy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.inversion.population import Population
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.stage import Stage, StageLike, check_stage, networks_of, steps_of
+
+__all__ = ["KeepLower"]
+
+
+class KeepLower(nn.Module, Stage):
+    """Stages after which every chain that ends at a higher energy goes back to where it was.
+
+    Args:
+        stages: see `Inverter`; they keep the number of chains.
+
+    Raises:
+        ConfigurationError: a stage that is none; or (when run) the number of chains changes.
+    """
+
+    def __init__(self, *stages: StageLike) -> None:
+        super().__init__()
+        self.stages = tuple(check_stage(stage) for stage in stages)
+        self.networks = networks_of(self.stages)
+        self.steps = steps_of(self.stages)
+
+    def forward(
+        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """Each chain after the stages, or before."""
+        before = population.evaluated(posterior)
+        moved: Population = before
+        for stage in self.stages:
+            moved = stage(posterior, moved, generator)
+        after = moved.evaluated(posterior)
+        if after.size != before.size:
+            raise ConfigurationError(f"stages: expected {before.size} chains to stay as many, got {after.size}")
+        start = replace(before, num_masked_steps=after.num_masked_steps, time=after.time)
+        return start.or_lower(after.elements, after.energies)

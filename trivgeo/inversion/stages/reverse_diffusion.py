@@ -1,0 +1,250 @@
+"""Reverse diffusion with the Monte Carlo score of an energy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from trivgeo._deprecation import renamed_arguments
+from trivgeo.checks import check_choice, check_count, check_positive, check_type
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import LieGroup
+from trivgeo.inversion.population import Population
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.rows import lower_rows, rows_like
+from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stages.add_noise import Side
+from trivgeo.sde import (
+    Accumulator,
+    EnergyScore,
+    GeometricSchedule,
+    NoiseKernel,
+    Schedule,
+    StepState,
+    reverse_process,
+    solve,
+    uniform_grid,
+)
+from trivgeo.sde.scores import EnergySamples
+
+__all__ = ["ReverseDiffusion", "ReverseDiffusionOptions"]
+
+_TIME_TOLERANCE = 1e-9
+
+
+class ReverseDiffusion(Stage):
+    r"""Takes the noise off a population by the reverse diffusion with the Monte Carlo score of :math:`e^{-E(g) / T}`.
+
+    From the time of the population (see `AddNoise`) to 0, E the posterior energy. A step :math:`g \exp v` moves the
+    restored datum, :math:`(g \exp v)^{-1} \tilde x = \exp(-v)\, g^{-1} \tilde x`: the noise is small or large against
+    what the restored data look like. With ``side="given"`` the steps are :math:`\exp(v)\, g`, which move the given
+    datum, :math:`g^{-1} \exp(-v)\, \tilde x`: the same diffusion for :math:`h = g^{-1}`, whose density for left Haar
+    measure is :math:`p(h^{-1}) / \lambda(h)`, so that T is sampled all the same. Where the noise is
+    narrow against the transformation the side decides how much is found; where it is wide it does not.
+
+    Where only the best is wanted, ``keep_best`` and ``pruning`` get more from every evaluation: a search, no longer a
+    sample of the posterior.
+
+    Args:
+        schedule: see `TIED`.
+        steps: number M of steps.
+        num_mc: number N of noise samples of one score. With few of them the wells that are found are right, but wide
+            ones get more than their share: for weights of modes take dozens.
+        temperature: T, positive.
+        max_score_norm: longer scores are shortened to this length; ``None`` for no bound.
+        side: which datum a step moves, ``"restored"`` or ``"given"``; that of the noise.
+        keep_best: return of each chain the element of lowest energy among all that were evaluated for its scores, in
+            place of its end.
+        pruning: pairs (t, k): when the noise has fallen to time t, go on with those k chains of each datum that have
+            met the lowest energies.
+        published: as printed in Kim et al. (2026), algorithm 1: without the correction on non-unimodular groups (see
+            `trivgeo.sde.reverse_process`), and with one set of noise samples for the whole batch of data.
+
+    Raises:
+        ConfigurationError: a count below one, a temperature or bound that is not positive, an unknown side, or
+            ``pruning`` is not decreasing; or (when run) the population has no noise on it, or fewer chains than that.
+    """
+
+    @renamed_arguments(until="0.4", keep_seen="keep_best")
+    def __init__(
+        self,
+        schedule: Schedule | None = None,
+        steps: int = 50,
+        num_mc: int = 2,
+        temperature: float = 1.0,
+        max_score_norm: float | None = 100.0,
+        side: Side = "restored",
+        keep_best: bool = False,
+        pruning: Sequence[tuple[float, int]] = (),
+        published: bool = False,
+    ) -> None:
+        self.schedule = check_type("schedule", schedule or GeometricSchedule(0.1, 1.0), Schedule)  # type: ignore[type-abstract]
+        self.steps = check_count("steps", steps)
+        self.num_mc = check_count("num_mc", num_mc)
+        self.temperature = check_positive("temperature", temperature)
+        self.max_score_norm = None if max_score_norm is None else check_positive("max_score_norm", max_score_norm)
+        self.side = check_choice("side", side, ("restored", "given"))
+        self.keep_best = keep_best
+        self.pruning = _check_pruning(pruning)
+        self.published = published
+        self._segments(1.0)
+
+    def __call__(
+        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The population without noise.
+
+        Raises:
+            ConfigurationError: the population has no noise on it, or too few chains to prune.
+        """
+        if population.time == 0.0:
+            raise ConfigurationError("ReverseDiffusion: expected a population with noise on it; put AddNoise before it")
+        self.check_size(population.size)
+        chain = _Chain(posterior, self.temperature, self.side)
+        kernel = NoiseKernel(chain.group, self.schedule, self.steps)
+        score = EnergyScore(chain.energy, kernel, self.num_mc, shared_noise=self.published)
+        process = reverse_process(
+            chain.group,
+            self.schedule,
+            score,
+            modular_drift=not self.published,
+            max_score_norm=self.max_score_norm,
+        )
+        population = population.moved(chain.swapped(population.elements))
+        nothing = population.elements.new_full(population.num_masked_steps.shape, torch.inf)
+        seen = _LowestVisited(chain, population.elements, nothing) if self.keep_best or self.pruning else None
+        for size, times in self._segments(population.time):
+            if seen is not None and size is not None:
+                index = seen.lowest(size)
+                population, seen = population.take(index), seen.take(index)
+            solution = solve(
+                process,
+                population.elements,
+                times,
+                generator=generator,
+                accumulator=seen,
+                observe=lambda index, t, g: posterior.step() if index else None,
+            )
+            population = population.moved(solution.final, masked=solution.num_masked_steps)
+            if seen is not None:
+                seen = _LowestVisited(chain, *solution.accumulated)
+        population = replace(population.moved(chain.swapped(population.elements)), time=0.0)
+        if not self.keep_best:
+            return population
+        assert seen is not None
+        return population.evaluated(posterior).or_lower(chain.swapped(seen.elements), seen.energies)
+
+    def check_size(self, number: int) -> None:
+        """Raise `ConfigurationError` unless so many chains can be pruned."""
+        if self.pruning and self.pruning[0][1] >= number:
+            raise ConfigurationError(
+                f"pruning: expected numbers below num_hypotheses = {number}, got {[k for _, k in self.pruning]}"
+            )
+
+    def _segments(self, start: float) -> list[tuple[int | None, list[float]]]:
+        """The parts of the grid between prunings, and the number of chains of each; ``None`` for all."""
+        times = uniform_grid(self.steps, start, 0.0)
+        starts: list[int] = [0]
+        for t, _ in self.pruning:
+            place = next((i for i, node in enumerate(times) if node <= t + _TIME_TOLERANCE), 0)
+            if not starts[-1] < place < len(times) - 1:
+                raise ConfigurationError(
+                    f"pruning: expected falling times in (0, {start:g}) on different steps, got {list(self.pruning)}"
+                )
+            starts.append(place)
+        ends = [*starts[1:], len(times) - 1]
+        sizes = [None, *(k for _, k in self.pruning)]
+        return [(k, times[a : b + 1]) for k, a, b in zip(sizes, starts, ends, strict=True)]
+
+
+def _check_pruning(pruning: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """The pairs, their numbers falling."""
+    pairs = []
+    for pair in pruning:
+        try:
+            t, k = pair
+        except (TypeError, ValueError):
+            raise ConfigurationError(f"pruning: expected pairs (time, hypotheses), got {pair!r}") from None
+        pairs.append((float(t), check_count("pruning", k)))
+    if any(b[1] >= a[1] for a, b in itertools.pairwise(pairs)):
+        raise ConfigurationError(f"pruning: expected falling numbers of hypotheses, got {pairs}")
+    return tuple(pairs)
+
+
+class _Chain:
+    """The group on which the steps multiply from the right, and the energy there: g itself, or its inverse."""
+
+    def __init__(self, posterior: ConditionalPosterior, temperature: float, side: Side) -> None:
+        self.group: LieGroup = posterior.group
+        self._posterior = posterior
+        self._temperature = temperature
+        self._inverted = side == "given"
+        self._modular = self._inverted and not self.group.algebra.is_unimodular
+
+    def swapped(self, elements: Tensor) -> Tensor:
+        """From elements to those of the chain, and back."""
+        return self.group.inverse(elements) if self._inverted else elements
+
+    def energy(self, elements: Tensor) -> Tensor:
+        """Minus the logarithm of the target's density for left Haar measure, differentiable."""
+        energy = self._posterior.differentiable(self.swapped(elements)) / self._temperature
+        return energy + self.group.log_modular(elements) if self._modular else energy
+
+    def posterior_energy(self, samples: EnergySamples) -> Tensor:
+        """The posterior energies of what a score evaluated; infinite where masked."""
+        energy = samples.energy
+        if self._modular:
+            energy = energy - self.group.log_modular(samples.elements)
+        return torch.where(samples.finite, self._temperature * energy, torch.inf)
+
+
+@dataclass(frozen=True)
+class _LowestVisited(Accumulator):
+    """The lowest energy that each chain has met, and where; folded over the steps of a solve.
+
+    Attributes:
+        chain: of which.
+        elements: ``[b, K, *element_shape]``.
+        energies: the posterior energies there, ``[b, K]``.
+    """
+
+    chain: _Chain
+    elements: Tensor
+    energies: Tensor
+
+    def init(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What was seen before the solve."""
+        return self.elements, self.energies
+
+    def update(self, seen: tuple[Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor]:
+        """Take in the samples of one score."""
+        elements, energies = seen
+        for samples in step.parts(EnergySamples):
+            energy, index = self.chain.posterior_energy(samples).min(-1)
+            wide = rows_like(index.unsqueeze(-1), samples.elements)
+            found = torch.take_along_dim(samples.elements, wide, index.ndim).squeeze(index.ndim)
+            elements, energies = lower_rows(elements, energies, found, energy)
+        return elements, energies
+
+    def lowest(self, number: int) -> Tensor:
+        """The chains of each datum that have met the lowest energies, ``[b, number]``."""
+        return self.energies.topk(number, dim=1, largest=False).indices
+
+    def take(self, index: Tensor) -> _LowestVisited:
+        """What these chains have seen."""
+        elements = torch.take_along_dim(self.elements, rows_like(index, self.elements), 1)
+        return replace(self, elements=elements, energies=self.energies.gather(1, index))
+
+
+class ReverseDiffusionOptions(TypedDict, total=False):
+    """Further options of `ReverseDiffusion`, which see."""
+
+    side: Side
+    keep_best: bool
+    pruning: Sequence[tuple[float, int]]
+    published: bool

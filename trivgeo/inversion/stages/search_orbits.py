@@ -1,0 +1,183 @@
+"""Search along orbits of one-parameter subgroups, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trivgeo._deprecation import renamed_arguments
+from trivgeo._numerics import Constant
+from trivgeo.checks import check_count, check_type
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Affine, LieGroup
+from trivgeo.inversion.population import Population
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.rows import rows_like
+from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stages.orbit_criteria import LowestEnergy, OrbitCriterion
+from trivgeo.inversion.stages.search_levels import _LEVELS, SearchLevel, affine_levels, basis_levels
+
+__all__ = ["SearchOrbits"]
+
+
+class SearchOrbits(nn.Module, Stage):
+    r"""Removes one factor of the transformation after another.
+
+    Every level evaluates each of K hypotheses g at :math:`g \exp(s d)` for evenly spaced s, which moves the restored
+    data on along a one-parameter subgroup, and keeps the best. The first level starts from the first hypothesis of
+    each datum and keeps the K best samples. With ``classes`` no two hypotheses of a datum may take a sample of the same
+    class, as long as there is a sample of another one. Nothing is random.
+
+    Args:
+        levels: the levels; a number stands for `basis_levels`, ``None`` for the eight of `affine_levels` on affine maps
+            of the plane and for eight of `basis_levels` on other groups.
+        num_samples: samples of each level.
+        num_hypotheses: number K of hypotheses.
+        classes: a batch of data to integer classes ``[batch]``, asked once for every energy; ``None`` for no diversity.
+        criterion: what a level minimises: `LowestEnergy` (the default) or `OrbitCurvature` (published for
+            classifiers).
+
+    Raises:
+        ConfigurationError: a setting out of its range, more hypotheses than samples, or (when run) a direction that is
+            none of the group.
+    """
+
+    @renamed_arguments(until="0.4", samples="num_samples")
+    def __init__(
+        self,
+        levels: int | Sequence[SearchLevel] | None = None,
+        num_samples: int = 16,
+        num_hypotheses: int = 3,
+        classes: Callable[[Any], Any] | None = None,
+        criterion: OrbitCriterion | None = None,
+    ) -> None:
+        super().__init__()
+        self.criterion = LowestEnergy() if criterion is None else criterion
+        check_type("criterion", self.criterion, OrbitCriterion)  # type: ignore[type-abstract]
+        self.num_samples = check_count("num_samples", num_samples)
+        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
+        if num_samples < 2 or num_hypotheses > num_samples:
+            raise ConfigurationError(
+                f"num_samples: expected at least 2, and num_hypotheses = {num_hypotheses}, got {num_samples}"
+            )
+        if classes is not None and not callable(classes):
+            raise ConfigurationError(f"classes: expected a function of a batch of data, got {classes!r}")
+        if isinstance(levels, int):
+            check_count("levels", levels)
+        self.levels = levels if levels is None or isinstance(levels, int) else tuple(levels)
+        self.classes = classes
+        self.steps = levels if isinstance(levels, int) else _LEVELS if levels is None else len(levels)
+
+    def levels_of(self, group: LieGroup) -> list[SearchLevel]:
+        """The levels on a group.
+
+        Raises:
+            ConfigurationError: there is none, or a direction is none of the group.
+        """
+        if self.levels is None and group.same_law(Affine(2)):
+            return affine_levels()
+        levels = self.levels
+        if levels is None or isinstance(levels, int):
+            return basis_levels(group, _LEVELS if levels is None else levels)
+        if not levels:
+            raise ConfigurationError("levels: expected at least one")
+        for level in levels:
+            if not isinstance(level, SearchLevel) or len(level.direction) != group.dim:
+                raise ConfigurationError(f"levels: expected a SearchLevel of {group.dim} numbers, got {level!r}")
+        return list(levels)
+
+    def forward(
+        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """Search level by level."""
+        group, like = posterior.group, posterior.like
+        at = self._evaluate(posterior, population.elements[:, :1].unsqueeze(2))
+        for level in self.levels_of(group):
+            orbit = Constant(self.orbit(group, level)).like(like)
+            candidates = self._evaluate(posterior, group.retract(at.elements, orbit))
+            scores = self.criterion(candidates.energies)
+            candidates = candidates.inner(self.criterion.margin)
+            if self.criterion.keeps_incumbent:
+                candidates, scores = candidates.join(at), torch.cat([scores, at.energies], 2)
+            at = candidates.pick(choose(scores, candidates.classes, self.num_hypotheses))
+            posterior.step()
+        energies = at.energies.squeeze(2)
+        return Population(at.elements.squeeze(2), torch.zeros_like(energies, dtype=torch.long), energies)
+
+    def orbit(self, group: LieGroup, level: SearchLevel) -> Tensor:
+        """The algebra vectors of one level, margins included, ``[n, dim]`` in the group's basis."""
+        direction = group.basis.from_natural(torch.tensor(level.direction, dtype=torch.float64))
+        middle, margin = (self.num_samples - 1) / 2, self.criterion.margin
+        place = torch.arange(-margin, self.num_samples + margin, dtype=torch.float64) - middle
+        return (level.extent / middle) * place.unsqueeze(-1) * direction
+
+    def _evaluate(self, posterior: ConditionalPosterior, elements: Tensor) -> _Candidates:
+        """Energies and classes of elements ``[b, k, n, *element_shape]``."""
+        classes = None if self.classes is None else posterior.of_transformed(self.classes, elements)
+        return _Candidates(elements, posterior.energies(elements), classes)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Elements ``[b, k, n, *element_shape]`` with their energies and classes ``[b, k, n]``."""
+
+    elements: Tensor
+    energies: Tensor
+    classes: Tensor | None
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> _Candidates:
+        return _Candidates(f(self.elements), f(self.energies), None if self.classes is None else f(self.classes))
+
+    def inner(self, margin: int) -> _Candidates:
+        """Without the margins of the orbits."""
+        return self.map(lambda x: x[:, :, margin : x.shape[2] - margin])
+
+    def join(self, other: _Candidates) -> _Candidates:
+        """The candidates of both, row by row."""
+        classes = None
+        if self.classes is not None and other.classes is not None:
+            classes = torch.cat([self.classes, other.classes], 2)
+        return _Candidates(
+            torch.cat([self.elements, other.elements], 2), torch.cat([self.energies, other.energies], 2), classes
+        )
+
+    def pick(self, index: Tensor) -> _Candidates:
+        """One candidate of each row ``[b, K]``, or several of a single row, as K rows of one."""
+
+        def chosen(x: Tensor) -> Tensor:
+            if x.shape[1] == 1:
+                return torch.take_along_dim(x, rows_like(index.unsqueeze(1), x), 2).transpose(1, 2)
+            return torch.take_along_dim(x, rows_like(index.unsqueeze(2), x), 2)
+
+        return self.map(chosen)
+
+
+def choose(scores: Float[Tensor, "b k n"], classes: Tensor | None, number: int) -> Tensor:
+    """The sample that each of ``number`` hypotheses takes, ``[b, number]``.
+
+    From its own row, or all from the only one; one after another, each the lowest score among the samples that are not
+    taken and whose class is not, or among those that are not taken if there is no such.
+    """
+    free = torch.ones_like(scores, dtype=torch.bool)
+    other = free
+    picks = []
+    for hypothesis in range(number):
+        row = min(hypothesis, scores.shape[1] - 1)
+        own, diverse = scores[:, row], free[:, row] & other[:, row]
+        best = torch.where(diverse, own, torch.inf)
+        fallback = torch.where(free[:, row], own, torch.inf)
+        pick = torch.where(torch.isfinite(best).any(-1), best.argmin(-1), fallback.argmin(-1))
+        picks.append(pick)
+        taken = functional.one_hot(pick, scores.shape[2]).bool()
+        free = free.clone()
+        free[:, row] &= ~taken
+        if classes is not None:
+            chosen = classes[:, row].gather(1, pick.unsqueeze(1)).unsqueeze(2)
+            other = other & (classes != chosen)
+    return torch.stack(picks, 1)

@@ -1,0 +1,42 @@
+"""The stage that starts from the hypotheses of another inverter."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from trivgeo.checks import check_type
+from trivgeo.errors import ConfigurationError
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.population import Population
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.stage import Stage
+
+__all__ = ["WarmStart"]
+
+
+class WarmStart(nn.Module, Stage):
+    """The hypotheses of another inverter, in place of those that come in; its evaluations count.
+
+    Args:
+        inverter: of the same action, or of one with another scale of the group.
+
+    Raises:
+        ConfigurationError: the inverter is none; or (when run) its group is another one.
+    """
+
+    def __init__(self, inverter: Inverter) -> None:
+        super().__init__()
+        self.inverter = check_type("inverter", inverter, Inverter)
+
+    def forward(
+        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """What the inverter finds, to be weighed by this posterior's energy."""
+        if not self.inverter.action.group.same_law(posterior.group):
+            raise ConfigurationError(
+                f"inverter: expected one of {posterior.group!r}, got one of {self.inverter.action.group!r}"
+            )
+        result = self.inverter(posterior.x, generator=generator)
+        posterior.count(result.energy_evaluations, result.gradient_evaluations, result.network_evaluations)
+        return Population(result.elements, result.num_masked_steps)
