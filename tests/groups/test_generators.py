@@ -1126,7 +1126,7 @@ class TestFarFromTheOrigin:
         assert torch.equal(fit == 0, exact == 0)
         assert torch.equal(fit[:, 0], exact[:, 0])
         assert_relative(fit[exact != 0], exact[exact != 0], 1e-3, floor=0.0)
-        assert torch.equal(least_squares(design, target, target.norm(dim=0), parts=2)[:, 3], exact[:, 3])
+        assert torch.equal(least_squares(design, target, target.norm(dim=0), denominator=2)[:, 3], exact[:, 3])
 
     def test_fields_in_a_basis_with_no_simple_constants(self) -> None:
         """Constants in a general basis, by the change of basis."""

@@ -1,4 +1,4 @@
-r"""Coordinates in which flows are simple.
+r"""Charts: coordinates in which flows are projective.
 
 A coordinate z whose fields are combinations of functions :math:`\varphi_j(z)` moves along a line, and any
 finite-dimensional algebra of fields on a line is that of 1, y and y^2 in some coordinate y (Lie). With
@@ -19,20 +19,21 @@ from trivgeo.groups.generated.symbolic import compile_expressions, require_sympy
 
 __all__ = ["Chart", "straighten"]
 
-_LARGEST = 12  # operations in a function that is integrated and inverted: larger ones may take SymPy for ever
-_INVERSE = 1e-9
-_DEPENDENT = 1e-9
+_MAX_OPERATIONS = 12  # of a function that is integrated and inverted: SymPy may take for ever for larger ones
+_INVERSION_ERROR = 1e-9  # of the inverse of a chart, relative to one plus the coordinate
+_RANK = 1e-9  # singular values below this share of the largest count as zero
 Curve = Callable[..., Tensor]
+"""A function of one coordinate."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """New coordinates, each a function of one old one.
+    """A change of coordinates, one by one.
 
     Attributes:
         vectors: the fields in the new coordinates.
         symbols: the new coordinates.
-        pairs: for each coordinate that changes, by position, the function and its inverse.
+        pairs: the function and its inverse, by position of each coordinate that changes.
     """
 
     vectors: list[tuple[Any, ...]]
@@ -40,18 +41,18 @@ class Chart:
     pairs: dict[int, tuple[Curve, Curve]]
 
     def forward(self, x: Tensor) -> Tensor:
-        """New coordinates of points, or of their leading coordinates; NaN or infinite outside the chart."""
+        """The new coordinates of points, or of leading coordinates; NaN or infinite outside the chart."""
         return self._map(x, 0)
 
     def backward(self, y: Tensor) -> Tensor:
-        """The old coordinates."""
+        """The old coordinates of points, or of leading coordinates."""
         return self._map(y, 1)
 
-    def _map(self, x: Tensor, way: int) -> Tensor:
+    def _map(self, x: Tensor, direction: int) -> Tensor:
         entries = list(x.unbind(-1))
         for c, pair in self.pairs.items():
             if c < len(entries):
-                entries[c] = pair[way](entries[c]).squeeze(-1)
+                entries[c] = pair[direction](entries[c]).squeeze(-1)
         return torch.stack(entries, -1)
 
 
@@ -101,16 +102,16 @@ def _functions_along(entries: Sequence[Any], z: Any) -> set[Any] | None:
 
 
 def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] | None:
-    """A new symbol, the new coordinate as a function of z, and the inverse."""
+    """A new symbol, the coordinate in which functions of z are quadratic as a function of z, and the inverse."""
     sp = require_sympy()
-    if not _are_few(functions, z, values):
+    if not _span_is_small(functions, z, values):
         return None
     real = sp.Dummy(z.name, **_sign(values))
     for function in sorted(functions, key=lambda f: (sp.count_ops(f), str(f))):
-        if sp.count_ops(function) > _LARGEST:
+        if sp.count_ops(function) > _MAX_OPERATIONS:
             continue
         y = sp.integrate(1 / function.subs(z, real), real, manual=True)  # by rules only, which always ends
-        if y.has(sp.Integral) or sp.count_ops(y) > _LARGEST or unknown_functions([y]):
+        if y.has(sp.Integral) or sp.count_ops(y) > _MAX_OPERATIONS or unknown_functions([y]):
             continue
         images = compile_expressions([y], [real])(values).squeeze(-1)
         if not bool(torch.isfinite(images).all()):
@@ -120,7 +121,7 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
             if unknown_functions([inverse]) or inverse.has(sp.I):
                 continue
             back = compile_expressions([inverse], [new])(images).squeeze(-1)
-            if not bool(((back - values).abs() <= _INVERSE * (1.0 + values.abs())).all()):
+            if not bool(((back - values).abs() <= _INVERSION_ERROR * (1.0 + values.abs())).all()):
                 continue
             moved = [sp.simplify((f / function).subs(z, inverse)) for f in functions]
             if all(_is_quadratic(f, new) for f in moved):
@@ -128,11 +129,11 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
     return None
 
 
-def _are_few(functions: set[Any], z: Any, values: Tensor) -> bool:
-    """Whether functions span three dimensions at most, as those of 1, y and y^2 do."""
+def _span_is_small(functions: set[Any], z: Any, values: Tensor) -> bool:
+    """Whether functions span at most three dimensions, as 1, y and y^2 do."""
     table = compile_expressions(sorted(functions, key=str), [z])(values)
     singular = torch.linalg.svdvals(table / table.norm(dim=0).clamp(min=1e-300))
-    return len(singular) <= 3 or bool(singular[3] < _DEPENDENT * singular[0])
+    return len(singular) <= 3 or bool(singular[3] < _RANK * singular[0])
 
 
 def _is_quadratic(function: Any, z: Any) -> bool:
@@ -140,7 +141,7 @@ def _is_quadratic(function: Any, z: Any) -> bool:
 
 
 def _sign(values: Tensor) -> dict[str, bool]:
-    """What SymPy may assume of a coordinate."""
+    """The assumptions of SymPy about a coordinate."""
     if bool((values > 0).all()):
         return {"positive": True}
     return {"negative": True} if bool((values < 0).all()) else {"real": True}

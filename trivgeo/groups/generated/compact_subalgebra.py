@@ -19,12 +19,16 @@ from trivgeo.groups.structure import bracket_span, centre, null_space, subalgebr
 
 __all__ = ["loop_directions", "simple_ideals"]
 
-_STEPS, _CONVERGED = 2000, 1e-12
-_SAME = 1e-6
+_MAX_STEPS = 2000  # of the descent to a minimal basis
+_GRADIENT = 1e-12  # relative to the size of the constants, at which the descent has converged
+_GAP = 1e-6  # between eigenvalues that are different, relative to the largest
 
 
 def simple_ideals(algebra: LieAlgebra) -> list[Tensor]:
-    """Bases of the simple ideals, rows that are orthonormal up to a common basis in which Cartan's involution is."""
+    """Bases of the simple ideals, as rows ``[d, n]``.
+
+    They are orthonormal in a basis of the algebra in which a Cartan involution is orthogonal.
+    """
     frame = _minimal_frame(algebra)
     c = _in_frame(algebra, frame)
     n = algebra.dim
@@ -33,13 +37,13 @@ def simple_ideals(algebra: LieAlgebra) -> list[Tensor]:
     # two elements in general position generate the algebra
     some = normal((2, n), unit, generator)
     ad = torch.einsum("ai,ijk->akj", some, c)
-    # maps that commute with ad: one number on each simple ideal, or a complex one
+    # maps that commute with ad are a real or complex number on each simple ideal
     system = torch.einsum("iab,dc->iadbc", ad, unit) - torch.einsum("ab,icd->iadbc", unit, ad)
     maps = null_space(system.reshape(-1, n * n)).reshape(-1, n, n)
     maps = maps + maps.mT
     weights = uniform((len(maps),), unit, generator)
     values, vectors = torch.linalg.eigh(torch.einsum("i,iab->ab", weights, maps))
-    gaps = (values.diff() > _SAME * values.abs().max()).nonzero().flatten().tolist()
+    gaps = (values.diff() > _GAP * values.abs().max()).nonzero().flatten().tolist()
     cuts = [0, *(gap + 1 for gap in gaps), n]
     return [vectors.T[a:b] @ frame for a, b in itertools.pairwise(cuts)]
 
@@ -51,7 +55,7 @@ def loop_directions(algebra: LieAlgebra, ideal: Tensor) -> Tensor:
 
     Args:
         algebra: the semisimple algebra.
-        ideal: as `simple_ideals` gives it, ``[d, n]``.
+        ideal: a basis of the ideal from `simple_ideals`, ``[d, n]``.
     """
     inner = subalgebra(algebra, ideal)
     values, vectors = torch.linalg.eigh(inner.killing_form)
@@ -65,22 +69,22 @@ def loop_directions(algebra: LieAlgebra, ideal: Tensor) -> Tensor:
     if len(derived):
         weights = uniform((len(derived),), whole, torch.Generator().manual_seed(0))
         turning, roots = torch.linalg.eig(k.ad(weights @ derived))
-        roots = roots.T[turning.imag > _SAME * turning.abs().max()]
+        roots = roots.T[turning.imag > _GAP * turning.abs().max()]
         coroots = k.bracket(roots.real.contiguous(), roots.imag.contiguous())
         directions.append(coroots @ compact)
     return torch.cat(directions) @ ideal
 
 
 def _minimal_frame(algebra: LieAlgebra) -> Tensor:
-    """Rows of a basis in which the structure constants are as small as they can be at its volume."""
+    """Rows of the basis of volume one in which the structure constants are smallest."""
     n = algebra.dim
     frame = torch.eye(n, dtype=torch.float64)
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         c = _in_frame(algebra, frame)
         slope = 2.0 * torch.einsum("ajk,bjk->ab", c, c) - torch.einsum("ija,ijb->ab", c, c)
         slope = slope - slope.diagonal().mean() * torch.eye(n, dtype=torch.float64)
         size = float(c.square().sum())
-        if float(slope.norm()) < _CONVERGED * size:
+        if float(slope.norm()) < _GRADIENT * size:
             return frame
         frame = torch.linalg.matrix_exp(-n / (8.0 * size) * slope) @ frame
     raise AlgebraError("no Cartan involution of the semisimple part found: pass simpler combinations of the generators")

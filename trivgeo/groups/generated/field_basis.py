@@ -1,4 +1,4 @@
-"""A basis of the span of vector fields in which structure constants are simple, whatever basis they were given in."""
+"""Bases of the span of vector fields in which structure constants are simple, or well conditioned."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from trivgeo.groups.generated.vector_fields import VectorFields, values_and_jaco
 
 __all__ = ["SimpleBasis", "evaluation_basis", "simple_basis"]
 
-_ROUNDED = 10**6  # a larger denominator is that of a rounded number
-_SIMPLE = 1000  # the largest denominator of a number that is meant
-_DEPENDENT, _NOISE = 1e-9, 1e-10
+_MAX_EXACT_DENOMINATOR = 10**6  # a number with a larger one was rounded
+_MAX_SIMPLE_DENOMINATOR = 1000  # of the number that a rounded one is taken for
+_RANK = 1e-9  # pivots below this share of the largest belong to dependent fields
+_ROUNDING = 1e-10  # of a rounded number, relative to one plus the largest
 
 Coefficients = Mapping[Any, Fraction]
 
@@ -32,9 +33,9 @@ class SimpleBasis:
     """Fields Y with the span of the given X.
 
     Attributes:
-        vectors: the Y, vectors of expressions.
+        vectors: the fields Y, as vectors of expressions.
         mixing: X in terms of Y, ``X = mixing Y``, ``[n, n]``.
-        algebra: the exact algebra, with the sign of the group, if the Y are polynomials with rational coefficients.
+        algebra: the exact algebra, with the sign of the group, if the Y are rational polynomials, else ``None``.
     """
 
     vectors: list[tuple[Any, ...]]
@@ -43,17 +44,21 @@ class SimpleBasis:
 
 
 def simple_basis(vectors: Sequence[Sequence[Any]], variables: Sequence[Any]) -> SimpleBasis | None:
-    """The fields themselves if each has a term that no other has; else those whose coefficients are row-reduced.
+    """The fields themselves if each has a term that no other has, else their row-reduced combinations.
+
+    Args:
+        vectors: the fields, as vectors of expressions.
+        variables: the coordinates.
 
     Returns:
         ``None`` if a coefficient is not rational, or there is a linear relation between the fields.
     """
-    # products are kept as they were written if they can be: expanded ones lose digits by cancellation
+    # products are not expanded unless they have to be: expanded ones lose digits by cancellation
     return _simple(vectors, variables, expanded=False) or _simple(vectors, variables, expanded=True)
 
 
 def _simple(vectors: Sequence[Sequence[Any]], variables: Sequence[Any], *, expanded: bool) -> SimpleBasis | None:
-    """See `simple_basis`; with products expanded, or not."""
+    """The simple basis in terms of products, or of their expanded terms."""
     n = len(vectors)
     monomials: dict[Any, Any] = {}  # (component, key) to the expression of the function
     rows = []
@@ -91,7 +96,7 @@ def _simple(vectors: Sequence[Sequence[Any]], variables: Sequence[Any], *, expan
 
 
 def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fraction]], list[int]] | None:
-    """Reduced rows of numbers that were rounded: what is small beside the largest pivots is no pivot, but noise.
+    """Row-reduced numbers that were rounded, by floating-point pivots: small ones are rounding errors.
 
     ``None`` if no number looks rounded, or the result is not rational.
     """
@@ -100,23 +105,23 @@ def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fr
         return None
     a = torch.tensor([[float(x) for x in row] for row in table], dtype=torch.float64)
     _, triangle, order = scipy.linalg.qr(a.numpy(), mode="economic", pivoting=True)
-    if abs(triangle[n - 1, n - 1]) <= _DEPENDENT * abs(triangle[0, 0]):
+    if abs(triangle[n - 1, n - 1]) <= _RANK * abs(triangle[0, 0]):
         return None
     columns = sorted(int(c) for c in order[:n])
     rows = torch.linalg.solve(a[:, columns], a)
-    matrix = [[Fraction(x).limit_denominator(_SIMPLE) for x in row] for row in rows.tolist()]
+    matrix = [[Fraction(x).limit_denominator(_MAX_SIMPLE_DENOMINATOR) for x in row] for row in rows.tolist()]
     exact = torch.tensor([[float(x) for x in row] for row in matrix], dtype=torch.float64)
-    if float((exact - rows).abs().max()) > _NOISE * (1.0 + float(rows.abs().max())):
+    if float((exact - rows).abs().max()) > _ROUNDING * (1.0 + float(rows.abs().max())):
         return None
     return matrix, columns
 
 
 def _looks_rounded(table: Sequence[Sequence[Fraction]]) -> bool:
-    return any(x.denominator > _ROUNDED for row in table for x in row)
+    return any(x.denominator > _MAX_EXACT_DENOMINATOR for row in table for x in row)
 
 
 def _terms(expression: Any, variables: Sequence[Any], expanded: bool) -> list[tuple[Any, Any]]:
-    """The terms of a sum: the factor that depends on the variables, and its coefficient."""
+    """The terms of a sum, as pairs of the factor that depends on the variables and its coefficient."""
     sp = require_sympy()
     if expression.is_polynomial(*variables):
         terms = sp.Poly(expression, *variables).terms()
@@ -127,6 +132,7 @@ def _terms(expression: Any, variables: Sequence[Any], expanded: bool) -> list[tu
 
 
 def _expressions(row: Coefficients, count: int) -> tuple[Any, ...]:
+    """The vector with these coefficients, of ``count`` components."""
     sp = require_sympy()
     parts: list[list[Any]] = [[] for _ in range(count)]
     for (component, function), x in row.items():
@@ -137,9 +143,9 @@ def _expressions(row: Coefficients, count: int) -> tuple[Any, ...]:
 def _algebra(
     fields: Sequence[Sequence[Any]], variables: Sequence[Any], pivots: Sequence[Any], scales: Sequence[Fraction]
 ) -> RationalAlgebra | None:
-    """Constants of polynomial fields: the coordinates of a bracket are its coefficients at the pivots.
+    """The exact algebra of polynomial fields: coordinates of a bracket are its coefficients at the pivots.
 
-    ``None`` if the fields are no polynomials, or do not close.
+    ``None`` if the fields are not polynomials, or do not close.
     """
     sp = require_sympy()
     if not all(entry.is_polynomial(*variables) for field in fields for entry in field):
@@ -170,14 +176,14 @@ def _algebra(
 
 
 def evaluation_basis(fields: VectorFields, points: Tensor) -> Tensor:
-    """Weights ``[n, n]`` of a basis ``weights X`` whose values at n chosen places are those of unit vectors.
+    """Weights ``[n, n]`` of the basis ``weights X`` of which n components at chosen points are the unit matrix.
 
-    Such a basis is well conditioned whatever that of the X. Places are taken from a coarse grid where the fields are
-    finite, so that constants that are rational in some basis come out as small fractions.
+    This basis is well conditioned whatever that of the X. The points are taken from a coarse grid if the fields are
+    finite there, so that constants that are rational in some basis come out as small fractions.
 
     Args:
-        fields: the X.
-        points: where else they are finite, ``[p, m]``.
+        fields: the fields X.
+        points: other points where they are finite, ``[p, m]``.
 
     Raises:
         AlgebraError: the fields are dependent.
@@ -192,6 +198,6 @@ def evaluation_basis(fields: VectorFields, points: Tensor) -> Tensor:
         if table.shape[-1] < n:
             continue
         _, triangle, order = scipy.linalg.qr(table.numpy(), mode="economic", pivoting=True)
-        if abs(triangle[n - 1, n - 1]) > 1e-9 * abs(triangle[0, 0]):
+        if abs(triangle[n - 1, n - 1]) > _RANK * abs(triangle[0, 0]):
             return torch.linalg.inv(table[:, torch.as_tensor(order[:n].copy())])
     raise AlgebraError("fields: expected independent ones over R")

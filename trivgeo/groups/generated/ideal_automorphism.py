@@ -1,4 +1,4 @@
-r"""How a reductive group moves the nilpotent ideal of a semidirect product."""
+"""Automorphisms of the nilpotent ideal of a semidirect product by a reductive group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from trivgeo.groups.structure import null_space
 
 __all__ = ["BracketAdjoint", "IdealAutomorphism", "MatrixAdjoint", "SemisimpleAdjoint", "TorusExponential"]
 
-_SAME = 1e-12  # what weights may differ by that are one, where the largest entry of each derivation is one
+_WEIGHT_GAP = 1e-12  # between different weights of derivations whose largest entry is one
+_MAX_EIGENVECTOR_CONDITION = 1e6  # of derivations that are diagonalized
+_MAX_DERIVATION_CONDITION = 1e4  # of an invertible derivation that is divided by
+_PROJECTOR_ERROR = 1e-10  # of diagonal entries and of the sum of projectors
 
 
 class SemisimpleAdjoint(ABC):
@@ -27,7 +30,7 @@ class SemisimpleAdjoint(ABC):
 
     @abstractmethod
     def __call__(self, a: Tensor) -> Tensor:
-        """``[*batch, m, m] -> [*batch, d, d]``."""
+        """Ad of the matrices of elements: ``[*batch, m, m] -> [*batch, d, d]``."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class BracketAdjoint(SemisimpleAdjoint):
         self._lengths = tuple(Constant(torch.tensor(layer.length, dtype=torch.float64)) for layer in layers)
 
     def __call__(self, a: Tensor) -> Tensor:
-        """Rows are built (images of basis elements), then transposed."""
+        """Images of basis elements, layer by layer."""
         k = self._moved
         start = self._start.like(a).expand(*a.shape[:-2], -1, -1)
         rows = torch.cat([a[..., :k, :k].transpose(-1, -2) @ start[..., :k, :], start[..., k:, :]], -2)
@@ -90,7 +93,7 @@ class MatrixAdjoint(SemisimpleAdjoint):
         return torch.cat([top, eye.expand(*a.shape[:-2], -1, -1)], -2)
 
     def __call__(self, a: Tensor) -> Tensor:
-        """Conjugation of every basis matrix."""
+        """Coordinates of the conjugates of the basis matrices."""
         full, inverse = self._pad(a).unsqueeze(-3), self._pad(self._group.invert_matrix(a)).unsqueeze(-3)
         images = full @ self._ideal.like(a) @ inverse
         return (images.flatten(-2) @ self._dual.like(a)).transpose(-1, -2)
@@ -116,22 +119,22 @@ class TorusExponential:
             self._diagonalize(derivations)
 
     def _diagonalize(self, derivations: Tensor) -> None:
-        # each in its own unit: what is small in one may be all that another does
+        # in units of the largest entry of each: derivations may differ in size by many orders
         unit = derivations.abs().amax((-2, -1))
         derivations = derivations / torch.where(unit > 0, unit, 1.0)[:, None, None]
         mixing = torch.linspace(1.0, 2.0, len(derivations), dtype=torch.float64).sqrt()
         _, vectors = torch.linalg.eig(torch.einsum("i,iab->ab", mixing, derivations))
-        if float(torch.linalg.cond(vectors)) > 1e6:
+        if float(torch.linalg.cond(vectors)) > _MAX_EIGENVECTOR_CONDITION:
             return
         inverse = torch.linalg.inv(vectors)
         diagonal = inverse @ derivations.to(vectors.dtype) @ vectors
         weights = diagonal.diagonal(dim1=-2, dim2=-1)  # [k, d]
-        if float((diagonal - torch.diag_embed(weights)).abs().max()) > 1e-10:
+        if float((diagonal - torch.diag_embed(weights)).abs().max()) > _PROJECTOR_ERROR:
             return
         groups: list[list[int]] = []
         for index in range(weights.shape[-1]):
             for group in groups:
-                if float((weights[:, index] - weights[:, group[0]]).abs().max()) < _SAME:
+                if float((weights[:, index] - weights[:, group[0]]).abs().max()) < _WEIGHT_GAP:
                     group.append(index)
                     break
             else:
@@ -139,23 +142,23 @@ class TorusExponential:
         kept, projectors = [], []
         for group in groups:
             weight = weights[:, group].mean(-1)
-            turning = weight.imag[weight.imag.abs() >= _SAME]
+            turning = weight.imag[weight.imag.abs() >= _WEIGHT_GAP]
             if len(turning) and float(turning[0]) < 0:
                 continue  # the conjugate of one that is kept
             projector = vectors[:, group] @ inverse[group]
             kept.append(weight)
             projectors.append(2.0 * projector if len(turning) else projector)
         w, p = torch.stack(kept, -1), torch.stack(projectors)
-        w = unit[:, None] * torch.complex(_clean(w.real), _clean(w.imag))
-        if float((p.real.sum(0) - torch.eye(p.shape[-1], dtype=torch.float64)).abs().max()) > 1e-10:
+        w = unit[:, None] * torch.complex(_rounded(w.real), _rounded(w.imag))
+        if float((p.real.sum(0) - torch.eye(p.shape[-1], dtype=torch.float64)).abs().max()) > _PROJECTOR_ERROR:
             return
         self._oscillates = bool((w.imag != 0).any())
         self._weights = (Constant(w.real), Constant(w.imag))
         parts = [p.real.flatten(-2), -p.imag.flatten(-2)] if self._oscillates else [p.real.flatten(-2)]
-        self._projectors = Constant(_clean(torch.cat(parts)))
+        self._projectors = Constant(_rounded(torch.cat(parts)))
 
     def apply(self, sigma: Tensor, n: Tensor) -> Tensor:
-        """The matrix of ``sigma [*batch, k]`` times ``n [*batch, d]``."""
+        """The product of the matrix of ``sigma [*batch, k]`` and ``n [*batch, d]``."""
         if self._trivial:
             return n.expand(*broadcast_shapes(sigma.shape[:-1], n.shape[:-1]), n.shape[-1])
         if self._diagonal is not None:
@@ -163,7 +166,7 @@ class TorusExponential:
         return matvec(self._matrix(sigma), n)
 
     def times(self, left: Tensor | None, sigma: Tensor) -> Tensor:
-        """A matrix ``[*batch, d, d]``, or the unit matrix, times that of ``sigma [*batch, k]``."""
+        """The product of a matrix ``[*batch, d, d]``, or the unit matrix, and that of ``sigma [*batch, k]``."""
         if self._diagonal is not None:
             factors = torch.exp(sigma @ self._diagonal.like(sigma))
             return torch.diag_embed(factors) if left is None else left * factors.unsqueeze(-2)
@@ -171,14 +174,14 @@ class TorusExponential:
         return matrix if left is None else left @ matrix
 
     def terms(self) -> Tensor | None:
-        """The matrices of the sum of which `features` are the factors, ``[count, d, d]``, if it is one."""
+        """The fixed matrices ``[count, d, d]`` of the sum that `features` weights; ``None`` if it is not such a sum."""
         d = self._derivations.value.shape[-1]
         if self._diagonal is not None:
             return torch.diag_embed(torch.eye(d, dtype=torch.float64))
         return None if self._weights is None else self._projectors.value.unflatten(-1, (d, d))
 
     def features(self, sigma: Tensor) -> Tensor:
-        """Exponentials, times cosines and sines: ``[*batch, k] -> [*batch, count]``."""
+        """Weights of `terms`, exponentials times cosines and sines: ``[*batch, k] -> [*batch, count]``."""
         if self._diagonal is not None:
             return torch.exp(sigma @ self._diagonal.like(sigma))
         assert self._weights is not None
@@ -304,13 +307,14 @@ class IdealAutomorphism(Automorphism):
 
 
 def _phi1(matrix: Tensor, vector: Tensor) -> Tensor:
+    """phi_1 of matrices ``[*batch, d, d]`` times vectors ``[*batch, d]``."""
     batch = broadcast_shapes(matrix.shape[:-2], vector.shape[:-1])
     size = vector.shape[-1]
     return kernel(size).affine_exp(matrix.expand(*batch, size, size), vector.expand(*batch, size))[..., -1]
 
 
-def _clean(x: Tensor) -> Tensor:
-    """Without rounding dust."""
+def _rounded(x: Tensor) -> Tensor:
+    """Numbers within rounding of an integer become it."""
     x = torch.where((x - x.round()).abs() < 1e-12, x.round(), x)
     return torch.where(x.abs() < 1e-14, 0.0, x)
 
@@ -340,4 +344,4 @@ def invertible_derivation(algebra: LieAlgebra, commuting: Tensor) -> Tensor | No
     trials = [identity, *uniform((16, len(solutions)), solutions, generator)]
     candidates = [torch.einsum("i,iab->ab", weights, solutions) for weights in trials]
     best = min(candidates, key=lambda e: float(torch.linalg.cond(e)))
-    return best if float(torch.linalg.cond(best)) < 1e4 else None
+    return best if float(torch.linalg.cond(best)) < _MAX_DERIVATION_CONDITION else None

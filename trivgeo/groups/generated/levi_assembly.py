@@ -1,4 +1,4 @@
-"""From a split algebra to the group: bases, representations, factors."""
+"""Elements of the group of a decomposed algebra: bases, representations and factors of their semidirect product."""
 
 from __future__ import annotations
 
@@ -148,19 +148,19 @@ def _adjoint_on_ideal(
 
 
 def _hull(algebra: LieAlgebra, split: LeviDecomposition) -> tuple[LieAlgebra, LeviDecomposition, Tensor, Tensor]:
-    """An algebra that splits, and holds the given one as an ideal.
+    """The algebra itself if it splits over its nilradical, else one that splits and has it as an ideal (Malcev).
 
     Returns:
-        The algebra, its split, its basis in terms of that of the given one (zero for derivations), ``[*, n]``, and the
-        given basis in terms of its, ``[n, *]``.
+        The algebra; its decomposition; its basis in terms of that of the given algebra (zero for derivations),
+        ``[*, n]``; and the basis of the given algebra in terms of its own, ``[n, *]``.
     """
     n, unit = algebra.dim, torch.eye(algebra.dim, dtype=torch.float64)
     if split.derivations is None:
         return algebra, split, unit, unit
-    # basis: semisimple part, derivations D, ideal, x - D
+    # the basis: semisimple part, derivations D, ideal, x - D
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
     inside = torch.cat([split.semisimple, torch.zeros(k, n, dtype=torch.float64), split.ideal, split.torus])
-    moves = split.derivations.new_zeros(n + k, n, n)  # how the derivations in each basis element move the algebra
+    moves = split.derivations.new_zeros(n + k, n, n)  # the derivation in each basis element
     moves[r : r + k], moves[r + k + d :] = split.derivations, -split.derivations
     brackets = products(algebra, inside, inside)
     brackets = brackets + torch.einsum("iab,jb->ija", moves, inside) - torch.einsum("jab,ib->ija", moves, inside)
@@ -179,7 +179,7 @@ def _hull(algebra: LieAlgebra, split: LeviDecomposition) -> tuple[LieAlgebra, Le
 
 
 def _adapted_ideal(algebra: LieAlgebra, split: LeviDecomposition, needed: bool) -> tuple[Tensor, IdealLayout]:
-    """A basis of n: what s moves of an invariant complement V of [n, n], the rest of V, then brackets with V."""
+    """A basis of n: the part of an invariant complement V of [n, n] that s moves, the rest of V, brackets with V."""
     n = split.ideal
     if not needed or not len(n):
         return n, IdealLayout(0, len(n))
@@ -203,7 +203,7 @@ def _adapted_ideal(algebra: LieAlgebra, split: LeviDecomposition, needed: bool) 
 
 
 def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:
-    """The kernel of a projection onto the derived algebra that commutes with all the maps."""
+    """The kernel of a projection onto the derived algebra that commutes with the maps ``acts [r, d, d]``."""
     d, q = acts.shape[-1], len(derived)
     if not q:
         return torch.eye(d, dtype=torch.float64)
@@ -221,7 +221,7 @@ def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:
 
 
 def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, Tensor]:
-    """Brackets of the first ``start`` rows with all rows that enlarge the span, of unit length in the largest entry."""
+    """Brackets of the first ``start`` rows with all rows that enlarge the span, scaled to a largest entry of one."""
     left: list[int] = []
     right: list[int] = []
     length: list[float] = []
@@ -247,11 +247,15 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
 
 
 def _block_representation(
-    semisimple: LieAlgebra, on_ideal: Tensor, bases: Sequence[Tensor], adapted: AdaptedAlgebra, covers: Sequence[Tensor]
+    semisimple: LieAlgebra,
+    on_ideal: Tensor,
+    bases: Sequence[Tensor],
+    adapted: AdaptedAlgebra,
+    covers: Sequence[Tensor],
 ) -> Tensor:
-    """The block on V; for the simple ideals that it misses those on bases of points, or one of their own.
+    """Matrices of the semisimple part ``[r, m, m]``: a block on V, then blocks for simple ideals that it has as kernel.
 
-    For covers blocks of SL(2, R) last.
+    These are blocks on homogeneous coordinates of points, or on the ideals themselves; for covers, last, 2 x 2 ones.
     """
     r, m = semisimple.dim, on_ideal.shape[-1]
     if r == 3 and m == 2 and covers:
@@ -260,7 +264,7 @@ def _block_representation(
     def kernel_of(matrices: Tensor) -> Tensor:
         return null_space(matrices.reshape(r, -1).T) if matrices.numel() else torch.eye(r, dtype=torch.float64)
 
-    # coordinates of the simple ideals, of which those of the covers come first
+    # coordinates of the covers, and of the ideal orthogonal to them
     planes = [plane_representation(subalgebra(semisimple, ideal)) for ideal in covers]
     beside = null_space(torch.cat(list(covers)) @ semisimple.killing_form) if covers else None
     total = on_ideal
@@ -285,7 +289,7 @@ def _block_representation(
 
 
 def _plane(semisimple: LieAlgebra, matrices: Tensor, derivations: Tensor) -> Tensor:
-    """The 2 x 2 matrices of SL(2, R), if larger ones of the same group can be had from them."""
+    """The 2 x 2 matrices of SL(2, R), if the given ones are polynomials of them, else the given ones."""
     if matrices.shape[-1] == 2:
         return matrices
     plane = plane_representation(semisimple)
@@ -294,7 +298,7 @@ def _plane(semisimple: LieAlgebra, matrices: Tensor, derivations: Tensor) -> Ten
 
 
 def _own_representation(semisimple: LieAlgebra, ideal: Tensor) -> Tensor:
-    """Matrices ``[r, m, m]`` in which an ideal alone acts: of size n for sl(n, R), else the adjoint ones."""
+    """Matrices ``[r, m, m]`` on which a semisimple ideal alone acts: n x n for sl(n, R), else the adjoint ones."""
     unit = torch.eye(semisimple.dim, dtype=torch.float64)
     if len(ideal) >= _MIN_DIM_OF_STANDARD:
         rest = null_space(ideal @ semisimple.killing_form)
@@ -319,7 +323,7 @@ def _own_adjoint(semisimple: LieAlgebra, unit: Tensor, ideal: Tensor) -> Tensor:
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:
-    """Both on the diagonal."""
+    """Block-diagonal matrices of both."""
     m, size = a.shape[-1], a.shape[-1] + b.shape[-1]
     matrices = a.new_zeros(len(a), size, size)
     matrices[:, :m, :m], matrices[:, m:, m:] = a, b
@@ -327,7 +331,7 @@ def _blocks(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _moved_block(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """The block on the span of the images, and the frame (images, invariants)."""
+    """The block of matrices ``[r, k, k]`` on the span of their images, and the frame (images, invariants)."""
     k = matrices.shape[-1]
     moved = row_reduce(matrices.transpose(0, 1).reshape(k, -1).T)
     invariant = null_space(matrices.reshape(-1, k))

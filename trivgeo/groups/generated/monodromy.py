@@ -1,4 +1,4 @@
-"""Whether the action of a group needs a cover of its matrices: loops of matrices that move points."""
+"""Monodromy: loops of a group of matrices along which flows move points, so that a cover of the group acts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MAX_POINTS = 4  # on which loops are tried
 
 @dataclass(frozen=True)
 class Monodromy:
-    """Loops of matrices that move points.
+    """Loops of matrices along which flows move points.
 
     Attributes:
-        loop: one, in the basis whose fields move points; ``None`` if none was found.
-        ideals: the simple ideals sl(2, R) that have some, rows in the basis of the semisimple part.
-        covered: whether all loops that were found are in these.
+        loop: the vector of one of them, in the basis of the adapted fields; ``None`` if none was found.
+        ideals: the simple ideals sl(2, R) with such loops, rows in the basis of the semisimple part.
+        covered: whether all loops that were found are in these ideals.
     """
 
     loop: Tensor | None
@@ -44,10 +44,10 @@ class Monodromy:
 
 
 def find_monodromy(reductive: ReductiveGroup | None, plan: MotionPlan) -> Monodromy:
-    """The algebra vectors whose exponentials are the unit matrix, but whose flows move points.
+    """Algebra vectors whose exponentials are the unit matrix, but whose flows move points.
 
-    All loops of a matrix group can be deformed into those of `loop_directions` and products of them. Tried are these,
-    conjugates, half turns in two simple ideals, and what generators have in each.
+    All loops of a matrix group can be deformed into those of `loop_directions` and products of them. These are tried,
+    their conjugates, half turns in two simple ideals, and the parts of generators in each simple ideal.
 
     Args:
         reductive: the reductive factor of the group, ``None`` if it has none.
@@ -73,11 +73,11 @@ def find_monodromy(reductive: ReductiveGroup | None, plan: MotionPlan) -> Monodr
     moved = _moved(plan.flows.flow, vectors, plan.points[:_MAX_POINTS]).nonzero().flatten().tolist()
     if not moved:
         return Monodromy(None, [], True)
-    turned = {loops[index][1][0] for index in moved if len(loops[index][1]) == 1}
-    # a loop in two ideals tells something new if none in either moves points
-    turned |= {i for index in moved for i in loops[index][1] if not turned & set(loops[index][1])}
-    split = {i for i in turned if is_split_form(subalgebra(semisimple, ideals[i]))}
-    return Monodromy(vectors[moved[0]], [ideals[i] for i in sorted(split)], split == turned)
+    moving = {loops[index][1][0] for index in moved if len(loops[index][1]) == 1}
+    # a loop in two ideals matters if no loop in either of them moves points
+    moving |= {i for index in moved for i in loops[index][1] if not moving & set(loops[index][1])}
+    split = {i for i in moving if is_split_form(subalgebra(semisimple, ideals[i]))}
+    return Monodromy(vectors[moved[0]], [ideals[i] for i in sorted(split)], split == moving)
 
 
 def _candidates(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:
@@ -106,7 +106,7 @@ def _candidates(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:
 
 
 def _moved(flow: VectorFlow, vectors: Tensor, points: Tensor) -> Tensor:
-    """Which flows move points, ``[c]``."""
+    """Whether flows of vectors ``[c, dim]`` move points, ``[c]``."""
     start = points.expand(len(vectors), -1, -1)
     end, alive = start, torch.ones(start.shape[:-1], dtype=torch.bool)
     for _ in range(_STEPS_PER_LOOP):
@@ -119,7 +119,7 @@ def _moved(flow: VectorFlow, vectors: Tensor, points: Tensor) -> Tensor:
 
 
 def _loop(matrix: Tensor, vector: Tensor) -> Tensor | None:
-    """The vector at the end of its first period, if it has one."""
+    """The vector times the period of its one-parameter group of matrices, ``None`` if it has none."""
     weight = torch.linalg.eigvals(matrix)
     size = float(weight.abs().max())
     turning = weight.imag[weight.imag > 1e-8 * size]

@@ -29,7 +29,7 @@ class ReductiveGroup(LieGroup):
         matrices: a faithful representation of it, ``[r, m, m]``; the last blocks are those of factors SL(2, R) of S
             that are covers.
         torus: the dimension k.
-        covers: how many, c.
+        covers: the number c of these factors.
         principal: whether `exp` is NaN for vectors that are no principal logarithms: those with an eigenvalue whose
             imaginary part exceeds pi, which a matrix cannot tell from others.
 
@@ -61,7 +61,7 @@ class ReductiveGroup(LieGroup):
         self._dual = Constant(torch.linalg.pinv(flat) if r else flat.T)
 
     def __repr__(self) -> str:
-        """Both dimensions."""
+        """The dimensions of both parts."""
         cover = f", covers={self.covers}" if self.covers else ""
         return f"ReductiveGroup(semisimple={self.semisimple_dim}, centre={self.torus_dim}{cover})"
 
@@ -144,7 +144,7 @@ class ReductiveGroup(LieGroup):
         y = self.vector_of(self._kernel.log(a))
         if self.size == 2:
             return y
-        # a principal logarithm may leave the algebra: then it is not one of this group
+        # a principal logarithm that is not in the algebra is not one of this group
         defect = (self._kernel.exp(self.matrix_of(y)) - a).abs().amax((-2, -1))
         bound = torch.finfo(a.dtype).eps ** (1 / 3) * a.abs().amax((-2, -1))
         return torch.where((defect < bound).unsqueeze(-1), y, math.nan)
@@ -154,7 +154,7 @@ class ReductiveGroup(LieGroup):
         if not self.covers:
             return torch.cat([self.log_matrix(a), s], -1)
         y = self._vector_of_planes(log_of(self._planes(a), self.angles(g)))
-        return torch.cat([y + self._log_beside(g), s], -1)
+        return torch.cat([y + self._log_of_others(g), s], -1)
 
     def _vector_of_planes(self, planes: Tensor) -> Tensor:
         """The vector of trace-free matrices ``[*batch, c, 2, 2]`` of the covers."""
@@ -164,8 +164,8 @@ class ReductiveGroup(LieGroup):
         )
         return sum(parts, start=planes.new_zeros(()))
 
-    def _log_beside(self, g: Tensor) -> Tensor:
-        """The logarithm of the factors that are no covers."""
+    def _log_of_others(self, g: Tensor) -> Tensor:
+        """The logarithm of the factors that are not covers."""
         if self.semisimple_dim == 3 * self.covers:
             return g.new_zeros(())
         a, _ = self.parts(g)
@@ -189,7 +189,7 @@ class ReductiveGroup(LieGroup):
         a, _ = self.parts(g)
         if self.covers:
             p, rotation = self._polar_of_covers(g)
-            return p + self._log_beside(g), rotation
+            return p + self._log_of_others(g), rotation
         if self.size != 2:
             return self.log_matrix(a), None
         angle = principal_angle(a)
@@ -219,7 +219,7 @@ class ReductiveGroup(LieGroup):
 
 
 def _plane(matrix: Tensor, last: int) -> Tensor:
-    """The block of size two that is the ``last``-th from the end."""
+    """The block of size two that is number ``last`` from the end."""
     start = matrix.shape[-1] - 2 * last
     return matrix[..., start : start + 2, start : start + 2]
 

@@ -1,4 +1,4 @@
-r"""Matrices of elements in a representation of the algebra, as polynomials where they are.
+r"""Matrices of elements in a representation of the algebra, as polynomials of the stored coordinates where possible.
 
 An element is :math:`\exp(n) \exp(\sigma)\, a`. In a representation of the algebra :math:`\exp(n)` is a polynomial in n
 where the ideal acts nilpotently, :math:`\exp(\sigma)` a sum of exponentials with fixed projectors, and the matrix of
@@ -24,11 +24,12 @@ from trivgeo.groups.generated.reductive_group import ReductiveGroup
 
 __all__ = ["Monomials", "Representation", "SemisimpleMap", "has_half_spin"]
 
-_MOST = 200  # terms of a polynomial
-_MOST_PRODUCTS = 400  # terms of several polynomials multiplied out
-_LARGEST_SPIN = 6  # degree of polynomials in the entries of SL(2, R)
-_FIT, _SPIN = 1e-10, 1e-6
-_DUST = 1e-13
+_MAX_TERMS = 200  # of a polynomial
+_MAX_PRODUCTS = 400  # of terms of several polynomials multiplied out
+_MAX_DEGREE = 6  # of polynomials in the entries of SL(2, R), twice the spin
+_FIT_ERROR = 1e-10  # of a polynomial, relative to one plus its largest value
+_CASIMIR_ERROR = 1e-6  # of an eigenvalue of the Casimir operator
+_ROUNDING = 1e-13  # of a sum of terms that cancel, relative to their sizes
 
 
 class Monomials:
@@ -56,7 +57,7 @@ class Monomials:
         self._places = [place(e) for e in self.exponents]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The products."""
+        """The products at vectors ``[*batch, k]``."""
         entries = x.unbind(-1)
         values: list[Tensor] = []
         for before, c in self._steps:
@@ -78,32 +79,32 @@ class _Polynomial:
         self._coefficients = Constant(self.matrices.flatten(1))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[*batch, k] -> [*batch, d, d]``."""
+        """The matrices at vectors: ``[*batch, k] -> [*batch, d, d]``."""
         return (self.features(x) @ self._coefficients.like(x)).unflatten(-1, self.matrices.shape[1:])
 
 
 class SemisimpleMap(SemisimpleAdjoint):
-    """The matrix of a semisimple element in a representation, from the matrix by which it is stored.
+    """The matrix of a semisimple element in a representation, from its stored matrix.
 
     Args:
-        group: the group that holds it.
-        matrices: of its semisimple basis, ``[r, d, d]``.
+        group: the group of the element.
+        matrices: those of the basis of its semisimple algebra, ``[r, d, d]``.
     """
 
     def __init__(self, group: ReductiveGroup, matrices: Tensor) -> None:
         self.map: _Polynomial | None = None
         self._size = matrices.shape[-1]
-        self.is_trivial = not bool((matrices.abs() > _DUST).any())
+        self.is_trivial = not bool((matrices.abs() > _ROUNDING).any())
         if not self.is_trivial:
             self.map = _of_plane(group, matrices) if group.size == 2 else _linear(group, matrices)
 
     @property
     def exists(self) -> bool:
-        """Whether it is a polynomial of the stored entries."""
+        """Whether it is a polynomial of the entries of the stored matrix."""
         return self.map is not None or self.is_trivial
 
     def __call__(self, a: Tensor) -> Tensor:
-        """``[*batch, m, m] -> [*batch, d, d]``."""
+        """The matrices in the representation: ``[*batch, m, m] -> [*batch, d, d]``."""
         if self.map is None:
             return torch.eye(self._size, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], -1, -1)
         return self.map(a.flatten(-2))
@@ -115,7 +116,7 @@ class Representation:
     Args:
         elements: the elements.
         matrices: those of the adapted fields, ``[n, d, d]``.
-        rows: how many rows are wanted, by default all.
+        rows: the number of leading rows that are wanted, by default all.
     """
 
     def __init__(self, elements: FactoredElements, matrices: Tensor, rows: int | None = None) -> None:
@@ -135,7 +136,7 @@ class Representation:
         self._sum = self._single_sum()
 
     def _single_sum(self) -> _Sum | None:
-        """All factors multiplied out, if each is a sum of few functions times fixed matrices."""
+        """The product of all factors, multiplied out, if each is a sum of few functions times fixed matrices."""
         unit = torch.eye(self._matrices.value.shape[-1], dtype=torch.float64)
         product = unit[None, : self._rows]
         functions: list[Callable[[Tensor], Tensor] | None] = [None, None, None]
@@ -154,10 +155,10 @@ class Representation:
                 return None
             product = (product.unsqueeze(1) @ self._semisimple.map.matrices).flatten(0, 1)
             functions[2] = self._semisimple.map.features
-        return _Sum(functions, product) if len(product) <= _MOST_PRODUCTS else None
+        return _Sum(functions, product) if len(product) <= _MAX_PRODUCTS else None
 
     def __call__(self, g: Tensor) -> Tensor:
-        """``[*batch, E] -> [*batch, rows, d]``."""
+        """The matrices of elements: ``[*batch, E] -> [*batch, rows, d]``."""
         if self._semisimple is not None and not self._semisimple.exists:
             return self._by_factors(g)[..., : self._rows, :]
         matrix, sigma, n = self._elements.parts_in_group(g)
@@ -179,7 +180,7 @@ class Representation:
         return total[..., : self._rows, :]
 
     def _by_factors(self, g: Tensor) -> Tensor:
-        """By exponentials of the factors of each element."""
+        """The products of exponentials of the factors of elements."""
         total = None
         for v in self._elements.factors(g):
             step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
@@ -189,11 +190,11 @@ class Representation:
 
 
 class _Sum:
-    """Sums of products of functions of the three parts of elements, times fixed matrices.
+    """A sum of products of functions of the three parts of elements, times fixed matrices.
 
     Args:
-        functions: of the ideal's, the torus's and the semisimple coordinates; ``None`` for a one.
-        matrices: of each product, the last factor fastest, ``[count, rows, d]``.
+        functions: functions of ideal, torus and semisimple coordinates; ``None`` for the constant one.
+        matrices: the matrix of each product, the last factor fastest, ``[count, rows, d]``.
     """
 
     def __init__(self, functions: Sequence[Callable[[Tensor], Tensor] | None], matrices: Tensor) -> None:
@@ -202,7 +203,7 @@ class _Sum:
         self._coefficients = Constant(matrices.flatten(1))
 
     def __call__(self, *parts: Tensor) -> Tensor:
-        """``[*batch, rows, d]``."""
+        """The sum for ideal, torus and semisimple coordinates, ``[*batch, rows, d]``."""
         total: Tensor | None = None
         for function, part in zip(self._functions, parts, strict=True):
             if function is not None:
@@ -214,10 +215,10 @@ class _Sum:
 
 
 def _nilpotent(matrices: Tensor) -> dict[tuple[int, ...], Tensor] | None:
-    """The terms of ``exp(sum_i n_i M_i)``, ``None`` if it is no polynomial, or one of too many."""
+    """The terms of the polynomial ``exp(sum_i n_i M_i)``; ``None`` if it is none, or has too many terms."""
     count, d = len(matrices), matrices.shape[-1]
     unit = torch.eye(d, dtype=torch.float64)
-    # each entry beside what cancels in it: what is small may be of large units
+    # entries with the sizes of their terms: rounding is relative to these
     layer = {(0,) * count: (unit, unit)}
     total = {(0,) * count: unit}
     for power in range(1, d + 1):
@@ -228,17 +229,17 @@ def _nilpotent(matrices: Tensor) -> dict[tuple[int, ...], Tensor] | None:
                 found, cancelled = following.get(place, (torch.zeros_like(unit), torch.zeros_like(unit)))
                 found = found + matrices[i] @ matrix / power
                 following[place] = found, cancelled + matrices[i].abs() @ size / power
-        layer = {e: (m, size) for e, (m, size) in following.items() if bool((m.abs() > _DUST * size).any())}
+        layer = {e: (m, size) for e, (m, size) in following.items() if bool((m.abs() > _ROUNDING * size).any())}
         if not layer:
             return total
         total |= {e: m for e, (m, _) in layer.items()}
-        if len(total) > _MOST:
+        if len(total) > _MAX_TERMS:
             return None
     return None
 
 
 def _samples(group: ReductiveGroup, matrices: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Random elements, and their matrices in a representation."""
+    """Entries of the matrices of random elements, and their matrices in a representation."""
     generator = torch.Generator().manual_seed(0)
     v = normal((count, group.semisimple_dim), matrices, generator)
     size = torch.einsum("ci,iab->cab", v, matrices).abs().sum(-1).amax(-1)
@@ -250,12 +251,12 @@ def _samples(group: ReductiveGroup, matrices: Tensor, count: int) -> tuple[Tenso
 
 
 def _fitted(exponents: list[tuple[int, ...]], entries: Tensor, target: Tensor) -> dict[tuple[int, ...], Tensor] | None:
-    """The polynomial with these terms, if it has the values at the samples."""
+    """The polynomial with these exponents that has the values at the samples, ``None`` if there is none."""
     features, d = Monomials(exponents)(entries), target.shape[-1]
     half = len(features) // 2
     flat = target.flatten(1)
     solution = torch.linalg.lstsq(features[:half], flat[:half], driver="gelsd").solution
-    if float((features @ solution - flat).abs().max()) > _FIT * (1.0 + float(flat.abs().max())):
+    if float((features @ solution - flat).abs().max()) > _FIT_ERROR * (1.0 + float(flat.abs().max())):
         return None
     near = (24.0 * solution).round() / 24.0
     solution = torch.where((solution - near).abs() < 1e-12 * (1.0 + solution.abs()), near, solution)
@@ -264,7 +265,7 @@ def _fitted(exponents: list[tuple[int, ...]], entries: Tensor, target: Tensor) -
 
 
 def _linear(group: ReductiveGroup, matrices: Tensor) -> _Polynomial | None:
-    """The matrix as a linear function of the stored entries, if it is one."""
+    """The matrix as a linear function of the stored entries, ``None`` if it is not linear."""
     k = group.size * group.size
     unit = torch.eye(k, dtype=torch.int64).tolist()
     exponents = [(0,) * k, *(tuple(row) for row in unit)]
@@ -273,15 +274,15 @@ def _linear(group: ReductiveGroup, matrices: Tensor) -> _Polynomial | None:
 
 
 def _casimir(algebra: LieAlgebra, matrices: Tensor) -> tuple[Tensor, list[int]]:
-    """The Casimir operator of SL(2, R), j (j + 1) / 2 on spin j, and which 2 j occur."""
+    """The Casimir operator of SL(2, R), which is j (j + 1) / 2 on spin j, and the values of 2 j that occur."""
     casimir = torch.einsum("ij,iab,jbc->ac", torch.linalg.inv(algebra.killing_form), matrices, matrices)
     values = torch.linalg.eigvals(casimir).real
-    present = [k for k in range(_LARGEST_SPIN + 1) if bool(((values - k * (k + 2) / 8.0).abs() < _SPIN).any())]
+    present = [k for k in range(_MAX_DEGREE + 1) if bool(((values - k * (k + 2) / 8.0).abs() < _CASIMIR_ERROR).any())]
     return casimir, present
 
 
 def has_half_spin(algebra: LieAlgebra, matrices: Tensor) -> bool:
-    """Whether matrices ``[3, d, d]`` of sl(2, R) are those of SL(2, R), not of its quotient by minus one."""
+    """Whether matrices ``[3, d, d]`` of sl(2, R) represent SL(2, R), and not its quotient by minus one."""
     return any(k % 2 for k in _casimir(algebra, matrices)[1])
 
 
@@ -307,9 +308,9 @@ def _of_plane(group: ReductiveGroup, matrices: Tensor) -> _Polynomial | None:
         total |= terms
     whole = _Polynomial(total)
     missed = (whole(entries) - target).abs().max()
-    return whole if float(missed) < _FIT * (1.0 + float(target.abs().max())) else None
+    return whole if float(missed) < _FIT_ERROR * (1.0 + float(target.abs().max())) else None
 
 
 def _count(degree: int) -> int:
-    """How many products of four entries have a degree."""
+    """The number of products of four entries of a degree."""
     return (degree + 1) * (degree + 2) * (degree + 3) // 6

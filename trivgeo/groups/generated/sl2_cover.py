@@ -74,7 +74,7 @@ def angle_of_product(product: Tensor, total: Tensor) -> Tensor:
 
 
 def angle_of_exp(y: Tensor) -> Tensor:
-    """The angle of ``exp(y)`` for trace-free y ``[*batch, 2, 2]``, followed along ``exp(s y)``."""
+    """The angle of ``exp(y)`` for trace-free y ``[*batch, 2, 2]``, continuous along ``exp(s y)``."""
     x, b, c = y[..., 0, 0], y[..., 0, 1], y[..., 1, 0]
     q, half = x * x + b * c, 0.5 * (c - b)
     elliptic = q < 0
@@ -82,12 +82,12 @@ def angle_of_exp(y: Tensor) -> Tensor:
     turns = (w.detach() / math.pi).round()
     rest = w - math.pi * turns
     sign = torch.where(half < 0, -1.0, 1.0).to(y.dtype)
-    round_and_round = sign * math.pi * turns + torch.atan2(half / w * torch.sin(rest), torch.cos(rest))
+    elliptic_angle = sign * math.pi * turns + torch.atan2(half / w * torch.sin(rest), torch.cos(rest))
     r = torch.where(elliptic, 0.0, q)
     small = r < 1e-6
     root = torch.where(small, 1.0, r).sqrt()
     slope = torch.where(small, 1.0 - r / 3.0 + 2.0 * r * r / 15.0, torch.tanh(root) / root)
-    return torch.where(elliptic, round_and_round, torch.atan(half * slope))
+    return torch.where(elliptic, elliptic_angle, torch.atan(half * slope))
 
 
 def log_of(matrix: Tensor, angle: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def log_of(matrix: Tensor, angle: Tensor) -> Tensor:
     x = 0.5 * (a - d)
     f, square = plane_log_ratio(a, b, c, d)
     principal = f[..., None, None] * torch.stack([x, b, c, -x], -1).unflatten(-1, (2, 2))
-    # more half turns about the same axis, which only rotations have
+    # further half turns about the same axis, which only rotations have
     elliptic = square < 0
     w = torch.where(elliptic, -square, 1.0).sqrt()  # |sin of the angle that is left|
     unit = torch.where(c - b < 0, -1.0, 1.0).to(matrix.dtype) / w

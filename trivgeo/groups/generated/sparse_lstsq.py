@@ -7,35 +7,36 @@ from torch import Tensor
 
 __all__ = ["least_squares", "snap"]
 
-_ROUNDING = 1e-13  # of what the terms of an equation measure
-_CUT = 1e-15  # singular values of no meaning
+_ROUNDING = 1e-13  # of an equation, relative to the size of its terms
+_RANK = 1e-15  # singular values below this share of the largest are rounding errors
+_NEAR_FRACTION = 1e-11  # relative distance of a number from the fraction that it is taken for
 
 
-def least_squares(design: Tensor, target: Tensor, size: Tensor, parts: int = 1) -> Tensor:
-    """Coefficients with ``design x = target``, without those that rounding alone has made, ``[k, c]``.
+def least_squares(design: Tensor, target: Tensor, size: Tensor, denominator: int = 1) -> Tensor:
+    """Coefficients with ``design x = target``, without those that are rounding errors, ``[k, c]``.
 
-    How far rounding moves a coefficient depends on the condition of the design: far from the origin, where 1, x and
-    x^2 are nearly dependent, by much more than rounding of the target. A coefficient so near to zero, or to a simple
-    fraction, becomes it if the others then fit the target as well; a small one that the target needs is kept.
+    The rounding error of a coefficient depends on the condition of the design: far from the origin, where 1, x and
+    x^2 are nearly dependent, it is much larger than that of the target. A coefficient that near to zero, or to a simple
+    fraction, is set to it if the others then fit the target as well; a small one that the target needs is kept.
 
     Args:
         design: ``[e, k]``.
         target: ``[e, c]``.
-        size: what the terms measure whose sum each target is, as norms over the equations, ``[c]``.
-        parts: the denominator of simple fractions.
+        size: the sizes of the terms whose sum each target is, as norms over the equations, ``[c]``.
+        denominator: that of simple fractions.
     """
     length = design.norm(dim=0)
     length = torch.where(length > 0, length, 1.0).unsqueeze(-1)
     unit = design / length.T
     _, singular, rows = torch.linalg.svd(unit, full_matrices=False)
-    kept = singular > _CUT * singular[0]
+    kept = singular > _RANK * singular[0]
     # the shift of each coefficient by a shift of length one of the target
     spread = (rows[kept] / singular[kept, None]).norm(dim=0).unsqueeze(-1) / length
     x = _solve(unit, target) / length
     missed = (design @ x - target).norm(dim=0)
     allowed = _ROUNDING * (size + (x.abs() * length).sum(0)) + 2.0 * missed
-    for denominator in (0, parts):
-        near = (denominator * x).round() / max(1, denominator)
+    for d in (0, denominator):
+        near = (d * x).round() / max(1, d)
         close = (x - near).abs() <= spread * allowed
         trial = torch.where(close, near, 0.0)
         rest = target - design @ trial
@@ -45,14 +46,14 @@ def least_squares(design: Tensor, target: Tensor, size: Tensor, parts: int = 1) 
             if len(free):
                 trial[free[:, None], columns] = _solve(unit[:, free], rest[:, columns]) / length[free]
         x = torch.where((design @ trial - target).norm(dim=0) <= allowed, trial, x)
-    return snap(x, parts)
+    return snap(x, denominator)
 
 
 def _solve(design: Tensor, target: Tensor) -> Tensor:
     return torch.linalg.lstsq(design, target, driver="gelsd").solution
 
 
-def snap(x: Tensor, parts: int = 1) -> Tensor:
-    """Numbers within rounding of an integer over ``parts`` become it; none but zero becomes zero."""
-    near = (parts * x).round() / parts
-    return torch.where((x - near).abs() < 1e-11 * x.abs(), near, x)
+def snap(x: Tensor, denominator: int = 1) -> Tensor:
+    """Numbers within rounding of an integer over ``denominator`` become it; none but zero becomes zero."""
+    near = (denominator * x).round() / denominator
+    return torch.where((x - near).abs() < _NEAR_FRACTION * x.abs(), near, x)

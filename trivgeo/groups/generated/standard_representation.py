@@ -12,23 +12,23 @@ from trivgeo.groups.algebra import LieAlgebra
 
 __all__ = ["standard_representation"]
 
-_TRIES = 16
-_SAME = 1e-6
-_DEFECT = 1e-12
+_NUM_TRIALS = 16  # random elements, of which the one with the widest gaps between roots is taken
+_GAP = 1e-6  # between different roots, relative to the largest, and lengths of brackets that count as zero
+_DEFECT = 1e-12  # of the brackets of matrices that are a representation
 
 
 def standard_representation(algebra: LieAlgebra) -> Tensor | None:
     """Matrices ``[dim, n, n]`` of the basis of a simple algebra, if it is sl(n, R) for some n > 2.
 
-    Root vectors of simple roots are matrix units beside the diagonal, and generate the rest.
+    Root vectors of simple roots are matrix units next to the diagonal, and generate the others.
 
     Args:
-        algebra: in a basis in which a Cartan involution is orthogonal, such as `simple_ideals` gives.
+        algebra: the algebra, in a basis in which a Cartan involution is orthogonal, see `simple_ideals`.
     """
     dim = algebra.dim
     n = math.isqrt(dim + 1)
     values, vectors = torch.linalg.eigh(algebra.killing_form)
-    # of the simple algebras of this dimension, sl(n, R) alone has as large a complement of its rotations
+    # no other simple algebra of this dimension has a positive part of the Killing form of this dimension
     if n < 3 or n * n != dim + 1 or int((values > 0).sum()) != n * (n + 1) // 2 - 1:
         return None
     found = _simple_roots(algebra, vectors.T[values > 0], n)
@@ -55,10 +55,10 @@ def standard_representation(algebra: LieAlgebra) -> Tensor | None:
 
 
 def _simple_roots(algebra: LieAlgebra, symmetric: Tensor, n: int) -> tuple[list[Tensor], list[Tensor]] | None:
-    """Root vectors of simple roots in the order of their chain, and of their negatives, with ``[[e, f], e] = 2 e``."""
+    """Root vectors e of simple roots in the order of their chain, and f of their negatives, ``[[e, f], e] = 2 e``."""
     generator = torch.Generator().manual_seed(0)
     trials = []
-    for x in normal((_TRIES, len(symmetric)), symmetric, generator) @ symmetric:
+    for x in normal((_NUM_TRIALS, len(symmetric)), symmetric, generator) @ symmetric:
         ad = algebra.ad(x)
         values, vectors = torch.linalg.eigh(0.5 * (ad + ad.mT))
         positive = values[-n * (n - 1) // 2 :]
@@ -67,7 +67,7 @@ def _simple_roots(algebra: LieAlgebra, symmetric: Tensor, n: int) -> tuple[list[
     _, values, vectors = max(trials, key=lambda trial: trial[0])
     positive, count = values[-n * (n - 1) // 2 :], len(values)
     sums = positive.unsqueeze(0) + positive.unsqueeze(1)
-    simple = [i for i, value in enumerate(positive) if bool(((sums - value).abs() > _SAME * positive.max()).all())]
+    simple = [i for i, value in enumerate(positive) if bool(((sums - value).abs() > _GAP * positive.max()).all())]
     if len(simple) != n - 1:
         return None
     places = [count - len(positive) + i for i in simple]
@@ -77,7 +77,7 @@ def _simple_roots(algebra: LieAlgebra, symmetric: Tensor, n: int) -> tuple[list[
         length = algebra.bracket(algebra.bracket(e, f), e) @ e
         up.append(e)
         down.append(f * (2.0 / length))
-    linked = [[j for j, b in enumerate(up) if float(algebra.bracket(a, b).norm()) > _SAME] for a in up]
+    linked = [[j for j, b in enumerate(up) if float(algebra.bracket(a, b).norm()) > _GAP] for a in up]
     order = [next((i for i, near in enumerate(linked) if len(near) == 1), 0)]
     while len(order) < n - 1:
         following = [j for j in linked[order[-1]] if j not in order]
@@ -88,7 +88,7 @@ def _simple_roots(algebra: LieAlgebra, symmetric: Tensor, n: int) -> tuple[list[
 
 
 def _polished(algebra: LieAlgebra, matrices: Tensor) -> Tensor | None:
-    """The nearest representation, by Newton's method; ``None`` if there is none near."""
+    """The representation nearest to matrices, by Newton's method; ``None`` if there is none near."""
     c, (r, n, _) = algebra.structure_constants, matrices.shape
     unit = torch.eye(n, dtype=torch.float64)
     size = float(matrices.abs().max())
@@ -104,7 +104,7 @@ def _polished(algebra: LieAlgebra, matrices: Tensor) -> Tensor | None:
         slope = slope - torch.einsum("ijk,ae,bf->ijabkef", c, unit, unit)
         # the shortest step: conjugations change no defect
         system = slope.reshape(-1, r * n * n), defect.reshape(-1, 1)
-        step = torch.linalg.lstsq(*system, rcond=_SAME, driver="gelsd").solution
+        step = torch.linalg.lstsq(*system, rcond=_GAP, driver="gelsd").solution
         matrices = matrices - step.reshape(r, n, n)
     defect = matrices.unsqueeze(1) @ matrices - matrices @ matrices.unsqueeze(1)
     defect = defect - torch.einsum("ijk,kab->ijab", c, matrices)

@@ -17,7 +17,7 @@ __all__ = ["fit_brackets"]
 _MAX_SHARE_OFF_SPAN = 1e-8  # of a bracket that counts as closed
 _ROUNDING = 1e-12  # of a bracket, relative to its terms
 _RANK = 1e-9  # singular values below this share of the largest belong to dependent fields
-_MAX_DENOMINATOR = 12  # of constants that are taken for simple fractions
+_DENOMINATOR = 12  # of simple fractions that constants are taken for
 
 
 def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) -> Tensor:
@@ -36,7 +36,7 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     values, jacobians = values_and_jacobians(fields, points)
     products = torch.einsum("pjab,pib->paij", jacobians, values)
     brackets = (products - products.mT)[..., left, right]
-    # what counts as zero: the size that everything has which may cancel
+    # the sizes of terms that may cancel: rounding is relative to them
     terms = torch.einsum("pjab,pib->paij", *reversed(fields.sizes(points)))
     whole = (terms + terms.mT)[..., left, right].reshape(2, count * m, len(left)).norm(dim=1)
     design = values.transpose(1, 2).reshape(2, -1, n)  # halves, equations, fields
@@ -52,7 +52,7 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     c = torch.zeros(n, n, n, dtype=torch.float64)
     if n == 1:
         return c
-    solution = least_squares(design[0], targets[0], whole[0], parts=_MAX_DENOMINATOR)
+    solution = least_squares(design[0], targets[0], whole[0], denominator=_DENOMINATOR)
     residual = (design[1] @ solution - targets[1]).norm(dim=0)
     share = residual / targets[1].norm(dim=0).clamp(min=1e-300)
     share = torch.where(residual > _ROUNDING * whole[1], share, 0.0)

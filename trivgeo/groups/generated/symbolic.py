@@ -1,4 +1,4 @@
-"""The only door to SymPy, and what vector fields need of it. SymPy is imported on first use."""
+"""Vector fields as SymPy expressions: their values, checks, and torch functions. SymPy is imported on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
     "unknown_functions",
 ]
 
-_LOST = 1e-9  # of another term: fits would tell six digits of it at most
+_MIN_TERM_SHARE = 1e-9  # of the largest term of a sum: fits would have six digits of a smaller one at most
 
 
 def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapping[Any, Any]) -> list[tuple[Any, ...]]:
@@ -62,14 +62,19 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
 
 
 def check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], points: Tensor) -> None:
-    """Whether numbers at these points can tell all terms of the fields.
+    """Check that no term of the fields is lost beside others of its sum at all sample points.
+
+    Args:
+        fields: the fields.
+        variables: the coordinates.
+        points: the sample points, ``[p, m]``.
 
     Raises:
-        ConfigurationError: a term is smaller than rounding of another one of its sum, wherever it was asked for.
+        ConfigurationError: a term is smaller than rounding of another one of its sum at all points.
     """
     sp = require_sympy()
     for entry in dict.fromkeys(entry for field in fields for entry in field):
-        # what is fitted is of degree two at most; powers of sums are no terms of their own
+        # fits are of degree two at most: powers of sums need not be expanded
         of_low_degree = entry.is_polynomial(*variables) and sp.Poly(entry, *variables).total_degree() <= 2
         terms = sp.Add.make_args(sp.expand(entry) if of_low_degree else entry)
         if len(terms) > 1 and not unknown_functions(terms):
@@ -78,7 +83,7 @@ def check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], point
             shares = torch.where(largest > 0, sizes / largest, 0.0).amax(0)
             shares = torch.where(shares > 0, shares, 1.0)
             smallest = int(shares.argmin())
-            if float(shares[smallest]) < _LOST:
+            if float(shares[smallest]) < _MIN_TERM_SHARE:
                 raise ConfigurationError(
                     f"fields: expected terms that differ by less than nine orders of magnitude at some sampled point, "
                     f"got {terms[smallest]} in {entry}; give a `sampler` of points where it counts, or other units"
@@ -86,7 +91,7 @@ def check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], point
 
 
 def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) -> Callable[..., Tensor]:
-    """A torch function of one tensor a variable (their shapes broadcast) that stacks the values on a last axis.
+    """A torch function of one tensor for each variable, which broadcast, with the values stacked on a last axis.
 
     Raises:
         ConfigurationError: an expression holds a function that torch lacks.
@@ -95,7 +100,7 @@ def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) ->
 
 
 class _Compiled:
-    """Expressions as a torch function, which can be pickled."""
+    """Expressions as a torch function that can be pickled."""
 
     def __init__(self, expressions: Sequence[Any], variables: Sequence[Any]) -> None:
         sp = require_sympy()
@@ -119,7 +124,7 @@ class _Compiled:
 
 
 def _with_floats(expression: Any) -> Any:
-    """Constants other than integers as floating-point numbers, but for rational exponents (torch has a sqrt)."""
+    """The expression with floating-point constants, but for integers and rational exponents (torch has a sqrt)."""
     sp = require_sympy()
     if not expression.free_symbols:
         return expression if expression.is_Integer else expression.evalf(20)
@@ -129,7 +134,7 @@ def _with_floats(expression: Any) -> Any:
 
 
 def unknown_functions(expressions: Sequence[Any]) -> set[str]:
-    """The functions in expressions that torch lacks."""
+    """Names of the functions in expressions that torch lacks."""
     sp = require_sympy()
     used = {f.func.__name__ for e in expressions for f in e.atoms(sp.Function)}
     return used - set(_TORCH_FUNCTIONS) - {"Abs"}

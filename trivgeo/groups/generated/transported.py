@@ -1,11 +1,11 @@
-r"""Coordinates over others that have a closed form, moved without integrals: where the others do not move.
+r"""Fibres over coordinates with closed forms, moved by the stabilizer of one point.
 
 Let the coordinates x move in closed form by themselves, with fields :math:`T_i = \partial_{x_i} + s_i \partial_u` of
-constant coefficients among those of the group; mostly s = 0, and they leave the other coordinates u alone. Then
+constant coefficients among those of the group; mostly s = 0, so that they leave the other coordinates u alone. Then
 :math:`\tau(x) = \exp((x - o) \cdot T)` carries (o, u) to (x, u + (x - o) s), and
 :math:`k = \tau(g.x)^{-1} g\, \tau(x)` leaves o where it is. What g does to u at x, k does to u at o, up to these
-shifts; and that is the flow of :math:`w = \log k` at a place that stays, whose field :math:`A_w(o) u + b_w(o)` has
-constant coefficients.
+shifts: the flow of :math:`w = \log k` at the fixed point o, whose field :math:`A_w(o) u + b_w(o)` has constant
+coefficients.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from trivgeo.groups.generated.vector_fields import VectorFields
 
 __all__ = ["TransportedCoordinates", "find_transported"]
 
-_EXACT = 1e-10
-_LARGEST = 6  # coordinates u
+_FIT_ERROR = 1e-10  # of constant and affine fields, relative to the size of their terms
+_MAX_FIBRE_DIM = 6
+_MAX_EXPONENT_SHARE = 0.9  # of the largest exponent that the floating-point numbers have
 
 
 @dataclass(frozen=True)
 class TransportedCoordinates:
-    """The coordinates u over x.
+    """Coordinates u over x.
 
     Attributes:
-        base: positions of x.
-        fibre: positions of u.
+        base: the positions of x.
+        fibre: the positions of u.
         origin: o, in the order of ``base``.
         shifts: vectors whose fields are the T, ``[len(base), n]``.
         slopes: the s, ``[len(base), r]``.
@@ -49,9 +50,9 @@ class TransportedCoordinates:
     shift: Constant
 
     def move(self, w: Tensor, u: Tensor) -> Tensor:
-        """``exp(w)`` on u at o: ``[*batch, n]``, ``[*batch, r]``; NaN where it overflows."""
+        """The image of u ``[*batch, r]`` at o under ``exp(w)``, w ``[*batch, n]``; NaN where it overflows."""
         matrix = torch.einsum("...i,iab->...ab", w, self.linear.like(w))
-        bound = 0.9 * math.log(torch.finfo(w.dtype).max)
+        bound = _MAX_EXPONENT_SHARE * math.log(torch.finfo(w.dtype).max)
         fits = (matrix.detach().abs().sum((-2, -1)) < bound).unsqueeze(-1)
         matrix, w = torch.where(fits.unsqueeze(-1), matrix, 0.0), torch.where(fits, w, 0.0)
         both = kernel(len(self.fibre)).affine_exp(matrix, w @ self.shift.like(w))
@@ -59,34 +60,37 @@ class TransportedCoordinates:
 
 
 def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]) -> TransportedCoordinates | None:
-    """The coordinates beside those ``base``, if all move affinely and the others are shifted by the group.
+    """The coordinates other than ``base``, if all move affinely, and the group shifts those of the base.
 
     Args:
         fields: the fields.
         points: sample points, ``[p, m]``.
-        base: positions of coordinates that move in closed form by themselves.
+        base: positions of coordinates that move in closed form independently of the others.
+
+    Returns:
+        ``None`` if there are none, or they do not move so.
     """
     m = fields.dim
     fibre = tuple(c for c in range(m) if c not in base)
-    if not base or not fibre or len(fibre) > _LARGEST:
+    if not base or not fibre or len(fibre) > _MAX_FIBRE_DIM:
         return None
     values = fields(points)
-    # unknown are the combinations of the fields, and the constants that they have in u
+    # unknowns: combinations of the fields that shift x, and the constants that they have in u
     table = torch.cat([values, -torch.eye(m, dtype=torch.float64)[list(fibre)].expand(len(points), -1, m)], 1)
     table = table.transpose(0, 1).flatten(1)
     units = torch.eye(m, dtype=torch.float64)[list(base)].repeat(1, len(points))
     found = torch.linalg.lstsq(table.T, units.T, driver="gelsd").solution.T
-    if bool(((found @ table - units).abs() > _EXACT * (1.0 + found.abs() @ table.abs())).any()):
+    if bool(((found @ table - units).abs() > _FIT_ERROR * (1.0 + found.abs() @ table.abs())).any()):
         return None
-    found = torch.where(found.abs() < _EXACT * found.abs().amax(-1, keepdim=True), 0.0, found)
+    found = torch.where(found.abs() < _FIT_ERROR * found.abs().amax(-1, keepdim=True), 0.0, found)
     shifts, slopes = found.split([len(fields), len(fibre)], -1)
-    places = points.clone()
-    places[:, list(fibre)] = 0.0
-    shift, linear = fields(places)[..., list(fibre)], fields.slopes(places)[..., list(fibre), :][..., list(fibre)]
+    at_zero = points.clone()
+    at_zero[:, list(fibre)] = 0.0
+    shift, linear = fields(at_zero)[..., list(fibre)], fields.slopes(at_zero)[..., list(fibre), :][..., list(fibre)]
     affine = matvec(linear, points[:, None, list(fibre)]) + shift
     goal = values[..., list(fibre)]
     known = torch.isfinite(affine).all() and torch.isfinite(linear).all()
-    if not bool(known) or bool(((affine - goal).abs() > _EXACT * (1.0 + goal.abs().amax((0, 2))[:, None])).any()):
+    if not bool(known) or bool(((affine - goal).abs() > _FIT_ERROR * (1.0 + goal.abs().amax((0, 2))[:, None])).any()):
         return None
     origin = points[0][list(base)]
     here = linear[0], shift[0]

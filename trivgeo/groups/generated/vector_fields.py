@@ -20,14 +20,13 @@ Field = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Formulas:
-    """Expressions of fields, compiled together: functions of tensors that broadcast, with results on the last axis.
+    """Compiled expressions of n fields: functions of coordinates that broadcast, with results on the last axis.
 
     Attributes:
-        values: of x_1, ..., x_m, the components field by field, n m numbers.
-        slopes: of x_1, ..., x_m, their derivatives, the coordinate fastest, n m m numbers; ``None`` if torch
-            lacks them.
-        sums: of v_1, ..., v_n, x_1, ..., x_m, the components of the sum of the v_i X_i, m numbers.
-        each: the same, component by component.
+        values: components of the fields at (x_1, ..., x_m), field by field, n m numbers.
+        slopes: their derivatives, the coordinate fastest, n m m numbers; ``None`` if torch lacks them.
+        sums: components of the sum of the v_i X_i at (v_1, ..., v_n, x_1, ..., x_m), m numbers.
+        each: the same, one function for each component.
     """
 
     values: Callable[..., Tensor]
@@ -64,14 +63,14 @@ class VectorFields:
         return len(self._functions)
 
     def mixed(self, weights: Tensor, names: Sequence[str] | None = None) -> VectorFields:
-        """The combinations ``weights X`` of these fields, ``[n, n]``, by the same names or others."""
+        """The combinations ``weights X`` of these fields, weights ``[n, n]``, with these names or the same."""
         result = copy.copy(self)
         result._weights = Constant(weights)
         result.names = self.names if names is None else tuple(names)
         return result
 
     def sizes(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """What `values_and_jacobians` would be if nothing cancelled in combinations."""
+        """The sizes of the terms of `values_and_jacobians`, which may cancel in combinations."""
         if self._weights is None:
             values, jacobians = values_and_jacobians(self, points)
             return values.abs(), jacobians.abs()
@@ -90,7 +89,7 @@ class VectorFields:
         return values if self._weights is None else self._weights.like(values) @ values
 
     def slopes(self, x: Tensor) -> Tensor:
-        """Their derivatives at points ``[*batch, m]``: ``[*batch, n, m, m]``, derivatives last."""
+        """The derivatives of all fields at points ``[*batch, m]``: ``[*batch, n, m, m]``, the coordinate last."""
         shape = (len(self), self.dim)
         if self._formulas is None or self._formulas.slopes is None:
             return jvp_columns(lambda y: self(y).flatten(-2), x).unflatten(-2, shape)
@@ -101,13 +100,13 @@ class VectorFields:
         return slopes.unflatten(-1, (*shape, self.dim))
 
     def combination(self, v: Tensor, x: Tensor) -> Tensor:
-        """The field of an algebra vector: v ``[*batch, n]``, x ``[*batch, m]``."""
+        """The field of algebra vectors ``[*batch, n]`` at points ``[*batch, m]``: ``[*batch, m]``."""
         if self._formulas is None or self._weights is not None:
             return (v.unsqueeze(-1) * self(x)).sum(-2)
         return self._formulas.sums(*v.unbind(-1), *x.unbind(-1))
 
     def components(self, v: Sequence[Tensor], x: Sequence[Tensor], index: Sequence[int]) -> list[Tensor]:
-        """Some coordinates of the field of an algebra vector, from coordinates of both that broadcast."""
+        """Components ``index`` of the field of an algebra vector, from coordinates of both that broadcast."""
         if self._formulas is not None and self._weights is None:
             values = [self._formulas.each[c](*v, *x).squeeze(-1) for c in index]
             return list(torch.broadcast_tensors(*values))
@@ -117,8 +116,8 @@ class VectorFields:
 
 
 def _batched(function: Field, dim: int, name: str) -> Field:
-    """The same field for any batch; fields written for single points go through ``vmap``."""
-    # batch sizes that no index or reduction of a point can be confused with
+    """The field as a function of any batch of points; functions of single points go through ``vmap``."""
+    # batch sizes that differ from the dimension, so that functions of single points fail or disagree
     probe = torch.linspace(0.3, 0.9, (dim + 1) * (dim + 2) * dim, dtype=torch.float64).reshape(dim + 1, dim + 2, dim)
     try:
         single = function(probe[1, 2])
@@ -142,7 +141,7 @@ def _batched(function: Field, dim: int, name: str) -> Field:
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A field written for single points, at any batch of them."""
+    """A field that is a function of single points, at any batch of them."""
 
     function: Field
 
@@ -152,7 +151,7 @@ class _Mapped:
 
 
 def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Tensor] | None) -> Tensor:
-    """Points where all fields are finite, ``[count, m]``, float64.
+    """Points where all fields and their derivatives are finite, ``[count, m]``, float64.
 
     Raises:
         ConfigurationError: too few were found, or the sampler returned something else.
