@@ -23,13 +23,13 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from benchmarks.timing import environment
+from tasks.config_inheritance import read
 from tasks.images.data import framed
 from tasks.images.energies import load_classifier
 from tasks.images.laws import AffineRecipe, HomographyRecipe, TransformationLaw
 from tasks.images.mnist import MNIST
 from tasks.images.testsets import DrawnProblems
 from tasks.learned import TrainedInverter
-from tasks.overlays import read
 from tasks.pde.burgers import BurgersEquation
 from tasks.pde.equation import Equation
 from tasks.pde.heat import HeatEquation

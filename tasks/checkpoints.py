@@ -7,7 +7,7 @@ and the checksum of the file measured.
 
 The header says `network`, the class path; `architecture`, its constructor arguments; `metadata`, what was measured and
 with what; and of a learned score `score`: its group and its noise. Files of earlier releases are read as well, and
-`python -m tasks convert FILE ...` writes them anew.
+`trivgeo convert FILE ...` writes them anew.
 """
 
 import json
@@ -20,10 +20,11 @@ from typing import Any, Generic, TypeVar
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from tasks.files import checksum
-from tasks.legacy import modern_header
 from trivgeo.errors import CheckpointError
 from trivgeo.networks import Network, NetworkFile, read_file, write_file
+
+from .files import checksum
+from .legacy import modern_header
 
 FOLDER_VARIABLE = "TRIVGEO_CHECKPOINTS"
 """Environment variable that names the folder of trained checkpoints."""
@@ -157,7 +158,7 @@ def _missing(name: str, path: Path) -> str:
         return (
             f"checkpoint: expected one of {', '.join(sorted(entries))}, or the path of a {_SUFFIX} file, got {name!r}"
         )
-    return f"{name}: {path} is missing; train it with: python -m tasks fit --config {entries[name]['config']}"
+    return f"{name}: {path} is missing; train it with: trivgeo fit --config {entries[name]['config']}"
 
 
 def main(files: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ import inspect
 import logging
 import os
 import re
+import signal
 import struct
 import sys
 import warnings
@@ -30,23 +31,25 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.plugins import LayerSync
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 from torch.distributions import Distribution
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
-from tasks.files import make_folder, recording, storage
-from tasks.overlays import resolved
-from tasks.results import ResultsWriter, ShardedTest, writer_of
+from trivgeo._applications import importable, is_ours, portable
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.networks import OURS
 
-DEBUG = "JSONARGPARSE_DEBUG"
-"""Environment variable that asks for tracebacks."""
+from .command import DEBUG
+from .config_inheritance import map_texts, resolved
+from .files import make_folder, recording, storage
+from .results import ResultsWriter, ShardedTest, writer_of
 
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
+
+_CLASS_PATH = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(\.\w+)+")
 
 # what a configuration may take from torch and Lightning, and where from: other modules of torch hold networks that are
 # made of code, torch.fx among them
@@ -85,11 +88,22 @@ TRAINER_DEFAULTS = {
 
 
 class TasksParser(LightningArgumentParser):
-    """Says what is wrong with a configuration, without the usage of every option and without the configuration."""
+    """Parser of configurations that hold class paths under the name of the applications in files, `tasks`.
+
+    A wrong configuration is reported without the usage of every option and without the configuration.
+    """
 
     def add_function_arguments(self, *args: Any, linked_targets: Any = None, **kwargs: Any) -> list[str]:
         """As its parent: jsonargparse 4.53 tells functions too what is linked, but only classes take it."""
         return super().add_function_arguments(*args, **kwargs)
+
+    def parse_object(self, obj: Any, *args: Any, **kwargs: Any) -> Namespace:
+        """As its parent; a mapping has class paths as files hold them."""
+        return super().parse_object(map_texts(obj, importable), *args, **kwargs)
+
+    def dump(self, *args: Any, **kwargs: Any) -> str:
+        """As its parent, with class paths as files hold them."""
+        return _CLASS_PATH.sub(lambda path: portable(path[0]), super().dump(*args, **kwargs))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the reason and leave with status 2."""
@@ -258,7 +272,7 @@ def _check(value: Any, name: str, owner: str | None) -> None:
 
 def _check_callable(path: str) -> None:
     try:
-        found = resolve_name(path)
+        found = resolve_name(importable(path))
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"class_path: expected a class that there is, got {path!r}: {error}") from error
     if not _may_be_called(found):
@@ -274,7 +288,7 @@ def _makes_ours(found: object) -> bool:
         return False
     returned = get_type_hints(found).get("return")
     return isinstance(returned, type) and any(
-        parent is nn.Module or parent.__module__.split(".")[0] in OURS for parent in returned.__mro__
+        parent is nn.Module or is_ours(parent.__module__) for parent in returned.__mro__
     )
 
 
@@ -300,9 +314,9 @@ def _is_ours_or_users(module: str) -> bool:
     What we depend on is installed wherever this runs, so a stranger knows it, and some functions of it that return
     modules run the code in their arguments. The tests of the standard library, `test`, are not among its names.
     """
-    package = module.split(".")[0]
-    if package in OURS:
+    if is_ours(module):
         return True
+    package = module.split(".")[0]
     return package not in {*sys.stdlib_module_names, "test"} and package not in _packages_of_dependencies()
 
 
@@ -363,6 +377,25 @@ def _normal(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()
 
 
+def run(arguments: Sequence[str]) -> int:
+    """Run a subcommand; the status is 143 for a run that ends by SIGTERM, after the batch that it was in.
+
+    Args:
+        arguments: the subcommand and its options.
+    """
+    try:
+        main(list(arguments))
+    except SIGTERMException:
+        goes_on = (
+            "training goes on from its last checkpoint by --ckpt_path"
+            if "fit" in arguments
+            else "the batches that were done are kept, the same command goes on"
+        )
+        sys.stderr.write(f"stopped by SIGTERM: {goes_on}\n")
+        return 128 + signal.SIGTERM
+    return 0
+
+
 def main(args: ArgsType = None) -> LightningCLI:
     """Run a subcommand: `fit`, `validate`, `test` or `predict`.
 
@@ -394,8 +427,9 @@ def _without_known_noise() -> Iterator[None]:
         with warnings.catch_warnings():
             # lightning 2.6 on torch 2.13
             warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
-            # lightning 2.6 calls names that jsonargparse 4.53 deprecates
-            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"lightning\.pytorch\.cli")
+            # lightning 2.6 calls names that jsonargparse 4.53 deprecates, also by way of `TasksParser`
+            deprecating = r"(lightning\.pytorch|(trivgeo\.)?tasks)\.cli"
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module=deprecating)
             # batches are made in the main process on purpose: that costs less than sending them from a worker
             warnings.filterwarnings("ignore", message=".*does not have many workers", category=PossibleUserWarning)
             # arguments given by a caller count, whatever the process was started with

@@ -1,73 +1,119 @@
-"""The command `trivgeo`, of any folder: `python -m tasks` and `python -m trivgeo.symmetry` under one name."""
+"""The command `trivgeo`, in a checkout also `python -m tasks`: a table of commands, each imported when it is run."""
 
+import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pkgutil import resolve_name
 
 from trivgeo import __version__
 from trivgeo._text import ending_quietly
 from trivgeo.errors import TrivgeoError
 
-USAGE = """\
-usage: trivgeo COMMAND ...
+DEBUG = "JSONARGPARSE_DEBUG"
+"""Environment variable that asks for tracebacks."""
 
-  symmetries "u_t = u_xx" ...   the point symmetries of an equation
-  list                          the configurations that come with the library
-  test --config heat/tied       run the test of a configuration; a killed one goes on by the same command
-  fit --config heat/deeponet    train a network
-  sweep --config heat/budget    a table of tests
-  report                        published tables with our figures
-  validate, predict, convert    see the documentation
 
-A configuration is a file, or the name of one that comes with the library. COMMAND --help says more.
-"""
+@dataclass(frozen=True)
+class Command:
+    """One command.
 
-_NEEDS = {"symmetries": ("sympy", "symbolic"), "list": ("yaml", "tasks"), "report": ("yaml", "tasks")}
-"""What a command needs that the library alone does not bring, and the extra that does."""
-_OTHERS = ("test", "fit", "sweep", "validate", "predict", "convert")
+    Attributes:
+        target: ``module:function``, of this package after a dot. The function takes the arguments after the name of
+            the command and returns the exit status, or ``None`` for zero.
+        description: one line for the usage.
+        example: of its arguments.
+        needs: a package that the library alone does not bring.
+        extra: the extra of the distribution that brings that package.
+        prefix: arguments in front of those of the command line.
+    """
+
+    target: str
+    description: str
+    example: str = ""
+    needs: str = "lightning"
+    extra: str = "tasks"
+    prefix: tuple[str, ...] = ()
+
+
+COMMANDS = {
+    "symmetries": Command(
+        "trivgeo.symmetry.__main__:main",
+        "the point symmetries of an equation",
+        '"u_t = u_xx" ...',
+        needs="sympy",
+        extra="symbolic",
+    ),
+    "list": Command(".config_inheritance:main", "the configurations that come with the library", needs="yaml"),
+    "test": Command(
+        ".cli:run",
+        "run the test of a configuration; a killed one goes on by the same command",
+        "--config heat/tied",
+        prefix=("test",),
+    ),
+    "fit": Command(".cli:run", "train a network", "--config heat/deeponet", prefix=("fit",)),
+    "validate": Command(".cli:run", "metrics on the validation data", "--config FILE", prefix=("validate",)),
+    "predict": Command(".cli:run", "predictions of a model", "--config FILE", prefix=("predict",)),
+    "sweep": Command(".sweep:main", "a table of tests", "--config heat/budget"),
+    "report": Command(".report:main", "published tables with our figures", needs="yaml"),
+    "convert": Command(".checkpoints:main", "rewrite checkpoints of an earlier release", "FILE ..."),
+}
+"""All commands by name."""
+
+
+def usage() -> str:
+    """The commands, one a line."""
+    lines = [f"  {f'{name} {command.example}'.rstrip():<30}{command.description}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: trivgeo COMMAND ...",
+            "",
+            *lines,
+            "",
+            "A configuration is a file, or the name of one that comes with the library. COMMAND --help says more.",
+            "",
+        ]
+    )
 
 
 @ending_quietly()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the status is 2 if something is wrong with it.
 
+    An error of ours, bad input or a full disk, is one line; a traceback where `JSONARGPARSE_DEBUG` is true.
+
     Args:
         arguments: the command line; that of the process when None.
     """
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("--help", "-h", "--version"):
-        sys.stdout.write(USAGE if name != "--version" else f"trivgeo {__version__}\n")
+        sys.stdout.write(usage() if name != "--version" else f"trivgeo {__version__}\n")
         return 0
-    if name not in (*_NEEDS, *_OTHERS):
-        sys.stderr.write(f"{USAGE}\nerror: expected a command, got {name!r}\n")
+    command = COMMANDS.get(name)
+    if command is None:
+        sys.stderr.write(f"{usage()}\nerror: expected a command, got {name!r}\n")
         return 2
-    # each part is imported by those who use it: symmetries need no Lightning, and tests no SymPy
-    needs, extra = _NEEDS.get(name, ("lightning", "tasks"))
-    if find_spec(needs) is None:
-        sys.stderr.write(f"error: {name}: expected {needs} to be installed: pip install 'trivgeo[{extra}]'\n")
+    if find_spec(command.needs) is None:
+        wanted = f"pip install 'trivgeo[{command.extra}]'"
+        sys.stderr.write(f"error: {name}: expected {command.needs} to be installed: {wanted}\n")
         return 2
-    if name == "symmetries":
-        return import_module("trivgeo.symmetry.__main__").main(rest)
-    if name == "list":
-        if rest:
-            sys.stderr.write(f"error: list: expected nothing more, got {' '.join(rest)!r}\n")
-            return 2
-        sys.stdout.write("\n".join(import_module("tasks.overlays").names()) + "\n")
-    elif name == "report":
-        return _report(rest)
-    else:
-        import_module("tasks.__main__").run([name, *rest])
-    return 0
-
-
-def _report(arguments: Sequence[str]) -> int:
     try:
-        import_module("tasks.report").main(arguments)
-    except TrivgeoError as error:
-        sys.stderr.write(f"error: {type(error).__name__}: {error}\n")
+        target = __package__ + command.target if command.target.startswith(".") else command.target
+        return resolve_name(target)([*command.prefix, *rest]) or 0
+    except (TrivgeoError, ValueError) as error:
+        reason = _cause(error)
+        if reason is None or os.environ.get(DEBUG):
+            raise
+        sys.stderr.write(f"error: {type(reason).__name__}: {reason}\n")
         return 2
-    return 0
+
+
+def _cause(error: BaseException | None) -> TrivgeoError | None:
+    """The error of ours that another, such as the parser's, was raised from."""
+    while error is not None and not isinstance(error, TrivgeoError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import trivgeo.inversion
-from tasks.checkpoints import checkpoint_file
-from tasks.training import NamedExport
 from trivgeo.groups import Action
 from trivgeo.inversion import AmortizedInverter
 from trivgeo.inversion.energies import DataEnergy
@@ -13,6 +11,9 @@ from trivgeo.inversion.learned import LearnedScore, training
 from trivgeo.inversion.learned.files import score_of
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.solvers import DenoisingStep, RefiningStep
+
+from .checkpoints import checkpoint_file
+from .training import NamedExport
 
 
 class NoiseNetwork(trivgeo.inversion.learned.NoiseNetwork):

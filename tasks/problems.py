@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Dataset
 
-from tasks.seeds import check_seeds
+from .seeds import check_seeds
 
 
 class Request(NamedTuple):

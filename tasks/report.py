@@ -1,6 +1,6 @@
 """Tables of the published figures with ours beside them.
 
-python -m tasks report
+trivgeo report
 """
 
 import argparse
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.files import make_folder, read_document, write_whole
-from tasks.overlays import load
 from trivgeo.errors import ConfigurationError
 
-_ROOT = Path(__file__).parents[1]
-TABLES = _ROOT / "tasks" / "configs" / "tables.yaml"
+from .config_inheritance import load
+from .files import make_folder, read_document, write_whole
+
+_HERE = Path(__file__).parent
+TABLES = _HERE / "configs" / "tables.yaml"
 """The published tables, and which run fills which cell."""
-KEPT = _ROOT / "tasks" / "kept"
+KEPT = _HERE / "kept"
 """Summaries of runs that are kept, and travel with the package."""
 
 
@@ -142,7 +143,8 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
 
 def _place(path: Path) -> str:
     """The path in the repository; the name of a file that is elsewhere."""
-    return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else path.name
+    root = _HERE.parent
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
 
 
 def read_result(path: Path) -> Result:
@@ -271,7 +273,7 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         ConfigurationError: there is no such folder of runs, or no such run to keep.
     """
-    parser = argparse.ArgumentParser(prog="python -m tasks report", description="our figures beside the published ones")
+    parser = argparse.ArgumentParser(prog="trivgeo report", description="our figures beside the published ones")
     parser.add_argument("--runs", help="folder of runs (default: runs); those kept in the repository fill the gaps")
     parser.add_argument("--output", default="runs/report", help="folder of report.md and report.json")
     parser.add_argument("--keep", nargs="*", default=[], metavar="RUN", help="first keep these runs in the repository")

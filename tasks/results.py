@@ -24,7 +24,12 @@ from lightning.pytorch.utilities import rank_zero_info
 from safetensors import SafetensorError, safe_open
 from torch.utils.data import DistributedSampler
 
-from tasks.files import (
+import trivgeo
+from trivgeo._applications import applications, importable, is_ours
+from trivgeo.errors import ConfigurationError
+from trivgeo.training import versions
+
+from .files import (
     append,
     check_picture_name,
     checksum,
@@ -35,10 +40,7 @@ from tasks.files import (
     storage,
     write_whole,
 )
-from tasks.problems import Problems
-from trivgeo.errors import ConfigurationError
-from trivgeo.networks import OURS
-from trivgeo.training import versions
+from .problems import Problems
 
 Row = dict[str, Any]
 
@@ -322,9 +324,10 @@ def source(names: Iterable[str] = ()) -> list[str]:
     """
     asked, found = list(names), dict[str, str]()
     while asked:
-        package = asked.pop().split(".")[0]
+        name = importable(asked.pop())
+        package = name.split(".")[0]
         files = _files_of(sys.modules[package]) if package in sys.modules else []
-        if package not in {*found, *OURS} and files and not _is_installed(files[0]):
+        if package not in found and not is_ours(name) and files and not _is_installed(files[0]):
             found[package] = _digest(files)
             asked += [name for file in files for name in _imported(file)]
     return [_source(), *(found[package] for package in sorted(found))]
@@ -350,7 +353,7 @@ def _numeric(settings: Any, ours: bool = True) -> Any:
     """Settings without those of our classes that change no number."""
     if isinstance(settings, Mapping):
         path = settings.get("class_path")
-        ours = path.split(".")[0] in OURS if isinstance(path, str) else ours
+        ours = is_ours(path) if isinstance(path, str) else ours
         kept = {name: value for name, value in settings.items() if not (ours and name in _SILENT)}
         return {name: _numeric(value, ours) for name, value in kept.items()}
     return [_numeric(value, ours) for value in settings] if isinstance(settings, list) else settings
@@ -392,8 +395,10 @@ def _weights(path: str | None) -> list[str]:
 
 @cache
 def _source() -> str:
-    """A hash of the source: between two releases the version does not move, and the numbers may."""
-    return _digest([path for name in OURS for path in _files_of(sys.modules[name])])
+    """A hash of the source, the same in a checkout and installed: numbers may change between two versions."""
+    applied = _files_of(sys.modules[applications()])
+    library = [path for path in _files_of(trivgeo) if path not in applied]
+    return _digest(library + applied)
 
 
 def _named(config: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Tables of runs: one configuration with two of its settings varied, by one command.
 
-python -m tasks sweep --config tasks/configs/affnist/sweep_steps.yaml
+trivgeo sweep --config affnist/sweep_steps
 """
 
 import argparse
@@ -16,10 +16,11 @@ from typing import Any
 import yaml
 from matplotlib.figure import Figure
 
-from tasks import overlays
-from tasks.files import make_folder, storage, write_whole
-from tasks.report import KEPT, Result, find_result, incomplete, read_result, spread
 from trivgeo.errors import ConfigurationError
+
+from . import cli, config_inheritance
+from .files import make_folder, storage, write_whole
+from .report import KEPT, Result, find_result, incomplete, read_result, spread
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Sweep:
                 lies inside one that has none.
         """
         try:
-            document = overlays.load(overlays.find(path))
+            document = config_inheritance.load(config_inheritance.find(path))
             for axis in ("rows", "columns"):
                 document[axis] = [Line(**line) for line in document[axis]]
             sweep = cls(**document)
@@ -258,14 +259,14 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
     figure.savefig(path, dpi=110)
 
 
-def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any]) -> None:
+def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any] = cli.main) -> None:
     """Run a table, print it, and write it as `table.md`, `table.json` and `table.png`.
 
     Args:
         arguments: the command line after `sweep`.
         run_test: see `Sweep.run`.
     """
-    parser = argparse.ArgumentParser(prog="python -m tasks sweep", description="run a table of tests")
+    parser = argparse.ArgumentParser(prog="trivgeo sweep", description="run a table of tests")
     parser.add_argument("--config", required=True, help="YAML file with the table")
     sweep = Sweep.read(parser.parse_args(arguments).config)
     folder = Path(sweep.directory)
@@ -316,7 +317,7 @@ def _nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
             branch = branch.setdefault(part, {})
             if not isinstance(branch, dict):
                 raise ConfigurationError(f"{name}: expected {part!r} to have settings, got {branch!r}")
-        branch[last] = overlays.merge(branch.get(last), settings[name])
+        branch[last] = config_inheritance.merge(branch.get(last), settings[name])
     return tree
 
 

@@ -6,8 +6,9 @@ from typing import Generic
 
 import lightning.pytorch as pl
 
-from tasks.checkpoints import NetworkT, trained_path
 from trivgeo import training
+
+from .checkpoints import NetworkT, trained_path
 
 
 class NamedExport(pl.LightningModule):

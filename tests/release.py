@@ -42,20 +42,35 @@ def tracked(*folders: str) -> set[str]:
 
 
 def check_wheel(path: Path) -> None:
-    """Everything of the two packages and nothing else; the command runs in an empty folder."""
-    with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory() as folder:
+    """The wheel holds the library and the applications below it; its command runs in an empty folder."""
+    with zipfile.ZipFile(path) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-        check(names == tracked("trivgeo", "tasks"), f"{path.name} holds the {len(names)} files of trivgeo and tasks")
-        size = path.stat().st_size
-        check(size < LARGEST, f"{path.name} has {size / 1e6:.1f} of {LARGEST / 1e6:.0f} MB")
-        wheel.extractall(Path(folder) / "unpacked")
-        empty = Path(folder) / "empty"
+    expected = {f"trivgeo/{name}" if name.startswith("tasks/") else name for name in tracked("trivgeo", "tasks")}
+    check(names == expected, f"{path.name} holds the {len(names)} files of trivgeo and tasks, all below trivgeo")
+    size = path.stat().st_size
+    check(size < LARGEST, f"{path.name} has {size / 1e6:.1f} of {LARGEST / 1e6:.0f} MB")
+    with tempfile.TemporaryDirectory() as folder:
+        site, empty = Path(folder) / "site", Path(folder) / "empty"
+        install = ["pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(path)]
+        subprocess.run([sys.executable, "-m", *install], check=True)
+        # Celery and Invoke leave this name to their users
+        (site / "tasks").mkdir()
+        (site / "tasks" / "__init__.py").write_text("raise RuntimeError('the package of the user was imported')")
         empty.mkdir()
-        for arguments in (["list"], ["report"], ["test", "--config", "affnist/small", "--data.init_args.limit", "16"]):
-            command = [sys.executable, "-c", "import sys; from tasks.command import main; sys.exit(main())", *arguments]
-            environment = {**os.environ, "PYTHONPATH": str(Path(folder) / "unpacked"), "PYTHONSAFEPATH": "1"}
-            run = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=False)
-            check(run.returncode == 0, f"trivgeo {' '.join(arguments)}" + (run.stderr if run.returncode else ""))
+        test = ["test", "--config", "affnist/small", "--data.init_args.limit", "16"]
+        for arguments in (["list"], ["report"], test):
+            run_in(empty, site, [str(site / "bin" / "trivgeo"), *arguments])
+        results = empty / "runs" / "affnist" / "small" / "results.json"
+        check('"class_path": "tasks.images' in results.read_text(), "results call the applications `tasks`")
+        run_in(empty, ROOT, [sys.executable, "-m", "tasks", *test])
+        check(not list(results.parent.glob("earlier-*")), "a run of the wheel is one of the checkout")
+
+
+def run_in(folder: Path, packages: Path, command: list[str]) -> None:
+    """Run a command in a folder, with packages of another one first."""
+    environment = {**os.environ, "PYTHONPATH": str(packages), "PYTHONSAFEPATH": "1"}
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    check(run.returncode == 0, " ".join(command) + (run.stderr if run.returncode else ""))
 
 
 def check_sdist(path: Path) -> None:

@@ -93,7 +93,7 @@ def test_pictures_are_shown() -> None:
 
 
 def test_commands_name_configurations_of_ours() -> None:
-    from tasks.overlays import CONFIGS, find
+    from tasks.config_inheritance import CONFIGS, find
 
     files = [
         (page.name, name)

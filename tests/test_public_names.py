@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import trivgeo
+from trivgeo._applications import importable
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(p for package in ("trivgeo", "tasks") for p in (ROOT / package).rglob("*.py"))
@@ -35,7 +36,7 @@ CAMEL = re.compile(r"[A-Z]\w*[a-z]\w*(\.\w+)*|[A-Z]{2,}\w*(\.\w+)*")
 
 def exists(dotted: str) -> bool:
     """Whether a dotted name can be imported, as a module or as an attribute of one."""
-    parts = dotted.split(".")
+    parts = importable(dotted).split(".")
     for cut in range(len(parts), 0, -1):
         try:
             found: object = importlib.import_module(".".join(parts[:cut]))

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from trivgeo._applications import importable, is_ours, portable
 from trivgeo.errors import CheckpointError
 
 __all__ = ["Network", "NetworkFile", "check_weights", "class_path", "initialise", "read_file", "write_file"]
@@ -35,7 +36,6 @@ _DTYPES = {
     torch.uint8,
     torch.bool,
 }
-OURS = ("trivgeo", "tasks")
 
 
 class Network(nn.Module, ABC):
@@ -147,9 +147,9 @@ class NetworkFile:
         name = self.header.get("network")
         if name is None:
             raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got no network of this library")
-        module, _, attribute = name.rpartition(".")
+        module, _, attribute = importable(name).rpartition(".")
         # importing runs code: of this project, and else only what the program has imported by itself
-        if module.split(".")[0] in OURS and module not in sys.modules:
+        if is_ours(module) and module not in sys.modules:
             try:
                 importlib.import_module(module)
             except ImportError as error:
@@ -165,9 +165,9 @@ class NetworkFile:
 
 
 def class_path(network: nn.Module) -> str:
-    """The full name of a network's class."""
+    """The full name of a network's class, as files hold it."""
     kind = type(network)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return portable(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mapping[str, Any]]) -> None:

@@ -6,17 +6,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tasks.fields.data import FieldData, Moves
-from tasks.fields.problems import FieldProblem, Pairs
-from tasks.fields.training import WithParameters, relative_error, train
-from tasks.inverters import finished
-from tasks.problems import Request
-from tasks.results import ShardedTest, writer_of
-from tasks.seeds import generator_of
 from trivgeo.actions import FieldAction
 from trivgeo.checks import check_count
 from trivgeo.inversion import EquivariantOperator, Inverter, LearnedInverter, Stage
 from trivgeo.inversion.energies import DataEnergy
+
+from ..inverters import finished
+from ..problems import Request
+from ..results import ShardedTest, writer_of
+from ..seeds import generator_of
+from .data import FieldData, Moves
+from .problems import FieldProblem, Pairs
+from .training import WithParameters, relative_error, train
 
 MOVES: dict[Moves, str] = {"never": "network alone", "once": "trained on fields moved once", "always": "augmented"}
 """What was moved in training, and the metric of the network by itself."""

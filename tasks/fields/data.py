@@ -8,10 +8,11 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from tasks.fields.problems import FieldProblem, Pairs
 from trivgeo._torch import pytree
 from trivgeo.actions import Field, augment
 from trivgeo.checks import check_choice, check_count
+
+from .problems import FieldProblem, Pairs
 
 Moves = Literal["never", "once", "always"]
 

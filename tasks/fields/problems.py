@@ -6,12 +6,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tasks.seeds import generator_of
 from trivgeo.actions import Field, FieldAction, Grid
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import KdVSymmetry, from_generators
 from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.pde import Burgers, GaussianField, KdV, KuramotoSivashinsky, SpectralEquation, Vorticity, solve
+
+from ..seeds import generator_of
 
 
 class InitialLaw(Protocol):

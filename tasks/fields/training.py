@@ -8,7 +8,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
-from tasks.fields.data import FieldData
+from .data import FieldData
 
 
 class WithParameters(nn.Module):

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from tasks.frames.digits import FrameSplit, bundled_frames
-from tasks.problems import Problems, Request
-from tasks.seeds import generator_of
 from trivgeo.checks import check_count
+
+from ..problems import Problems, Request
+from ..seeds import generator_of
+from .digits import FrameSplit, bundled_frames
 
 
 class RandomBatches(Sampler[list[int]]):

@@ -10,21 +10,22 @@ from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
-from tasks.checkpoints import load_checkpoint, save_checkpoint, trained_path
-from tasks.frames.digits import FrameSplit
-from tasks.frames.figures import draw_frames
-from tasks.frames.group import COORDINATES
-from tasks.frames.network import FrameScore
-from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
-from tasks.problems import Request
-from tasks.results import ShardedTest, writer_of
-from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative.score_matching import implicit_loss
 from trivgeo.sde import GeometricHeun, forward_noising, reverse_process, solve, uniform_grid
 from trivgeo.sde.noise import noise_with_target
 from trivgeo.training import move_average, versions
+
+from ..checkpoints import load_checkpoint, save_checkpoint, trained_path
+from ..problems import Request
+from ..results import ShardedTest, writer_of
+from ..seeds import generator_of
+from .digits import FrameSplit
+from .figures import draw_frames
+from .group import COORDINATES
+from .network import FrameScore
+from .statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
 
 _FIRST_TIME = 0.003  # training draws no time below it
 _NOISE_STEPS = 6  # exponentials of one noise sample

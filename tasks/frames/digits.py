@@ -14,10 +14,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tasks.files import checksum
-from tasks.frames.group import frame_group, from_affine
-from tasks.images.mnist import MNIST
 from trivgeo.errors import CheckpointError, ShapeError
+
+from ..files import checksum
+from ..images.mnist import MNIST
+from .group import frame_group, from_affine
 
 BUNDLED = Path(__file__).with_name("digit_frames.safetensors")
 """8,000 frames of training digits and 4,000 of test digits of MNIST (Y. LeCun, C. Cortes; CC BY-SA 3.0)."""

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tasks.frames.group import COORDINATES
+from .group import COORDINATES
 
 _PAIRS = ((0, 1), (0, 3), (2, 4))
 _QUANTILES = (0.002, 0.998)

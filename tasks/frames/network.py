@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.frames.group import frame_group
 from trivgeo.generative import ScoreNetwork
 from trivgeo.networks import Network
 from trivgeo.sde import GeometricSchedule
+
+from .group import frame_group
 
 
 class FrameScore(Network):

@@ -5,14 +5,15 @@ import time
 import torch
 from torch import Tensor
 
-from tasks.frames.statistics import energy_distance, mean_embedding_distance
-from tasks.generative.figures import draw_pairs
-from tasks.generative.models import ElementModel
-from tasks.generative.sources import ElementSource
-from tasks.problems import Request
-from tasks.results import ShardedTest, writer_of
-from tasks.seeds import generator_of
 from trivgeo.checks import check_count
+
+from ..frames.statistics import energy_distance, mean_embedding_distance
+from ..problems import Request
+from ..results import ShardedTest, writer_of
+from ..seeds import generator_of
+from .figures import draw_pairs
+from .models import ElementModel
+from .sources import ElementSource
 
 _PAIRED = 2000  # elements of a distance between sets, at most
 

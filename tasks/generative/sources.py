@@ -10,13 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tasks.files import read_bytes
-from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_fraction
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, SU, LieGroup, Torus
 from trivgeo.sde import heat_kernel
 from trivgeo.sde.noise import HeatKernel
+
+from ..files import read_bytes
+from ..seeds import generator_of
 
 RNA_VARIABLE = "TRIVGEO_RNA"
 """Environment variable that names the file of torsion angles."""

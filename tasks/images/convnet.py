@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tasks.images.models import ImageClassifier
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
+
+from .models import ImageClassifier
 
 
 class ConvNet(ImageClassifier):

@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from tasks.images.mnist import MNIST
-from tasks.images.sources import ImageSource, LabelledImages
-from tasks.seeds import generator_of
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
+
+from ..seeds import generator_of
+from .mnist import MNIST
+from .sources import ImageSource, LabelledImages
 
 _WHITE = 255.0
 

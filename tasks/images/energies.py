@@ -10,12 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from tasks.checkpoints import load_checkpoint
-from tasks.images.models import ImageClassifier
-from tasks.images.regulariser import AdversarialRegulariser
-from tasks.images.vae import VAE
-from tasks.seeds import generator_of
 from trivgeo.inversion.energies import DataEnergy
+
+from ..checkpoints import load_checkpoint
+from ..seeds import generator_of
+from .models import ImageClassifier
+from .regulariser import AdversarialRegulariser
+from .vae import VAE
 
 Precision = Literal["float32", "bfloat16"]
 

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torchmetrics.image.fid import FrechetInceptionDistance
 
-from tasks.images.vae import VAE
+from .vae import VAE
 
 
 class _Features(nn.Module):

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tasks.results import Row
+from ..results import Row
 
 _COLUMNS = 12
 _ROWS = 3

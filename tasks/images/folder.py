@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from tasks.files import read_bytes
-from tasks.images.idx import DataError
-from tasks.images.sources import ImageSource, LabelledImages
 from trivgeo.checks import check_choice, check_count
 from trivgeo.errors import ConfigurationError
+
+from ..files import read_bytes
+from .idx import DataError
+from .sources import ImageSource, LabelledImages
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _MODES = {1: "L", 3: "RGB"}

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.files import read_bytes
 from trivgeo.errors import TrivgeoError
+
+from ..files import read_bytes
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 0x08

@@ -9,19 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.checkpoints import load_checkpoint
-from tasks.images.energies import NetworkEnergy, load_classifier
-from tasks.images.fid import FrechetDistance
-from tasks.images.figures import draw_pairs
-from tasks.images.testsets import ImageProblems
-from tasks.images.vae import VAE
-from tasks.inverters import finished
-from tasks.results import Row, ShardedTest, writer_of
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion import Inverter, Stage, TestTimeEquivariant
 from trivgeo.inversion.energies import DataEnergy, FramedEnergy
 from trivgeo.sde import NoiseStreams
+
+from ..checkpoints import load_checkpoint
+from ..inverters import finished
+from ..results import Row, ShardedTest, writer_of
+from .energies import NetworkEnergy, load_classifier
+from .fid import FrechetDistance
+from .figures import draw_pairs
+from .testsets import ImageProblems
+from .vae import VAE
 
 
 class ImageInversion(ShardedTest):

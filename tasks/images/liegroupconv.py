@@ -29,11 +29,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.images.models import ImageClassifier
-from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Affine, LieGroup, PointAction, Projective
+
+from ..seeds import generator_of
+from .models import ImageClassifier
 
 _CODIMENSION = 6  # of the ball in the sphere that is projected on it; the window is (1 - |v|^2)^(codimension / 2 - 1)
 _FREQUENCY = 6.0  # largest phases of a kernel are several radians: it changes sign within its support

@@ -12,9 +12,9 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 from torch import Tensor
 
-from tasks.files import checksum
-from tasks.images.idx import DataError
-from tasks.images.models import ImageFormat
+from ..files import checksum
+from .idx import DataError
+from .models import ImageFormat
 
 FORMAT = ImageFormat(1, 40, 40, 10)
 """That of all published images."""

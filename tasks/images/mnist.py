@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from tasks.files import recording
-from tasks.images.idx import DataError, read_idx
-from tasks.images.sources import ImageSource, LabelledImages
+from ..files import recording
+from .idx import DataError, read_idx
+from .sources import ImageSource, LabelledImages
 
 ROOT_VARIABLE = "TRIVGEO_MNIST"
 """Environment variable that names the folder of the files."""

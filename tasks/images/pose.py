@@ -5,11 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-from tasks.images.data import ImageBatch
-from tasks.images.energies import Precision
-from tasks.images.models import ImageFormat
-from tasks.learned import NoiseNetwork
 from trivgeo.inversion.learned import ImageBackbone
+
+from ..learned import NoiseNetwork
+from .data import ImageBatch
+from .energies import Precision
+from .models import ImageFormat
 
 
 class PoseNetwork(ImageBackbone, NoiseNetwork):

@@ -8,8 +8,9 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tasks.images.models import ImageNetwork
 from trivgeo.checks import check_count
+
+from .models import ImageNetwork
 
 _SLOPE = 0.2
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.images.models import ImageClassifier
+from .models import ImageClassifier
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _BLOCKS = 2

@@ -9,17 +9,18 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tasks.images.energies import NetworkEnergy
-from tasks.images.figures import draw_image
-from tasks.images.laws import TransformationLaw
-from tasks.images.testsets import ImageProblems
-from tasks.results import ShardedTest, writer_of
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
 from trivgeo.inversion import TIED, PosteriorEnergy
 from trivgeo.sde import NoiseStreams, Schedule
+
+from ..results import ShardedTest, writer_of
+from .energies import NetworkEnergy
+from .figures import draw_image
+from .laws import TransformationLaw
+from .testsets import ImageProblems
 
 
 class UniformRotation(TransformationLaw):

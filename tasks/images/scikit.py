@@ -3,8 +3,9 @@
 import torch
 from torch.nn import functional as F
 
-from tasks.images.sources import ImageSource, LabelledImages
 from trivgeo.errors import ConfigurationError
+
+from .sources import ImageSource, LabelledImages
 
 _INK = 16.0
 _TRAINING = 1297

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from tasks.images.models import ImageFormat
+from .models import ImageFormat
 
 
 class LabelledImages(NamedTuple):

@@ -11,18 +11,19 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tasks.images.data import framed, unit_range
-from tasks.images.laws import TransformationLaw
-from tasks.images.mat import FORMAT, MatImages, read_affnist, read_homnist
-from tasks.images.mnist import MNIST
-from tasks.images.models import ImageFormat
-from tasks.images.sources import ImageSource
-from tasks.problems import Problems
-from tasks.seeds import generator_of
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Affine, LieGroup, Projective
+
+from ..problems import Problems
+from ..seeds import generator_of
+from .data import framed, unit_range
+from .laws import TransformationLaw
+from .mat import FORMAT, MatImages, read_affnist, read_homnist
+from .mnist import MNIST
+from .models import ImageFormat
+from .sources import ImageSource
 
 
 class ImageProblems(NamedTuple):

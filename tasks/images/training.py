@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tasks.images.data import ImageBatch
-from tasks.images.laws import TransformationLaw
-from tasks.images.models import ImageClassifier
-from tasks.images.regulariser import AdversarialRegulariser
-from tasks.images.vae import VAE
-from tasks.seeds import generator_of
-from tasks.training import NetworkTraining
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_positive
+
+from ..seeds import generator_of
+from ..training import NetworkTraining
+from .data import ImageBatch
+from .laws import TransformationLaw
+from .models import ImageClassifier
+from .regulariser import AdversarialRegulariser
+from .vae import VAE
 
 
 class ClassifierTraining(NetworkTraining[ImageClassifier]):

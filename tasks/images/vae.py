@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tasks.images.models import ImageNetwork
 from trivgeo.checks import check_count
+
+from .models import ImageNetwork
 
 ENERGY_SCALE = 0.1
 """Factor of the bound in the energy."""

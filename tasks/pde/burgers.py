@@ -4,12 +4,13 @@ from typing import Any
 
 from torch import Tensor
 
-from tasks.pde.deeponet import Jet
-from tasks.pde.equation import ResidualEquation
-from tasks.pde.periodic import PeriodicEquation
 from trivgeo.checks import check_positive
 from trivgeo.groups import BurgersSymmetry
 from trivgeo.pde import Burgers, GaussianField
+
+from .deeponet import Jet
+from .equation import ResidualEquation
+from .periodic import PeriodicEquation
 
 
 class BurgersEquation(PeriodicEquation, ResidualEquation):

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.files import read_document
-from tasks.pde.figures import ErrorSeries, draw_errors
 from trivgeo.errors import ConfigurationError
+
+from ..files import read_document
+from .figures import ErrorSeries, draw_errors
 
 _ALONE, _INSIDE = "without inversion", "inside the training domain"
 

@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.pde.domain import Domain
-from tasks.pde.predictor import OperatorPredictor, SolutionOperator
 from trivgeo.errors import ConfigurationError, ShapeError
+
+from .domain import Domain
+from .predictor import OperatorPredictor, SolutionOperator
 
 
 class Jet(NamedTuple):

@@ -4,8 +4,9 @@ from typing import Literal
 
 import torch
 
-from tasks.pde.equation import Equation
 from trivgeo.inversion.energies import DomainDistance, GaussianInitialEnergy
+
+from .equation import Equation
 
 _SAMPLES_SEED = 2_147_483_646
 

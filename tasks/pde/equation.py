@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.pde.deeponet import Jet
-from tasks.pde.domain import Domain, with_values
 from trivgeo.actions import OperatorInput
 from trivgeo.groups import LieGroup
+
+from .deeponet import Jet
+from .domain import Domain, with_values
 
 
 class Solutions(ABC):

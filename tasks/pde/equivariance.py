@@ -3,8 +3,9 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.pde.domain import relative_l2
 from trivgeo.groups import PointAction
+
+from .domain import relative_l2
 
 
 def equivariance_error(

@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.pde.deeponet import Jet
-from tasks.pde.domain import Domain
-from tasks.pde.equation import ResidualEquation, Solutions
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import HeatSymmetry
+
+from .deeponet import Jet
+from .domain import Domain
+from .equation import ResidualEquation, Solutions
 
 HEAT_NU = 0.1
 """Diffusivity."""

@@ -7,17 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tasks.checkpoints import load_checkpoint
-from tasks.inverters import finished
-from tasks.pde.domain import relative_l2, values_of
-from tasks.pde.energies import TrainingBox
-from tasks.pde.equation import Equation
-from tasks.pde.equivariance import equivariance_error
-from tasks.pde.figures import draw_solutions
-from tasks.pde.predictor import SolutionOperator
-from tasks.pde.problems import OperatorProblems, SymmetryProblems
-from tasks.results import ShardedTest, writer_of
-from tasks.seeds import generator_of
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
@@ -25,6 +14,18 @@ from trivgeo.groups import LieGroup, PointAction
 from trivgeo.inversion import Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
 from trivgeo.inversion.energies import DataEnergy
 from trivgeo.sde import NoiseStreams
+
+from ..checkpoints import load_checkpoint
+from ..inverters import finished
+from ..results import ShardedTest, writer_of
+from ..seeds import generator_of
+from .domain import relative_l2, values_of
+from .energies import TrainingBox
+from .equation import Equation
+from .equivariance import equivariance_error
+from .figures import draw_solutions
+from .predictor import SolutionOperator
+from .problems import OperatorProblems, SymmetryProblems
 
 _CALIBRATION_POINTS = 81  # of a grid, about
 

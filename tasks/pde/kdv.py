@@ -4,9 +4,10 @@ from typing import Any
 
 import sympy
 
-from tasks.pde.periodic import PeriodicEquation
 from trivgeo.groups import KdVSymmetry, LieGroup, from_generators
 from trivgeo.pde import GaussianField, KdV
+
+from .periodic import PeriodicEquation
 
 
 class KdVEquation(PeriodicEquation):

@@ -6,14 +6,15 @@ from typing import Any
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Dataset
 
-from tasks.learned import NoiseNetwork, ScoreTraining
-from tasks.pde.equation import Equation
-from tasks.seeds import generator_of
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count
 from trivgeo.inversion.learned import OperatorBackbone
 from trivgeo.sde import GeometricSchedule
 from trivgeo.training import EpochSampler
+
+from ..learned import NoiseNetwork, ScoreTraining
+from ..seeds import generator_of
+from .equation import Equation
 
 _VALIDATION = 2**31  # a batch that training does not reach
 

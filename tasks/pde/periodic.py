@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.pde.domain import Domain
-from tasks.pde.equation import Equation, Solutions
 from trivgeo.actions import Field
 from trivgeo.checks import check_count, check_positive
 from trivgeo.pde import FourierSeries, GaussianField, SpectralEquation, solve
+
+from .domain import Domain
+from .equation import Equation, Solutions
 
 _HELD_OUT_SEED = 2_147_483_647  # of validation fields; test sets and training batches have smaller ones
 

@@ -7,10 +7,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tasks.pde.domain import Domain, values_of, with_values
 from trivgeo.actions import OperatorInput, interpolate
 from trivgeo.errors import ConfigurationError
 from trivgeo.networks import Network
+
+from .domain import Domain, values_of, with_values
 
 
 class SolutionOperator(Network):

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tasks.pde.domain import values_of, with_values
-from tasks.pde.equation import Equation
-from tasks.problems import Problems
 from trivgeo.actions import OperatorInput
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
+
+from ..problems import Problems
+from .domain import values_of, with_values
+from .equation import Equation
 
 _DRAWS = 1000
 

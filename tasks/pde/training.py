@@ -16,16 +16,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tasks.checkpoints import save_checkpoint, trained_path
-from tasks.pde.deeponet import DeepONet
-from tasks.pde.domain import relative_l2
-from tasks.pde.equation import Equation, ResidualEquation
-from tasks.pde.soap import SOAP
-from tasks.results import source
-from tasks.seeds import generator_of
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.training import EpochSampler, versions
+
+from ..checkpoints import save_checkpoint, trained_path
+from ..results import source
+from ..seeds import generator_of
+from .deeponet import DeepONet
+from .domain import relative_l2
+from .equation import Equation, ResidualEquation
+from .soap import SOAP
 
 
 class CollocationBatch(NamedTuple):

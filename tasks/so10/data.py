@@ -1,7 +1,8 @@
 """The seeds of a sampling task, one batch each."""
 
-from tasks.problems import Problems, Request
 from trivgeo.checks import check_count
+
+from ..problems import Problems, Request
 
 
 class SampleRequests(Problems):

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tasks.so10.law import CornerLaw
+from .law import CornerLaw
 
 
 def draw_sampling(path: str | Path, law: CornerLaw, x: Float[Tensor, " m"], means: Mapping[int, float]) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from tasks.so10.law import CornerLaw
 from trivgeo.checks import check_count
 from trivgeo.groups import SO
 from trivgeo.sde import (
@@ -24,6 +23,8 @@ from trivgeo.sde import (
     uniform_grid,
 )
 from trivgeo.sde.processes import KineticLangevinState
+
+from .law import CornerLaw
 
 
 @dataclass

@@ -5,12 +5,12 @@ import time
 import torch
 from torch import Tensor
 
-from tasks.problems import Request
-from tasks.results import ShardedTest, writer_of
-from tasks.seeds import generator_of
-from tasks.so10.figures import draw_sampling
-from tasks.so10.law import CornerLaw
-from tasks.so10.samplers import Sampler
+from ..problems import Request
+from ..results import ShardedTest, writer_of
+from ..seeds import generator_of
+from .figures import draw_sampling
+from .law import CornerLaw
+from .samplers import Sampler
 
 
 class CornerSampling(ShardedTest):

@@ -13,8 +13,7 @@ import torch
 import yaml
 from jsonargparse import Namespace
 
-from tasks import cli
-from tasks.__main__ import run
+from tasks import cli, command
 from tasks.cli import check_callables, check_checkpoint, main
 from tasks.files import hold
 from tasks.seeds import check_seeds
@@ -27,10 +26,15 @@ SILENT = ("test", HEAT, "--trainer.enable_progress_bar=false", "--trainer.accele
 INVERTER = "--model.init_args.inverter.init_args"
 
 
+def run(arguments: list[str]) -> NoReturn:
+    """As the process does."""
+    sys.exit(command.main(arguments))
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["tset"], "invalid choice: 'tset'"),
+        (["tset"], "expected a command, got 'tset'"),
         (["test", "--config=nothing.yaml"], "does not exist"),
         (["test", HEAT, f"{INVERTER}.stepss=3"], "Option 'stepss' is not accepted"),
         (["test", HEAT, f"{INVERTER}.steps=three"], "Expected a <class 'int'>"),

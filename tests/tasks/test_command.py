@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks import command, overlays
-from tasks.overlays import CONFIGS
+from tasks import command, config_inheritance
+from tasks.config_inheritance import CONFIGS
 from trivgeo.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
@@ -20,13 +20,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def test_names_of_configurations_are_found_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("heat/tied", "tasks/configs/heat/tied.yaml"):
-        assert overlays.find(name) == CONFIGS / "heat" / "tied.yaml"
-        assert overlays.read(name)["trainer"]["default_root_dir"] == "runs/heat/tied"
-    assert {"heat/tied", "affnist/small", "heat/budget"} <= set(overlays.names())
-    assert not any(name.endswith("/base") for name in overlays.names())
-    assert all(overlays.find(name).is_file() for name in overlays.names())
+        assert config_inheritance.find(name) == CONFIGS / "heat" / "tied.yaml"
+        assert config_inheritance.read(name)["trainer"]["default_root_dir"] == "runs/heat/tied"
+    assert {"heat/tied", "affnist/small", "heat/budget"} <= set(config_inheritance.names())
+    assert not any(name.endswith("/base") for name in config_inheritance.names())
+    assert all(config_inheritance.find(name).is_file() for name in config_inheritance.names())
     with pytest.raises(ConfigurationError, match=r"nothing.*does not exist.*list"):
-        overlays.read("heat/nothing")
+        config_inheritance.read("heat/nothing")
 
 
 def test_a_file_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,21 +34,20 @@ def test_a_file_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
     own = tmp_path / "tasks" / "configs" / "heat" / "tied.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("trainer: {max_epochs: 7}\n")
-    assert overlays.read("tasks/configs/heat/tied.yaml") == {"trainer": {"max_epochs": 7}}
-    assert overlays.find("heat/tied") == CONFIGS / "heat" / "tied.yaml"
+    assert config_inheritance.read("tasks/configs/heat/tied.yaml") == {"trainer": {"max_epochs": 7}}
+    assert config_inheritance.find("heat/tied") == CONFIGS / "heat" / "tied.yaml"
 
 
 def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["list"]) == 0
-    assert capsys.readouterr().out.splitlines() == overlays.names()
+    assert capsys.readouterr().out.splitlines() == config_inheritance.names()
     assert command.main([]) == 0
     assert "symmetries" in capsys.readouterr().out
     assert command.main(["symmetries", "u_t = nothing("]) == 2
     for wrong in (["nothing"], ["list", "heat"], ["report", "--runs", "nothing"]):
         assert command.main(wrong) == 2
         assert f"got {wrong[-1]}" in capsys.readouterr().err.replace("'", "")
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["test", "--config", "heat/nothing"])
+    assert command.main(["test", "--config", "heat/nothing"]) == 2
     assert "ConfigurationError" in capsys.readouterr().err
 
 
@@ -59,6 +58,27 @@ def test_what_is_not_installed_is_named(
     monkeypatch.setattr(command, "find_spec", lambda module: None if module == absent else find_spec(module))
     assert command.main([name, "x"]) == 2
     assert "pip install 'trivgeo[" in capsys.readouterr().err
+
+
+def test_a_command_is_a_file_and_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "greeting.py").write_text(
+        "from trivgeo.errors import ConfigurationError\n"
+        "def main(arguments):\n"
+        "    if len(arguments) != 2:\n"
+        "        raise ConfigurationError(f'name: expected one, got {len(arguments) - 1}')\n"
+        "    print(' '.join(arguments))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = command.Command("greeting:main", "greets somebody", "NAME", needs="json", prefix=("Hello",))
+    monkeypatch.setitem(command.COMMANDS, "greet", entry)
+    assert command.main(["greet", "Sophus"]) == 0
+    assert capsys.readouterr().out == "Hello Sophus\n"
+    assert command.main(["greet"]) == 2
+    assert capsys.readouterr().err == "error: ConfigurationError: name: expected one, got 0\n"
+    assert command.main(["--help"]) == 0
+    assert "\n  greet NAME                    greets somebody\n" in capsys.readouterr().out
 
 
 def test_the_command_needs_neither_lightning_nor_sympy_to_start() -> None:
@@ -102,7 +122,7 @@ def test_all_data_of_the_tasks_are_package_data() -> None:
         file
         for package, globs in patterns.items()
         for glob in globs
-        for file in (ROOT / Path(*package.split("."))).glob(glob)
+        for file in (ROOT / Path(*package.removeprefix("trivgeo.").split("."))).glob(glob)
     }
     listed = subprocess.run(["git", "ls-files", "-z", "tasks", "trivgeo"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode:  # an unpacked source distribution holds nothing else
@@ -111,4 +131,4 @@ def test_all_data_of_the_tasks_are_package_data() -> None:
         files = {ROOT / name for name in listed.stdout.decode().split("\0") if name}
     assert {path for path in files if path.suffix != ".py"} <= shipped
     assert sum(path.stat().st_size for path in shipped) < 10e6
-    assert PROJECT["project"]["scripts"] == {"trivgeo": "tasks.command:main"}
+    assert PROJECT["project"]["scripts"] == {"trivgeo": "trivgeo.tasks.command:main"}

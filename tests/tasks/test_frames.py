@@ -13,13 +13,13 @@ import yaml
 from scipy.stats import ks_2samp
 
 from tasks.cli import main
+from tasks.config_inheritance import read
 from tasks.frames.data import DigitFrames, RandomBatches
 from tasks.frames.diffusion import FrameDiffusion
 from tasks.frames.digits import BUNDLED, bundled_frames, extract, ink_frames, relative_frames
 from tasks.frames.group import COORDINATES, frame_group, from_affine, to_affine
 from tasks.frames.statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
 from tasks.images.mnist import BundledSample
-from tasks.overlays import read
 from tests.helpers import assert_relative, randn
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import Affine

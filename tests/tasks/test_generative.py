@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from tasks.__main__ import main
+from tasks.cli import main
 from tasks.generative.models import KernelDensity, OneNormal, WrappedMixture
 from tasks.generative.sources import (
     Checkerboard,

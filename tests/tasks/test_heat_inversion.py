@@ -10,8 +10,8 @@ import torch
 import yaml
 
 from tasks.cli import main
+from tasks.config_inheritance import read
 from tasks.files import encoded
-from tasks.overlays import read
 from tasks.pde.heat import HeatEquation
 from tasks.pde.inversion import OperatorInversion
 from tasks.results import ResultsWriter, format_summary, summarise

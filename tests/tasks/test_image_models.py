@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from tasks.checkpoints import checkpoint_path, load_checkpoint, manifest, save_checkpoint, trained_path
+from tasks.config_inheritance import read
 from tasks.images.convnet import ConvNet
 from tasks.images.fid import FrechetDistance
 from tasks.images.mnist import BundledSample
@@ -21,7 +22,6 @@ from tasks.images.models import ImageNetwork
 from tasks.images.regulariser import AdversarialRegulariser
 from tasks.images.resnet import ResNet18
 from tasks.images.vae import VAE
-from tasks.overlays import read
 from tests.tasks.helpers import DIGITS, framed_digits
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.networks import initialise
@@ -224,7 +224,7 @@ class TestCheckpoints:
             load_checkpoint(ResNet18, "resnet18")
         assert str(caught.value) == (
             f"resnet18: {tmp_path}/resnet18.safetensors is missing; "
-            "train it with: python -m tasks fit --config tasks/configs/mnist/resnet18.yaml"
+            "train it with: trivgeo fit --config tasks/configs/mnist/resnet18.yaml"
         )
         with pytest.raises(
             CheckpointError, match=r"expected one of .*features, .*, vae, or the path .* got 'resnet19'"

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from tasks.cli import main
-from tasks.overlays import read
+from tasks.config_inheritance import read
 from tasks.so10.data import SampleRequests
 from tasks.so10.law import CornerLaw
 from tasks.so10.samplers import Langevin, ReverseDiffusion

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from matplotlib.figure import Figure
 
-from tasks import overlays, sweep
+from tasks import config_inheritance, sweep
 from tasks.report import KEPT
 from tasks.sweep import Line, Sweep
 from trivgeo.errors import ConfigurationError, TrivgeoError
@@ -227,7 +227,7 @@ def test_shipped_budgets_can_be_read(name: str) -> None:
 def test_shipped_tables_name_settings_that_exist(name: str) -> None:
     read = Sweep.read(str(CONFIGS / f"{name}.yaml"))
     assert all((CONFIGS.parents[1] / base).exists() for base in read.base)
-    base = overlays.read(CONFIGS.parents[1] / read.base[0])
+    base = config_inheritance.read(CONFIGS.parents[1] / read.base[0])
     lines = [*read.rows, *read.columns, Line("", read.settings)]
     for setting in {s for line in lines for s in line.settings}:
         branch = base

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.overlays import merge, read, resolved
+from tasks.config_inheritance import merge, read, resolved
 from trivgeo.errors import ConfigurationError
 
 

@@ -1,21 +1,24 @@
-"""Configuration files that lie on others.
+"""Configuration files that inherit from others.
 
-A file may name those that it lies on, relative to its own folder, from the lowest to the highest:
+A file may name its base files, relative to its own folder, from the lowest to the highest precedence:
 
     base: [base.yaml, mixed.yaml]
 
-Trees are merged key by key; what stands above wins, and where a `class_path` changes, the `init_args` of the old class
-go with it. `$name` in a value becomes the folder and the stem of the file that was asked for, such as
-`heat/tied_mixed`.
+Trees are merged key by key; the inheriting file wins, and where a `class_path` changes, the `init_args` of the old
+class are dropped. `$name` in a value becomes the folder and the stem of the requested file, such as `heat/tied_mixed`.
+Class paths of the applications begin with ``tasks.`` whatever package they are installed as.
 """
 
+import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trivgeo._applications import importable, portable
 from trivgeo.errors import ConfigurationError
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -26,38 +29,53 @@ _OPTIONS = ("--config", "-c")
 
 
 def find(name: str | Path) -> Path:
-    """The file of a configuration: a path, or where there is no such file one of ours.
+    """The file of a configuration: a path, or where there is no such file one that comes with the library.
 
     Args:
-        name: a path, or `heat/tied` or `tasks/configs/heat/tied.yaml` for a file of ours, whatever the folder.
+        name: a path; or `heat/tied` or `tasks/configs/heat/tied.yaml`, whatever the working folder.
     """
     ours = (CONFIGS.parents[1] / name, CONFIGS / f"{name}.yaml")
     return next((path for path in (Path(name), *ours) if os.path.isfile(path)), Path(name))
 
 
 def names() -> list[str]:
-    """The names of all configurations of ours that a command can be given."""
+    """The names of all configurations that come with the library and that a command can be given."""
     files = (path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
     return sorted(file.as_posix() for file in files if file.name != _BASE and file.parent.name)
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """The whole configuration of a file, or of one of ours, see `find`.
+def main(arguments: Sequence[str]) -> None:
+    """Print the names of all configurations.
+
+    Args:
+        arguments: the command line after `list`.
 
     Raises:
-        ConfigurationError: a file is missing or no YAML, names a setting twice, lies on itself, or its `base` is no
-            list of files.
+        ConfigurationError: there are arguments.
+    """
+    if arguments:
+        raise ConfigurationError(f"list: expected nothing more, got {' '.join(arguments)!r}")
+    sys.stdout.write("\n".join(names()) + "\n")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The configuration of a file, see `find`, merged with all that it inherits.
+
+    Raises:
+        ConfigurationError: a file is missing or no YAML, names a setting twice, inherits from itself, or its `base` is
+            no list of files.
     """
     path = find(path)
     try:
         whole = _resolved(path)
-        return _named(_read(whole, ()), f"{whole.parent.name}/{path.stem}")
+        name = f"{whole.parent.name}/{path.stem}"
+        return map_texts(_read(whole, ()), lambda text: portable(text.replace("$name", name)))
     except RecursionError as error:
         raise ConfigurationError(f"{path}: expected a configuration that is no part of itself") from error
 
 
 def load(path: Path) -> Any:
-    """What a YAML file says; `yaml.safe_load` would take the last of two values for one name without a word.
+    """The content of a YAML file; `yaml.safe_load` would take the last of two values for one name without a word.
 
     Raises:
         ConfigurationError: it is no YAML, or names something twice.
@@ -79,7 +97,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def merge(below: Any, above: Any) -> Any:
-    """One tree laid on another."""
+    """One tree of settings over another."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
     if "class_path" in above and above["class_path"] != below.get("class_path"):
@@ -87,8 +105,21 @@ def merge(below: Any, above: Any) -> Any:
     return below | {key: merge(below[key], value) if key in below else value for key, value in above.items()}
 
 
+def map_texts(tree: Any, function: Callable[[str], str]) -> Any:
+    """A tree of settings with a function applied to every text in it that is no key."""
+    if isinstance(tree, dict):
+        return {key: map_texts(entry, function) for key, entry in tree.items()}
+    if isinstance(tree, list):
+        return [map_texts(entry, function) for entry in tree]
+    return function(tree) if isinstance(tree, str) else tree
+
+
 def resolved(arguments: Sequence[str]) -> list[str]:
-    """Command line arguments in which every configuration file is replaced by its whole configuration."""
+    """Command line arguments as the parser takes them.
+
+    Every configuration file is replaced by its whole configuration, and class paths of the applications by those under
+    which this process imports them.
+    """
     found: list[str] = []
     expects_file = False
     for argument in arguments:
@@ -97,14 +128,28 @@ def resolved(arguments: Sequence[str]) -> list[str]:
             found.append(_text(argument))
         elif option in _OPTIONS and equals:
             found.append(f"{option}={_text(value)}")
+        elif option.startswith("-") and equals:
+            found.append(f"{option}={_importable_value(value)}")
         else:
-            found.append(argument)
+            found.append(_importable_value(argument))
         expects_file = argument in _OPTIONS
     return found
 
 
 def _text(file: str) -> str:
-    return yaml.safe_dump(read(file), sort_keys=False)
+    return yaml.safe_dump(map_texts(read(file), importable), sort_keys=False)
+
+
+def _importable_value(value: str) -> str:
+    """The value of an option: a class path, or settings in YAML that hold some."""
+    if not value.startswith(("{", "[")):
+        return importable(value)
+    try:
+        tree = yaml.safe_load(value)
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return value  # the parser says what is wrong with it
+    mapped = map_texts(tree, importable)
+    return value if mapped == tree else json.dumps(mapped)
 
 
 def _resolved(path: Path) -> Path:
@@ -129,11 +174,3 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     for file in files:
         whole = merge(whole, _read(_resolved(path.parent / file), (*above, path)))
     return merge(whole, document)
-
-
-def _named(value: Any, name: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _named(entry, name) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_named(entry, name) for entry in value]
-    return value.replace("$name", name) if isinstance(value, str) else value
