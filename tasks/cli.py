@@ -39,6 +39,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from trivgeo._applications import importable, is_ours, portable
+from trivgeo._deprecation import current_name
 from trivgeo.errors import CheckpointError, ConfigurationError
 
 from .command import DEBUG
@@ -102,8 +103,8 @@ class TasksParser(LightningArgumentParser):
         return super().parse_object(map_texts(obj, importable), *args, **kwargs)
 
     def dump(self, *args: Any, **kwargs: Any) -> str:
-        """As its parent, with class paths as files hold them."""
-        return _CLASS_PATH.sub(lambda path: portable(path[0]), super().dump(*args, **kwargs))
+        """As its parent, with class paths as files hold them: of old names that jsonargparse prefers, the new ones."""
+        return _CLASS_PATH.sub(lambda path: portable(current_name(path[0])), super().dump(*args, **kwargs))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the reason and leave with status 2."""
@@ -430,6 +431,8 @@ def _without_known_noise() -> Iterator[None]:
             # lightning 2.6 calls names that jsonargparse 4.53 deprecates, also by way of `TasksParser`
             deprecating = r"(lightning\.pytorch|(trivgeo\.)?tasks)\.cli"
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=deprecating)
+            # jsonargparse 4.53 looks for every class at the first level, where it may have had an old name
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"jsonargparse\.")
             # batches are made in the main process on purpose: that costs less than sending them from a worker
             warnings.filterwarnings("ignore", message=".*does not have many workers", category=PossibleUserWarning)
             # arguments given by a caller count, whatever the process was started with

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar, cast
 
-__all__ = ["Converted", "Renamed", "RenamedAttribute", "old_names", "overdue", "renamed_arguments"]
+__all__ = ["Converted", "Renamed", "RenamedAttribute", "current_name", "old_names", "overdue", "renamed_arguments"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -132,6 +132,15 @@ class RenamedAttribute:
         for name in self._new.split("."):
             instance = None if instance is None else getattr(instance, name)
         return instance
+
+
+def current_name(path: str) -> str:
+    """The new dotted name of an old one of an imported module; any other name as it is.
+
+    Args:
+        path: such as ``trivgeo.inversion.Descent``.
+    """
+    return _KNOWN[path].to if path in _KNOWN else path
 
 
 def overdue(version: str) -> list[str]:

@@ -78,7 +78,7 @@ def test_tracebacks_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
 NUMBERS = [
     ("test", "affnist/hybrid", "model.init_args.inverter.init_args.proposals.init_args.steps"),
     ("test", "fields/vorticity", "model.init_args.fields"),
-    ("test", "generative/so4_flow", "model.init_args.model.init_args.minutes"),
+    ("test", "generative/so4_flow", "model.init_args.model.init_args.seconds"),
     ("test", "heat/focal_calibrated", "model.init_args.inverter.init_args.initial"),
     ("test", "kdv/tied", "model.init_args.inverter.init_args.steps"),
 ]
