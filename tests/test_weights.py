@@ -37,7 +37,7 @@ def backbone(path: Path) -> Load:
 
 def inverter(path: Path) -> Load:
     score = untrained()
-    LearnedInverter(score.action, num_hypotheses=1)._with_score(score).save(path)
+    LearnedInverter.from_score(score, num_hypotheses=1).save(path)
     return lambda path: LearnedInverter.load(path, score.action, backbone=untrained().backbone)
 
 

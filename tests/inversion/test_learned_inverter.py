@@ -102,8 +102,7 @@ class TestTrained:
         model = TestTimeEquivariant(lambda y: y.mean(1), trained)
         restored = trained(x).restore(x)
         assert torch.equal(model(x), restored.mean(1))
-        ranked = LearnedInverter(GROUP.action(), lambda y: y.square().sum((1, 2)), num_hypotheses=4)
-        ranked._with_score(trained.score)
+        ranked = LearnedInverter.from_score(trained.score, lambda y: y.square().sum((1, 2)), num_hypotheses=4)
         assert ranked(x, generator=seeded(0)).energy_evaluations == 4
 
     def test_stages_of_an_action_of_another_scale(self, trained: LearnedInverter) -> None:

@@ -21,7 +21,7 @@ from trivgeo.inversion import (
     Stage,
     TestTimeEquivariant,
 )
-from trivgeo.inversion.energies import FunctionEnergy
+from trivgeo.inversion.energies import DataEnergy
 from trivgeo.inversion.stages import (
     AddNoise,
     Descend,
@@ -145,21 +145,31 @@ class TestOwnStage:
             assert seen == [(i, total) for i in range(1, total + 1)]
 
     def test_networks_move_with_the_inverter(self) -> None:
-        class Shift(nn.Module, Stage):
+        """A stage with a network is a class like any other; energies as well."""
+
+        class Shift(Stage):
             def __init__(self) -> None:
-                super().__init__()
                 self.layer = nn.Linear(1, 1)
 
-            def forward(
+            def __call__(
                 self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
             ) -> Population:
                 return population.moved(population.elements + self.layer(posterior.x[..., 0])[:, None] * 0)
 
-        energy, shift, inner = FunctionEnergy(nn.Flatten(0)), Shift(), Shift()
+        class Distance(DataEnergy):
+            def __init__(self) -> None:
+                self.layer = nn.Linear(1, 1)
+
+            def __call__(self, x: Tensor) -> Tensor:
+                assert not self.layer.training
+                return (self.layer(x) - x).flatten(1).sum(1)
+
+        energy, shift, inner = Distance(), Shift(), Shift()
         inverter = Inverter(ACTION, energy, [WarmStart(Inverter(ACTION, None, [shift])), KeepLower(inner)])
         model = TestTimeEquivariant(nn.Identity(), inverter).double()
         found = {id(p) for p in model.parameters()}
-        assert {id(p) for m in (shift, inner) for p in m.parameters()} <= found
+        assert {id(p) for layer in (shift.layer, inner.layer, energy.layer) for p in layer.parameters()} == found
+        assert energy.layer.training
         assert torch.equal(model(X), X)
 
     def test_settings(self) -> None:

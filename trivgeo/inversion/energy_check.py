@@ -37,7 +37,7 @@ _ROUND = 0.1
 
 
 class Well(NamedTuple):
-    """How the energy rises around clean data; lengths are in units of the spread of the law.
+    """Rise of the energy around clean data; lengths are in units of the spread of the law.
 
     Attributes:
         depth: median rise from the clean datum to a random transformation.
@@ -72,7 +72,7 @@ class Suggestion(NamedTuple):
 
 @dataclass(frozen=True)
 class EnergyCheck:
-    """What `check_energy` measured, and the settings that it suggests; prints as a table.
+    """Measurements of `check_energy`, and the settings that it suggests; prints as a table.
 
     Attributes:
         share_below: share of random transformations whose energy lies below that of the clean datum: below a twentieth
@@ -99,7 +99,7 @@ class EnergyCheck:
         return self.share_below < 0.05 and self.share_undefined + self.share_flat < 0.5
 
     def __str__(self) -> str:
-        """A table."""
+        """Return a table."""
         well, suggested = self.well, self.suggested
         frame = "none" if suggested.frame_weight is None else f"{suggested.frame_weight:.3g}"
         rows = [

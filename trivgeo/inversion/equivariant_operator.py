@@ -84,7 +84,7 @@ class EquivariantOperator(nn.Module):
         return self.predict(initial, self.inverter(initial, generator=generator).best(), grid, parameters)
 
     def predict(self, initial: Field, g: Tensor, grid: Grid | None = None, parameters: Tensor | None = None) -> Field:
-        """The same with known transformations ``[b, *element_shape]``."""
+        """Return the solution for known transformations ``[b, *element_shape]``."""
         if initial.values.shape[2] != 1:
             raise ShapeError(f"initial: expected fields at one time, got {initial.values.shape[2]} times")
         start = self.action(self.action.group.inverse(g), initial)
@@ -94,7 +94,7 @@ class EquivariantOperator(nn.Module):
         return moved if grid is None else self.action.resample(moved, grid)
 
     def _solved(self, values: Float[Tensor, "b c ..."], parameters: Tensor | None) -> Float[Tensor, "b c s ..."]:
-        """What the network says, in its own dtype."""
+        """Return the predictions of the network, which computes in its own dtype."""
         given = values if self._dtype is None else values.to(self._dtype)
         out = self.network(given) if parameters is None else self.network(given, parameters)
         if len(self.times) == 1 and out.shape == values.shape:

@@ -1,4 +1,4 @@
-"""Evaluation mode of networks for the time of a call."""
+"""Networks of inverters: where they are found, and their evaluation mode for the time of a call."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from trivgeo.inversion.energies.base import FunctionEnergy
+from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
+from trivgeo.inversion.stage import Stage
 
-__all__ = ["evaluation_mode"]
+__all__ = ["evaluation_mode", "networks_in"]
 
 _COUNT = "_trivgeo_calls_in_evaluation_mode"
 """Attribute of a module that calls hold in evaluation mode: a `_Count`, there for the time of these calls alone."""
@@ -29,6 +30,24 @@ class _Count:
         return _Count, ()
 
 
+def networks_in(*parts: object) -> list[nn.Module]:
+    """Return the networks of stages and energies, each once.
+
+    Args:
+        parts: networks themselves, stages and energies with networks as attributes, and lists and tuples of all these;
+            other objects have none.
+    """
+    found: list[nn.Module] = []
+    for part in parts:
+        if isinstance(part, nn.Module):
+            found.append(part)
+        elif isinstance(part, list | tuple):
+            found += networks_in(*part)
+        elif isinstance(part, Stage | DataEnergy):
+            found += networks_in(*vars(part).values())
+    return list(dict.fromkeys(found))
+
+
 @contextmanager
 def evaluation_mode(user: object) -> Iterator[None]:
     """Put every module in training mode into evaluation mode, and back when the last call that needs it has ended.
@@ -38,8 +57,8 @@ def evaluation_mode(user: object) -> Iterator[None]:
     training mode with the last of them, also after an error.
 
     Args:
-        user: an inverter or an energy. Modules are found if they are parts of it, or if an energy is given as one of
-            their methods; an object that is no module has none.
+        user: an inverter or an energy. Its networks are those of `networks_in`, with all their parts, and those whose
+            method an energy is.
     """
     held = _hold(_modules_of(user))
     try:
@@ -50,7 +69,7 @@ def evaluation_mode(user: object) -> Iterator[None]:
 
 def _modules_of(user: object) -> list[nn.Module]:
     """The module, its parts, and the owners of methods among its energies, each once."""
-    found = list(user.modules()) if isinstance(user, nn.Module) else []
+    found = [part for network in networks_in(user) for part in network.modules()]
     for part in tuple(found):
         owner = getattr(part.function, "__self__", None) if isinstance(part, FunctionEnergy) else None
         found += owner.modules() if isinstance(owner, nn.Module) else ()

@@ -16,17 +16,17 @@ from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
-from trivgeo.inversion.evaluation import evaluation_mode
+from trivgeo.inversion.evaluation import evaluation_mode, networks_in
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
 from trivgeo.inversion.posterior_energy import check_bound
 from trivgeo.inversion.result import InversionResult
-from trivgeo.inversion.stage import StageLike, check_stage, networks_of, steps_of
+from trivgeo.inversion.stage import StageLike, check_stage, steps_of
 
 __all__ = ["Inverter"]
 
 Progress = bool | Callable[[int, int], None] | None
-_BAR_AFTER = 2.0
+_BAR_DELAY_IN_SECONDS = 2.0
 """Seconds after which a bar appears on a terminal."""
 
 
@@ -68,9 +68,10 @@ class Inverter(nn.Module):
         progress: Progress = None,
     ) -> None:
         super().__init__()
-        self.posterior = Posterior(action, energy, log_det=log_det)
-        self.stages = tuple(check_stage(stage) for stage in stages)
-        self.networks = networks_of(self.stages)
+        self._posterior = Posterior(action, energy, log_det=log_det)
+        self._stages = tuple(check_stage(stage) for stage in stages)
+        own = self._posterior.energy
+        self.networks = nn.ModuleList(networks_in(() if isinstance(own, nn.Module) else own, self._stages))
         self.max_evaluations = check_bound(max_evaluations)
         self.progress = progress
 
@@ -79,6 +80,16 @@ class Inverter(nn.Module):
         energy = "no energy" if self.energy is None else name_of(self.energy)
         stages = ", ".join(map(name_of, self.stages))
         return f"{type(self).__name__}({self.action!r}, {energy}, [{stages}])"
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posteriors of the action and the energy."""
+        return self._posterior
+
+    @property
+    def stages(self) -> tuple[StageLike, ...]:
+        """The stages, in order."""
+        return self._stages
 
     @property
     def action(self) -> Action:
@@ -102,7 +113,7 @@ class Inverter(nn.Module):
         )
 
     def replace(self, **settings: Any) -> Inverter:
-        """The same stages with other settings: ``log_det``, ``max_evaluations``, ``progress``."""
+        """Return an inverter of the same stages with other settings: ``log_det``, ``max_evaluations``, ``progress``."""
         own = {"log_det": self.posterior.log_det, "max_evaluations": self.max_evaluations, "progress": self.progress}
         if unknown := settings.keys() - own.keys():
             raise ConfigurationError(f"settings: expected some of {', '.join(own)}, got {', '.join(sorted(unknown))}")
@@ -144,7 +155,7 @@ class Inverter(nn.Module):
 
     @contextmanager
     def _bar(self) -> Iterator[Callable[[], None] | None]:
-        """What a stage's step calls."""
+        """Yield the function that each step of a stage calls; ``None`` for no progress."""
         total = steps_of(self.stages)
         if callable(self.progress):
             yield _Counter(self.progress, total)
@@ -152,7 +163,7 @@ class Inverter(nn.Module):
             yield None
         else:
             hidden = None if self.progress is None else False  # None: unless on a terminal
-            delay = _BAR_AFTER if self.progress is None else 0.0
+            delay = _BAR_DELAY_IN_SECONDS if self.progress is None else 0.0
             with tqdm(total=total, desc=type(self).__name__, disable=hidden, delay=delay, leave=False) as bar:
                 yield lambda: bar.update() and None
 
@@ -169,7 +180,7 @@ class _Counter:
 
 
 def name_of(thing: object) -> str:
-    """What a stage or an energy is called: a function by its name, an object by its class."""
+    """Return the name of a stage or an energy: of a function its own, of an object that of its class."""
     if isinstance(thing, FunctionEnergy):
         thing = thing.function
     return thing.__name__ if isinstance(thing, FunctionType) else type(thing).__name__
@@ -183,7 +194,7 @@ def _usable(leaf: Any) -> Any:
 def _beginning(given: ConditionalPosterior, initial: Tensor | None) -> Population:
     like = given.like
     if initial is None:
-        # an exported program has a symbol for the batch, which is no count
+        # under torch.export the batch is a symbolic integer, which `identity(*batch)` would reject
         initial = given.group.identity(dtype=like.dtype, device=like.device)
         initial = initial.expand(given.batch, 1, *initial.shape)
     given.group.check_elements(initial, "initial")

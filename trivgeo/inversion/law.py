@@ -1,4 +1,4 @@
-"""Laws of random transformations: what they say of the noise that covers them."""
+"""Distributions of random transformations: their spread, and a noise schedule that covers it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Law", "drawn", "noise_between", "spread_of"]
 Law = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""
 
-_SAMPLES = 4096
+_NUM_SAMPLES = 4096
 _ERROR = 0.05  # share of the transformations that a first guess may leave
 _NOTHING = 1e-3  # in units of the largest spread
 
@@ -59,11 +59,11 @@ def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
         ShapeError: what the law draws are no elements, or too few.
         DomainError: fewer than half of them have a logarithm, or all are the identity.
     """
-    g = drawn(group, law, _SAMPLES, keyed(seed, 3))
+    g = drawn(group, law, _NUM_SAMPLES, keyed(seed, 3))
     v = group.with_scale(None).log(g.double().cpu())
     v = v[torch.isfinite(v).all(-1)]
-    if len(v) < _SAMPLES // 2:
-        raise DomainError(f"law: expected elements most of which have a logarithm, got {len(v)} of {_SAMPLES}")
+    if len(v) < _NUM_SAMPLES // 2:
+        raise DomainError(f"law: expected elements most of which have a logarithm, got {len(v)} of {_NUM_SAMPLES}")
     values, vectors = torch.linalg.eigh(v.mT @ v / len(v))
     largest = float(values[-1])
     if not largest > 0:

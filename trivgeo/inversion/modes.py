@@ -34,7 +34,7 @@ class PosteriorModes(Described):
 
     @property
     def count(self) -> Int[Tensor, " b"]:
-        """How many modes each datum has."""
+        """Number of modes of each datum."""
         return (self.weights > 0).sum(-1)
 
 

@@ -37,29 +37,29 @@ class Population(Described):
 
     @property
     def size(self) -> int:
-        """K."""
+        """Number K of chains of each datum."""
         return self.num_masked_steps.shape[1]
 
     def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
-        """With its energies, which are evaluated if they are not known."""
+        """Return the population with its energies, which are evaluated if they are not known."""
         energies = posterior.energies(self.elements) if self.energies is None else self.energies
         return EvaluatedPopulation(self.elements, self.num_masked_steps, energies, self.time)
 
     def moved(
         self, elements: Tensor, energies: Float[Tensor, "b k"] | None = None, masked: Int[Tensor, "b k"] | None = None
     ) -> Population:
-        """The same chains at other elements.
+        """Return the chains at other elements.
 
         Args:
-            elements: where, ``[b, K, *element_shape]``.
-            energies: theirs, if known.
+            elements: the elements, ``[b, K, *element_shape]``.
+            energies: energies of the elements, if known.
             masked: further masked steps, if any.
         """
         steps = self.num_masked_steps if masked is None else self.num_masked_steps + masked
         return Population(elements, steps, energies, self.time)
 
     def take(self, index: Int[Tensor, "b m"]) -> Population:
-        """The chains of these indices."""
+        """Return the chains of given indices."""
         return replace(
             self,
             elements=torch.take_along_dim(self.elements, rows_like(index, self.elements), 1),
@@ -89,11 +89,11 @@ class EvaluatedPopulation(Population):
     energies: Float[Tensor, "b k"]
 
     def or_lower(self, elements: Tensor, energies: Float[Tensor, "b k"]) -> EvaluatedPopulation:
-        """The same chains, each at the other element if its energy is lower there.
+        """Return the chains, each at another element if its energy is lower there.
 
         Args:
-            elements: where else, ``[b, K, *element_shape]``.
-            energies: theirs.
+            elements: the other elements, ``[b, K, *element_shape]``.
+            energies: energies of the other elements.
         """
         elements, energies = lower_rows(self.elements, self.energies, elements, energies)
         return replace(self, elements=elements, energies=energies)

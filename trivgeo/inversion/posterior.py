@@ -85,7 +85,7 @@ class ConditionalPosterior(Described):
         self.network_evaluations = 0
 
     def under(self, energy: DataEnergy) -> ConditionalPosterior:
-        """Those of another energy for the same data, with counts of their own."""
+        """Return the posteriors of another energy for the same data, with counts of their own."""
         posterior = Posterior(self.action, energy, log_det=self._energy.log_det)
         return ConditionalPosterior(posterior, self.x, self.max_evaluations, self._on_step)
 

@@ -70,7 +70,7 @@ class PosteriorEnergy(Described):
         return self.evaluate(g, self.data)
 
     def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
-        """The same, no more than ``bound`` at once."""
+        """Energies of elements as of a call, no more than ``bound`` of them evaluated at once."""
         check_bound(bound)
         self._check(g)
         return in_blocks(self.evaluate, self.action.group, g, self.data, bound)

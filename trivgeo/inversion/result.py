@@ -19,7 +19,7 @@ from trivgeo.inversion.rows import where_rows
 
 __all__ = ["InversionResult"]
 
-_SHOWN = 10
+_MAX_ROWS_SHOWN = 10
 """Data that a notebook shows."""
 
 
@@ -60,13 +60,13 @@ class InversionResult:
         """For notebooks: what was found for each of the first data."""
         finite = torch.isfinite(self.energies)
         columns = [self.best_energy(), finite.sum(-1), self.num_masked_steps.sum(-1)]
-        rows = zip(*(column[:_SHOWN].tolist() for column in columns), strict=True)
+        rows = zip(*(column[:_MAX_ROWS_SHOWN].tolist() for column in columns), strict=True)
         lines = [
             f"<tr><td>{i}</td><td>{energy:.4g}</td><td>{found} of {self.energies.shape[1]}</td><td>{masked}</td></tr>"
             for i, (energy, found, masked) in enumerate(rows)
         ]
-        if len(self.energies) > _SHOWN:
-            lines.append(f"<tr><td colspan=4>and {len(self.energies) - _SHOWN} more</td></tr>")
+        if len(self.energies) > _MAX_ROWS_SHOWN:
+            lines.append(f"<tr><td colspan=4>and {len(self.energies) - _MAX_ROWS_SHOWN} more</td></tr>")
         head = "".join(f"<th>{name}</th>" for name in ("datum", "lowest energy", "found", "masked steps"))
         return f"<table><caption>{escape(repr(self))}</caption><tr>{head}</tr>{''.join(lines)}</table>"
 
@@ -77,11 +77,11 @@ class InversionResult:
 
     @property
     def found(self) -> Bool[Tensor, " b"]:
-        """Whether any hypothesis of each datum has a finite energy."""
+        """Mask of the data that have a hypothesis of finite energy."""
         return torch.isfinite(self.energies).any(-1)
 
     def best_index(self) -> Int[Tensor, " b"]:
-        """The hypothesis of lowest energy."""
+        """Return the index of the hypothesis of lowest energy."""
         return self._ranked().argmin(-1)
 
     def best(self) -> Tensor:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
 
 from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError
@@ -17,9 +16,11 @@ __all__ = ["Stage"]
 
 
 class Stage(Described, ABC):
-    """A part of a method: from a population of hypotheses to another one.
+    """A part of a method: makes a population of hypotheses of another one.
 
-    Any function of this form is one too. A stage that holds networks is a `torch.nn.Module` as well.
+    A function of this form is a stage as well. Networks that a stage keeps as attributes, by themselves or in energies,
+    inverters, other stages, and lists of these, belong to the inverter: they move with it to a device, and are in
+    evaluation mode during its calls.
 
     ```python
     class Shrink(Stage):  # keeps the better half
@@ -31,7 +32,7 @@ class Stage(Described, ABC):
     """
 
     steps: int = 0
-    """How often the stage calls `ConditionalPosterior.step`, for progress bars."""
+    """Number of calls of `ConditionalPosterior.step` by the stage, for progress bars."""
 
     @abstractmethod
     def __call__(
@@ -59,10 +60,5 @@ def check_stage(stage: StageLike) -> StageLike:
 
 
 def steps_of(stages: Sequence[StageLike]) -> int:
-    """How many steps some stages have together."""
+    """Return the number of steps of all stages together."""
     return sum(stage.steps for stage in stages if isinstance(stage, Stage))
-
-
-def networks_of(stages: Sequence[StageLike]) -> nn.ModuleList:
-    """The stages that hold networks, to be found by `torch.nn.Module`."""
-    return nn.ModuleList(stage for stage in stages if isinstance(stage, nn.Module))

@@ -67,7 +67,7 @@ class DomainDistance(DataEnergy):
         )
 
     def _initial(self, x: OperatorInput) -> Tensor:
-        """What has a range of the jets of the initial condition."""
+        """Return the coordinates of the initial condition whose ranges are given."""
         return x.initial[..., : x.query.shape[-1]] if self.u is None else x.initial
 
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
@@ -111,7 +111,7 @@ def _ranges(name: str, ranges: Interval | Sequence[Interval]) -> Float[Tensor, "
 
 
 def _moves_hulls(action: OperatorAction, x: OperatorInput) -> bool:
-    """Whether convex hulls of points (x, t) in the plane go to hulls, and one u tells the extremes."""
+    """Return whether the action takes convex hulls in the (x, t) plane to hulls, and u is one number."""
     return action.point_action.base_is_projective and (x.query.shape[-1], x.initial.shape[-1]) == (2, 3)
 
 

@@ -45,11 +45,11 @@ class FramedEnergy(nn.Module, DataEnergy):
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """What the energy of the images does."""
+        """See `DataEnergy`; by the energy of the images."""
         return self.energy.prepare(action, x)
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """What the energy of the images does."""
+        """See `DataEnergy`; by the energy of the images."""
         return self.energy.select(action, g, x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:

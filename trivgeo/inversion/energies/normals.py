@@ -11,7 +11,7 @@ from trivgeo.errors import NonFiniteError, ShapeError
 
 __all__ = ["normals_of", "with_normals"]
 
-_NEIGHBOURS = 10
+_NUM_NEIGHBOURS = 10
 """Points of a reference, the point itself among them, that make its normal."""
 
 
@@ -35,7 +35,7 @@ def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k
 def normals_of(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k n"]:
     """The directions in which clouds vary least about each point."""
     clouds = points.detach().double().cpu().reshape(-1, *points.shape[-2:])
-    number = min(_NEIGHBOURS, clouds.shape[1])
+    number = min(_NUM_NEIGHBOURS, clouds.shape[1])
     # one tree for all: clouds lie in layers of one more coordinate, further apart than any is wide
     layer = torch.arange(len(clouds)) * (2.0 * (clouds.amax((0, 1)) - clouds.amin((0, 1))).norm() + 1.0)
     layered = torch.cat([clouds, layer.reshape(-1, 1, 1).expand(*clouds.shape[:2], 1)], -1).flatten(0, 1).numpy()

@@ -46,11 +46,11 @@ class PriorEnergy(nn.Module, DataEnergy):
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """What the energy of the data does."""
+        """See `DataEnergy`; by the energy of the data."""
         return self.energy.prepare(action, x)
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """What the energy of the data does."""
+        """See `DataEnergy`; by the energy of the data."""
         return self.energy.select(action, g, x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "*out"]:

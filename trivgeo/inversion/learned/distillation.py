@@ -47,12 +47,7 @@ def consistency_loss(
     Raises:
         ConfigurationError: the ratio lies outside (0, 1), or the levels or groups differ.
     """
-    if not 0 < ratio < 1:
-        raise ConfigurationError(f"ratio: expected a number in (0, 1), got {ratio}")
-    if teacher.levels != student.levels or not teacher.group.same_law(student.group):
-        raise ConfigurationError(
-            f"student: expected levels {teacher.levels} on {teacher.group!r}, got {student.levels} on {student.group!r}"
-        )
+    _check_pair(teacher, student, ratio)
     x, _ = check_batch(student.action, x)
     group, action = student.group, student.action
     batch = student.noisy(x, generator)
@@ -75,3 +70,13 @@ def consistency_loss(
     weight = batch.weight * (defined & near)
     error = torch.where(near.unsqueeze(-1), difference, 0.0).square().sum(-1)
     return (weight * error).sum() / weight.sum().clamp(min=1e-12)
+
+
+def _check_pair(teacher: LearnedScore, student: LearnedScore, ratio: float) -> None:
+    """Raise `ConfigurationError` unless the ratio is in (0, 1), and levels and groups agree."""
+    if not 0 < ratio < 1:
+        raise ConfigurationError(f"ratio: expected a number in (0, 1), got {ratio}")
+    if teacher.levels != student.levels or not teacher.group.same_law(student.group):
+        raise ConfigurationError(
+            f"student: expected levels {teacher.levels} on {teacher.group!r}, got {student.levels} on {student.group!r}"
+        )

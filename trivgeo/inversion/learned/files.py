@@ -18,7 +18,7 @@ __all__ = ["describe", "score_of"]
 
 
 def describe(score: LearnedScore) -> dict[str, Any]:
-    """What `score_of` needs besides the network, as plain types.
+    """Return the header of a score's file as plain types: group, noise and prior.
 
     Raises:
         ConfigurationError: the noise is none of a `GeometricSchedule`.

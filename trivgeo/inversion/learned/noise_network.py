@@ -30,7 +30,7 @@ class NoiseNetwork(Network):
     finest: float = 0.01
 
     def reduced(self, x: Any) -> Any:
-        """What the network reads of data with one batch dimension, see `LearnedScore`'s ``prepare``."""
+        """Return the part of the data that the network reads, see ``prepare`` of `LearnedScore`."""
         return x
 
     @abstractmethod
@@ -72,5 +72,5 @@ def _spread(flat: Tensor) -> Tensor:
 
 
 def leaves_length(x: Any) -> int:
-    """How many data there are."""
+    """Return the number of data."""
     return len(pytree.tree_leaves(x)[0])

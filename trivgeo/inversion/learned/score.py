@@ -119,7 +119,7 @@ class LearnedScore(nn.Module):
         return noise
 
     def prepared(self, x: Any) -> Any:
-        """What the backbone reads of data."""
+        """Return the part of the data that the backbone reads."""
         return x if self.prepare is None else self.prepare(x)
 
     def given(self, x_tilde: Any, max_evaluations: int | None = None) -> ConditionedScore:
@@ -160,7 +160,7 @@ class LearnedScore(nn.Module):
         return NoisyBatch(x, g, y, level, noise, weight)
 
     def _augmentations(self, level: Float[Tensor, " b"], generator: torch.Generator | None) -> Tensor:
-        """What moves the clean data."""
+        """Draw the elements that move clean data, ``[b, *element_shape]``."""
         if callable(self.augmentation):  # a law that somebody wrote: with a generator on the CPU, in a dtype of its own
             return drawn(self.group, self.augmentation, len(level), keyed(seed(level, generator))).to(level)
         each = self.levels[1] / math.sqrt(self.noise_steps)

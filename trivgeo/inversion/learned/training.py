@@ -134,6 +134,6 @@ class DistillationTraining(NetworkTraining[nn.Module]):
 
 
 def lesson_of(score: LearnedScore) -> str:
-    """What a score is one of, as a text."""
+    """Return the action and the noise of a score as a text, to tell trainings apart."""
     settings = (score.schedule, score.prior, score.noise_steps, score.lowest_time, bool(score.augmentation))
     return f"{score.action!r} {[f'{x:.5g}' for x in score.group.scale.flatten().tolist()]} {settings!r}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import integers, keyed
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
@@ -23,8 +25,7 @@ from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for, 
 from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.posterior_energy import check_action, check_batch
-from trivgeo.inversion.result import InversionResult
-from trivgeo.inversion.stage import StageLike, networks_of
+from trivgeo.inversion.stage import StageLike
 from trivgeo.inversion.stages.add_noise import AddNoise
 from trivgeo.inversion.stages.learned_reverse_diffusion import LearnedReverseDiffusion
 from trivgeo.inversion.stages.replicate import Replicate
@@ -54,7 +55,7 @@ class LearnedInverter(Inverter):
 
     Args:
         action: the action on data.
-        rank_by: an energy that ranks the hypotheses; without one the first is the best.
+        energy: an energy that ranks the hypotheses; without one the first is the best.
         backbone: the network, see `LearnedScore`; default by `backbone_for`. Every `fit` trains a copy.
         steps: looks at a datum, one evaluation of the network each.
         num_hypotheses: see `AmortizedInverter`.
@@ -62,16 +63,18 @@ class LearnedInverter(Inverter):
         seed: of all that is random in training.
 
     Attributes:
-        score: the trained `LearnedScore`; ``None`` before `fit`.
+        score: the trained `LearnedScore`, all that training makes; stages and posterior follow from it. ``None`` before
+            `fit`.
 
     Raises:
         ConfigurationError: an action, energy, backbone or stepper that is none, or a count below one.
     """
 
+    @renamed_arguments(until="0.4", rank_by="energy")
     def __init__(
         self,
         action: Action,
-        rank_by: DataEnergy | Callable[[Any], Tensor] | None = None,
+        energy: DataEnergy | Callable[[Any], Tensor] | None = None,
         *,
         backbone: nn.Module | None = None,
         steps: int = 8,
@@ -79,44 +82,60 @@ class LearnedInverter(Inverter):
         stepper: DenoisingStep | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(action, rank_by, [])
+        super().__init__(action, energy, [])  # its stages are those of the score
         self.score: LearnedScore | None = None
-        self.backbone = None if backbone is None else check_type("backbone", backbone, nn.Module)
-        self._given = (self.backbone,)  # in a tuple: once there is a score, it is no part of this module
+        self.make_backbone = _BackboneFactory(None if backbone is None else check_type("backbone", backbone, nn.Module))
         self.steps = check_count("steps", steps)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         default = RefiningStep() if num_hypotheses == 1 else AncestralStep()
         self.stepper = default if stepper is None else check_type("stepper", stepper, DenoisingStep)  # type: ignore[type-abstract]
         self.seed = check_count("seed", seed, 0)
 
-    def forward(
-        self, x_tilde: Any, *, generator: torch.Generator | None = None, initial: Tensor | None = None
-    ) -> InversionResult:
-        """See `Inverter`.
+    @classmethod
+    def from_score(
+        cls, score: LearnedScore, energy: DataEnergy | Callable[[Any], Tensor] | None = None, **settings: Any
+    ) -> LearnedInverter:
+        """Return an inverter of a trained score, which is put into evaluation mode, its parameters constant.
+
+        Args:
+            score: the score.
+            energy: see `LearnedInverter`.
+            **settings: ``backbone``, ``steps``, ``num_hypotheses``, ``stepper``, ``seed``, see `LearnedInverter`.
 
         Raises:
-            ConfigurationError: it was neither trained nor loaded.
+            ConfigurationError: see `LearnedInverter`.
         """
-        self._trained()
-        return super().forward(x_tilde, generator=generator, initial=initial)
+        inverter = cls(check_type("score", score, LearnedScore).action, energy, **settings)
+        inverter.score = score.eval().requires_grad_(False)
+        return inverter
 
-    def then(self, *stages: StageLike) -> Inverter:
-        """See `Inverter`; of an inverter that was trained.
+    def __repr__(self) -> str:
+        """The action, the energy and the stages by name; before training, that it is not trained."""
+        return super().__repr__() if self.score is not None else f"LearnedInverter({self.action!r}, not trained)"
+
+    @property
+    def backbone(self) -> nn.Module | None:
+        """The network of the score; before training the network that was given, if any."""
+        return self.make_backbone.template if self.score is None else self.score.backbone
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posteriors of the action and the energy; of a trained inverter, in the basis of its score."""
+        given = self._posterior
+        return given if self.score is None else Posterior(self.score.action, given.energy, log_det=given.log_det)
+
+    @property
+    def stages(self) -> tuple[StageLike, ...]:
+        """The stages of the score: `Replicate`, `AddNoise` if there are several hypotheses, `LearnedReverseDiffusion`.
 
         Raises:
-            ConfigurationError: it was neither trained nor loaded.
+            ConfigurationError: the inverter was neither trained nor loaded.
         """
-        self._trained()
-        return super().then(*stages)
-
-    def replace(self, **settings: Any) -> Inverter:
-        """See `Inverter`; of an inverter that was trained.
-
-        Raises:
-            ConfigurationError: it was neither trained nor loaded.
-        """
-        self._trained()
-        return super().replace(**settings)
+        score = self._trained_score()
+        grid = [1.0 - (1.0 - score.lowest_time) * i / max(1, self.steps - 1) for i in range(self.steps)]
+        reverse = LearnedReverseDiffusion(score, stepper=self.stepper, times=[*grid, 0.0])
+        noise = [AddNoise(score.schedule, score.noise_steps)] if self.num_hypotheses > 1 else []
+        return (Replicate(self.num_hypotheses), *noise, reverse)
 
     def fit(
         self,
@@ -159,10 +178,11 @@ class LearnedInverter(Inverter):
         from trivgeo.inversion.learned import training
 
         _check_length(steps, batch_size, seconds)
-        score, draw = self._untrained(clean, law, batch_size)
+        score, draw = self._score_to_train(clean, law, batch_size)
         module = training.ScoreTraining(score, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
-        return self._with_score(score)
+        self.score = score.eval().requires_grad_(False)
+        return self
 
     def distil(
         self,
@@ -184,21 +204,20 @@ class LearnedInverter(Inverter):
         """
         from trivgeo.inversion.learned import training
 
-        teacher = self._trained()
+        teacher = self._trained_score()
         _check_length(steps, batch_size, seconds)
         draw = self._drawing(clean) if callable(clean) else _picker(check_batch(self.action, clean)[0])
         module = training.DistillationTraining(teacher, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
-        student = LearnedInverter(
-            self.action,
+        return LearnedInverter.from_score(
+            module.student,
             self.energy,
-            backbone=self._given[0],
+            backbone=self.make_backbone.template,
             steps=2,
             num_hypotheses=self.num_hypotheses,
             stepper=RenoisingStep(),
             seed=self.seed,
         )
-        return student._with_score(module.student)
 
     def save(self, path: str | Path) -> None:
         """Write the network, its group and its noise to a safetensors file.
@@ -206,18 +225,19 @@ class LearnedInverter(Inverter):
         Raises:
             ConfigurationError: it was not trained.
         """
-        score = self._trained()
+        score = self._trained_score()
         kind = type(self.stepper)
         check_choice("stepper", kind, _STEPPERS)
         inverter = {"steps": self.steps, "num_hypotheses": self.num_hypotheses, "stepper": kind.__name__}
         write_file(score.backbone, path, {"score": describe(score), "inverter": inverter, "metadata": {}})
 
     @classmethod
+    @renamed_arguments(until="0.4", rank_by="energy")
     def load(
         cls,
         path: str | Path,
         action: Action,
-        rank_by: DataEnergy | Callable[[Any], Tensor] | None = None,
+        energy: DataEnergy | Callable[[Any], Tensor] | None = None,
         *,
         backbone: nn.Module | None = None,
     ) -> LearnedInverter:
@@ -226,7 +246,7 @@ class LearnedInverter(Inverter):
         Args:
             path: what `save` wrote.
             action: on the data, of the group that it was trained on; its scale may differ.
-            rank_by: see `LearnedInverter`; energies are not in the file.
+            energy: see `LearnedInverter`; it is not in the file.
             backbone: an untrained copy of the network, if it was one of your own and no `NoiseNetwork`; it stays so.
 
         Raises:
@@ -237,28 +257,20 @@ class LearnedInverter(Inverter):
         entry = file.entry("inverter")
         try:
             stepper = {kind.__name__: kind for kind in _STEPPERS}[entry["stepper"]]()
-            inverter = cls(
-                action,
-                rank_by,
-                backbone=backbone,
-                steps=entry["steps"],
-                num_hypotheses=entry["num_hypotheses"],
-                stepper=stepper,
-            )
+            settings = {"steps": entry["steps"], "num_hypotheses": entry["num_hypotheses"], "stepper": stepper}
+            cls(action, energy, **settings)  # whether they are settings of an inverter
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected how to invert in the header, got {entry}: {error}") from error
-        return inverter._with_score(score_of(file, action, copy.deepcopy(backbone)))
+        score = score_of(file, action, copy.deepcopy(backbone))
+        return cls.from_score(score, energy, backbone=backbone, **settings)
 
-    def _untrained(self, clean: Any, law: Law, batch_size: int) -> tuple[LearnedScore, Law]:
+    def _score_to_train(self, clean: Any, law: Law, batch_size: int) -> tuple[LearnedScore, Law]:
         """The score before training, and what draws the data of a step."""
         drawing = self._drawing(clean) if callable(clean) else None
         some = drawing(max(batch_size, 512), keyed(self.seed, 2)) if drawing else check_batch(self.action, clean)[0]
         scale = spread_of(self.action.group, law, self.seed)
         action = self.action.with_scale(_WIDER * scale)
-        (given,) = self._given
-        backbone = backbone_for(action, some) if given is None else copy.deepcopy(given)
-        if not any(parameter.requires_grad for parameter in backbone.parameters()):
-            backbone.requires_grad_(True).train()  # constant as that of another inverter
+        backbone = self.make_backbone(action, some)
         prepare = backbone.reduced if isinstance(backbone, NoiseNetwork) else None
         lowest = backbone.finest if isinstance(backbone, NoiseNetwork) else NoiseNetwork.finest
         schedule, time = noise_between(lowest, 1.0)
@@ -271,7 +283,7 @@ class LearnedInverter(Inverter):
             augmentation=law,
             prepare=prepare,
         )
-        # reading is done once: what is read of what was read is the same
+        # `prepared` is idempotent, so it is applied once here
         return score, drawing or _picker(score.prepared(some))
 
     def _drawing(self, clean: Callable[[int, torch.Generator], Any]) -> Callable[[int, torch.Generator], Any]:
@@ -285,25 +297,32 @@ class LearnedInverter(Inverter):
 
         return draw
 
-    def _trained(self) -> LearnedScore:
+    def _trained_score(self) -> LearnedScore:
         if self.score is None:
             raise ConfigurationError(
                 "inverter: expected one that was trained; call fit(clean, law), or LearnedInverter.load(path, action)"
             )
         return self.score
 
-    def _with_score(self, score: LearnedScore) -> LearnedInverter:
-        self.score = score.eval().requires_grad_(False)
-        self.backbone = score.backbone
-        self.posterior = Posterior(score.action, self.energy, log_det=self.posterior.log_det)
-        grid = [1.0 - (1.0 - score.lowest_time) * i / max(1, self.steps - 1) for i in range(self.steps)]
-        denoise = LearnedReverseDiffusion(score, stepper=self.stepper, times=[*grid, 0.0])
-        stages: list[StageLike] = [Replicate(self.num_hypotheses), denoise]
-        if self.num_hypotheses > 1:
-            stages.insert(1, AddNoise(score.schedule, score.noise_steps))
-        self.stages = tuple(stages)
-        self.networks = networks_of(self.stages)
-        return self
+
+@dataclass(frozen=True)
+class _BackboneFactory:
+    """Makes the network of a training.
+
+    Attributes:
+        template: the network to copy; ``None`` for the one that suits action and data, see `backbone_for`.
+    """
+
+    template: nn.Module | None
+
+    def __call__(self, action: Action, x: Any) -> nn.Module:
+        """Return an untrained network, or a copy of the template whose parameters are not constant."""
+        if self.template is None:
+            return backbone_for(action, x)
+        backbone = copy.deepcopy(self.template)
+        if not any(parameter.requires_grad for parameter in backbone.parameters()):
+            backbone.requires_grad_(True).train()  # the template is the network of another, trained inverter
+        return backbone
 
 
 def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:

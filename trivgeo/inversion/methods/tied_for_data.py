@@ -40,7 +40,7 @@ class TimedSearch(Stage):
         self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + sum(steps for _, steps, _ in _TRIED) + _STEPS + _LAST
 
     def stages(self, batch: int) -> list[StageLike]:
-        """What is done for a number of data."""
+        """Return the stages for a number of data."""
         gradients = _CAREFUL * self.seconds / (batch * self.check.seconds)
         chains = min(_MOST, max(1, int((gradients - _LAST) / _OF_CHAIN)))
         temperature, schedule = self.check.suggested.temperature, self.check.suggested.schedule

@@ -1,4 +1,4 @@
-"""Where the point of a gradient descent lives, and how gradients move it."""
+"""Parametrizations and update rules of gradient descent on a group."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Parametrization(Described, ABC):
 
     @abstractmethod
     def square(self, gradient: Tensor) -> Tensor:
-        """What Adam averages for its second moment; broadcasts against the gradient ``[b, k, dim]``."""
+        """Return the squares that Adam averages; they broadcast to the gradient ``[b, k, dim]``."""
 
 
 class AlgebraCoordinates(Parametrization):
     """The point is v with g = g_0 exp(v), in a vector space whose coordinates Adam rescales one by one."""
 
     def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
-        """v itself."""
+        """Return v."""
         return v
 
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class AlgebraCoordinates(Parametrization):
         return point + v
 
     def square(self, gradient: Tensor) -> Tensor:
-        """Each coordinate's."""
+        """Return the square of each coordinate."""
         return gradient.square()
 
 
@@ -75,7 +75,7 @@ class GroupElements(Parametrization):
         return group.retract(base, v)
 
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
-        """g itself."""
+        """Return g."""
         return point
 
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
@@ -87,12 +87,12 @@ class GroupElements(Parametrization):
         return group.retract(point, v)
 
     def square(self, gradient: Tensor) -> Tensor:
-        """The squared length."""
+        """Return the squared length."""
         return gradient.square().sum(-1, keepdim=True)
 
 
 class UpdateRule(Described, ABC):
-    """How gradients become displacements."""
+    """Rule by which gradients become displacements of the point of a descent."""
 
     @abstractmethod
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
@@ -124,7 +124,7 @@ class Adam(UpdateRule):
         self.betas = (check_fraction("betas", first), check_fraction("betas", second))
 
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
-        """Both moments zero, no steps."""
+        """Return both moments and the count of steps, all zero."""
         return (
             torch.zeros_like(gradient),
             torch.zeros_like(space.square(gradient)),
@@ -167,7 +167,7 @@ class HeavyBall(UpdateRule):
         self.max_gradient_norm = max_gradient_norm
 
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
-        """At rest."""
+        """Return the velocity zero."""
         return (torch.zeros_like(gradient),)
 
     def step(

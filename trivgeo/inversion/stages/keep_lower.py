@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import nn
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.stage import Stage, StageLike, check_stage, networks_of, steps_of
+from trivgeo.inversion.stage import Stage, StageLike, check_stage, steps_of
 
 __all__ = ["KeepLower"]
 
 
-class KeepLower(nn.Module, Stage):
+class KeepLower(Stage):
     """Stages after which every chain that ends at a higher energy goes back to where it was.
 
     Args:
@@ -26,15 +25,13 @@ class KeepLower(nn.Module, Stage):
     """
 
     def __init__(self, *stages: StageLike) -> None:
-        super().__init__()
         self.stages = tuple(check_stage(stage) for stage in stages)
-        self.networks = networks_of(self.stages)
         self.steps = steps_of(self.stages)
 
-    def forward(
+    def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """Each chain after the stages, or before."""
+        """Return each chain as the stages leave it, or as it was if its energy was lower."""
         before = population.evaluated(posterior)
         moved: Population = before
         for stage in self.stages:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError
@@ -20,7 +20,7 @@ from trivgeo.sde.solvers import AncestralStep
 __all__ = ["LearnedReverseDiffusion"]
 
 
-class LearnedReverseDiffusion(nn.Module, Stage):
+class LearnedReverseDiffusion(Stage):
     r"""Follows the reverse diffusion of a `LearnedScore` in a few steps, one evaluation of the network each.
 
     The scheme says what comes out: `trivgeo.sde.solvers.AncestralStep` (the reverse diffusion) and `FlowStep` (its
@@ -53,7 +53,6 @@ class LearnedReverseDiffusion(nn.Module, Stage):
         stepper: Stepper[TrivializedSDE, Tensor] | None = None,
         times: Sequence[float] | None = None,
     ) -> None:
-        super().__init__()
         self.score = check_type("score", score, LearnedScore)
         self.stepper = AncestralStep() if stepper is None else check_type("stepper", stepper, Stepper)  # type: ignore[type-abstract]
         grid = uniform_grid(steps, 1.0, 0.0) if times is None else [float(t) for t in times]
@@ -62,7 +61,7 @@ class LearnedReverseDiffusion(nn.Module, Stage):
         self.times = grid
         self.steps = len(grid) - 1
 
-    def forward(
+    def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """The hypotheses that the chains reach.

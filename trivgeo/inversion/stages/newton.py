@@ -16,7 +16,7 @@ from trivgeo.inversion.stage import Stage
 
 __all__ = ["Newton"]
 
-_LEAST_CURVATURE = 1e-6  # of the largest; flatter directions are taken to be as flat as that
+_MIN_RELATIVE_CURVATURE = 1e-6  # of the largest; flatter directions are taken to be as flat
 
 
 class Newton(Stage):
@@ -56,7 +56,7 @@ class Newton(Stage):
             decomposed = torch.linalg.eigh(known.to(torch.promote_types(g.dtype, torch.float32)))  # none in half
             values, vectors = (part.to(g.dtype) for part in decomposed)
             curvature = values.abs()
-            least = _LEAST_CURVATURE * curvature.amax(-1, keepdim=True)
+            least = _MIN_RELATIVE_CURVATURE * curvature.amax(-1, keepdim=True)
             curvature = torch.maximum(curvature, least.clamp(min=torch.finfo(g.dtype).tiny))
             along = (where_rows(found, slope, zero).unsqueeze(-2) @ vectors).squeeze(-2) / curvature
             step = -(vectors @ along.unsqueeze(-1)).squeeze(-1)

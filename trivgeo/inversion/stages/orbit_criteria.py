@@ -17,7 +17,7 @@ __all__ = ["LowestEnergy", "OrbitCriterion", "OrbitCurvature"]
 
 
 class OrbitCriterion(Described, ABC):
-    """What a search level minimises along an orbit.
+    """Criterion that a search level minimises along an orbit.
 
     Attributes:
         margin: samples evaluated beyond each end of the orbit, on the same spacing.

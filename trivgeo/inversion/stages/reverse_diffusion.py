@@ -218,7 +218,7 @@ class _LowestVisited(Accumulator):
     energies: Tensor
 
     def init(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """What was seen before the solve."""
+        """Return elements and energies of before the solve."""
         return self.elements, self.energies
 
     def update(self, seen: tuple[Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor]:
@@ -232,11 +232,11 @@ class _LowestVisited(Accumulator):
         return elements, energies
 
     def lowest(self, number: int) -> Tensor:
-        """The chains of each datum that have met the lowest energies, ``[b, number]``."""
+        """Return indices ``[b, number]`` of the chains of each datum that have met the lowest energies."""
         return self.energies.topk(number, dim=1, largest=False).indices
 
     def take(self, index: Tensor) -> _LowestVisited:
-        """What these chains have seen."""
+        """Return the record of some chains."""
         elements = torch.take_along_dim(self.elements, rows_like(index, self.elements), 1)
         return replace(self, elements=elements, energies=self.energies.gather(1, index))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from trivgeo._deprecation import renamed_arguments
@@ -26,7 +26,7 @@ from trivgeo.inversion.stages.search_levels import _LEVELS, SearchLevel, affine_
 __all__ = ["SearchOrbits"]
 
 
-class SearchOrbits(nn.Module, Stage):
+class SearchOrbits(Stage):
     r"""Removes one factor of the transformation after another.
 
     Every level evaluates each of K hypotheses g at :math:`g \exp(s d)` for evenly spaced s, which moves the restored
@@ -57,7 +57,6 @@ class SearchOrbits(nn.Module, Stage):
         classes: Callable[[Any], Any] | None = None,
         criterion: OrbitCriterion | None = None,
     ) -> None:
-        super().__init__()
         self.criterion = LowestEnergy() if criterion is None else criterion
         check_type("criterion", self.criterion, OrbitCriterion)  # type: ignore[type-abstract]
         self.num_samples = check_count("num_samples", num_samples)
@@ -92,7 +91,7 @@ class SearchOrbits(nn.Module, Stage):
                 raise ConfigurationError(f"levels: expected a SearchLevel of {group.dim} numbers, got {level!r}")
         return list(levels)
 
-    def forward(
+    def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """Search level by level."""

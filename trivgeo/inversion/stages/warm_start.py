@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError
@@ -15,7 +14,7 @@ from trivgeo.inversion.stage import Stage
 __all__ = ["WarmStart"]
 
 
-class WarmStart(nn.Module, Stage):
+class WarmStart(Stage):
     """The hypotheses of another inverter, in place of those that come in; its evaluations count.
 
     Args:
@@ -26,13 +25,12 @@ class WarmStart(nn.Module, Stage):
     """
 
     def __init__(self, inverter: Inverter) -> None:
-        super().__init__()
         self.inverter = check_type("inverter", inverter, Inverter)
 
-    def forward(
+    def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """What the inverter finds, to be weighed by this posterior's energy."""
+        """Return the hypotheses of the inverter, without energies: those of this posterior may differ."""
         if not self.inverter.action.group.same_law(posterior.group):
             raise ConfigurationError(
                 f"inverter: expected one of {posterior.group!r}, got one of {self.inverter.action.group!r}"

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.stage import Stage, StageLike, check_stage, networks_of, steps_of
+from trivgeo.inversion.stage import Stage, StageLike, check_stage, steps_of
 
 __all__ = ["WithEnergy"]
 
 
-class WithEnergy(nn.Module, Stage):
+class WithEnergy(Stage):
     """Stages that see another energy than the inverter's, such as one with wider wells.
 
     ```python
@@ -33,13 +33,11 @@ class WithEnergy(nn.Module, Stage):
     """
 
     def __init__(self, energy: DataEnergy | Callable[[Any], Tensor], *stages: StageLike) -> None:
-        super().__init__()
         self.energy = as_energy(energy)
         self.stages = tuple(check_stage(stage) for stage in stages)
-        self.networks = networks_of(self.stages)
         self.steps = steps_of(self.stages)
 
-    def forward(
+    def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """The population after the stages, its energies forgotten; what they evaluated counts."""
