@@ -2,11 +2,11 @@
 
 A name stands for the file in `tasks/checkpoints/` where the repository holds one, else for the file in the folder of
 trained checkpoints: TRIVGEO_CHECKPOINTS, by default `runs/checkpoints` in the working folder, like all that runs write.
-The file `tasks/checkpoints/manifest.json` lists every name with the configuration that trains it, what was measured,
+The file `tasks/checkpoints/manifest.json` lists every name with the configuration that trains it, measured metrics,
 and the checksum of the file measured.
 
-The header says `network`, the class path; `architecture`, its constructor arguments; `metadata`, what was measured and
-with what; and of a learned score `score`: its group and its noise. Files of earlier releases are read as well, and
+The header says `network`, the class path; `architecture`, its constructor arguments; `metadata`, measured metrics and
+versions; and of a learned score `score`, its group and its noise. Files of earlier releases are read as well, and
 `trivgeo convert FILE ...` writes them anew.
 """
 
@@ -43,8 +43,8 @@ class Loaded(Generic[NetworkT]):
 
     Attributes:
         network: on the CPU, in the dtype of the file, in evaluation mode, its parameters constant (no gradients).
-        metadata: what it was saved with: metrics, seed, versions.
-        score: what a learned score was saved with, see
+        metadata: metrics, seed and versions of the training.
+        score: group and noise of a learned score, see
             `trivgeo.inversion.learned.files.describe`; `None` for other networks.
         sha256: checksum of the file.
         listed: whether that is the checksum in the manifest; a network trained again has another.
@@ -89,7 +89,7 @@ def save_checkpoint(
     Args:
         network: the network.
         path: see `trivgeo.networks.write_file`.
-        metadata: what JSON can hold.
+        metadata: values that JSON can hold.
         score: of a learned score, see `trivgeo.inversion.learned.files.describe`.
 
     Raises:
@@ -162,7 +162,7 @@ def _missing(name: str, path: Path) -> str:
 
 
 def main(files: Sequence[str]) -> None:
-    """Convert files and say so.
+    """Convert files and print their checksums.
 
     Args:
         files: the command line after `convert`.

@@ -81,7 +81,7 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the status is 2 if something is wrong with it.
 
-    An error of ours, bad input or a full disk, is one line; a traceback where `JSONARGPARSE_DEBUG` is true.
+    A `TrivgeoError`, such as bad input or a full disk, is one line; a traceback where `JSONARGPARSE_DEBUG` is true.
 
     Args:
         arguments: the command line; that of the process when None.
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _cause(error: BaseException | None) -> TrivgeoError | None:
-    """The error of ours that another, such as the parser's, was raised from."""
+    """The `TrivgeoError` from which another error, such as the parser's, was raised."""
     while error is not None and not isinstance(error, TrivgeoError):
         error = error.__cause__ or error.__context__
     return error

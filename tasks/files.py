@@ -1,4 +1,4 @@
-"""Files of a run: what was read, by checksum; what is written, whole or not at all; a folder held by one run."""
+"""Files of a run: checksums of files read, atomic writes, JSON lines with checksums, a folder locked by one run."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
 
 
 class StorageError(TrivgeoError):
-    """A file cannot be written: the disk is full, or the folder is not ours."""
+    """A file cannot be written: the disk is full, or the folder is write-protected."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def files_read() -> dict[str, str]:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The content of a file, whose checksum is remembered, for the results depend on it.
+    """The content of a file; its checksum is recorded, for the results depend on it.
 
     Raises:
         OSError: the file cannot be read.
@@ -55,7 +55,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def checksum(path: str | Path) -> str:
-    """The SHA-256 of a file that something else reads, by its path; it is remembered as by `read_bytes`.
+    """The SHA-256 of a file that a library reads by its path; recorded as by `read_bytes`.
 
     Raises:
         OSError: the file cannot be read.
@@ -85,7 +85,7 @@ def append(path: Path, text: str) -> None:
     """Add lines to a file and wait until they are on the disk.
 
     Raises:
-        StorageError: they cannot be written; what was there stays.
+        StorageError: they cannot be written; the lines before them stay.
     """
     with storage(path), path.open("a") as file:
         file.write(text)
@@ -100,7 +100,7 @@ def encoded(document: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def decoded(text: str) -> dict[str, Any] | None:
-    """What was encoded, or nothing where the text is not what was written."""
+    """The mapping behind a text of `encoded`; `None` for any other text."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -113,7 +113,7 @@ def _is_intact(document: Mapping[str, Any], check: object) -> bool:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The results of a test: of a run's folder, with their checksum, or as kept, without.
+    """The results of a test: those of a run, with their checksum, or those kept in the repository, without.
 
     Raises:
         ConfigurationError: they are damaged, or something else, or cannot be read.
@@ -187,7 +187,7 @@ def check_picture_name(name: str, value: str | None) -> str | None:
 
 @contextmanager
 def storage(path: Path) -> Iterator[None]:
-    """What the system refuses inside is a `StorageError` about this path."""
+    """Turn an ``OSError`` inside into a `StorageError` about this path."""
     try:
         yield
     except TrivgeoError:

@@ -1,4 +1,4 @@
-"""Inverters as a configuration names them: a method, what it proposes to, how it ends, and how much memory it has."""
+"""Inverters of a configuration: a method, further stages, and a bound on the memory."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,17 +8,17 @@ from trivgeo.inversion.energies import DataEnergy
 from trivgeo.inversion.stages import WarmStart
 
 Method = Callable[[Action, DataEnergy | None], Inverter]
-"""What a configuration gives: an inverter but for its action and energy."""
+"""An inverter of a configuration, still without action and energy."""
 
 
 class ProposedInverter(Inverter):
-    """Hypotheses of one method, weighed and moved by stages with the energy.
+    """Inverter whose first hypotheses come from another method; stages with the energy weigh and move them.
 
     Args:
         action: on data; the scale of its group is that of the proposals.
         energy: see `Inverter`.
         proposals: the method that proposes.
-        stages: what comes after, such as `trivgeo.inversion.stages.Select`.
+        stages: stages after the proposals, such as `trivgeo.inversion.stages.Select`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ def finished(inverter: Inverter, finish: Stage | None, max_evaluations: int | No
     """The inverter of a test: that of a method, with an end and a memory bound.
 
     Args:
-        inverter: what the method made.
+        inverter: the inverter of a method.
         finish: a stage after all of the method's, such as `trivgeo.inversion.stages.Descend`; ``None`` for none.
         max_evaluations: see `Inverter`.
     """

@@ -17,7 +17,7 @@ from .training import NamedExport
 
 
 class NoiseNetwork(trivgeo.inversion.learned.NoiseNetwork):
-    """A `trivgeo.inversion.learned.NoiseNetwork` that knows the batches of its data set."""
+    """A `trivgeo.inversion.learned.NoiseNetwork` that takes its data out of the batches of a data set."""
 
     def data(self, batch: Any) -> Any:
         """The data in a batch of training."""
@@ -28,8 +28,8 @@ class ScoreTraining(NamedExport, training.ScoreTraining):
     """See `trivgeo.inversion.learned.training.ScoreTraining`.
 
     Args:
-        network: makes the network from the dimension of the group and what the data set says of its data.
-        inputs: what it says, from the data.
+        network: makes the network from the dimension of the group and the description of the data, ``inputs``.
+        inputs: the description of the data that the data module gives, such as an `ImageFormat`.
         action: how the transformations act; the scale of its group sets how far the noise goes in each direction.
         schedule: the noise.
         noise_steps: see `LearnedScore`.
@@ -71,7 +71,7 @@ class ScoreTraining(NamedExport, training.ScoreTraining):
         super().__init__(score, learning_rate, weight_decay, warmup, seed, export)
 
     def data(self, batch: Any) -> Any:
-        """As the network says."""
+        """The data in a batch of training, by `NoiseNetwork.data` of the network."""
         return self.network.data(batch)
 
 
@@ -104,7 +104,7 @@ class DistillationTraining(NamedExport, training.DistillationTraining):
         super().__init__(load_score(teacher, action), ratio, learning_rate, weight_decay, warmup, seed, export)
 
     def data(self, batch: Any) -> Any:
-        """As the network says."""
+        """The data in a batch of training, by `NoiseNetwork.data` of the network."""
         return self.network.data(batch)
 
 

@@ -73,7 +73,7 @@ def _of_named_group(header: Mapping[str, str]) -> dict[str, str]:
 
 
 def _fingerprint(name: str, dim: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a group is that a file gives by its class and dimension alone: of those that scores were trained on."""
+    """Fingerprint of a group that a file names by class and dimension alone, if scores were trained on it."""
     groups: list[LieGroup] = [SE(2), Affine(2), Projective(2), BurgersSymmetry(), KdVSymmetry()]
     if name == "HeatSymmetry":
         groups.append(HeatSymmetry(metadata["nu"]))

@@ -1,4 +1,4 @@
-"""Tables of the published figures with ours beside them.
+"""Tables of the published figures and of the figures of this repository.
 
 trivgeo report
 """
@@ -30,7 +30,7 @@ class Cell:
 
     Attributes:
         run: name of the run, `set/config`; empty where there is none to make.
-        published: what is printed in the publication.
+        published: the text of the cell in the publication.
         metrics: in place of those of the table.
     """
 
@@ -44,7 +44,7 @@ _COUNTS = ("energy_evaluations", "gradient_evaluations", "network_evaluations", 
 
 @dataclass(frozen=True)
 class Result:
-    """What is kept of a run: its `results.json` without the rows.
+    """Summary of a run: its `results.json` without the rows.
 
     Attributes:
         summary: mean, standard deviation and largest, of every metric.
@@ -71,7 +71,7 @@ class Table:
     """A published table.
 
     Attributes:
-        title: what is printed above.
+        title: heading of the table.
         metrics: the metrics of a cell, separated by a slash in print, and the factor of each.
         columns: labels.
         rows: label and cells of every line.
@@ -115,7 +115,7 @@ def find_result(run: str, roots: Sequence[Path]) -> Result | None:
 
 
 def keep(run: str, root: Path, target: Path = KEPT) -> Path:
-    """Put what is kept of a run, all but its rows, beside those that the repository keeps.
+    """Copy the summary of a run, all but its rows, to the folder of kept results.
 
     Raises:
         ConfigurationError: there is no such run, or it is damaged or incomplete.
@@ -123,7 +123,7 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     path = root / run / "results.json"
     if not path.exists():
         raise ConfigurationError(f"run: expected one with results in {root}, got {run!r}")
-    read_result(path)  # says what is no result
+    read_result(path)  # raises on a damaged file
     document = read_document(path)
     if not document.get("complete", True):
         raise ConfigurationError(f"{path}: expected all batches, {document.get('missing_batches')} are missing")
@@ -148,7 +148,7 @@ def _place(path: Path) -> str:
 
 
 def read_result(path: Path) -> Result:
-    """What a file of results says, with or without its rows.
+    """The summary in a file of results, with or without rows.
 
     Raises:
         ConfigurationError: it is damaged.
@@ -188,7 +188,7 @@ def count_text(evaluations: float | None) -> str:
 
 
 def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[str, Any]]]:
-    """A table as Markdown, ours and in brackets the published figure; and the same as plain data."""
+    """A table as Markdown, figures of this repository with the published ones in brackets; and as plain data."""
     lines = [f"## {table.title}", "", "| method | " + " | ".join(table.columns) + " |"]
     lines.append("|---" * (len(table.columns) + 1) + "|")
     cost: dict[str, str] = {}
@@ -237,7 +237,7 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
 
 
 def incomplete(complete: object) -> str:
-    """What stands behind the figures of a run that has not done all batches."""
+    """Mark behind the figures of a run with missing batches."""
     return "" if complete else " (incomplete)"
 
 
@@ -273,7 +273,9 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         ConfigurationError: there is no such folder of runs, or no such run to keep.
     """
-    parser = argparse.ArgumentParser(prog="trivgeo report", description="our figures beside the published ones")
+    parser = argparse.ArgumentParser(
+        prog="trivgeo report", description="published tables with the figures of this repository"
+    )
     parser.add_argument("--runs", help="folder of runs (default: runs); those kept in the repository fill the gaps")
     parser.add_argument("--output", default="runs/report", help="folder of report.md and report.json")
     parser.add_argument("--keep", nargs="*", default=[], metavar="RUN", help="first keep these runs in the repository")

@@ -1,19 +1,12 @@
-"""Results of a test run: one row a case, written as they come, and a summary with all that made them."""
+"""Results of a test run: one row a case, written as cases finish, and a summary with all that made them."""
 
-import ast
 import hashlib
 import json
-import os
-import re
 import sys
-import sysconfig
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
+from collections.abc import Mapping, Sequence
 from itertools import chain, count
-from pathlib import Path, PurePath
-from types import ModuleType
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import lightning.pytorch as pl
@@ -21,18 +14,14 @@ import torch
 from filelock import BaseFileLock
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
-from safetensors import SafetensorError, safe_open
 from torch.utils.data import DistributedSampler
 
-import trivgeo
-from trivgeo._applications import applications, importable, is_ours
 from trivgeo.errors import ConfigurationError
 from trivgeo.training import versions
 
 from .files import (
     append,
     check_picture_name,
-    checksum,
     decoded,
     encoded,
     files_read,
@@ -41,10 +30,8 @@ from .files import (
     write_whole,
 )
 from .problems import Problems
-
-Row = dict[str, Any]
-
-_SILENT = {"figure", "progress"}
+from .run_identity import identity
+from .summary import Row, format_summary, spread, summarise
 
 
 class ShardedTest(pl.LightningModule):
@@ -52,8 +39,12 @@ class ShardedTest(pl.LightningModule):
 
     Every device reads all batches, and tests those that are `mine`; the sampler must not divide them once more
     (`trainer.use_distributed_sampler: false`), for that pads the last batch with cases of the first.
+
+    Attributes:
+        writer: of the results; `ResultsWriter.setup` sets it, ``None`` for a test without one.
     """
 
+    writer: "ResultsWriter | None" = None
     _figure: str | None = None
 
     @property
@@ -75,7 +66,7 @@ class ShardedTest(pl.LightningModule):
 
     def is_due(self, batch: Any, index: int) -> bool:
         """Whether the batch of this index is for this device, and no earlier run did it, with its picture."""
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if not self.mine(index) or writer is None:
             return self.mine(index)
         undrawn = index == 0 and self.figure is not None and not (writer.directory / self.figure).exists()
@@ -95,8 +86,8 @@ class ShardedTest(pl.LightningModule):
 class ResultsWriter(Callback):
     """Writes `rows.jsonl` as cases finish and `results.json` at the end, and knows which cases an earlier run did.
 
-    A run that was killed goes on where it stopped; the batch it was in is done again. Which earlier rows are good is
-    decided by what determines numbers, see `identity`: rows of a run with another identity are put aside, in
+    A run that was killed goes on where it stopped; the batch it was in is done again. Earlier rows
+    count if the run has the same `tasks.run_identity.identity`; rows of another run are put aside, in
     `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on, and its `results.json` in `earlier-<hash>.json`.
     Every row carries a checksum; a damaged line is done again. One run at a time writes to a folder. `results.json`
     holds the metrics (mean and standard deviation over seeds of the mean over cases), the rows, whether all batches
@@ -139,7 +130,7 @@ class ResultsWriter(Callback):
         return (seed, batch) in self._batches
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Take the folder, before any long work.
+        """Take the folder, before any long work, and become the writer of the test.
 
         Raises:
             ConfigurationError: several devices, and the test is no `ShardedTest`; or another run writes to the folder.
@@ -149,6 +140,8 @@ class ResultsWriter(Callback):
             return
         if trainer.world_size > 1 and not isinstance(pl_module, ShardedTest):
             raise ConfigurationError(f"devices: expected one for this task, got {trainer.world_size}")
+        if isinstance(pl_module, ShardedTest):
+            pl_module.writer = self
         self._rank = trainer.global_rank
         if self._rank == 0 and self._lock is None:
             self._lock = hold(self.directory)
@@ -199,7 +192,7 @@ class ResultsWriter(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         expected = data.keys() if isinstance(data, Problems) else self._batches.keys()
         missing = len(expected - self._batches.keys())
-        summary = summarise(self.rows) | {name: _spread(list(v.values())) for name, v in self._of_seeds.items()}
+        summary = summarise(self.rows) | {name: spread(list(v.values())) for name, v in self._of_seeds.items()}
         document = {
             "metrics": summary,
             "complete": not missing,
@@ -225,14 +218,16 @@ class ResultsWriter(Callback):
         sys.stdout.write(f"\n{format_summary(summary)}\n{partial}{written}\n")
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Let the folder go."""
-        self._release()
+        """Let the folder and the test go."""
+        self._release(pl_module)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Let the folder go: the trainer calls no `teardown` then."""
-        self._release()
+        """Let the folder and the test go: the trainer calls no `teardown` then."""
+        self._release(pl_module)
 
-    def _release(self) -> None:
+    def _release(self, pl_module: pl.LightningModule) -> None:
+        if isinstance(pl_module, ShardedTest):
+            pl_module.writer = None
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -261,7 +256,7 @@ class ResultsWriter(Callback):
         return {key: rows for key, rows in whole.items() if len(rows) == rows[0]["rows_of_batch"]}
 
     def _make_one_file(self) -> None:
-        """Of the rows of all devices. What has rows of another run is kept: its configuration may come back."""
+        """Write the rows of all devices to one file; files with rows of another run are put aside."""
         for path in [self._path, *self._other_files()]:
             header, *lines = _lines(path)
             if lines:
@@ -280,7 +275,7 @@ class ResultsWriter(Callback):
             )
 
     def _free(self, stem: str, suffix: str) -> Path:
-        """A file that is not there: what was put aside before stays."""
+        """A path without a file, so that files put aside before stay."""
         names = chain([f"{stem}{suffix}"], (f"{stem}.{number}{suffix}" for number in count(1)))
         return next(path for name in names if not (path := self.directory / name).exists())
 
@@ -288,155 +283,14 @@ class ResultsWriter(Callback):
         return json.dumps({"identity": self._identity})
 
     def _header_of_results(self) -> str:
-        """What the rows of `results.json` had for a header; that of this run where there are none."""
+        """The header of the rows of `results.json`; the header of this run where there is none."""
         if not self._results.exists():
             return self._header()
         return json.dumps({"identity": (decoded("\n".join(_lines(self._results))) or {}).get("identity")})
 
 
-def identity(config: Mapping[str, Any]) -> str:
-    """What determines the numbers of a run, as a hash: rows of two runs are exchangeable exactly when it is the same.
-
-    It covers the settings of model and data but for names of pictures and bars, the seed, the precision, the content of
-    every file read (see `tasks.files.checksum`) with the settings that name it, the versions, and the source of this
-    library and of the user's own modules that the settings and checkpoints name and that these import, if they are not
-    installed; nothing else, so that neither the folder nor the kind of output matters.
-
-    Args:
-        config: of the test, as the command line has it.
-    """
-    trainer = config.get("trainer") or {}
-    parts = {
-        "settings": _numeric({name: config.get(name) for name in ("model", "data", "seed_everything")}),
-        "precision": [trainer.get("precision"), trainer.get("plugins"), _parts(trainer.get("strategy"))],
-        "files": _contents(config),
-        "versions": versions(),
-        "source": source(_named(config)),
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def source(names: Iterable[str] = ()) -> list[str]:
-    """Hashes of the source of this library, and of the modules of the user at these dotted names.
-
-    A package counts as a whole, for a class may call what lies beside it, and what is imported counts with what imports
-    it, unless it is installed.
-    """
-    asked, found = list(names), dict[str, str]()
-    while asked:
-        name = importable(asked.pop())
-        package = name.split(".")[0]
-        files = _files_of(sys.modules[package]) if package in sys.modules else []
-        if package not in found and not is_ours(name) and files and not _is_installed(files[0]):
-            found[package] = _digest(files)
-            asked += [name for file in files for name in _imported(file)]
-    return [_source(), *(found[package] for package in sorted(found))]
-
-
-def _imported(file: Path) -> list[str]:
-    """Modules that a file imports, but for those of its own package."""
-    try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except SyntaxError:  # it was not imported
-        return []
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    parents = (node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level)
-    return names + [node.module for node in parents if node.module]
-
-
-def _parts(strategy: Any) -> Any:
-    """What a strategy was given, such as its own precision; how many devices share the work changes no number."""
-    return strategy if isinstance(strategy, Mapping) else None
-
-
-def _numeric(settings: Any, ours: bool = True) -> Any:
-    """Settings without those of our classes that change no number."""
-    if isinstance(settings, Mapping):
-        path = settings.get("class_path")
-        ours = is_ours(path) if isinstance(path, str) else ours
-        kept = {name: value for name, value in settings.items() if not (ours and name in _SILENT)}
-        return {name: _numeric(value, ours) for name, value in kept.items()}
-    return [_numeric(value, ours) for value in settings] if isinstance(settings, list) else settings
-
-
-def _contents(config: Mapping[str, Any]) -> list[tuple[list[str], str]]:
-    """The content of every file read, with what the configuration calls it, so that two files cannot change places."""
-    settings = {part: _numeric(config.get(part)) for part in ("model", "data")}
-    named = list(_strings(settings))
-    contents = [(_roles(Path(path), named), content) for path, content in files_read().items()]
-    return sorted(contents + [(["ckpt_path"], content) for content in _weights(config.get("ckpt_path"))])
-
-
-def _roles(path: Path, named: Sequence[tuple[str, PurePath]]) -> list[str]:
-    """Settings that name a file or a folder of it; where none does, the file's own name, for folders may move."""
-    roles = []
-    for setting, place in named:
-        # a network may be called by the end of its path, without the suffix
-        if place.parts in (whole.parts[-len(place.parts) :] for whole in (path, path.with_suffix(""))):
-            roles.append(setting)
-        elif path.is_relative_to(place):
-            roles.append(f"{setting}/{path.relative_to(place).as_posix()}")
-    return sorted(roles) or [path.name]
-
-
-def _strings(settings: Any, name: str = "") -> Iterator[tuple[str, PurePath]]:
-    """All settings that could be paths, with their dotted names."""
-    if isinstance(settings, Mapping | list):
-        entries = settings.items() if isinstance(settings, Mapping) else enumerate(settings)
-        for key, value in entries:
-            yield from _strings(value, f"{name}.{key}".removeprefix("."))
-    elif isinstance(settings, str) and settings:
-        yield name, PurePath(settings)
-
-
-def _weights(path: str | None) -> list[str]:
-    return [checksum(path)] if path and os.path.isfile(path) else []
-
-
-@cache
-def _source() -> str:
-    """A hash of the source, the same in a checkout and installed: numbers may change between two versions."""
-    applied = _files_of(sys.modules[applications()])
-    library = [path for path in _files_of(trivgeo) if path not in applied]
-    return _digest(library + applied)
-
-
-def _named(config: Mapping[str, Any]) -> list[str]:
-    """Dotted names in settings, and in the headers of networks that were read."""
-    named = [str(name) for part in ("model", "data") for _, name in _strings(_numeric(config.get(part)))]
-    for path in files_read():
-        if path.endswith(".safetensors"):
-            # it is gone, or none
-            with suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:
-                named += re.findall(r"[\w.]+", str(file.metadata()))
-    return [name for name in named if "." in name]
-
-
-def _is_installed(file: Path) -> bool:
-    """Whether a file came by an installer: into this environment, that of the user or that of the system."""
-    folders = (Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return bool({"site-packages", "dist-packages"} & set(file.parts)) or any(map(file.is_relative_to, folders))
-
-
-def _files_of(module: ModuleType) -> list[Path]:
-    """The source of a module, or of all modules of a package."""
-    folders = [Path(folder) for folder in getattr(module, "__path__", ())]
-    if folders:
-        # editors leave links to nothing
-        return [path for folder in folders for path in sorted(folder.rglob("*.py")) if path.is_file()]
-    file = getattr(module, "__file__", None)
-    return [] if file is None else [Path(file)]
-
-
-def _digest(paths: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 def _is_row(row: Row | None) -> TypeGuard[Row]:
-    """Whether something is what `ResultsWriter.write` writes: a checksum alone does not say so."""
+    """Whether a decoded line has the entries of a row of `ResultsWriter.write`; a checksum alone does not show that."""
     return (
         row is not None
         and all(isinstance(row.get(name), int) for name in ("seed", "batch", "case", "rows_of_batch"))
@@ -455,41 +309,3 @@ def _lines(path: Path) -> list[str]:
     with storage(path):
         text = path.read_bytes().decode(errors="replace") if path.exists() else ""
     return text.splitlines() or [""]
-
-
-def writer_of(trainer: pl.Trainer) -> ResultsWriter | None:
-    """The writer of a trainer, if it has one."""
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    return next((c for c in callbacks if isinstance(c, ResultsWriter)), None)
-
-
-def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Mean over seeds of the mean over cases, standard deviation over seeds and largest case, of each metric.
-
-    Metrics are the entries under `metrics` of a row.
-    """
-    names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    seeds = list(dict.fromkeys(row["seed"] for row in rows))
-    summary = {}
-    for name in names:
-        values = [
-            torch.tensor([row["metrics"][name] for row in rows if row["seed"] == seed], dtype=torch.float64)
-            for seed in seeds
-        ]
-        means = [float(v.mean()) for v in values]
-        summary[name] = _spread(means) | {"worst": float(torch.cat(values).max())}
-    return summary
-
-
-def _spread(of_seeds: Sequence[float]) -> dict[str, float]:
-    """Mean and standard deviation over seeds, and the largest."""
-    values = torch.tensor(of_seeds, dtype=torch.float64)
-    std = float(values.std()) if len(values) > 1 else 0.0
-    return {"mean": float(values.mean()), "std": std, "worst": float(values.max())}
-
-
-def format_summary(summary: Mapping[str, Mapping[str, float]]) -> str:
-    """The summary as a Markdown table."""
-    lines = ["| metric | mean ± std over seeds | largest |", "|---|---|---|"]
-    lines += [f"| {name} | {s['mean']:.4g} ± {s['std']:.2g} | {s['worst']:.4g} |" for name, s in summary.items()]
-    return "\n".join(lines)

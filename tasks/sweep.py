@@ -28,7 +28,7 @@ class Line:
     """One line, or one column, of a table: a label, and the settings that it stands for.
 
     Attributes:
-        label: what is printed.
+        label: name of the line in print.
         settings: dotted names of settings and their values.
         series: of a line: dotted names of settings and their values in each column.
     """
@@ -43,11 +43,11 @@ class Sweep:
     """A table of runs.
 
     Attributes:
-        title: what is printed above.
+        title: heading of the table.
         base: configuration files that all cells share.
         settings: dotted names of settings that all cells share, over those of the files.
         metric: the entry of `metrics` in `results.json` that fills the cells.
-        factor: what it is multiplied by for printing.
+        factor: of the printed numbers over the metric.
         directory: each cell writes its results to a folder in it.
         rows: the lines.
         columns: the columns.
@@ -141,10 +141,10 @@ class Sweep:
         return _nested(self.settings, row.settings, self.columns[place].settings, series)
 
     def of(self, result: Result) -> Mapping[str, float]:
-        """What a run says of the metric.
+        """Mean and spread of the metric in a run.
 
         Raises:
-            ConfigurationError: nothing.
+            ConfigurationError: the run has no such metric.
         """
         if self.metric not in result.summary:
             known = ", ".join(result.summary)
@@ -152,7 +152,7 @@ class Sweep:
         return result.summary[self.metric]
 
     def marked(self) -> dict[str, Result]:
-        """The results of the other runs in the picture, by label; of what was not run here, those that are kept.
+        """The results of the other runs in the picture, by label; those kept with the library where there was no run.
 
         Raises:
             ConfigurationError: there are none in a folder, they are damaged, or lack the metric.
@@ -191,7 +191,7 @@ class Sweep:
         return table
 
     def format(self, table: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-        """The table as Markdown, ours beside the published figures."""
+        """The table as Markdown, each figure with the published one in brackets."""
         lines = [f"{self.title}", "", "| | " + " | ".join(c.label for c in self.columns) + " |"]
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for i, row in enumerate(self.rows):
@@ -204,9 +204,9 @@ class Sweep:
         return "\n".join(lines)
 
 
-def _expect(name: str, what: str, value: object, *kinds: type) -> None:
+def _expect(name: str, expected: str, value: object, *kinds: type) -> None:
     if not isinstance(value, kinds) or isinstance(value, bool):
-        raise ConfigurationError(f"{name}: expected {what}, got {value!r}")
+        raise ConfigurationError(f"{name}: expected {expected}, got {value!r}")
 
 
 def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, Any]]]) -> None:
@@ -270,7 +270,7 @@ def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any] = cli.ma
     parser.add_argument("--config", required=True, help="YAML file with the table")
     sweep = Sweep.read(parser.parse_args(arguments).config)
     folder = Path(sweep.directory)
-    # what cannot be drawn or written is said before hours of tests
+    # missing runs and folders that cannot be written raise before hours of tests
     sweep.marked()
     make_folder(folder)
     table = sweep.run(run_test)
@@ -309,7 +309,7 @@ def _nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name in sorted(settings, key=lambda name: name.count(".")):
         later = order[order.index(name) + 1 :]
-        if any(name.startswith(f"{o}.") and _says(settings[o], name.removeprefix(f"{o}.")) for o in later):
+        if any(name.startswith(f"{o}.") and _has_setting(settings[o], name.removeprefix(f"{o}.")) for o in later):
             continue
         *path, last = name.split(".")
         branch = tree
@@ -321,8 +321,8 @@ def _nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _says(tree: Any, name: str) -> bool:
-    """Whether a tree of settings has one of this dotted name; of nothing, all are said."""
+def _has_setting(tree: Any, name: str) -> bool:
+    """Whether a tree has a setting of this dotted name; a tree that is `None` resets all of them."""
     for part in name.split("."):
         if tree is None:
             return True

@@ -1,1 +1,1 @@
-"""Neural operators on grids: data, training, and what symmetries of the equation do for them."""
+"""Neural operators on grids: data, training, and comparison of networks with and without symmetries of the equation."""

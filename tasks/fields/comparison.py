@@ -13,7 +13,7 @@ from trivgeo.inversion.energies import DataEnergy
 
 from ..inverters import finished
 from ..problems import Request
-from ..results import ShardedTest, writer_of
+from ..results import ShardedTest
 from ..seeds import generator_of
 from .data import FieldData, Moves
 from .problems import FieldProblem, Pairs
@@ -105,7 +105,7 @@ class FieldComparison(ShardedTest):
             for case in range(batch.size)
         ]
         self.log("error", metrics["learned inversion"].mean(), batch_size=1)
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if writer is not None:
             writer.write(rows)
 

@@ -23,12 +23,12 @@ class InitialLaw(Protocol):
 
 
 class Pairs(NamedTuple):
-    """What an operator is trained and tested on.
+    """Inputs and solutions on which an operator is trained and tested.
 
     Attributes:
         initial: fields at one time.
         target: values of the solution on the same lattice a horizon later, `[b, c, *n]`.
-        elements: what moved them, `[b, *element_shape]`.
+        elements: the transformations of the fields, `[b, *element_shape]`.
     """
 
     initial: Field

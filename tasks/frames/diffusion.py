@@ -1,4 +1,4 @@
-"""Training of a score of the frames, and the test of its samples against frames of digits it has not seen."""
+"""Training of a score of the frames, and test of its samples against frames of held-out digits."""
 
 import copy
 import math
@@ -19,7 +19,7 @@ from trivgeo.training import move_average, versions
 
 from ..checkpoints import load_checkpoint, save_checkpoint, trained_path
 from ..problems import Request
-from ..results import ShardedTest, writer_of
+from ..results import ShardedTest
 from ..seeds import generator_of
 from .digits import FrameSplit
 from .figures import draw_frames
@@ -122,7 +122,7 @@ class FrameDiffusion(ShardedTest):
         move_average(self.average, self.network, self.global_step, self.decay)
 
     def on_fit_end(self) -> None:
-        """Export what a test needs."""
+        """Export the score."""
         if self.export is None or not self.trainer.is_global_zero:
             return
         metadata = {"steps": self.trainer.global_step, "seed": self.seed, "versions": versions()}
@@ -187,7 +187,7 @@ class FrameDiffusion(ShardedTest):
         metrics["MMD, generated / training digits"] = metrics["MMD of generated"] / metrics["MMD of training digits"]
         metrics["implicit against denoising loss, standard errors"] = self._loss_agreement(frames.test, generator)
         self.log("mmd_ratio", metrics["MMD, generated / training digits"], batch_size=1)
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if writer is not None:
             writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": number, "seconds": seconds}])
             if self.figure is not None and index == 0:

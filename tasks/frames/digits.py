@@ -1,6 +1,6 @@
 """Relative frames of the halves of written digits, from the images of MNIST.
 
-python -m tasks.frames.digits --root FOLDER_OF_MNIST      writes digit_frames.safetensors beside this file
+python -m tasks.frames.digits --root FOLDER_OF_MNIST      writes digit_frames.safetensors to the folder of this file
 """
 
 import argparse
@@ -85,7 +85,7 @@ def relative_frames(images: UInt8[Tensor, "n h w"]) -> Float[Tensor, "n 5"]:
 
 
 def bundled_frames() -> FrameSplit:
-    """The frames beside this file, float32.
+    """The frames that come with the library, float32.
 
     Raises:
         CheckpointError: the file is missing.

@@ -8,7 +8,7 @@ from trivgeo.groups import Heisenberg, SemidirectProduct, Translation
 from trivgeo.groups.base import Scale
 
 COORDINATES = ("log width", "log height", "slant", "shift down", "shift right")
-"""What the coordinates of an element say; the last one up to half the product of slant and shift down."""
+"""Names of the coordinates of an element; the last one up to half the product of slant and shift down."""
 
 
 def frame_group(scale: Scale = None) -> SemidirectProduct:

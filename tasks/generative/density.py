@@ -1,4 +1,4 @@
-"""The test of a model of elements: fitted on one split for each seed, and compared with what was held out."""
+"""Test of a density model of group elements: fitted on one split for each seed, compared with held-out data."""
 
 import time
 
@@ -9,7 +9,7 @@ from trivgeo.checks import check_count
 
 from ..frames.statistics import energy_distance, mean_embedding_distance
 from ..problems import Request
-from ..results import ShardedTest, writer_of
+from ..results import ShardedTest
 from ..seeds import generator_of
 from .figures import draw_pairs
 from .models import ElementModel
@@ -26,7 +26,7 @@ class DensityTest(ShardedTest):
 
     Args:
         source: of the elements.
-        model: what is fitted.
+        model: the model to be fitted.
         likelihoods: test elements whose density is evaluated, at most; `null` for all, 0 where the law has no density.
         evaluations: of the network, of samples by random steps whose energy distance is noted too.
         figure: see `tasks.images.inversion.ImageInversion`.
@@ -75,7 +75,7 @@ class DensityTest(ShardedTest):
             metrics[f"MMD of {name}"] = mean_embedding_distance(y, x, width)
         metrics["defect"] = float((source.group.project(samples.double()) - samples).abs().max()) if number else 0.0
         self.log("energy_distance", metrics["energy distance of samples"], batch_size=1)
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if writer is not None:
             writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": number}])
             if self.figure is not None and index == 0:

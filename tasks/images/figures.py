@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..results import Row
+from ..summary import Row
 
 _COLUMNS = 12
 _ROWS = 3
@@ -23,7 +23,7 @@ def draw_image(axis: Axes, image: Float[Tensor, "c h w"]) -> None:
 def draw_pairs(
     path: Path, given: Float[Tensor, "b c h w"], restored: Float[Tensor, "b c h w"], rows: Sequence[Row]
 ) -> None:
-    """Images as given, above the same with the transformation undone; titles are what the classifier says.
+    """Images as given, above the same with the transformation undone; titles are the predictions of the classifier.
 
     First come images that are classified wrongly as given, then the others; a prediction that is wrong is red.
 

@@ -17,7 +17,8 @@ from trivgeo.sde import NoiseStreams
 
 from ..checkpoints import load_checkpoint
 from ..inverters import finished
-from ..results import Row, ShardedTest, writer_of
+from ..results import ShardedTest
+from ..summary import Row
 from .energies import NetworkEnergy, load_classifier
 from .fid import FrechetDistance
 from .figures import draw_pairs
@@ -95,7 +96,7 @@ class ImageInversion(ShardedTest):
         for name in rows[0]["metrics"]:
             mean = sum(row["metrics"][name] for row in rows) / len(rows)
             self.log(name.replace(" ", "_"), mean, batch_size=len(rows), prog_bar=name == "accuracy with inversion")
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if writer is not None:
             writer.write(rows, batch.number)
 
@@ -156,7 +157,7 @@ class ImageInversion(ShardedTest):
 
     def on_test_epoch_end(self) -> None:
         """Figure, and Fréchet distances of a whole test, from the rows of all devices."""
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if writer is None:
             return
         writer.gather(self.trainer)

@@ -1,4 +1,4 @@
-"""What every image network shares: the format of its images as plain data, and the energy of a classifier."""
+"""Base classes of image networks: the format of the images as plain data, and the energy of a classifier."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from trivgeo.networks import Network
 
 
 class ImageFormat(NamedTuple):
-    """What a data set says of its images as networks see them.
+    """Format of the images of a data set as networks take them.
 
     Attributes:
         channels: one for grey values, three for colours.
@@ -56,7 +56,7 @@ class ImageNetwork(Network):
     """A network on images `[*batch, c, h, w]`, with any batch dimensions, that sees each image by itself.
 
     Args:
-        images: what they look like, an `ImageFormat`.
+        images: the format of the images, an `ImageFormat`.
         any_size: whether height and width may be others.
 
     Raises:

@@ -16,7 +16,7 @@ from trivgeo.groups import SO
 from trivgeo.inversion import TIED, PosteriorEnergy
 from trivgeo.sde import NoiseStreams, Schedule
 
-from ..results import ShardedTest, writer_of
+from ..results import ShardedTest
 from .energies import NetworkEnergy
 from .figures import draw_image
 from .laws import TransformationLaw
@@ -129,7 +129,7 @@ class RotationPosterior(ShardedTest):
             )
         ]
         self.log("total_variation", variation.mean(), batch_size=len(rows), prog_bar=True)
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if writer is not None:
             writer.write(rows, batch.number)
             if self.figure is not None and index == 0:

@@ -1,4 +1,4 @@
-"""The contract of a set of labelled images: what adding one takes."""
+"""The interface of a set of labelled images."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -36,11 +36,11 @@ class ImageSource(ABC):
 
     @property
     def format(self) -> ImageFormat:
-        """What networks see."""
+        """The format of the images that networks take."""
         return ImageFormat(self.channels, *self.frame, self.classes)
 
     def prepare(self) -> None:  # noqa: B027 (most sources have nothing to prepare)
-        """Fetch what is missing; called once, in one process."""
+        """Download missing files; called once, in one process."""
 
     @abstractmethod
     def train(self) -> LabelledImages:

@@ -27,7 +27,7 @@ from .sources import ImageSource
 
 
 class ImageProblems(NamedTuple):
-    """Transformed images and what is known of them.
+    """Transformed images with labels and true transformations.
 
     Attributes:
         place: their places in the whole test set, `[b]`.

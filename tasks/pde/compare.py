@@ -24,7 +24,7 @@ def compare(path: str | Path, folders: Sequence[str | Path]) -> list[ErrorSeries
         folders: folders with a `results.json` of `tasks.pde.inversion.OperatorInversion`, of one equation.
 
     Returns:
-        What was drawn.
+        The series of errors in the figure.
 
     Raises:
         ConfigurationError: no runs, runs of different equations or networks, or results of another task.

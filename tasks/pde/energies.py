@@ -1,4 +1,4 @@
-"""Energies made from the training law of a network: what a test calls with its equation."""
+"""Energies from the law of a network's training data; a test calls them with its equation."""
 
 from typing import Literal
 

@@ -17,7 +17,7 @@ from trivgeo.sde import NoiseStreams
 
 from ..checkpoints import load_checkpoint
 from ..inverters import finished
-from ..results import ShardedTest, writer_of
+from ..results import ShardedTest
 from ..seeds import generator_of
 from .domain import relative_l2, values_of
 from .energies import TrainingBox
@@ -176,7 +176,7 @@ class OperatorInversion(ShardedTest):
             }
             for case in range(len(inverted))
         ]
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if writer is not None:
             writer.write(rows, batch.number)
             if self.figure is not None and index == 0:

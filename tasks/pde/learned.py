@@ -1,4 +1,4 @@
-"""Learned inversion of operator inputs: what the network reads, and its training on clean problems."""
+"""Learned inversion of operator inputs: the network's inputs, and its training on clean problems."""
 
 from functools import partial
 from typing import Any

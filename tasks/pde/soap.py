@@ -1,4 +1,7 @@
-"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner, for small networks trained to high accuracy."""
+"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner, for small networks trained to high accuracy.
+
+Not taken from a package: the committed checkpoints were trained by it, and another implementation gives other weights.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, overload

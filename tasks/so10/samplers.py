@@ -29,7 +29,7 @@ from .law import CornerLaw
 
 @dataclass
 class Draw:
-    """What a sampler returns.
+    """Samples and their cost.
 
     Attributes:
         elements: the sample, `[count, n, n]`.

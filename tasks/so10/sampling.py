@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..problems import Request
-from ..results import ShardedTest, writer_of
+from ..results import ShardedTest
 from ..seeds import generator_of
 from .figures import draw_sampling
 from .law import CornerLaw
@@ -69,7 +69,7 @@ class CornerSampling(ShardedTest):
             "seconds": seconds,
             "trace": {str(step): abs(float(values.mean())) for step, values in trace.items()},
         }
-        writer = writer_of(self.trainer)
+        writer = self.writer
         if writer is not None:
             writer.write([row])
             if self.figure is not None and index == 0:

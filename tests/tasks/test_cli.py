@@ -4,8 +4,7 @@ import json
 import math
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -13,8 +12,9 @@ import torch
 import yaml
 from jsonargparse import Namespace
 
-from tasks import cli, command
-from tasks.cli import check_callables, check_checkpoint, main
+from tasks import command
+from tasks.allowed_classes import check_callables
+from tasks.cli import check_checkpoint, main
 from tasks.files import hold
 from tasks.seeds import check_seeds
 from tests.tasks.helpers import CONFIGS
@@ -44,7 +44,10 @@ def run(arguments: list[str]) -> NoReturn:
             "ConfigurationError: steps: expected an integer",
         ),
         (["test", HEAT, "--model.init_args.checkpoint=no.safetensors"], "CheckpointError: no.safetensors: expected a"),
-        (["test", HEAT, "--seed_everything=-1"], "ConfigurationError: seed_everything: -1 is not in bounds"),
+        (
+            ["test", HEAT, "--seed_everything=-1"],
+            "ConfigurationError: seed_everything: expected an integer in [0, 2^32), got -1",
+        ),
         (["test", HEAT, "--seed_everything=null"], "Expected a <class 'int'>"),
         (["test", HEAT, "--trainer.devices=null"], "ConfigurationError: trainer: `devices`"),
         (["test", HEAT, "--data=null"], "ConfigurationError: data: expected some, of which the model takes equation"),
@@ -52,7 +55,7 @@ def run(arguments: list[str]) -> NoReturn:
         (["test", HEAT, "--model.init_args.inverter=null"], "the following arguments are required: inverter"),
         (
             ["test", *(f"--{part}=lightning.pytorch.demos.boring_classes.{name}" for part, name in NOTHING_TO_TEST)],
-            "ConfigurationError: test: No `test_step()` method defined",
+            "ConfigurationError: No `test_step()` method defined",
         ),
         (["sweep", "--config=nothing.yaml"], "ConfigurationError: nothing.yaml: expected the description of a table"),
     ],
@@ -159,9 +162,7 @@ def test_classes_and_functions_of_ours_pass() -> None:
     check_callables([{"class_path": path} for path in paths])
 
 
-def test_functions_of_the_user_pass_and_without_metadata_none_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_of_the_user_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ["from torch import nn", "from torch.fx.graph_module import reduce_graph_module"]
     source += ["def make() -> nn.Module: ...", "def other() -> int: ..."]
     (tmp_path / "users_own.py").write_text("\n".join(source))
@@ -171,30 +172,21 @@ def test_functions_of_the_user_pass_and_without_metadata_none_does(
         with pytest.raises(ConfigurationError, match=f"got users_own.{name}"):
             check_callables({"class_path": f"users_own.{name}"})
 
-    def lost(name: str) -> NoReturn:
-        raise PackageNotFoundError(name)
 
-    cli._packages_of_dependencies.cache_clear()
-    monkeypatch.setattr(cli, "requires", lost)
-    check_callables({"class_path": "tasks.pde.kdv.kdv_from_generators"})
-    with pytest.raises(ConfigurationError, match="without the metadata of trivgeo"):
-        check_callables({"class_path": "users_own.make"})
-
-
-def test_folders_that_a_dependency_only_claims_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some distributions name every folder of their repository, `scripts` say, and install none of them."""
-
-    class Claims:
-        files = (PurePosixPath("claiming/__init__.py"), PurePosixPath("claiming-1.dist-info/RECORD"))
-
-        def read_text(self, name: str) -> str:
-            return "claiming\nscripts_of_a_user"
-
-    monkeypatch.setattr(cli, "packages_distributions", lambda: {"claiming": ["pip"], "scripts_of_a_user": ["pip"]})
-    monkeypatch.setattr(cli, "distribution", lambda name: Claims())
-    cli._packages_of_dependencies.cache_clear()
-    assert cli._packages_of_dependencies() == {"claiming"}
-    cli._packages_of_dependencies.cache_clear()
+def test_classes_of_installed_packages_pass_if_the_user_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "lib" / "site-packages" / "bought"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text("class Network: ...")
+    monkeypatch.syspath_prepend(installed.parent)
+    with pytest.raises(ConfigurationError, match=r"must be named in TRIVGEO_PACKAGES.*bought.Network"):
+        check_callables({"class_path": "bought.Network"})
+    monkeypatch.setenv("TRIVGEO_PACKAGES", "other,bought,subprocess")
+    check_callables({"class_path": "bought.Network"})
+    for path in ("subprocess.Popen", "sympy.Lambda"):
+        with pytest.raises(ConfigurationError, match=f"got {path}"):
+            check_callables({"class_path": path})
 
 
 def test_a_configuration_runs_no_code(tmp_path: Path) -> None:

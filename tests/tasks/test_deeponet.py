@@ -14,11 +14,12 @@ from torch import Tensor
 
 from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.cli import main
+from tasks.pde.batches import CollocationBatch
 from tasks.pde.deeponet import DeepONet, GatedMLP
 from tasks.pde.domain import Domain, relative_l2
 from tasks.pde.heat import HEAT_NU, HeatEquation, exact_solution, initial_condition
 from tasks.pde.soap import SOAP
-from tasks.pde.training import Collocation, CollocationBatch, PhysicsInformedTraining
+from tasks.pde.training import Collocation, PhysicsInformedTraining
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, ShapeError
 
 ROOT = Path(__file__).parents[2]

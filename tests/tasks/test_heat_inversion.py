@@ -14,7 +14,8 @@ from tasks.config_inheritance import read
 from tasks.files import encoded
 from tasks.pde.heat import HeatEquation
 from tasks.pde.inversion import OperatorInversion
-from tasks.results import ResultsWriter, format_summary, summarise
+from tasks.results import ResultsWriter
+from tasks.summary import format_summary, summarise
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.inversion import TIED
 

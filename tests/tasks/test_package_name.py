@@ -15,7 +15,7 @@ from tasks.cli import main
 from tasks.config_inheritance import map_texts, resolved
 from tasks.files import recording
 from tasks.images.convnet import ConvNet
-from tasks.results import identity
+from tasks.run_identity import identity
 from trivgeo._applications import applications, importable, is_ours, portable
 from trivgeo._deprecation import current_name
 from trivgeo.networks import class_path
@@ -70,7 +70,7 @@ assert main(["list"]) == 0
 from trivgeo.tasks.cli import TasksParser
 from trivgeo.tasks.config_inheritance import resolved
 from trivgeo.tasks.images.convnet import ConvNet
-from trivgeo.tasks.results import identity
+from trivgeo.tasks.run_identity import identity
 from trivgeo.networks import class_path
 from lightning.pytorch import LightningDataModule
 

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 
 from tasks.files import StorageError, checksum, decoded, encoded, read_document, recording, write_whole
 from tasks.problems import Problems
-from tasks.results import ResultsWriter, ShardedTest, identity
+from tasks.results import ResultsWriter, ShardedTest
+from tasks.run_identity import identity
 from trivgeo.errors import ConfigurationError
 
 
@@ -541,12 +542,13 @@ def test_a_batch_whose_picture_is_missing_is_due(tmp_path: Path) -> None:
     (writer,) = writers(tmp_path, 1)
     writer.write([row(0, 0)])
     module, batch = Module(), SimpleNamespace(seed=0, number=0)
-    run = trainer()
-    run.callbacks = [writer]
-    module._trainer = run
+    module._trainer = trainer()
+    writer.setup(module._trainer, module, "test")
     assert not module.is_due(batch, 0)
     module.figure = "figure.png"
     assert module.is_due(batch, 0)
     assert not module.is_due(batch, 1)
     (tmp_path / "figure.png").write_bytes(b"")
     assert not module.is_due(batch, 0)
+    writer.teardown(module._trainer, module, "test")
+    assert module.is_due(batch, 0)
