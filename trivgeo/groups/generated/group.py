@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import final
 
 import torch
@@ -61,6 +62,7 @@ class GeneratedGroup(LieGroup):
         self.elements = elements
         self.levi_decomposition = levi_decomposition
         self._motion = motion
+        self._action = GeneratedAction(self, motion)
         # tr ad is zero on the semisimple part and on the ideal
         self._torus_trace_ad = Constant(algebra.trace_ad @ elements.torus_in_generators.T)
 
@@ -84,7 +86,9 @@ class GeneratedGroup(LieGroup):
 
     def action(self) -> GeneratedAction:
         """The local action whose one-parameter groups are the flows of the generators."""
-        return GeneratedAction(self, self._motion)
+        action = copy.copy(self._action)  # torch.compile does not trace constructors of exported classes
+        action.group = self  # in its scale
+        return action
 
     # The contract --------------------------------------------------------------------------------------------
 
