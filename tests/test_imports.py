@@ -180,12 +180,8 @@ def test_circles_are_found() -> None:
 
 # Files that hold names of torch that are not public, until they are rid of them. One that is, is taken off the list.
 PRIVATE = {
-    "trivgeo/_numerics.py",
     "trivgeo/groups/_entries.py",
-    "trivgeo/groups/_matrices/series.py",
     "trivgeo/groups/_programs.py",
-    "trivgeo/groups/_roots.py",
-    "trivgeo/groups/base.py",
     "trivgeo/groups/compilation.py",
     "trivgeo/training.py",
 }

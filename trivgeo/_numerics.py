@@ -25,7 +25,9 @@ __all__ = [
     "dense_exp",
     "half_power",
     "in_single",
+    "is_abstract",
     "is_traced",
+    "is_transformed",
     "jvp",
     "jvp_columns",
     "log_abs_det",
@@ -316,6 +318,22 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or (_tracing is not None and _tracing == threading.get_ident())
 
 
+def is_transformed(x: Tensor) -> bool:
+    """Whether a transform of ``torch.func`` (vmap, grad, jvp, ...) is acting on ``x``; not to be asked while traced."""
+    return torch.func.debug_unwrap(x, recurse=False) is not x
+
+
+def is_abstract(x: Tensor) -> bool:
+    """Whether the values of ``x`` may not be looked at: while traced, under ``vmap``, or on the meta device."""
+    if is_traced() or x.is_meta:
+        return True
+    while (inner := torch.func.debug_unwrap(x, recurse=False)) is not x:
+        if inner.ndim != x.ndim:  # vmap hides a dimension
+            return True
+        x = inner
+    return False
+
+
 class Constant:
     """A small constant tensor that is found on every device and in every dtype without a copy per call.
 
@@ -326,7 +344,6 @@ class Constant:
         """Keep ``value`` as a detached float64 CPU tensor."""
         self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
         self._float32 = self.value.float()
-        self._numbers = self.value.tolist() if 0 < self.value.numel() <= LARGEST_LITERAL else None
         self._other: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -334,17 +351,20 @@ class Constant:
 
     def like(self, x: Tensor) -> Tensor:
         """The constant in the dtype and on the device of ``x``."""
-        if _tracing is not None and is_traced() and self._numbers is not None:
-            return torch.tensor(self._numbers, dtype=x.dtype, device=x.device)
+        if _tracing is not None and is_traced() and 0 < self.value.numel() <= LARGEST_LITERAL:
+            return torch.tensor(self.value.tolist(), dtype=x.dtype, device=x.device)
         if x.device.type == "cpu":
             if x.dtype == torch.float64:
                 return self.value
             if x.dtype == torch.float32:
                 return self._float32
-        # A tensor made inside a transform or a trace must not outlive it.
-        if is_traced() or torch._C._are_functorch_transforms_active() or torch.is_inference_mode_enabled():
+        if is_traced():
             return self.value.to(device=x.device, dtype=x.dtype)
         key = (x.dtype, x.device)
-        if key not in self._other:
-            self._other[key] = self.value.to(device=x.device, dtype=x.dtype)
-        return self._other[key]
+        if key in self._other:
+            return self._other[key]
+        converted = self.value.to(device=x.device, dtype=x.dtype)
+        # a tensor made inside a transform or in inference mode must not outlive it
+        if not is_transformed(converted) and not converted.is_inference():
+            self._other[key] = converted
+        return converted

@@ -6,6 +6,7 @@ What an annotation says, `make test-shapes` holds the library to; here callers a
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -31,6 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _RAW = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RuntimeError, AssertionError)
 _SPECIAL = ("__init__", "__call__")
+_CONVERTIBLE = (np.ndarray, np.floating, list, tuple)
 
 
 def check_calls(package: str, names: Iterable[str], *, but: Collection[str] = ()) -> None:
@@ -69,9 +71,9 @@ def checked(function: F) -> F:
 
     What works is called at no cost, but for constructors, whose arguments are checked in any case, since what they keep
     is used later; a typed error of its own comes first. Sizes that share a name, as n in
-    ``Float[Tensor, "n n"]``, must agree, also between arguments. Arrays and lists that were no tensors are made
-    tensors, and the function is called again. An error that no argument explains is raised as it is: it came from a
-    function that was handed over, say.
+    ``Float[Tensor, "n n"]``, must agree, also between arguments. Arrays and lists that should be tensors are made
+    tensors before the call. The function is called once: an error that no argument explains is raised as it is, since
+    it came from a function that was handed over, say.
     """
     if inspect.unwrap(function) is not function:
         return function
@@ -99,6 +101,10 @@ def checked(function: F) -> F:
     def call(*arguments: Any, **named: Any) -> Any:
         if is_traced():
             return function(*arguments, **named)
+        if any(isinstance(value, _CONVERTIBLE) for value in (*arguments, *named.values())):
+            with contextlib.suppress(TrivgeoError):  # the function has better words for what does not fit
+                values, named = fitted(arguments, named)
+                arguments = tuple(values)
         try:
             result = function(*arguments, **named)
             if function.__name__ == "__init__":
@@ -108,12 +114,10 @@ def checked(function: F) -> F:
             raise
         except _RAW as error:
             try:
-                values, others = fitted(arguments, named)
+                fitted(arguments, named)
             except TrivgeoError as refusal:
                 raise refusal from error
-            if all(a is b for a, b in zip((*arguments, *named.values()), (*values, *others.values()), strict=True)):
-                raise
-        return function(*values, **others)
+            raise
 
     return typing.cast(F, call)
 
@@ -150,7 +154,7 @@ class _Rule:
             ShapeError: it is a tensor of another shape.
         """
         assert self.fits is not None
-        if self.tensors and isinstance(value, np.ndarray | np.floating | list | tuple) and not self.fits(value):
+        if self.tensors and isinstance(value, _CONVERTIBLE) and not self.fits(value):
             value = check_tensor(self.name, value)
         if isinstance(value, Tensor) and self.tensors:
             if not any(rule.has_dtype(value) for rule in self.tensors):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from trivgeo.groups._matrices.series import is_unseen
+from trivgeo._numerics import is_abstract
 
 if TYPE_CHECKING:
     from trivgeo.groups.base import LieGroup
@@ -37,6 +37,6 @@ def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations
         mean = group._compose(mean, group._exp(step))
         # NaN, of an element without a logarithm, stays
         active = active & ~(size <= tolerance * (1.0 + logs.detach().abs().amax((-2, -1))))
-        if not is_unseen(g) and not bool((active & torch.isfinite(size)).any()):
+        if not is_abstract(g) and not bool((active & torch.isfinite(size)).any()):
             break
     return torch.where(active[..., *[None] * places], torch.nan, mean)

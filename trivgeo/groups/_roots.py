@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from trivgeo._numerics import is_traced, polynomial
+from trivgeo._numerics import is_traced, is_transformed, polynomial
 
 __all__ = ["exp_with_score", "finite", "is_differentiated"]
 
@@ -71,13 +71,12 @@ def _slope(x: Tensor) -> Tensor:
 
 def is_differentiated(*arguments: Tensor) -> bool:
     """Whether derivatives may be taken, or values cannot be looked at: then eigenvectors are of no use."""
-    return (
-        is_traced()
-        or torch._C._are_functorch_transforms_active()
-        or any(
-            (x.requires_grad and torch.is_grad_enabled()) or forward_ad.unpack_dual(x).tangent is not None or x.is_meta
-            for x in arguments
-        )
+    return is_traced() or any(
+        is_transformed(x)
+        or (x.requires_grad and torch.is_grad_enabled())
+        or forward_ad.unpack_dual(x).tangent is not None
+        or x.is_meta
+        for x in arguments
     )
 
 

@@ -615,10 +615,14 @@ def _apart(value: Tensor, arguments: Sequence[Tensor]) -> Tensor:
     """A result that whoever gets it may change in place: not the argument itself, nor one number for many entries."""
     if 0 in value.stride():
         return value.clone()
-    for x in arguments:
-        if torch._C._is_alias_of(value, x):  # type: ignore[attr-defined]
-            return value.clone()
+    if arguments and _memory(value) in {_memory(x) for x in arguments}:
+        return value.clone()
     return value
+
+
+def _memory(x: Tensor) -> int:
+    """Where the numbers of a tensor are, also inside a transform of ``torch.func``."""
+    return torch.func.debug_unwrap(x).untyped_storage().data_ptr()
 
 
 def _check_broadcast(first: torch.Size, second: torch.Size) -> None:

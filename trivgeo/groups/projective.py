@@ -7,11 +7,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant
+from trivgeo._numerics import Constant, is_abstract
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import add_to_diagonal, transform_points
-from trivgeo.groups._matrices.series import is_unseen
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import (
@@ -96,7 +95,7 @@ class Projective(MatrixGroup):
         if self.size == 2:
             return v
         found = torch.isfinite(v).all(-1)
-        if is_unseen(g):
+        if is_abstract(g):
             return torch.where(found.unsqueeze(-1), v, super()._log(-sign * g))
         return v if bool(found.all()) else v.index_put((~found,), super()._log((-sign * g)[~found]))
 

@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp
+from trivgeo._numerics import dense_exp, is_abstract
 from trivgeo.groups._matrices.basic import identity_like
 from trivgeo.groups._matrices.kernel import Kernel
-from trivgeo.groups._matrices.series import is_unseen
 from trivgeo.groups._roots import is_differentiated
 
 __all__ = ["iterative_log"]
@@ -37,7 +36,7 @@ def iterative_log(matrix: Tensor, kernel: Kernel) -> Tensor:
     exponential is the matrix.
     """
     double = matrix.double()  # the iteration loses digits with the condition number
-    if is_unseen(double):
+    if is_abstract(double):
         return _log(double, kernel, unseen=True).to(matrix.dtype)
     rows = double.reshape(-1, *matrix.shape[-2:])
     parts = rows.split(_ROWS) if rows.device.type == "cpu" else [rows]

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import is_traced
+from trivgeo._numerics import is_abstract, is_traced
 from trivgeo.groups._matrices.basic import identity_like
 
 __all__ = [
     "PHI1_SERIES",
     "embedded",
     "is_few",
-    "is_unseen",
     "polynomial_exp",
     "series_exp_phi1",
     "shifted_exp",
@@ -172,24 +171,16 @@ def series_exp_phi1(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def is_few(matrix: Tensor, most: int = _FEW) -> bool:
     """Whether these are so few matrices on the CPU that ``torch.linalg.matrix_exp`` is faster than closed forms."""
     k = matrix.shape[-1]
-    return not is_traced() and matrix.device.type == "cpu" and matrix.numel() <= most * k * k and not _under_vmap()
-
-
-def _under_vmap() -> bool:
-    stack = torch._C._functorch.get_interpreter_stack() or ()
-    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+    return (
+        not is_traced() and matrix.device.type == "cpu" and matrix.numel() <= most * k * k and not is_abstract(matrix)
+    )
 
 
 def _doublings(matrix: Tensor, radius: float) -> Tensor:
     """How often each matrix must be halved to bring its norm to at most ``radius``; NaN for more than is done."""
-    limit = 2.0 ** (_FIXED_DOUBLINGS if is_unseen(matrix) else _MAX_DOUBLINGS)
+    limit = 2.0 ** (_FIXED_DOUBLINGS if is_abstract(matrix) else _MAX_DOUBLINGS)
     norm = matrix.detach().square().sum((-2, -1)).sqrt() / radius
     return torch.where(norm <= limit, torch.log2(norm.clamp(1.0, limit)).ceil(), math.nan)
-
-
-def is_unseen(batch: Tensor) -> bool:
-    """Whether the values of a batch cannot be looked at."""
-    return is_traced() or _under_vmap() or batch.is_meta
 
 
 def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -208,7 +199,7 @@ def _rounds(count: Tensor) -> Iterator[Tensor]:
 
     As many rounds as some matrix of the batch needs; all of them, masked, where the batch cannot be seen.
     """
-    fixed = is_unseen(count)
+    fixed = is_abstract(count)
     rounds = _FIXED_DOUBLINGS if fixed else (int(count.nan_to_num(0.0).max()) if count.numel() else 0)
     for j in range(rounds):
         yield (count > j)[..., None, None]

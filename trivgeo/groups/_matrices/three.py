@@ -21,12 +21,12 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import dense_exp, grown_stumpff, is_traced, log_ratio, polynomial
+from trivgeo._numerics import dense_exp, grown_stumpff, is_abstract, is_traced, log_ratio, polynomial
 from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like, matvec
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.one import phi1_pair, phi1_scalar
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
-from trivgeo.groups._matrices.series import is_few, is_unseen
+from trivgeo.groups._matrices.series import is_few
 from trivgeo.groups._roots import is_differentiated
 
 __all__ = [
@@ -122,7 +122,7 @@ class Three(PolynomialKernel):
         single, matrix = matrix.dtype, matrix.double()
         spectral = _Logarithm(matrix, self.determinant(matrix))
         log = spectral.value()
-        if not is_unseen(matrix) and bool((poor := ~(spectral.error < _LOST)).any()):
+        if not is_abstract(matrix) and bool((poor := ~(spectral.error < _LOST)).any()):
             # first without derivatives: those of matrices without logarithm would be NaN
             again = iterative_log(matrix[poor].detach(), self)
             found = torch.isfinite(again).all(-1).all(-1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trivgeo.groups._matrices.series import is_unseen
+from trivgeo._numerics import is_abstract
 
 __all__ = ["extrapolated_flow"]
 
@@ -47,7 +47,7 @@ def extrapolated_flow(
     total, left = torch.zeros_like(x[..., 0]).detach(), alive.to(x.dtype)
     length = _FIRST_STEP * left
     for _ in range(steps):
-        if not is_unseen(left) and not bool((left > 0).any()):
+        if not is_abstract(left) and not bool((left > 0).any()):
             break
         taken = torch.minimum(length, left)
         y, relative, inside = _step(field, x, taken.unsqueeze(-1))

@@ -11,8 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant, broadcast_shapes
-from trivgeo.groups._matrices.series import is_unseen
+from trivgeo._numerics import Constant, broadcast_shapes, is_abstract
 from trivgeo.groups.generated.chart import Chart
 from trivgeo.groups.generated.closed_form import ClosedForms, HomogeneousTransform, stacked
 from trivgeo.groups.generated.deck_transformations import FundamentalDomain
@@ -241,7 +240,7 @@ class FlowMotion(_PartlyClosedMotion):
         """Factor by factor; where one passes through infinity, along the one-parameter group of the element."""
         result = follow_all(self.flow, self.elements.factors(g), x, count)
         alive = result.alive
-        if not is_unseen(alive) and bool(alive.all()):
+        if not is_abstract(alive) and bool(alive.all()):
             return result
         straight = follow_all(self.flow, [self.elements.log(g)], x, count)
         end = torch.where(alive.unsqueeze(-1), result.end, straight.end)
