@@ -163,8 +163,13 @@ class TestFiles:
                 assert torch.equal(action(g, x).nan_to_num(), group.action()(g, x).nan_to_num())
 
     def test_lambdas_cannot(self) -> None:
-        """Python itself has no name for them."""
+        """Python itself has no name for them. A group whose action is a formula has not kept those it was made from."""
+        flow = from_generators([lambda p: torch.sin(p) + 2.0], variables=1)
         with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
-            pickle.dumps(planar(False))
-        group = copy.deepcopy(planar(False))
-        assert group.same_law(planar(False))
+            pickle.dumps(flow)
+        assert copy.deepcopy(flow).same_law(flow)
+        group, x = planar(False), randn(5, 2)
+        again = pickle.loads(pickle.dumps(group))
+        g = group.random(generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        assert again.same_law(group)
+        assert torch.equal(again.action()(g, x), group.action()(g, x))
