@@ -166,7 +166,7 @@ class TestResiduals:
             lambda: Trimmed(0.0),
             lambda: Trimmed(1.1),
             lambda: NearestPoints(randn(4, 3), tangent=1.5),
-            lambda: NearestPoints([[0.0]]),
+            lambda: NearestPoints([["a"]]),  # lists of numbers are tensors
             lambda: LevenbergMarquardt(0),
             lambda: LevenbergMarquardt(3, damping=0.0),
             lambda: Laplace(0),
