@@ -344,6 +344,8 @@ class Constant:
         """Keep ``value`` as a detached float64 CPU tensor."""
         self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
         self._float32 = self.value.float()
+        known = is_traced() or not is_transformed(self.value)  # torch 2.8 cannot read what a transform has wrapped
+        self._numbers = self.value.tolist() if known and 0 < self.value.numel() <= LARGEST_LITERAL else None
         self._other: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -351,8 +353,8 @@ class Constant:
 
     def like(self, x: Tensor) -> Tensor:
         """The constant in the dtype and on the device of ``x``."""
-        if _tracing is not None and is_traced() and 0 < self.value.numel() <= LARGEST_LITERAL:
-            return torch.tensor(self.value.tolist(), dtype=x.dtype, device=x.device)
+        if _tracing is not None and is_traced() and self._numbers is not None:
+            return torch.tensor(self._numbers, dtype=x.dtype, device=x.device)
         if x.device.type == "cpu":
             if x.dtype == torch.float64:
                 return self.value
