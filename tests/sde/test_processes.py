@@ -434,7 +434,7 @@ class TestNoiseModes:
         def dealt(pool: int | None) -> Tensor:
             score = EnergyScore(lambda g: g.sum(-1), kernel, 4, antithetic=True, pool=pool)
             run = SolveContext((0.5,), (7,), torch.float64, torch.device("cpu"), seeded(0))
-            return score.prepare(run)._deal((7, 4), w)
+            return score.prepare(run)._assign((7, 4), w)
 
         order = dealt(6)
         assert torch.equal(order[:, 2:], order[:, :2] + 3)
