@@ -83,8 +83,11 @@ def checked(function: F) -> F:
 
     @functools.cache
     def rules() -> dict[str, _Rule]:
-        hints = typing.get_type_hints(function, localns=_Names(function.__globals__))
-        unchecked = {p.name for p in parameters if p.kind is p.VAR_KEYWORD} | {"return"}
+        # not what is returned, which may be of a module that is not imported yet
+        annotations = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+        holder = types.SimpleNamespace(__annotations__=annotations)
+        hints = typing.get_type_hints(holder, function.__globals__, _Names(function.__globals__))
+        unchecked = {p.name for p in parameters if p.kind is p.VAR_KEYWORD}
         found = {name: _Rule(name, hint) for name, hint in hints.items() if name not in unchecked}
         return {name: rule for name, rule in found.items() if rule.fits is not None}
 
