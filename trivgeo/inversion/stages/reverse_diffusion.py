@@ -83,7 +83,8 @@ class ReverseDiffusion(Stage):
         pruning: Sequence[tuple[float, int]] = (),
         published: bool = False,
     ) -> None:
-        self.schedule = check_type("schedule", schedule or GeometricSchedule(0.1, 1.0), Schedule)  # type: ignore[type-abstract]
+        schedule = GeometricSchedule(0.1, 1.0) if schedule is None else schedule
+        self.schedule = check_type("schedule", schedule, Schedule)  # type: ignore[type-abstract]
         self.steps = check_count("steps", steps)
         self.num_mc = check_count("num_mc", num_mc)
         self.temperature = check_positive("temperature", temperature)
