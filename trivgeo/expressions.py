@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from trivgeo._deprecation import renamed_arguments
 from trivgeo._signatures import check_calls
 from trivgeo.errors import ConfigurationError
 
@@ -31,19 +32,19 @@ FUNCTIONS = {
 } | {"ln": "log", "abs": "Abs", "arcsin": "asin", "arccos": "acos", "arctan": "atan"}  # fmt: skip
 """The functions that text may call, and their names in SymPy."""
 
-_LENGTH = 4000  # characters
-_DEPTH = 200  # operations inside each other
-_EXPONENT = 64  # size of numbers in exponents
-_ARGUMENT = 1000  # size of numbers in functions
-_BITS = 4096  # size of exact numbers
-_TERMS = 2_000  # of a sum when all is multiplied out
-_ORDER = 10  # of derivatives
-_NO_NAMES = {"diff", "nan", "inf", "oo", "zoo"}  # whoever writes them means no constant of the equation
+_MAX_CHARACTERS = 4000  # characters
+_MAX_DEPTH = 200  # operations inside each other
+_MAX_EXPONENT = 64  # size of numbers in exponents
+_MAX_FUNCTION_ARGUMENT = 1000  # size of numbers in functions
+_MAX_BITS = 4096  # size of exact numbers
+_MAX_TERMS = 2_000  # of a sum when all is multiplied out
+_MAX_ORDER = 10  # of derivatives
+_RESERVED_NAMES = {"diff", "nan", "inf", "oo", "zoo"}  # whoever writes them means no constant of the equation
 
 # A floating-point number of more digits is the result of a division if a fraction is next to it.
-_DIGITS = 12
-_DENOMINATOR = 10_000
-_ULPS = 8
+_MIN_QUOTIENT_DIGITS = 12
+_MAX_DENOMINATOR = 10_000
+_MAX_ULPS = 8
 
 _LETTER = "A-Za-z\u0370-\u03ff"
 _ALLOWED = re.compile(rf"[{_LETTER}0-9_+\-*/^().,'\s]*")
@@ -53,8 +54,9 @@ _DERIVATIVE = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)_([{_LETTER}]+)")
 _PRIMES = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)(?![{_LETTER}0-9_'])")
 
 
+@renamed_arguments(until="0.4", what="argument")
 def exact(
-    value: Any, what: str = "value", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
+    value: Any, argument: str = "value", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
 ) -> Any:
     """A number, text or SymPy expression as an exact SymPy expression.
 
@@ -62,8 +64,8 @@ def exact(
     is within rounding of a fraction of denominator at most 10,000 is that fraction: ``1/3`` and ``0.1 + 0.2`` are.
 
     Args:
-        value: what the user gave.
-        what: its name for error messages.
+        value: a number, text, or a SymPy expression or equation.
+        argument: the name of the value in error messages.
         functions: see `parse_expression`.
         names: see `parse_expression`.
 
@@ -72,42 +74,44 @@ def exact(
     """
     sp = require_sympy()
     if isinstance(value, str):
-        return parse_expression(value, what, functions, names)
+        return parse_expression(value, argument, functions, names)
     if isinstance(value, decimal.Decimal | fractions.Fraction) or _is_plain_number(value):
         if isinstance(value, numbers.Rational) or (isinstance(value, decimal.Decimal) and value.is_finite()):
             return sp.Rational(str(value))
         if not math.isfinite(value):
-            raise ConfigurationError(f"{what}: expected finite numbers, got {value}")
+            raise ConfigurationError(f"{argument}: expected finite numbers, got {value}")
         return _rational(float(str(value)))
     try:
         expression = sp.sympify(value, strict=True)
     except (sp.SympifyError, TypeError, ValueError) as error:  # the last two of arrays and tensors
-        raise ConfigurationError(f"{what}: expected a number, text or SymPy expression, got {value!r}") from error
+        raise ConfigurationError(f"{argument}: expected a number, text or SymPy expression, got {value!r}") from error
     if not isinstance(expression, sp.Expr | sp.Equality):
-        raise ConfigurationError(f"{what}: expected a number, text or SymPy expression, got {value!r}")
+        raise ConfigurationError(f"{argument}: expected a number, text or SymPy expression, got {value!r}")
     if expression.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
-        raise ConfigurationError(f"{what}: expected finite numbers, got {expression}")
+        raise ConfigurationError(f"{argument}: expected finite numbers, got {expression}")
     return expression.xreplace({f: _rational_of(f) for f in expression.atoms(sp.Float)})
 
 
+@renamed_arguments(until="0.4", what="argument")
 def parse_expression(
-    text: str, what: str = "text", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
+    text: str, argument: str = "text", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
 ) -> Any:
     """Text as a SymPy expression; names are symbols.
 
     Args:
         text: such as ``"2*t*exp(-x/3)"``.
-        what: its name for error messages.
+        argument: the name of the value in error messages.
         functions: names of unknown functions that may be called, beside `FUNCTIONS`.
         names: expressions that stand for some names, beside ``pi``, ``E`` and ``I``.
 
     Raises:
         ConfigurationError: the text holds anything but the grammar above, or numbers, exponents or sums too large.
     """
-    return _Reader(text, what, functions, names or {}).expression()
+    return _Reader(text, argument, functions, names or {}).expression()
 
 
-def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
+@renamed_arguments(until="0.4", what="argument")
+def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
     """Equations as SymPy expressions that are to vanish, in functions such as ``u(x, t)``.
 
     The unknowns are those that are called, as in ``u(x, t)``, or else those with derivatives: ``u_xx`` is the second
@@ -117,7 +121,7 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
 
     Args:
         texts: each an equation ``"u_t = u_xx"``, or an expression that is to vanish.
-        what: their name for error messages.
+        argument: the name of the texts in error messages.
 
     Raises:
         ConfigurationError: as for `parse_expression`, or there is no unknown, or they depend on different variables.
@@ -127,13 +131,13 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
     for text in texts:
         parts = tuple(re.split("==?", text))
         if len(parts) > 2:
-            raise ConfigurationError(f"{what}: expected at most one sign of equality, got {text[:80]!r}")
+            raise ConfigurationError(f"{argument}: expected at most one sign of equality, got {text[:80]!r}")
         sides.append(parts)
-    trees = [_tree(part, what, True) for parts in sides for part in parts]
+    trees = [_tree(part, argument, True) for parts in sides for part in parts]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
     free = _arbitrary(nodes, named)
-    functions, variables = _declared(nodes, free, what) or _derived(named, *_differentiated(nodes), what)
+    functions, variables = _declared(nodes, free, argument) or _derived(named, *_differentiated(nodes), argument)
     own = sp.symbols(variables)
     unknowns = {name: sp.Function(name)(*own) for name in functions}
     # a variable E is not Euler's number
@@ -147,9 +151,9 @@ def parse_equations(texts: Sequence[str], what: str = "pde") -> list[Any]:
         elif primes and primes[1] in unknowns and len(own) == 1:
             table[name] = unknowns[primes[1]].diff(own[0], int(primes[2]))
         elif _DERIVATIVE.fullmatch(name):
-            raise ConfigurationError(f"{what}: expected derivatives of {functions} in {variables}, got {name[:40]}")
+            raise ConfigurationError(f"{argument}: expected derivatives of {functions} in {variables}, got {name[:40]}")
     called = [*functions, *free]
-    readers = (tuple(_Reader(part, what, called, table, True).expression() for part in parts) for parts in sides)
+    readers = (tuple(_Reader(part, argument, called, table, True).expression() for part in parts) for parts in sides)
     return [parts[0] - (parts[1] if len(parts) > 1 else 0) for parts in readers]
 
 
@@ -170,19 +174,19 @@ def _arbitrary(nodes: Sequence[ast.AST], named: set[str]) -> set[str]:
     }
 
 
-def _declared(nodes: Sequence[ast.AST], free: set[str], what: str) -> tuple[list[str], list[str]] | None:
+def _declared(nodes: Sequence[ast.AST], free: set[str], argument: str) -> tuple[list[str], list[str]] | None:
     """The unknowns that are called and their variables."""
     calls = {}
     for name, arguments in _calls(nodes):
         if name not in free:
             if not arguments or not all(isinstance(a, ast.Name) for a in arguments):
-                raise ConfigurationError(f"{what}: expected a function of {sorted(FUNCTIONS)}, got {name}")
+                raise ConfigurationError(f"{argument}: expected a function of {sorted(FUNCTIONS)}, got {name}")
             calls[name] = [a.id for a in arguments if isinstance(a, ast.Name)]
     if not calls:
         return None
     variables = next(iter(calls.values()))
     if any(v != variables for v in calls.values()) or len(set(variables)) < len(variables):
-        raise ConfigurationError(f"{what}: expected functions of the same different variables, got {calls}")
+        raise ConfigurationError(f"{argument}: expected functions of the same different variables, got {calls}")
     return sorted(calls), variables
 
 
@@ -198,7 +202,7 @@ def _differentiated(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
     return functions, {a.id for call in calls for a in call.args[1:] if isinstance(a, ast.Name)}
 
 
-def _derived(named: set[str], functions: set[str], variables: set[str], what: str) -> tuple[list[str], list[str]]:
+def _derived(named: set[str], functions: set[str], variables: set[str], argument: str) -> tuple[list[str], list[str]]:
     """The unknowns that have derivatives and their variables, t last."""
     found = [(m[1], m[2]) for name in named if (m := _DERIVATIVE.fullmatch(name))]
     primed = [m[1] for name in named if (m := re.fullmatch(rf"([{_LETTER}][{_LETTER}0-9]*)_(\d+)", name))]
@@ -208,24 +212,24 @@ def _derived(named: set[str], functions: set[str], variables: set[str], what: st
     words = {match[0] for name in named if (match := _DERIVATIVE.fullmatch(name))}
     unknowns = sorted(({name for name, _ in found} or set(primed)) | (functions - words))
     if not unknowns:
-        raise ConfigurationError(f"{what}: expected functions such as u(x, t) or derivatives such as u_x, got none")
+        raise ConfigurationError(f"{argument}: expected functions such as u(x, t) or derivatives such as u_x, got none")
     return unknowns, sorted(letters, key=lambda letter: (letter == "t", letter))
 
 
-def _tree(text: str, what: str, primes: bool) -> ast.expr:
+def _tree(text: str, argument: str, primes: bool) -> ast.expr:
     """The syntax of text within bounds; nothing is evaluated. Derivatives with primes are written with numbers."""
-    if not isinstance(text, str) or len(text) > _LENGTH:
-        raise ConfigurationError(f"{what}: expected text of at most {_LENGTH} characters")
+    if not isinstance(text, str) or len(text) > _MAX_CHARACTERS:
+        raise ConfigurationError(f"{argument}: expected text of at most {_MAX_CHARACTERS} characters")
     if not _ALLOWED.fullmatch(text):
         strange = sorted({c for c in text if not _ALLOWED.fullmatch(c)})
-        raise ConfigurationError(f"{what}: expected a formula, got the characters {strange} in {text[:80]!r}")
+        raise ConfigurationError(f"{argument}: expected a formula, got the characters {strange} in {text[:80]!r}")
     plain = " ".join(text.split()).replace("^", "**")
     if primes:
         plain = _PRIMES.sub(lambda m: f"{m[1]}_{len(m[2])}", plain)
     try:
         body = ast.parse(plain, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigurationError(f"{what}: expected a formula, got {text[:80]!r}") from error
+        raise ConfigurationError(f"{argument}: expected a formula, got {text[:80]!r}") from error
     for node in ast.walk(body):
         if isinstance(node, ast.Constant):
             # the number as it was written: decimals are exact
@@ -237,24 +241,24 @@ class _Reader:
     """One text; every intermediate result is bounded, so that nothing hangs."""
 
     def __init__(
-        self, text: str, what: str, functions: Iterable[str], names: Mapping[str, Any], primes: bool = False
+        self, text: str, argument: str, functions: Iterable[str], names: Mapping[str, Any], primes: bool = False
     ) -> None:
         self._sp = require_sympy()
-        self._what, self._text = what, text
+        self._argument, self._text = argument, text
         self._functions = set(functions)
         self._names = {"pi": self._sp.pi, "E": self._sp.E, "I": self._sp.I} | dict(names)
-        self._body = _tree(text, what, primes)
+        self._body = _tree(text, argument, primes)
 
     def expression(self) -> Any:
         """The whole text."""
         return self._read(self._body, 0)
 
     def _refuse(self, expected: str) -> ConfigurationError:
-        return ConfigurationError(f"{self._what}: expected {expected}, got {self._text[:80]!r}")
+        return ConfigurationError(f"{self._argument}: expected {expected}, got {self._text[:80]!r}")
 
     def _read(self, node: ast.AST, depth: int) -> Any:
-        if depth > _DEPTH:
-            raise self._refuse(f"at most {_DEPTH} operations inside each other")
+        if depth > _MAX_DEPTH:
+            raise self._refuse(f"at most {_MAX_DEPTH} operations inside each other")
         read = _READERS.get(type(node))
         if read is None:
             raise self._refuse(f"a formula of numbers, names, + - * / ** and functions (no {type(node).__name__})")
@@ -262,14 +266,14 @@ class _Reader:
 
     def _bounded(self, value: Any) -> Any:
         # also those inside: SymPy gathers powers of products, 2**60*exp(8) to a power is one of either
-        if any(max(x.p.bit_length(), x.q.bit_length()) > _BITS for x in value.atoms(self._sp.Rational)):
+        if any(max(x.p.bit_length(), x.q.bit_length()) > _MAX_BITS for x in value.atoms(self._sp.Rational)):
             raise self._refuse("numbers of moderate size")
-        if any(self._is_large(x.args[0], _ARGUMENT) for x in value.atoms(self._sp.exp)):
-            raise self._refuse(f"numbers of at most {_ARGUMENT} in functions")
+        if any(self._is_large(x.args[0], _MAX_FUNCTION_ARGUMENT) for x in value.atoms(self._sp.exp)):
+            raise self._refuse(f"numbers of at most {_MAX_FUNCTION_ARGUMENT} in functions")
         if value.has(self._sp.nan, self._sp.zoo, self._sp.oo, -self._sp.oo):
             raise self._refuse("finite numbers")
-        if _expanded_terms(value) > _TERMS:
-            raise self._refuse(f"at most {_TERMS} terms")
+        if _expanded_terms(value) > _MAX_TERMS:
+            raise self._refuse(f"at most {_MAX_TERMS} terms")
         return value
 
     def _is_large(self, value: Any, bound: float) -> bool:
@@ -283,7 +287,7 @@ class _Reader:
     def _name(self, node: ast.Name, depth: int) -> Any:
         if node.id in self._names:
             return self._names[node.id]
-        if not _NAME.fullmatch(node.id) or node.id in FUNCTIONS or node.id in _NO_NAMES:
+        if not _NAME.fullmatch(node.id) or node.id in FUNCTIONS or node.id in _RESERVED_NAMES:
             raise self._refuse(f"names of letters and digits that are no functions or infinities (no {node.id[:40]})")
         return self._sp.Symbol(node.id)
 
@@ -307,8 +311,8 @@ class _Reader:
             return left / right
         if not isinstance(node.op, ast.Pow):
             raise self._refuse("+ - * / or **")
-        if self._is_large(right, _EXPONENT):
-            raise self._refuse(f"exponents of at most {_EXPONENT}")
+        if self._is_large(right, _MAX_EXPONENT):
+            raise self._refuse(f"exponents of at most {_MAX_EXPONENT}")
         if left == 0 and not (right.is_number and right.is_positive):
             raise self._refuse("powers of numbers other than zero")
         return left**right
@@ -318,8 +322,8 @@ class _Reader:
             raise self._refuse("calls such as exp(x)")
         name = node.func.id
         arguments = [self._read(a, depth) for a in node.args]
-        if any(self._is_large(a, _ARGUMENT) for a in arguments):
-            raise self._refuse(f"numbers of at most {_ARGUMENT} in functions")
+        if any(self._is_large(a, _MAX_FUNCTION_ARGUMENT) for a in arguments):
+            raise self._refuse(f"numbers of at most {_MAX_FUNCTION_ARGUMENT} in functions")
         if name in self._functions:
             return self._sp.Function(name)(*arguments)
         if name == "diff":
@@ -335,8 +339,8 @@ class _Reader:
             raise self._refuse("derivatives such as diff(u, x, 2)")
         for variable, count in steps:
             order += count
-            if not variable.is_Symbol or order > _ORDER:
-                raise self._refuse(f"derivatives such as diff(u, x, 2) of order at most {_ORDER}")
+            if not variable.is_Symbol or order > _MAX_ORDER:
+                raise self._refuse(f"derivatives such as diff(u, x, 2) of order at most {_MAX_ORDER}")
             for _ in range(count):
                 result = self._bounded(result.diff(variable))
         return result
@@ -362,7 +366,7 @@ def _expanded_terms(value: Any) -> float:
     if value.is_Pow and value.exp.is_Integer:
         # numbers in exponents were bounded one by one, but SymPy gathers powers of powers
         terms, power = _expanded_terms(value.base), abs(int(value.exp))
-        if power > _EXPONENT or terms > _TERMS:
+        if power > _MAX_EXPONENT or terms > _MAX_TERMS:
             return math.inf
         return math.comb(int(terms) + power - 1, power)
     return 1
@@ -381,9 +385,9 @@ def _rational(value: float) -> Any:
     """See `exact`."""
     sp = require_sympy()
     decimal_value = sp.Rational(repr(value))
-    simple = fractions.Fraction(value).limit_denominator(_DENOMINATOR)
+    simple = fractions.Fraction(value).limit_denominator(_MAX_DENOMINATOR)
     digits = len(decimal.Decimal(repr(value)).as_tuple().digits)
-    is_rounded = digits > _DIGITS and abs(float(simple) - value) <= _ULPS * math.ulp(value)
+    is_rounded = digits > _MIN_QUOTIENT_DIGITS and abs(float(simple) - value) <= _MAX_ULPS * math.ulp(value)
     return sp.Rational(str(simple)) if is_rounded else decimal_value
 
 

@@ -15,7 +15,7 @@ from trivgeo.errors import DomainError, ShapeError
 
 __all__ = ["augment"]
 
-_DRAWS = 20
+_MAX_DRAWS = 20
 
 
 def augment(
@@ -57,7 +57,7 @@ def augment(
     action.check_data(u, "u")
     batch = action.batch_shape(u)
     result: Field | None = None
-    for _ in range(_DRAWS):
+    for _ in range(_MAX_DRAWS):
         count = max(1, batch.numel())
         g = law(count, generator)
         action.group.check_elements(g, "law")
@@ -74,7 +74,7 @@ def augment(
     bad = ~torch.isfinite(result.values).flatten(len(batch)).all(-1)
     raise DomainError(
         f"law: expected elements that leave the grid covered, got none for {int(bad.sum())} of {bad.numel()} fields in "
-        f"{_DRAWS} draws"
+        f"{_MAX_DRAWS} draws"
     )
 
 

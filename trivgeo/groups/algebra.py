@@ -15,7 +15,8 @@ from trivgeo.errors import AlgebraError, ShapeError
 
 __all__ = ["LieAlgebra"]
 
-_RANK, _ROUNDING = 1e-9, 1e-13
+_RANK_TOLERANCE = 1e-9  # of singular values, relative to the largest
+_ROUNDING_TOLERANCE = 1e-13  # of structure constants, relative to their size
 
 
 class LieAlgebra:
@@ -67,7 +68,9 @@ class LieAlgebra:
         cancelled = torch.einsum("ijj->i", c.abs())
         root = c.abs().sqrt()
         moved = (root * root.transpose(1, 2)).flatten(1).amax(-1) if self.dim else cancelled
-        self._is_unimodular = bool((self._trace_ad.value.abs() <= tolerance * cancelled + _ROUNDING * moved).all())
+        self._is_unimodular = bool(
+            (self._trace_ad.value.abs() <= tolerance * cancelled + _ROUNDING_TOLERANCE * moved).all()
+        )
         self._is_abelian = largest == 0.0
 
     def _check_antisymmetry(self, c: Tensor, bound: float) -> None:
@@ -177,7 +180,7 @@ class LieAlgebra:
         """The number of steps of the lower central series (1 if abelian), ``None`` if it does not reach zero."""
         # ranks are decided in lengths for which all constants are near one: no short series hides behind a long one
         c = balanced(self)[0]._c.value
-        bound = _RANK * float(c.abs().max()) if self.dim else 0.0
+        bound = _RANK_TOLERANCE * float(c.abs().max()) if self.dim else 0.0
         span = torch.eye(self.dim, dtype=torch.float64)  # rows
         for step in range(1, self.dim + 1):
             brackets = torch.einsum("jb,abk->ajk", span, c).reshape(-1, self.dim)

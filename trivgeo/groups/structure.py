@@ -1,9 +1,9 @@
 r"""Structure theory of real Lie algebras: series, centre, radical, nilradical, Levi factor, reductive complement.
 
 A subspace is a matrix of rows, ``[k, n]``, float64, in row-reduced form, so that subspaces spanned by basis vectors
-come out as basis vectors. Decompositions of algebras with rational constants are exact (`trivgeo.groups.exact`). For
-others ranks are decided in floating point, relative to the largest singular value; functions that need a decomposition
-to exist say so when it is not found.
+come out as basis vectors. Decompositions of algebras with rational constants are exact
+(`trivgeo.groups.rational_algebra`). For others ranks are decided in floating point, relative to the largest singular
+value; functions that need a decomposition to exist say so when it is not found.
 
 Sources: W. A. de Graaf, Lie Algebras: Theory and Algorithms (2000), sections 2.2, 3.2, 4.13; D. Rand, P. Winternitz
 and H. Zassenhaus, Linear Algebra Appl. 109 (1988); G. D. Mostow, Amer. J. Math. 78 (1956).
@@ -23,7 +23,7 @@ from trivgeo._deprecation import Renamed, old_names
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra, balanced
-from trivgeo.groups.exact import RationalAlgebra
+from trivgeo.groups.rational_algebra import RationalAlgebra
 
 __all__ = [
     "LeviDecomposition",
@@ -38,9 +38,10 @@ __all__ = [
     "subalgebra",
 ]
 
-_RANK = 1e-9
-_ZERO = 1e-11
-_DENOMINATOR, _RATIONAL = 1000, 1e-12  # largest denominator of a constant that is taken to be rational, and its error
+_RANK_TOLERANCE = 1e-9  # of singular values, relative to the largest
+_ZERO_TOLERANCE = 1e-11  # of entries of reduced rows
+_MAX_DENOMINATOR = 1000  # of a constant that is taken to be rational
+_RATIONAL_TOLERANCE = 1e-12  # between such a constant and the fraction
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def row_reduce(rows: Tensor, size: float = 0.0) -> Tensor:
     if not rows.numel():
         return rows[:0]
     _, singular, a = torch.linalg.svd(rows, full_matrices=False)
-    rank = int((singular > max(_RANK * max(size, float(singular[0])), 1e-300)).sum())
+    rank = int((singular > max(_RANK_TOLERANCE * max(size, float(singular[0])), 1e-300)).sum())
     a, n = a[:rank], rows.shape[-1]
     pivots: list[int] = []
     for done in range(rank):
@@ -98,8 +99,8 @@ def row_reduce(rows: Tensor, size: float = 0.0) -> Tensor:
         a[others, column] = 0.0
         pivots.append(column)
     a = a[torch.tensor(pivots, dtype=torch.long).argsort()]
-    a = torch.where((a - a.round()).abs() < _ZERO, a.round(), a)
-    return torch.where(a.abs() < _ZERO, 0.0, a)
+    a = torch.where((a - a.round()).abs() < _ZERO_TOLERANCE, a.round(), a)
+    return torch.where(a.abs() < _ZERO_TOLERANCE, 0.0, a)
 
 
 def null_space(matrix: Tensor, size: float = 1.0) -> Tensor:
@@ -113,7 +114,7 @@ def null_space(matrix: Tensor, size: float = 1.0) -> Tensor:
     if n == 0 or matrix.shape[0] == 0:
         return torch.eye(n, dtype=torch.float64)
     _, singular, rows = torch.linalg.svd(matrix, full_matrices=True)
-    rank = int((singular > _RANK * max(size, float(singular[0]))).sum())
+    rank = int((singular > _RANK_TOLERANCE * max(size, float(singular[0]))).sum())
     return row_reduce(rows[rank:])
 
 
@@ -237,7 +238,7 @@ def nilradical(algebra: LieAlgebra) -> Tensor:
     while len(span):
         grown = (span.reshape(-1, 1, n, n) @ ad.unsqueeze(0)).reshape(-1, n * n)
         _, singular, rows = torch.linalg.svd(torch.cat([span, grown]), full_matrices=False)
-        rows = rows[: int((singular > _RANK * float(singular[0])).sum())]
+        rows = rows[: int((singular > _RANK_TOLERANCE * float(singular[0])).sum())]
         if len(rows) == len(span):
             break
         span = rows
@@ -336,11 +337,11 @@ def _fitting_null(within: Tensor, x: Tensor) -> Tensor:
 def rational(algebra: LieAlgebra) -> RationalAlgebra | None:
     """The algebra over the rational numbers whose constants these are but for rounding; ``None`` if there is none."""
     c = algebra.structure_constants
-    fractions = [Fraction(x).limit_denominator(_DENOMINATOR) for x in c.flatten().tolist()]
+    fractions = [Fraction(x).limit_denominator(_MAX_DENOMINATOR) for x in c.flatten().tolist()]
     near = torch.tensor([float(x) for x in fractions], dtype=torch.float64).reshape(c.shape)
     # a small number is not zero
     size = torch.where(near == 0, 0.0, c.abs().clamp(min=1.0))
-    if bool(((near - c).abs() > _RATIONAL * size).any()):
+    if bool(((near - c).abs() > _RATIONAL_TOLERANCE * size).any()):
         return None
     n = algebra.dim
     try:

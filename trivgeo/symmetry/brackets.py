@@ -17,7 +17,7 @@ __all__ = ["bracket", "keeping", "structure_constants"]
 
 Field = Sequence[sp.Expr]
 
-_POINTS = 6  # more than are needed
+_SPARE_POINTS = 6  # more than are needed
 
 
 def structure_constants(
@@ -38,7 +38,7 @@ def structure_constants(
     entries = [entry for field in every for entry in field]
     primes = usable_primes(entries)
     symbols = (*parameters, *irrational_constants(entries))
-    count = (n + _POINTS - 1) // len(variables) + _POINTS
+    count = (n + _SPARE_POINTS - 1) // len(variables) + _SPARE_POINTS
 
     def solved(prime: int, fixed: Sequence[ParameterValues]) -> list[tuple[Values, list[int]]]:
         numbers = {s: np.repeat([f[s] for f in fixed], count) for s in symbols}
@@ -91,7 +91,7 @@ def keeping(
     flat = [entry for row in entries for entry in row]
     primes = usable_primes(flat)
     symbols = (*parameters, *irrational_constants(flat))
-    count = 2 * len(fields) + _POINTS
+    count = 2 * len(fields) + _SPARE_POINTS
 
     def solved(prime: int, fixed: ParameterValues) -> Values:
         e = RandomEvaluator((), 0, count, prime, prime % 1000, fixed, parameters)

@@ -22,11 +22,11 @@ __all__ = ["Dimension", "Jets"]
 
 Slot = tuple[int, Index]
 
-_SIZE = 3000  # unknown Taylor coefficients
-_ORDERS = 12  # of derivatives beyond those in the equations
-_ATTEMPTS = 200  # points
-_STABLE = 4  # orders with the same result
-_PRODUCTS = 60_000  # of terms of a series
+_MAX_COEFFICIENTS = 3000  # unknown Taylor coefficients
+_MAX_EXTRA_ORDERS = 12  # of derivatives beyond those in the equations
+_MAX_DRAWS = 200  # points
+_STABLE_ORDERS = 4  # orders with the same result
+_MAX_SERIES_TERMS = 60_000  # of terms of a series
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Jets:
                         block[:, j] = evaluate(condition[slot])
                 blocks.append(block)
             kept = evaluate.valid
-            if attempt > _ATTEMPTS:
+            if attempt > _MAX_DRAWS:
                 raise ConfigurationError("pde: expected equations that are defined at some rational points, got others")
             if kept.sum() >= samples // 4 + 1:
                 point = np.array([evaluate(variable)[0, 0] for variable in self.variables])
@@ -232,8 +232,10 @@ class Jets:
         before: tuple[int, ...] = ()
         found: list[int] = []
         guesses: list[tuple[int, int]] = []
-        for order in range(top + 1, top + _ORDERS):
-            too_many = math.comb(2 * count + order, order) > _PRODUCTS or len(self._columns(order)) > _SIZE
+        for order in range(top + 1, top + _MAX_EXTRA_ORDERS):
+            too_many = (
+                math.comb(2 * count + order, order) > _MAX_SERIES_TERMS or len(self._columns(order)) > _MAX_COEFFICIENTS
+            )
             if order > top + 1 and too_many:
                 break
             before, sizes = sizes, self.free(order)
@@ -241,12 +243,12 @@ class Jets:
             # derivatives of the equations may still say more about them
             first = next((q for q, size in enumerate(sizes) if size == 0), None)
             found = [*found, sum(sizes[:first])] if first is not None else []
-            if found and (found[-1] <= known or found[-_STABLE:] == [found[-1]] * _STABLE):
+            if found and (found[-1] <= known or found[-_STABLE_ORDERS:] == [found[-1]] * _STABLE_ORDERS):
                 break
             pairs = zip(sizes, before, strict=False)
             guess = _functions([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
             guesses = [] if found else [*guesses, guess]
-            if guess[0] and guesses[-_STABLE:] == [guess] * _STABLE:
+            if guess[0] and guesses[-_STABLE_ORDERS:] == [guess] * _STABLE_ORDERS:
                 break
         if found:
             enough = len(found) - next(i for i, size in enumerate(found) if size == found[-1])

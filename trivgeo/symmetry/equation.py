@@ -20,9 +20,9 @@ __all__ = ["EvolutionSystem", "residuals_of"]
 
 Index = tuple[int, ...]
 
-_EQUATIONS = 60  # with their consequences
+_MAX_EQUATIONS = 60  # with their consequences
 _REAL_POINTS = 200
-_ORDER = 10  # of derivatives: as in text; beyond it the work grows without a known bound
+_MAX_ORDER = 10  # of derivatives: as in text; beyond it the work grows without a known bound
 
 
 class EvolutionSystem:
@@ -62,8 +62,10 @@ class EvolutionSystem:
             self._symbols[a, self.zero] = unknown
             self._jets[unknown] = (a, self.zero)
         order = max((d.derivative_count for e in residuals for d in e.atoms(sp.Derivative)), default=0)
-        if order > _ORDER:
-            raise ConfigurationError(f"pde: expected derivatives of order {_ORDER} at most, got one of order {order}")
+        if order > _MAX_ORDER:
+            raise ConfigurationError(
+                f"pde: expected derivatives of order {_MAX_ORDER} at most, got one of order {order}"
+            )
         self.leaders: tuple[tuple[int, Index], ...] = ()
         self.right: tuple[sp.Expr, ...] = ()
         self.orders: tuple[int, ...] = ()
@@ -105,12 +107,12 @@ class EvolutionSystem:
         plain = dict(zip(self.functions, self.unknowns, strict=True))
         return expression.xreplace(replacements).xreplace(plain)
 
-    def plain(self, value: Any, what: str, beside: Iterable[sp.Symbol] = ()) -> sp.Expr:
-        """What the user gave as an exact expression of the system's symbols, with ``u(x, t)`` written as the symbol u.
+    def plain(self, value: Any, argument: str, beside: Iterable[sp.Symbol] = ()) -> sp.Expr:
+        """A number, text or SymPy expression as an exact expression of the system's symbols, with u for ``u(x, t)``.
 
         Args:
             value: the expression or text.
-            what: its name for error messages.
+            argument: the name of the value in error messages.
             beside: derivatives that it may hold.
 
         Raises:
@@ -118,7 +120,7 @@ class EvolutionSystem:
         """
         beside = set(beside)
         own = {s.name: s for s in (*self.variables, *self.unknowns, *self.parameters, *beside)}
-        expression = exact(value, what, [str(f.func) for f in self.functions], own)
+        expression = exact(value, argument, [str(f.func) for f in self.functions], own)
         expression = expression.xreplace({s: own.get(s.name, s) for s in expression.free_symbols})
         expression = expression.xreplace(dict(zip(self.functions, self.unknowns, strict=True)))
         strange = [str(f) for f in expression.atoms(AppliedUndef)]
@@ -126,7 +128,7 @@ class EvolutionSystem:
         strange += [s.name for s in others if self._is_named_like_derivative(s.name)]
         if strange or not isinstance(expression, sp.Expr):
             raise ConfigurationError(
-                f"{what}: expected an expression of {(*self.variables, *self.unknowns)} and parameters, got "
+                f"{argument}: expected an expression of {(*self.variables, *self.unknowns)} and parameters, got "
                 f"{', '.join(strange) or expression}"
             )
         return expression
@@ -138,7 +140,7 @@ class EvolutionSystem:
         return not any(self.jets_in(slope) for slope in slopes)
 
     def residuals_at(self, solution: Mapping[sp.Symbol, sp.Expr]) -> list[sp.Expr]:
-        """What is left of the equations at functions of the independent variables, one for each unknown."""
+        """The residuals of the equations at functions of the independent variables, one for each unknown."""
         left = []
         for (a, index), right in zip(self.leaders, self.right, strict=True):
             values = {}
@@ -257,7 +259,7 @@ class EvolutionSystem:
         self.time, self.orders = position, ()
         solved: dict[tuple[int, Index], sp.Expr] = {}
         pending = list(residuals)
-        for _ in range(_EQUATIONS):
+        for _ in range(_MAX_EQUATIONS):
             if not pending:
                 pending = self._cross_derivatives()
                 if not pending:
@@ -280,7 +282,7 @@ class EvolutionSystem:
             self._set(solved.items())
             solved = {k: self.reduced(value) for k, value in solved.items()}
             self._set(solved.items())
-        return f"more than {_EQUATIONS} consequences"
+        return f"more than {_MAX_EQUATIONS} consequences"
 
     def _rank(self, key: tuple[int, Index]) -> tuple[Any, ...]:
         a, index = key

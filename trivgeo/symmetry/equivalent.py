@@ -13,9 +13,9 @@ from trivgeo.symmetry.solutions import Particular
 
 __all__ = ["Equivalent", "about_any_solution", "simpler", "term_matrix"]
 
-_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
-_DEGREE = 4
-_COLUMNS = 150
+_MAX_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
+_MAX_DEGREE = 4  # of these polynomials
+_MAX_COLUMNS = 150  # unknown coefficients of a particular solution
 
 
 @dataclass(frozen=True)
@@ -113,51 +113,74 @@ def _system(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSyste
 
 
 def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: bool) -> list[sp.Expr] | None:
-    """A solution among polynomials times what the inhomogeneity, its derivatives and integrals are made of."""
+    """A particular solution among polynomials times the functions in the inhomogeneity, or ``None``.
+
+    Args:
+        system: linear equations.
+        offsets: their inhomogeneous terms.
+        integrals: whether antiderivatives of these functions are tried too.
+    """
     variables = system.variables
     if any(_is_large_fraction(offset, variables) for offset in offsets):
         return None  # terms would have to cancel that are not compared
-    seeds = list(dict.fromkeys(function for offset in offsets for function in _functions(offset, variables)))
-    if integrals:
-        seeds = list(dict.fromkeys(_without_powers(seed, variables) for seed in seeds)) + seeds
-        has_logarithms = any(seed.has(sp.log) for seed in seeds)
-        antiderivatives = [sp.integrate(seed, v, manual=True) for seed in seeds for v in variables if seed.has(v)]
-        for integral in antiderivatives:
-            if not has_logarithms:  # those of squares are real on both sides of a pole
-                integral = integral.replace(sp.log, lambda e: sp.log(e**2) / 2)
-            if not integral.has(sp.Integral, sp.Piecewise, sp.I):
-                seeds += [f for f in _functions(integral, variables) if f not in seeds and not f.is_polynomial()]
-    seeds = list(dict.fromkeys(seeds))
-    for seed in seeds:  # which grows
-        more = (function for v in variables for function in _functions(sp.diff(seed, v), variables))
-        seeds += [function for function in more if function not in seeds][: _SEEDS - len(seeds)]
-    for degree in range(_DEGREE + 1):
+    seeds = _seeds(offsets, variables, integrals)
+    for degree in range(_MAX_DEGREE + 1):
         monomials = [
             sp.Mul(*(v**k for v, k in zip(variables, powers, strict=True)))
             for powers in multi_indices(len(variables), degree)
         ]
         functions = list(dict.fromkeys(sp.expand(m * seed) for m in monomials for seed in seeds))
         columns = [(a, f) for f in functions for a in range(len(system.unknowns))]
-        if len(columns) > _COLUMNS:
+        if len(columns) > _MAX_COLUMNS:
             return None
-        zero = [sp.S.Zero] * len(system.unknowns)
-        images = []
-        for a, f in columns:
-            trial = {u: f if b == a else sp.S.Zero for b, u in enumerate(system.unknowns)}
-            left = system.residuals_at(trial)
-            images.append([sp.expand(e + o) for e, o in zip(left, offsets, strict=True)])
-        _, matrix = term_matrix([*images, list(offsets)], variables)
-        symbols = [sp.Dummy() for _ in columns]
-        try:
-            solutions = sp.linsolve((matrix[:-1, :].T, matrix[-1, :].T), symbols)
-        except (ValueError, NotImplementedError):
-            return None
-        for solution in solutions:
-            numbers = [c.xreplace(dict.fromkeys(symbols, sp.S.Zero)) for c in solution]
-            for (a, f), number in zip(columns, numbers, strict=True):
-                zero[a] += number * f
-            return zero
+        solution = _solution_among(system, offsets, columns)
+        if solution is not None:
+            return solution
     return None
+
+
+def _seeds(offsets: Sequence[sp.Expr], variables: Sequence[sp.Symbol], integrals: bool) -> list[sp.Expr]:
+    """The functions in the inhomogeneity with their derivatives, and with antiderivatives if these are asked for."""
+    seeds = list(dict.fromkeys(function for offset in offsets for function in _functions(offset, variables)))
+    if integrals:
+        seeds = [*(_without_powers(seed, variables) for seed in seeds), *seeds]
+        seeds = list(dict.fromkeys([*seeds, *_antiderivatives(seeds, variables)]))
+    for seed in seeds:  # which grows
+        more = (function for v in variables for function in _functions(sp.diff(seed, v), variables))
+        seeds += [function for function in more if function not in seeds][: _MAX_SEEDS - len(seeds)]
+    return seeds
+
+
+def _antiderivatives(functions: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
+    """The functions that antiderivatives of others hold, beside polynomials, where they have a formula."""
+    has_logarithms = any(function.has(sp.log) for function in functions)
+    found = []
+    for integral in (sp.integrate(f, v, manual=True) for f in functions for v in variables if f.has(v)):
+        if not has_logarithms:  # logarithms of squares are real on both sides of a pole
+            integral = integral.replace(sp.log, lambda e: sp.log(e**2) / 2)
+        if not integral.has(sp.Integral, sp.Piecewise, sp.I):
+            found += [f for f in _functions(integral, variables) if not f.is_polynomial()]
+    return found
+
+
+def _solution_among(
+    system: EvolutionSystem, offsets: Sequence[sp.Expr], columns: Sequence[tuple[int, sp.Expr]]
+) -> list[sp.Expr] | None:
+    """A particular solution that is a combination of functions, each of one unknown; ``None`` if there is none."""
+    images = []
+    for a, f in columns:
+        trial = {u: f if b == a else sp.S.Zero for b, u in enumerate(system.unknowns)}
+        images.append([sp.expand(e + o) for e, o in zip(system.residuals_at(trial), offsets, strict=True)])
+    _, matrix = term_matrix([*images, list(offsets)], system.variables)
+    symbols = [sp.Dummy() for _ in columns]
+    solutions = sp.linsolve((matrix[:-1, :].T, matrix[-1, :].T), symbols)
+    if not solutions:
+        return None
+    (solution,) = solutions
+    result = [sp.S.Zero] * len(system.unknowns)
+    for (a, f), coefficient in zip(columns, solution, strict=True):
+        result[a] += coefficient.xreplace(dict.fromkeys(symbols, sp.S.Zero)) * f
+    return result
 
 
 def _functions(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:

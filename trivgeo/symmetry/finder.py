@@ -16,7 +16,7 @@ from trivgeo.symmetry.determining import LinearForm, characteristics, check, lef
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
 from trivgeo.symmetry.equivalent import Equivalent, about_any_solution, simpler, term_matrix
-from trivgeo.symmetry.growth import COLUMNS, Found, grow
+from trivgeo.symmetry.growth import MAX_COLUMNS, Found, grow
 from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.ordinary import from_solutions, is_linear_ordinary
 from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
@@ -29,18 +29,18 @@ Coefficients = tuple[sp.Expr, ...]
 def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) -> Symmetries:
     """See `trivgeo.symmetry.find_symmetries`."""
     system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
-    extra = _checked(system, functions)
+    extra = _ansatz_functions(system, functions)
     jets = Jets(system, conditions, is_linear(system))
     # what is easily found tells where the bound of the dimension is sharp
     spaces = (AnsatzSpace(system, conditions, jets, (sp.S.One, *extra), d, jets.linear) for d in (degree or 3, 2, 1))
-    first = next((space for space in spaces if len(space.columns) <= COLUMNS), None)
+    first = next((space for space in spaces if len(space.columns) <= MAX_COLUMNS), None)
     dimension = jets.dimension(first.count if first else 0)
     sizes: dict[int, int] = {}
     if degree is None and not extra and system.characteristic_field() is None:
-        found = _all(system, conditions, jets, dimension)
+        found = _search_all(system, conditions, jets, dimension)
     else:
-        found, sizes = _within(system, conditions, jets, extra, degree or 2, dimension)
-    trivial = _trivial(system, jets, found) if dimension.is_infinite else []
+        found, sizes = _search_ansatz(system, conditions, jets, extra, degree or 2, dimension)
+    trivial = _trivial_fields(system, jets, found) if dimension.is_infinite else []
     if jets.linear:
         found = _about_a_solution(system, found)
     # what moves no solution is no generator
@@ -53,7 +53,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
 
     field = system.characteristic_field()
     along = None if field is None else Symmetry("C", field, variables)
-    generators = _beside(found, trivial, variables) if trivial else found.generators
+    generators = _modulo(found, trivial, variables) if trivial else found.generators
     return Symmetries(
         system,
         conditions,
@@ -64,34 +64,58 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     )
 
 
-def _all(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
-    """The symmetries of the equations, or of simpler ones in other variables, in terms of solutions if need be."""
-    found = _those_of(simpler(system), jets, dimension)
-    if found is not None:
-        return found
+def _search_all(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
+    """Search simpler equations in other variables first, then the equations themselves.
+
+    Args:
+        system: the equations.
+        conditions: their symmetry conditions.
+        jets: the ranks of these.
+        dimension: the number of symmetries, where the search ends.
+    """
+    chain: list[Equivalent] = []
+    if dimension.size is not None:
+        while (other := simpler(chain[-1].system if chain else system)) is not None:
+            chain.append(other)
+        for length in range(len(chain), 0, -1):
+            other_system = chain[length - 1].system
+            forms = symmetry_condition(other_system)
+            found = _search_directly(other_system, forms, Jets(other_system, forms, jets.linear), dimension)
+            if len(found.generators) >= dimension.size:
+                return _pulled_back(found, chain[:length])
+    return _search_directly(system, conditions, jets, dimension)
+
+
+def _search_directly(
+    system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension
+) -> Found:
+    """Search growing spaces of functions, then in terms of solutions that have no formula."""
     found = grow(system, conditions, jets, dimension)
     if dimension.size in (None, len(found.generators)):
         return found
     if is_linear_ordinary(system):
         return replace(found, generators=from_solutions(system, found.generators, dimension.size))
-    return _those_of(about_any_solution(system), jets, dimension) or found
-
-
-def _those_of(other: Equivalent | None, jets: Jets, dimension: Dimension) -> Found | None:
-    """The symmetries of simpler equations in the variables of the given ones, if all are found."""
+    other = about_any_solution(system)
     if other is None or dimension.size is None:
-        return None
-    of_other = symmetry_condition(other.system)
-    there = _all(other.system, of_other, Jets(other.system, of_other, jets.linear), dimension)
-    if len(there.generators) < dimension.size:
-        return None
-    fields = [[other.pulled_back(field) for field in part] for part in (there.generators, there.superposition)]
-    return replace(there, generators=fields[0], superposition=fields[1])
+        return found
+    forms = symmetry_condition(other.system)
+    homogeneous = grow(other.system, forms, Jets(other.system, forms, jets.linear), dimension)
+    return _pulled_back(homogeneous, [other]) if len(homogeneous.generators) >= dimension.size else found
+
+
+def _pulled_back(found: Found, chain: Sequence[Equivalent]) -> Found:
+    """The symmetries of the last of successive equivalent equations in the variables of the first."""
+    for other in reversed(chain):
+        generators, superposition = (
+            [other.pulled_back(field) for field in part] for part in (found.generators, found.superposition)
+        )
+        found = replace(found, generators=generators, superposition=superposition)
+    return found
 
 
 @lru_cache(maxsize=8)
 def _conditions(residuals: tuple[sp.Expr, ...], time: Any) -> tuple[EvolutionSystem, list[LinearForm]]:
-    """What is asked again and again of the same equations."""
+    """The equations in solved form and their symmetry conditions, kept for the equations asked for last."""
     system = EvolutionSystem(residuals, time)
     return system, symmetry_condition(system)
 
@@ -158,7 +182,7 @@ def _simplest(
     return tuple(result)
 
 
-def _within(
+def _search_ansatz(
     system: EvolutionSystem,
     conditions: Sequence[LinearForm],
     jets: Jets,
@@ -176,7 +200,7 @@ def _within(
     return found, {d: space.count for d, space in spaces.items()}
 
 
-def _trivial(system: EvolutionSystem, jets: Jets, found: Found) -> list[Coefficients]:
+def _trivial_fields(system: EvolutionSystem, jets: Jets, found: Found) -> list[Coefficients]:
     """Fields in the same space that move no solution."""
     forms = characteristics(system)
     if system.characteristic_field() is None:
@@ -187,8 +211,8 @@ def _trivial(system: EvolutionSystem, jets: Jets, found: Found) -> list[Coeffici
     return [] if solution is None else solution[0]
 
 
-def _beside(found: Found, trivial: Sequence[Coefficients], variables: Sequence[sp.Symbol]) -> list[Coefficients]:
-    """Generators up to trivial fields."""
+def _modulo(found: Found, trivial: Sequence[Coefficients], variables: Sequence[sp.Symbol]) -> list[Coefficients]:
+    """Generators that are independent modulo trivial fields and superposition, simple ones preferred."""
     fields = [*trivial, *found.superposition, *sorted(found.generators, key=_complexity)]
     _, matrix = term_matrix(fields, variables)
     _, pivots = sp.polys.matrices.DomainMatrix.from_Matrix(matrix.T).to_field().rref()
@@ -201,7 +225,7 @@ def _complexity(field: Coefficients) -> tuple[int, int]:
     return sum(sp.count_ops(c) for c in field), len(str(field))
 
 
-def _checked(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
+def _ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
     """The functions of an ansatz as expressions of the variables."""
     result: list[sp.Expr] = []
     known = {*system.variables, *system.unknowns, *system.parameters}

@@ -26,13 +26,13 @@ PRIMES = (
     2147473283, 2147473127, 2147472659, 2147472023, 2147471759, 2147471147,
 )  # fmt: skip
 
-_SPARSE_ROW = 6  # nonzero entries a row, on average, up to which sparse elimination is faster
-_FRACTION_ODDS = 1000  # a number that is no small fraction passes for one with this probability at most, inverted
+_MAX_SPARSE_ROW = 6  # nonzero entries a row, on average, up to which sparse elimination is faster
+_INVERSE_FALSE_RATE = 1000  # a number that is no small fraction passes for one with this probability at most, inverted
 
 
 def row_echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:
     """The reduced row echelon form of a matrix without zero rows, ``[rank, columns]``, and its pivot columns."""
-    if np.count_nonzero(matrix) <= _SPARSE_ROW * len(matrix):
+    if np.count_nonzero(matrix) <= _MAX_SPARSE_ROW * len(matrix):
         return _sparse_row_echelon(matrix, prime)
     height, width = matrix.shape
     reduced, rank = flint.nmod_mat(height, width, (matrix % prime).ravel().tolist(), prime).rref()
@@ -87,7 +87,7 @@ def rational_reconstruction(value: int, modulus: int) -> sp.Rational | None:
 
     By the extended Euclidean algorithm (Wang 1981); neither SymPy nor python-flint has a public function for it.
     """
-    bound = math.isqrt(modulus // (2 * _FRACTION_ODDS))
+    bound = math.isqrt(modulus // (2 * _INVERSE_FALSE_RATE))
     a, b, s, r = modulus, value % modulus, 0, 1
     while b > bound:
         q = a // b

@@ -16,15 +16,15 @@ from trivgeo.symmetry.equation import EvolutionSystem
 from trivgeo.symmetry.evaluation import RandomEvaluator, irrational_constants
 from trivgeo.symmetry.interpolation import rational_functions
 
-__all__ = ["COLUMNS", "Found", "grow"]
+__all__ = ["MAX_COLUMNS", "Found", "grow"]
 
 Coefficients = tuple[sp.Expr, ...]
 
-COLUMNS = 900
+MAX_COLUMNS = 900
 """Unknown numbers in one search."""
 
-_FUNCTIONS = 60
-_OWN = 10
+_MAX_FUNCTIONS = 60
+_MAX_OWN_FUNCTIONS = 10
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, 
     spaces: list[tuple[int, AnsatzSpace, int, tuple[sp.Expr, ...]]] = []
     for functions, degree in _spaces(system, conditions, jets, dimension):
         space = AnsatzSpace(system, conditions, jets, functions, degree, linear)
-        if len(space.columns) > COLUMNS:
+        if len(space.columns) > MAX_COLUMNS:
             continue
         if not spaces or space.count > spaces[-1][0]:
             spaces.append((space.count, space, degree, tuple(functions[1:])))
@@ -90,7 +90,7 @@ def _spaces(
 def _products(families: Sequence[Sequence[sp.Expr]]) -> list[sp.Expr]:
     """All products of one function of each family, 1 first."""
     result = {sp.powsimp(sp.Mul(*factors)): None for factors in itertools.product(*families)}
-    return list(result)[:_FUNCTIONS]
+    return list(result)[:_MAX_FUNCTIONS]
 
 
 def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.Expr]:
@@ -107,7 +107,7 @@ def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.E
                     found[1 / atom] = None
                 if isinstance(atom, sp.sin | sp.cos):
                     found |= dict.fromkeys((sp.tan(atom.args[0]), 1 / sp.tan(atom.args[0])))
-    return list(found)[:_OWN]
+    return list(found)[:_MAX_OWN_FUNCTIONS]
 
 
 def _spectral(

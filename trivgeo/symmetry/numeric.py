@@ -14,9 +14,9 @@ from trivgeo.symmetry.solutions import with_symbols
 __all__ = ["vanishes"]
 
 _DIGITS = 80
-_ZERO = mpmath.mpf(10) ** -50
-_POINTS = 3
-_TRIES = 30
+_ZERO_TOLERANCE = mpmath.mpf(10) ** -50
+_NUM_POINTS = 3
+_MAX_DRAWS = 30
 _SLOPES = {  # functions of SymPy that mpmath has as an option of others
     "airyaiprime": lambda z: mpmath.airyai(z, derivative=1),
     "airybiprime": lambda z: mpmath.airybi(z, derivative=1),
@@ -46,18 +46,18 @@ def vanishes(expression: sp.Expr) -> bool:
             results = [mpmath.mpmathify(value) for value in values(*point)]
             return abs(mpmath.fsum(results)), mpmath.fsum(map(abs, results))
 
-    for _ in range(_TRIES):
+    for _ in range(_MAX_DRAWS):
         numerators = [numbers.randint(2, 10**6) for _ in symbols]
         try:
             value, size = total(numerators, _DIGITS)
             if not mpmath.isfinite(size):
                 continue
             # terms that are zero themselves leave rounding errors alone
-            if value > _ZERO * size and total(numerators, 2 * _DIGITS)[0] > _ZERO * value:
+            if value > _ZERO_TOLERANCE * size and total(numerators, 2 * _DIGITS)[0] > _ZERO_TOLERANCE * value:
                 return False
         except (ZeroDivisionError, ValueError, OverflowError):
             continue  # a pole, or outside the domain: another point
         passed += 1
-        if passed == _POINTS:
+        if passed == _NUM_POINTS:
             return True
     return sp.simplify(expression) == 0

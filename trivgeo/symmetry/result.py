@@ -1,29 +1,26 @@
-"""What the search for symmetries returns."""
+"""The symmetries of an equation: generators, completeness, and what can be made of them."""
 
 from __future__ import annotations
 
 import html
 import inspect
 import itertools
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 import sympy as sp
-import torch
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.expressions import exact
-from trivgeo.groups import GeneratedGroup, LieAlgebra, from_generators
-from trivgeo.groups.structure import LeviDecomposition, find_split
+from trivgeo.groups import GeneratedGroup, from_generators
+from trivgeo.symmetry.algebra import SymmetryAlgebra
 from trivgeo.symmetry.brackets import keeping, structure_constants
 from trivgeo.symmetry.determining import check, collect
-from trivgeo.symmetry.formulas import flow, invariants, moved_solution
-from trivgeo.symmetry.names import named
-from trivgeo.symmetry.optimal import OptimalSystem, optimal_system
+from trivgeo.symmetry.formulas import moved_solution
+from trivgeo.symmetry.optimal import OptimalSystem
 from trivgeo.symmetry.reduction import Reduction, reduced
 from trivgeo.symmetry.solutions import Particular, Solution
+from trivgeo.symmetry.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries, group_parameter
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.determining import LinearForm
@@ -40,236 +37,6 @@ __all__ = [
     "SymmetryAlgebra",
     "TrivialSymmetries",
 ]
-
-
-@dataclass(frozen=True)
-class Symmetry:
-    """An infinitesimal symmetry: a vector field with exact coefficients.
-
-    Attributes:
-        name: a short name.
-        components: the coefficients, one for each variable.
-        variables: the independent variables, then the unknown functions as symbols.
-    """
-
-    name: str
-    components: tuple[sp.Expr, ...]
-    variables: tuple[sp.Symbol, ...]
-
-    @property
-    def text(self) -> str:
-        """The field as it is written, such as ``x*∂_x + 2*t*∂_t``."""
-        parts = []
-        for component, variable in zip(self.components, self.variables, strict=True):
-            if component == 0:
-                continue
-            factor = sp.factor_terms(component)
-            sign = "-" if factor.could_extract_minus_sign() else "+"
-            size = -factor if sign == "-" else factor
-            shown = "" if size == 1 else f"({size})*" if size.is_Add else f"{size}*"
-            parts.append((sign, f"{shown}∂_{variable}"))
-        if not parts:
-            return "0"
-        first = ("-" if parts[0][0] == "-" else "") + parts[0][1]
-        return first + "".join(f" {sign} {body}" for sign, body in parts[1:])
-
-    def flow(self, parameter: Any = "s") -> tuple[sp.Expr, ...]:
-        """The one-parameter group as formulas: where each variable is after a time, ``0`` for where it was.
-
-        Args:
-            parameter: the name of the time.
-
-        Raises:
-            ConfigurationError: a variable or parameter has that name.
-            AlgebraError: no closed form was found.
-        """
-        return flow(self.components, self.variables, _time(parameter, (*self.variables, *self.components)))
-
-    def invariants(self) -> tuple[sp.Expr, ...]:
-        """Independent functions that the one-parameter group leaves as they are, one less than variables.
-
-        Raises:
-            AlgebraError: no closed form was found, or the field is zero.
-        """
-        return invariants(self.components, self.variables)
-
-    def __add__(self, other: Symmetry) -> Symmetry:
-        sums = (a + b for a, b in zip(self.components, other.components, strict=True))
-        return Symmetry(f"{self.name} + {other.name}", tuple(map(sp.expand, sums)), self.variables)
-
-    def __rmul__(self, number: Any) -> Symmetry:
-        factor = exact(number, "number")
-        return Symmetry(f"{factor}*{self.name}", tuple(sp.expand(factor * c) for c in self.components), self.variables)
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.text}"
-
-    def __iter__(self) -> Any:
-        return iter(self.components)
-
-    def latex(self) -> str:
-        """The field as a formula of LaTeX, without dollar signs."""
-        terms = [
-            f"{'' if c == 1 else '-' if c == -1 else _bracketed(c)}\\partial_{{{sp.latex(z)}}}"
-            for c, z in zip(map(sp.factor_terms, self.components), self.variables, strict=True)
-            if c != 0
-        ]
-        name = re.sub(r"^([A-Za-z]+)(\d+)$", r"\1_{\2}", self.name)
-        return f"{name} = {' + '.join(terms) or '0'}".replace("+ -", "- ")
-
-    def _repr_latex_(self) -> str:
-        return f"${self.latex()}$"
-
-
-@dataclass(frozen=True)
-class SuperpositionIdeal:
-    """The infinite-dimensional abelian ideal of a linear equation: adding any solution of its homogeneous form.
-
-    Attributes:
-        system: the equations.
-        polynomials: the members found within the ansatz.
-    """
-
-    system: EvolutionSystem
-    polynomials: tuple[Symmetry, ...]
-
-    @property
-    def text(self) -> str:
-        """The ideal in words."""
-        arguments = ", ".join(map(str, self.system.variables))
-        fields = " + ".join(f"phi_{u}({arguments})*∂_{u}" for u in self.system.unknowns)
-        return f"{fields}, for every solution phi of the homogeneous equations"
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class TrivialSymmetries:
-    """Fields that move every point along the graphs of solutions, and so no solution: their characteristics vanish.
-
-    A quasilinear equation of first order has one field along its characteristics, and every function times it is
-    trivial. Symmetries are generators up to these.
-
-    Attributes:
-        along: that field, ``None`` for other equations.
-        members: the trivial fields found within the ansatz.
-    """
-
-    along: Symmetry | None
-    members: tuple[Symmetry, ...]
-
-    @property
-    def text(self) -> str:
-        """The fields in words."""
-        if self.along is None:
-            return f"{', '.join(member.text for member in self.members)}, which move no solution"
-        arguments = ", ".join(map(str, self.along.variables))
-        return f"f({arguments})*({self.along.text}), for every function f, which moves no solution"
-
-    def __str__(self) -> str:
-        return self.text
-
-
-class SymmetryAlgebra:
-    """The exact algebra of symmetries, with the sign of the group: minus the bracket of the fields.
-
-    Attributes:
-        structure_constants: nested lists ``c[i][j][k]`` of SymPy expressions of the parameters.
-        names: names of the generators.
-        parameters: the parameters of the equations.
-    """
-
-    def __init__(self, constants: Any, names: Sequence[str], parameters: Sequence[sp.Symbol]) -> None:
-        self.structure_constants = constants
-        self.names = tuple(names)
-        self.parameters = tuple(parameters)
-
-    @property
-    def dim(self) -> int:
-        """The dimension."""
-        return len(self.names)
-
-    @property
-    def modular_character(self) -> tuple[sp.Expr, ...]:
-        """tr ad of each generator; the group is unimodular where all vanish."""
-        c, n = self.structure_constants, self.dim
-        return tuple(sp.simplify(sum((c[i][j][j] for j in range(n)), sp.S.Zero)) for i in range(n))
-
-    def numeric(self, **parameters: Any) -> LieAlgebra:
-        """The algebra at given values of the parameters.
-
-        Raises:
-            ConfigurationError: a parameter has no value.
-        """
-        values = {s: _number(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
-        entries = [[[sp.sympify(x).subs(values) for x in row] for row in block] for block in self.structure_constants]
-        missing = {s.name for block in entries for row in block for x in row for s in x.free_symbols}
-        if missing:
-            raise ConfigurationError(f"expected a value for each of: {', '.join(sorted(missing))}")
-        c = torch.tensor([[[float(x) for x in row] for row in block] for block in entries], dtype=torch.float64)
-        return LieAlgebra(c, self.names)
-
-    def levi_split(self, **parameters: Any) -> LeviDecomposition:
-        """The Levi factor, torus and nilradical, as rows of coefficients of the generators."""
-        return find_split(self.numeric(**parameters))
-
-    def bracket(self, i: int, j: int) -> sp.Expr:
-        """The bracket of two generators as a combination of their names."""
-        row = self.structure_constants[i][j]
-        return sum((c * sp.Symbol(name) for c, name in zip(row, self.names, strict=True)), sp.S.Zero)
-
-    def name(self, **parameters: Any) -> str:
-        """The Levi decomposition by name, such as ``sl(2, R) ⋉ h(3)``; ``h(n)`` is the Heisenberg algebra.
-
-        Args:
-            **parameters: a value for each parameter on which the constants depend.
-
-        Raises:
-            ConfigurationError: a parameter has no value.
-        """
-        return named(self.numeric(**parameters))
-
-    def optimal_system(self, **parameters: Any) -> OptimalSystem:
-        """An optimal system of one-dimensional subalgebras: lines, of which every line is an image of exactly one.
-
-        Images are those under inner automorphisms, Ad(g) for all g of the connected group. The algebra has dimension at
-        most 6, and is solvable with rational weights, has the Levi factor sl(2, R), or is the sum of so(3) and a
-        solvable one.
-
-        Args:
-            **parameters: see `name`.
-
-        Raises:
-            AlgebraError: the algebra is of another kind.
-            ConfigurationError: see `name`.
-        """
-        values = {s: _number(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
-        constants = [[[sp.sympify(x).subs(values) for x in row] for row in b] for b in self.structure_constants]
-        self.numeric(**parameters)  # each parameter has a value
-        return optimal_system(constants, self.names)
-
-    def _repr_html_(self) -> str:
-        """The table of brackets, and the Levi decomposition by name where no parameter decides it."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.names))
-        rows = "".join(
-            f"<tr><th>{html.escape(name)}</th>"
-            + "".join(f"<td>{html.escape(str(self.bracket(i, j)))}</td>" for j in range(self.dim))
-            + "</tr>"
-            for i, name in enumerate(self.names)
-        )
-        symbols = {s for block in self.structure_constants for row in block for c in row for s in c.free_symbols}
-        title = "" if symbols else f"<p>{html.escape(self.name())}</p>"
-        return f"{title}<table><tr>{head}</tr>{rows}</table>"
-
-    def __repr__(self) -> str:
-        lines = []
-        for i in range(self.dim):
-            for j in range(i + 1, self.dim):
-                total = self.bracket(i, j)
-                if total != 0:
-                    lines.append(f"[{self.names[i]}, {self.names[j]}] = {total}")
-        return "\n".join(lines) or f"abelian, dimension {self.dim}"
 
 
 @dataclass(frozen=True)
@@ -485,7 +252,7 @@ class Symmetries(Sequence[Symmetry]):
                 hold functions without a formula: put some in by `with_solutions`, and use `from_generators`.
         """
         names = {s.name for s in self.parameters}
-        parameters = {key: _number(key, value) for key, value in settings.items() if key in names}
+        parameters = {key: parameter_value(key, value) for key, value in settings.items() if key in names}
         options = {key: value for key, value in settings.items() if key not in names}
         unknown = sorted(set(options) - _OPTIONS)
         if unknown:
@@ -522,7 +289,7 @@ class Symmetries(Sequence[Symmetry]):
         if len(entries) != len(unknowns):
             raise ConfigurationError(f"solution: expected one expression for each of {unknowns}, got {len(entries)}")
         given = {u: self._system.plain(e, "solution") for u, e in zip(unknowns, entries, strict=True)}
-        time = _time(parameter, (*self.variables, *self.parameters, *generator.components, *given.values()))
+        time = group_parameter(parameter, (*self.variables, *self.parameters, *generator.components, *given.values()))
         return moved_solution(self._system, generator.components, given, time)
 
     def reduced(self, *generators: Symmetry) -> Reduction:
@@ -598,24 +365,3 @@ _OPTIONS = set(inspect.signature(from_generators).parameters) - {"fields", "vari
 def _root(function: sp.Expr) -> str:
     """The name of a function without a formula, of which this is a derivative."""
     return function.root if isinstance(function, Particular) else type(function).__name__.rstrip("'")
-
-
-def _time(parameter: Any, beside: Iterable[sp.Expr]) -> sp.Symbol:
-    """A symbol of one-parameter groups, whose name no symbol of the expressions has: they would print the same."""
-    name = str(parameter)
-    if name in {s.name for e in beside for s in sp.sympify(e).free_symbols}:
-        raise ConfigurationError(f"parameter: expected a name that nothing else has, got {name}")
-    return sp.Symbol(name, real=True)
-
-
-def _bracketed(expression: sp.Expr) -> str:
-    text = sp.latex(expression)
-    return f"\\left({text}\\right)" if expression.is_Add else str(text)
-
-
-def _number(name: str, value: Any) -> sp.Expr:
-    """The value of a parameter, exact."""
-    number = exact(value, name)
-    if number.free_symbols or not number.is_real:
-        raise ConfigurationError(f"{name}: expected a real number, got {value!r}")
-    return number

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra, balanced
-from trivgeo.groups.exact import RationalAlgebra
+from trivgeo.groups.rational_algebra import RationalAlgebra
 from trivgeo.groups.generated.field_basis import evaluation_basis
 from trivgeo.groups.generated.parsing import FieldBasis
 from trivgeo.groups.generated.structure_constants import fit_brackets

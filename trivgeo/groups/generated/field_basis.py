@@ -14,9 +14,10 @@ from torch import Tensor
 
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
-from trivgeo.groups.exact import RationalAlgebra, reduced
 from trivgeo.groups.generated.symbolic import require_sympy
 from trivgeo.groups.generated.vector_fields import VectorFields, values_and_jacobians
+from trivgeo.groups.rational_algebra import RationalAlgebra
+from trivgeo.groups.rational_matrices import row_echelon
 
 __all__ = ["SimpleBasis", "evaluation_basis", "simple_basis"]
 
@@ -84,7 +85,7 @@ def _simple(vectors: Sequence[Sequence[Any]], variables: Sequence[Any], *, expan
         found = _reduced_decimals(table)
         if found is None and not expanded and _looks_rounded(table):
             return None
-        matrix, columns = found or reduced(table)
+        matrix, columns = found or row_echelon(table)
         if len(matrix) < n:
             return None
         pivots = [keys[c] for c in columns]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import parse_expression
-from trivgeo.groups.exact import RationalAlgebra
+from trivgeo.groups.rational_algebra import RationalAlgebra
 from trivgeo.groups.generated.field_basis import simple_basis
 from trivgeo.groups.generated.symbolic import compile_expressions, require_sympy, substitute, unknown_functions
 from trivgeo.groups.generated.vector_fields import Formulas, VectorFields

@@ -1,6 +1,7 @@
 r"""Decompositions of Lie algebras with rational structure constants, in exact arithmetic.
 
-Every rank is certain, whatever the basis. Subspaces are lists of rows of `fractions.Fraction`, row-reduced.
+Every rank is certain, whatever the basis. Subspaces are lists of row-reduced rows of `fractions.Fraction`, see
+`trivgeo.groups.rational_matrices`.
 
 Sources: W. A. de Graaf, Lie Algebras: Theory and Algorithms (2000), sections 2.2, 2.3, 3.2, 4.13; for algebras that do
 not split over their nilradical, the splittable hull of A. I. Malcev (1945), see C. Chevalley, Theorie des groupes de
@@ -16,179 +17,37 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trivgeo.errors import AlgebraError
+from trivgeo.groups.rational_matrices import (
+    Row,
+    Rows,
+    combination,
+    complement,
+    identity,
+    intersection,
+    inverse,
+    null_space,
+    product,
+    row_echelon,
+    row_space,
+    semisimple_part,
+    trace_of_product,
+    transpose,
+)
 
-__all__ = ["RationalAlgebra", "RationalSplit", "reduced"]
+__all__ = ["RationalAlgebra", "RationalLeviDecomposition"]
 
-Row = list[Fraction]
-Rows = list[Row]
-_ZERO, _ONE = Fraction(0), Fraction(1)
-_TRIALS = 20  # of random elements, each of which fails on a set of measure zero
+_ZERO = Fraction(0)
+_MAX_TRIALS = 20  # of random elements, each of which fails on a set of measure zero
 
 
 @dataclass(frozen=True)
-class RationalSplit:
+class RationalLeviDecomposition:
     """Rows as in `trivgeo.groups.structure.LeviDecomposition`."""
 
     semisimple: Rows
     torus: Rows
     ideal: Rows
     derivations: list[Rows] | None
-
-
-# Linear algebra ------------------------------------------------------------------------------------------------
-
-
-def reduced(rows: Iterable[Sequence[Fraction]]) -> tuple[Rows, list[int]]:
-    """The reduced row echelon form without its zero rows, and the columns of its pivots."""
-    done: dict[int, dict[int, Fraction]] = {}
-    for given in rows:
-        row = {k: x for k, x in enumerate(given) if x}
-        width = len(given)
-        for k in sorted(row):
-            if k in done and row.get(k):
-                _subtract(row, done[k], row[k])
-        if not row:
-            continue
-        pivot = min(row)
-        scale = 1 / row[pivot]
-        row = {k: x * scale for k, x in row.items()}
-        for other in done.values():
-            if other.get(pivot):
-                _subtract(other, row, other[pivot])
-        done[pivot] = row
-    pivots = sorted(done)
-    return [[done[p].get(k, _ZERO) for k in range(width)] for p in pivots], pivots
-
-
-def _subtract(row: dict[int, Fraction], other: dict[int, Fraction], factor: Fraction) -> None:
-    for k, x in other.items():
-        value = row.get(k, _ZERO) - factor * x
-        if value:
-            row[k] = value
-        else:
-            row.pop(k, None)
-
-
-def _span(rows: Iterable[Sequence[Fraction]]) -> Rows:
-    return reduced(rows)[0]
-
-
-def _kernel(rows: Iterable[Sequence[Fraction]], n: int) -> Rows:
-    """Rows that span ``{x : rows x = 0}``."""
-    matrix, pivots = reduced(rows)
-    free = [k for k in range(n) if k not in pivots]
-    result = []
-    for f in free:
-        x = [_ZERO] * n
-        x[f] = _ONE
-        for row, p in zip(matrix, pivots, strict=True):
-            x[p] = -row[f]
-        result.append(x)
-    return _span(result)
-
-
-def _complete(inside: Rows, candidates: Rows) -> Rows:
-    """Those candidates that complete the span of ``inside`` to that of both; earlier ones preferred."""
-    columns = [list(c) for c in zip(*inside, *candidates, strict=True)]
-    _, pivots = reduced(columns)
-    return [candidates[p - len(inside)] for p in pivots if p >= len(inside)]
-
-
-def _contains(space: Rows, row: Row) -> bool:
-    return not _complete(space, [row])
-
-
-def _intersection(a: Rows, b: Rows) -> Rows:
-    if not (a and b):
-        return []
-    columns = [list(c) for c in zip(*a, *b, strict=True)]
-    return _span(_combine(x[: len(a)], a) for x in _kernel(columns, len(a) + len(b)))
-
-
-def _combine(weights: Sequence[Fraction], rows: Rows) -> Row:
-    total = [_ZERO] * len(rows[0])
-    for w, row in zip(weights, rows, strict=True):
-        if w:
-            total = [s + w * x if x else s for s, x in zip(total, row, strict=True)]
-    return total
-
-
-def _product(a: Rows, b: Rows) -> Rows:
-    return [_combine(row, b) for row in a]
-
-
-def _inverse(a: Rows) -> Rows:
-    n = len(a)
-    matrix, pivots = reduced([[*row, *unit] for row, unit in zip(a, _unit(n), strict=True)])
-    if pivots[:n] != list(range(n)):
-        raise ZeroDivisionError("singular matrix")
-    return [row[n:] for row in matrix]
-
-
-def _unit(n: int) -> Rows:
-    return [[_ONE if i == k else _ZERO for k in range(n)] for i in range(n)]
-
-
-def _transposed(a: Rows) -> Rows:
-    return [list(column) for column in zip(*a, strict=True)]
-
-
-def _trace(a: Rows) -> Fraction:
-    return sum((row[i] for i, row in enumerate(a)), _ZERO)
-
-
-def _semisimple_part(matrix: Rows) -> Rows:
-    """S of the Jordan decomposition S + N, by Newton's iteration for the square-free part of the char. polynomial."""
-    p = _square_free(_characteristic_polynomial(matrix))
-    slope = [k * x for k, x in enumerate(p)][1:]
-    while any(map(any, value := _evaluate(p, matrix))):
-        step = _product(value, _inverse(_evaluate(slope, matrix)))
-        matrix = [[x - y for x, y in zip(r, s, strict=True)] for r, s in zip(matrix, step, strict=True)]
-    return matrix
-
-
-def _characteristic_polynomial(a: Rows) -> Row:
-    """Coefficients from the constant on, by the recursion of Faddeev and Le Verrier."""
-    n = len(a)
-    coefficients = [_ONE]
-    m = [[_ZERO] * n for _ in range(n)]
-    for k in range(1, n + 1):
-        m = [[x + coefficients[-1] * (i == j) for j, x in enumerate(row)] for i, row in enumerate(m)]
-        m = _product(a, m)
-        coefficients.append(-_trace(m) / k)
-    return coefficients[::-1]
-
-
-def _square_free(p: Row) -> Row:
-    q = [k * x for k, x in enumerate(p)][1:]
-    a, b = p, q
-    while any(b):
-        a, b = b, _divide(a, b)[1]
-    return _divide(p, a)[0]
-
-
-def _divide(a: Row, b: Row) -> tuple[Row, Row]:
-    """Quotient and remainder of polynomials."""
-    b = b[: max(k for k, x in enumerate(b) if x) + 1]
-    rest, quotient = list(a), []
-    while len(rest) >= len(b):
-        factor = rest[-1] / b[-1]
-        quotient.append(factor)
-        shift = len(rest) - len(b)
-        rest = [x - factor * b[k - shift] if k >= shift else x for k, x in enumerate(rest)][:-1]
-    return quotient[::-1] or [_ZERO], rest
-
-
-def _evaluate(p: Row, matrix: Rows) -> Rows:
-    unit = _unit(len(matrix))
-    total = [[p[-1] * x for x in row] for row in unit]
-    for x in reversed(p[:-1]):
-        total = _product(total, matrix)
-        total = [[y + x * (i == j) for j, y in enumerate(row)] for i, row in enumerate(total)]
-    return total
-
-
-# Algebras ------------------------------------------------------------------------------------------------------
 
 
 class RationalAlgebra:
@@ -205,8 +64,8 @@ class RationalAlgebra:
         self.dim = n = len(constants)
         self._constants = constants
         self._table = [[{k: x for k, x in enumerate(row) if x} for row in block] for block in constants]
-        self._everything = _unit(n)
-        self._ad = [_transposed([list(row) for row in block]) for block in constants]
+        self._everything = identity(n)
+        self._ad = [transpose([list(row) for row in block]) for block in constants]
         for i, j in itertools.combinations_with_replacement(range(n), 2):
             if any(x + y for x, y in zip(constants[i][j], constants[j][i], strict=True)):
                 raise AlgebraError("expected antisymmetric structure constants, got others")
@@ -233,17 +92,17 @@ class RationalAlgebra:
 
     def ad(self, x: Row) -> Rows:
         """The matrix of ad(x), which acts on columns."""
-        return _transposed([self.bracket(x, e) for e in self._everything])
+        return transpose([self.bracket(x, e) for e in self._everything])
 
     def _brackets(self, a: Rows, b: Rows) -> Rows:
-        return _span(self.bracket(x, y) for x, y in itertools.product(a, b))
+        return row_space(self.bracket(x, y) for x, y in itertools.product(a, b))
 
     def _centralizer(self, of: Rows, inside: Rows) -> Rows:
         """The elements of ``inside`` that commute with ``of``."""
         if not of or not inside:
             return inside
         columns = [[x for y in of for x in self.bracket(v, y)] for v in inside]
-        return _span(_combine(w, inside) for w in _kernel(_transposed(columns), len(inside)))
+        return row_space(combination(w, inside) for w in null_space(transpose(columns), len(inside)))
 
     def _series(self, start: Rows) -> list[Rows]:
         """Derived series down to zero, or to what repeats."""
@@ -266,7 +125,7 @@ class RationalAlgebra:
         derived = self._brackets(self._everything, self._everything)
         sparse = [[(k, j, x) for k, row in enumerate(m) for j, x in enumerate(row) if x] for m in self._ad]
         killing = [[sum((x * b[j][k] for k, j, x in a), _ZERO) for b in self._ad] for a in sparse]
-        return _kernel(_product(derived, killing), self.dim) if derived else self._everything
+        return null_space(product(derived, killing), self.dim) if derived else self._everything
 
     def nilradical(self, radical: Rows) -> Rows:
         """The elements x of the radical with tr(ad(x) ad(y)^k) = 0 for all k and one y of it in general position.
@@ -275,12 +134,12 @@ class RationalAlgebra:
         """
         for y in self._random(radical):
             ad = self.ad(y)
-            power, equations = _unit(self.dim), []
+            power, equations = identity(self.dim), []
             for _ in range(self.dim):
-                back = _transposed(power)
-                equations.append([_trace_of_product(self._ad_of(x), back) for x in radical])
-                power = _product(power, ad)
-            found = _span(_combine(w, radical) for w in _kernel(equations, len(radical)))
+                back = transpose(power)
+                equations.append([trace_of_product(self._ad_of(x), back) for x in radical])
+                power = product(power, ad)
+            found = row_space(combination(w, radical) for w in null_space(equations, len(radical)))
             if self._is_nilpotent(found):
                 return found
         raise AlgebraError("no nilradical found")
@@ -294,13 +153,13 @@ class RationalAlgebra:
 
     def _random(self, rows: Rows) -> Iterable[Row]:
         generator = random.Random(0)
-        for trial in range(_TRIALS):
+        for trial in range(_MAX_TRIALS):
             size = 11 * 2**trial
-            yield _combine([Fraction(generator.randint(1, size)) for _ in rows], rows) if rows else []
+            yield combination([Fraction(generator.randint(1, size)) for _ in rows], rows) if rows else []
 
     def levi_factor(self, radical: Rows) -> Rows:
         """A semisimple subalgebra that complements the radical, by linear equations down its derived series."""
-        x = _complete(radical, self._everything)
+        x = complement(radical, self._everything)
         r = len(x)
         if not r:
             return []
@@ -309,13 +168,13 @@ class RationalAlgebra:
         gamma = None
         for larger, smaller in itertools.pairwise([*series, []] if series[-1] else series):
             # y_i in a complement of the smaller ideal, with [x_i + y_i, x_j + y_j] = gamma (x + y) modulo it
-            layer = _complete(smaller, larger)
+            layer = complement(smaller, larger)
             below = [*x, *layer, *smaller]
-            back = _inverse([*below, *_complete(below, self._everything)])
+            back = inverse([*below, *complement(below, self._everything)])
             size = len(layer)
 
             def within(v: Row, back: Rows = back, size: int = size) -> tuple[Row, Row]:
-                w = _combine(v, back)
+                w = combination(v, back)
                 return w[:r], w[r : r + size]
 
             if gamma is None:
@@ -324,7 +183,7 @@ class RationalAlgebra:
             system = []
             for i, j in pairs:
                 g = gamma[i, j]
-                rest = within([p - q for p, q in zip(self.bracket(x[i], x[j]), _combine(g, x), strict=True)])[1]
+                rest = within([p - q for p, q in zip(self.bracket(x[i], x[j]), combination(g, x), strict=True)])[1]
                 for k in range(size):
                     equation = [_ZERO] * (r * size + 1)
                     for b in range(size):
@@ -334,16 +193,16 @@ class RationalAlgebra:
                         equation[c * size + k] -= g[c]
                     equation[-1] = -rest[k]
                     system.append(equation)
-            matrix, pivots = reduced(system) if system else ([], [])
+            matrix, pivots = row_echelon(system) if system else ([], [])
             if pivots and pivots[-1] == r * size:
                 raise AlgebraError("no Levi factor found")
             y = [_ZERO] * (r * size)
             for row, p in zip(matrix, pivots, strict=True):
                 y[p] = row[-1]
             for i in range(r):
-                shift = _combine(y[i * size : (i + 1) * size], layer) if size else [_ZERO] * self.dim
+                shift = combination(y[i * size : (i + 1) * size], layer) if size else [_ZERO] * self.dim
                 x[i] = [p + q for p, q in zip(x[i], shift, strict=True)]
-        return _span(x)
+        return row_space(x)
 
     def cartan_subalgebra(self, rows: Rows) -> Rows:
         """A Cartan subalgebra of what rows span: all on which a regular element, with few coordinates, is nilpotent."""
@@ -364,29 +223,25 @@ class RationalAlgebra:
             # what ad(x) maps into the space found so far
             images = [self.bracket(x, y) for y in rows]
             columns = [list(c) for c in zip(*images, *space, strict=True)]
-            grown = _span(_combine(w[: len(rows)], rows) for w in _kernel(columns, len(rows) + len(space)))
+            grown = row_space(combination(w[: len(rows)], rows) for w in null_space(columns, len(rows) + len(space)))
             if len(grown) == len(space):
                 return space
             space = grown
 
-    def split(self) -> RationalSplit:
+    def split(self) -> RationalLeviDecomposition:
         """Levi factor, torus and nilradical; derivations where the torus does not split off."""
         radical = self.radical()
         ideal = self.nilradical(radical)
         levi = self.levi_factor(radical)
         missing = len(radical) - len(ideal)
         if not missing:
-            return RationalSplit(levi, [], ideal, None)
+            return RationalLeviDecomposition(levi, [], ideal, None)
         cartan = self.cartan_subalgebra(self._centralizer(levi, radical))
         central = self._centralizer(cartan, cartan)
-        torus = _complete(_intersection(ideal, central), central)
+        torus = complement(intersection(ideal, central), central)
         if len(torus) == missing:
-            return RationalSplit(levi, torus, ideal, None)
-        torus = _complete(_intersection(ideal, cartan), cartan)
+            return RationalLeviDecomposition(levi, torus, ideal, None)
+        torus = complement(intersection(ideal, cartan), cartan)
         if not any(any(self.bracket(x, y)) for x, y in itertools.combinations(torus, 2)):
-            return RationalSplit(levi, torus, ideal, None)
-        return RationalSplit(levi, torus, ideal, [_semisimple_part(self.ad(x)) for x in torus])
-
-
-def _trace_of_product(a: Rows, b_transposed: Rows) -> Fraction:
-    return sum((x * y for r, s in zip(a, b_transposed, strict=True) for x, y in zip(r, s, strict=True) if x), _ZERO)
+            return RationalLeviDecomposition(levi, torus, ideal, None)
+        return RationalLeviDecomposition(levi, torus, ideal, [semisimple_part(self.ad(x)) for x in torus])

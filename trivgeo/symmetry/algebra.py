@@ -1,0 +1,128 @@
+"""The exact Lie algebra of symmetries."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import sympy as sp
+import torch
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.expressions import exact
+from trivgeo.groups import LieAlgebra
+from trivgeo.groups.structure import LeviDecomposition, find_split
+from trivgeo.symmetry.names import named
+from trivgeo.symmetry.optimal import OptimalSystem, optimal_system
+
+__all__ = ["SymmetryAlgebra", "parameter_value"]
+
+
+class SymmetryAlgebra:
+    """The exact algebra of symmetries, with the sign of the group: minus the bracket of the fields.
+
+    Attributes:
+        structure_constants: nested lists ``c[i][j][k]`` of SymPy expressions of the parameters.
+        names: names of the generators.
+        parameters: the parameters of the equations.
+    """
+
+    def __init__(self, constants: Any, names: Sequence[str], parameters: Sequence[sp.Symbol]) -> None:
+        self.structure_constants = constants
+        self.names = tuple(names)
+        self.parameters = tuple(parameters)
+
+    @property
+    def dim(self) -> int:
+        """The dimension."""
+        return len(self.names)
+
+    @property
+    def modular_character(self) -> tuple[sp.Expr, ...]:
+        """tr ad of each generator; the group is unimodular where all vanish."""
+        c, n = self.structure_constants, self.dim
+        return tuple(sp.simplify(sum((c[i][j][j] for j in range(n)), sp.S.Zero)) for i in range(n))
+
+    def numeric(self, **parameters: Any) -> LieAlgebra:
+        """The algebra at given values of the parameters.
+
+        Raises:
+            ConfigurationError: a parameter has no value.
+        """
+        values = {s: parameter_value(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
+        entries = [[[sp.sympify(x).subs(values) for x in row] for row in block] for block in self.structure_constants]
+        missing = {s.name for block in entries for row in block for x in row for s in x.free_symbols}
+        if missing:
+            raise ConfigurationError(f"expected a value for each of: {', '.join(sorted(missing))}")
+        c = torch.tensor([[[float(x) for x in row] for row in block] for block in entries], dtype=torch.float64)
+        return LieAlgebra(c, self.names)
+
+    def levi_split(self, **parameters: Any) -> LeviDecomposition:
+        """The Levi factor, torus and nilradical, as rows of coefficients of the generators."""
+        return find_split(self.numeric(**parameters))
+
+    def bracket(self, i: int, j: int) -> sp.Expr:
+        """The bracket of two generators as a combination of their names."""
+        row = self.structure_constants[i][j]
+        return sum((c * sp.Symbol(name) for c, name in zip(row, self.names, strict=True)), sp.S.Zero)
+
+    def name(self, **parameters: Any) -> str:
+        """The Levi decomposition by name, such as ``sl(2, R) ⋉ h(3)``; ``h(n)`` is the Heisenberg algebra.
+
+        Args:
+            **parameters: a value for each parameter on which the constants depend.
+
+        Raises:
+            ConfigurationError: a parameter has no value.
+        """
+        return named(self.numeric(**parameters))
+
+    def optimal_system(self, **parameters: Any) -> OptimalSystem:
+        """An optimal system of one-dimensional subalgebras: lines, of which every line is an image of exactly one.
+
+        Images are those under inner automorphisms, Ad(g) for all g of the connected group. The algebra has dimension at
+        most 6, and is solvable with rational weights, has the Levi factor sl(2, R), or is the sum of so(3) and a
+        solvable one.
+
+        Args:
+            **parameters: see `name`.
+
+        Raises:
+            AlgebraError: the algebra is of another kind.
+            ConfigurationError: see `name`.
+        """
+        values = {s: parameter_value(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
+        constants = [[[sp.sympify(x).subs(values) for x in row] for row in b] for b in self.structure_constants]
+        self.numeric(**parameters)  # each parameter has a value
+        return optimal_system(constants, self.names)
+
+    def _repr_html_(self) -> str:
+        """The table of brackets, and the Levi decomposition by name where no parameter decides it."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.names))
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th>"
+            + "".join(f"<td>{html.escape(str(self.bracket(i, j)))}</td>" for j in range(self.dim))
+            + "</tr>"
+            for i, name in enumerate(self.names)
+        )
+        symbols = {s for block in self.structure_constants for row in block for c in row for s in c.free_symbols}
+        title = "" if symbols else f"<p>{html.escape(self.name())}</p>"
+        return f"{title}<table><tr>{head}</tr>{rows}</table>"
+
+    def __repr__(self) -> str:
+        lines = []
+        for i in range(self.dim):
+            for j in range(i + 1, self.dim):
+                total = self.bracket(i, j)
+                if total != 0:
+                    lines.append(f"[{self.names[i]}, {self.names[j]}] = {total}")
+        return "\n".join(lines) or f"abelian, dimension {self.dim}"
+
+
+def parameter_value(name: str, value: Any) -> sp.Expr:
+    """The value of a parameter, exact."""
+    number = exact(value, name)
+    if number.free_symbols or not number.is_real:
+        raise ConfigurationError(f"{name}: expected a real number, got {value!r}")
+    return number
