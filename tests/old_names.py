@@ -60,6 +60,7 @@ OLD_NAMES = [
     ("trivgeo.inversion.basis_levels", "trivgeo.inversion.stages.basis_levels"),
     ("trivgeo.inversion.consistency_loss", "trivgeo.inversion.learned.consistency_loss"),
     ("trivgeo.inversion.with_normals", "trivgeo.inversion.energies.with_normals"),
+    ("trivgeo.pde.Modes", "trivgeo.pde.FourierModes"),
     ("trivgeo.sde.AdaptiveSolution", "trivgeo.sde.solvers.AdaptiveSolution"),
     ("trivgeo.sde.AncestralStep", "trivgeo.sde.solvers.AncestralStep"),
     ("trivgeo.sde.DenoisingStep", "trivgeo.sde.solvers.DenoisingStep"),

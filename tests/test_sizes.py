@@ -13,8 +13,6 @@ LARGER = {
     "trivgeo/groups/_source.py",
     "trivgeo/groups/base.py",
     "trivgeo/groups/unitary.py",
-    "trivgeo/symmetry/optimal.py",
-    "trivgeo/symmetry/result.py",
 }
 
 

@@ -100,7 +100,7 @@ def parse_expression(
 
     Args:
         text: such as ``"2*t*exp(-x/3)"``.
-        argument: the name of the value in error messages.
+        argument: see `exact`.
         functions: names of unknown functions that may be called, beside `FUNCTIONS`.
         names: expressions that stand for some names, beside ``pi``, ``E`` and ``I``.
 

@@ -6,13 +6,10 @@ from trivgeo.actions import Field, FieldAction
 from trivgeo.inversion import TIED, EquivariantOperator
 from trivgeo.inversion.energies import FieldBox, FieldSpectrum
 from trivgeo.inversion.stages import Descend
-from trivgeo.pde import GaussianField, KdV, Modes, solve
+from trivgeo.pde import EvolutionEquation, GaussianField, SpectralEquation, solve
 from trivgeo.symmetry import find_symmetries
 
-
-class KdVBurgers(KdV):
-    def linear(self, modes: Modes) -> torch.Tensor:
-        return super().linear(modes) - 0.2 * modes.squared
+KDV_BURGERS = EvolutionEquation("u_t + u*u_x = 0.2*u_xx - u_xxx")
 
 
 class FNO(torch.nn.Module):
@@ -29,8 +26,9 @@ class FNO(torch.nn.Module):
 
 
 u = GaussianField(0.2, 0.5, 6.0, 6, 16.0).sample(320, torch.manual_seed(0))(torch.arange(32.0).double() / 2)
-both = [solve(KdVBurgers(), Field.on_box(v[:, None].float(), [(0, 16)]), [0.0, 1.0], 0.02) for v in u.split(256)]
-train, fno, action = both[0].values, FNO(), FieldAction(find_symmetries("u_t + u*u_x = 0.2*u_xx - u_xxx").group())
+spectral = SpectralEquation.from_equation(KDV_BURGERS)
+both = [solve(spectral, Field.on_box(v[:, None].float(), [(0, 16)]), [0.0, 1.0], 0.02) for v in u.split(256)]
+train, fno, action = both[0].values, FNO(), FieldAction(find_symmetries(KDV_BURGERS.residuals).group())
 optimizer = torch.optim.Adam(fno.parameters(), 3e-3)
 for pair in train[torch.randint(256, (400, 32))]:
     (fno(pair[:, :, 0]) - pair[:, :, 1]).square().mean().backward()

@@ -2,13 +2,10 @@ r"""Burgers' equation u_t + u u_x = nu u_xx, periodic on [0, 1], t in [0, 1], fr
 
 from typing import Any
 
-from torch import Tensor
-
 from trivgeo.checks import check_positive
 from trivgeo.groups import BurgersSymmetry
-from trivgeo.pde import Burgers, GaussianField
+from trivgeo.pde import EvolutionEquation, GaussianField
 
-from .deeponet import Jet
 from .equation import ResidualEquation
 from .periodic import PeriodicEquation
 
@@ -35,6 +32,8 @@ class BurgersEquation(PeriodicEquation, ResidualEquation):
         ConfigurationError: a number is not positive.
     """
 
+    formula = EvolutionEquation("u_t + u*u_x = nu*u_xx")
+
     def __init__(
         self,
         nu: float = 0.01,
@@ -52,17 +51,8 @@ class BurgersEquation(PeriodicEquation, ResidualEquation):
     @property
     def description(self) -> dict[str, Any]:
         """The equation, nu and the law of the initial conditions."""
-        return {"equation": "u_t + u u_x = nu u_xx", "nu": self.nu, **self.law_constants}
+        return {**super().description, **self.law_constants}
 
     def group(self) -> BurgersSymmetry:
         """The Burgers group of dimension 5."""
         return BurgersSymmetry()
-
-    @property
-    def spectral(self) -> Burgers:
-        """The same for the solver."""
-        return Burgers(self.nu)
-
-    def residual(self, jet: Jet) -> Tensor:
-        """u_t + u u_x - nu u_xx."""
-        return jet.t + jet.value * jet.x - self.nu * jet.xx

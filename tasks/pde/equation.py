@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trivgeo.actions import OperatorInput
 from trivgeo.groups import LieGroup
+from trivgeo.pde import EvolutionEquation
 
 from .deeponet import Jet
 from .domain import Domain, with_values
@@ -35,14 +36,21 @@ class Equation(ABC):
 
     Attributes:
         domain: the box of the training set.
+        formula: the equation, whose parameters are attributes of the same names.
     """
 
     domain: Domain
+    formula: EvolutionEquation
 
     @property
-    @abstractmethod
+    def constants(self) -> dict[str, float]:
+        """The values of the parameters of the formula."""
+        return {name: getattr(self, name) for name in self.formula.parameters}
+
+    @property
     def description(self) -> dict[str, Any]:
         """The equation and its constants in plain types: what a checkpoint records and is checked by."""
+        return {"equation": self.formula.text.replace("*", " "), **self.constants}
 
     @abstractmethod
     def group(self) -> LieGroup:
@@ -67,8 +75,10 @@ class Equation(ABC):
 
 
 class ResidualEquation(Equation):
-    """An equation of first order in t and second in x, which networks can be held to."""
+    """An equation for one unknown, of first order in t and second in x, which networks can be held to."""
 
-    @abstractmethod
     def residual(self, jet: Jet) -> Tensor:
-        """What vanishes on solutions."""
+        """Left side minus right side of the formula, which vanishes on solutions."""
+        (u,) = self.formula.unknowns
+        values = {u: jet.value, f"{u}_x": jet.x, f"{u}_t": jet.t, f"{u}_xx": jet.xx}
+        return self.formula.residual(values, **self.constants)

@@ -5,7 +5,6 @@ Initial conditions are u_0(x) = A sin(2 x), with solution A exp(-4 nu t) sin(2 x
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,8 +13,8 @@ from torch import Tensor
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import HeatSymmetry
+from trivgeo.pde import EvolutionEquation
 
-from .deeponet import Jet
 from .domain import Domain
 from .equation import ResidualEquation, Solutions
 
@@ -69,6 +68,8 @@ class HeatEquation(ResidualEquation):
         ConfigurationError: the amplitudes are not 0 < min <= max.
     """
 
+    formula = EvolutionEquation("u_t = nu*u_xx")
+
     def __init__(self, amplitude_min: float = 1.0, amplitude_max: float = 1.0, nu: float = HEAT_NU) -> None:
         if not 0.0 < amplitude_min <= amplitude_max:
             raise ConfigurationError(
@@ -78,18 +79,9 @@ class HeatEquation(ResidualEquation):
         self.amplitudes = (amplitude_min, amplitude_max)
         self.domain = Domain(0.0, 2.0 * math.pi, 0.0, 16.0, -amplitude_max, amplitude_max)
 
-    @property
-    def description(self) -> dict[str, Any]:
-        """The equation and nu."""
-        return {"equation": "u_t = nu u_xx", "nu": self.nu}
-
     def group(self) -> HeatSymmetry:
         """The heat group of dimension 6."""
         return HeatSymmetry(self.nu)
-
-    def residual(self, jet: Jet) -> Tensor:
-        """u_t - nu u_xx."""
-        return jet.t - self.nu * jet.xx
 
     def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> HeatSolutions:
         """Uniform amplitudes."""

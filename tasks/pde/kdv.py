@@ -5,7 +5,7 @@ from typing import Any
 import sympy
 
 from trivgeo.groups import KdVSymmetry, LieGroup, from_generators
-from trivgeo.pde import GaussianField, KdV
+from trivgeo.pde import EvolutionEquation, GaussianField
 
 from .periodic import PeriodicEquation
 
@@ -28,6 +28,8 @@ class KdVEquation(PeriodicEquation):
         ConfigurationError: a number is not positive.
     """
 
+    formula = EvolutionEquation("u_t + u*u_x + u_xxx = 0")
+
     def __init__(
         self,
         sigma: float = 0.2,
@@ -43,16 +45,11 @@ class KdVEquation(PeriodicEquation):
     @property
     def description(self) -> dict[str, Any]:
         """The equation and the law of the initial conditions."""
-        return {"equation": "u_t + u u_x + u_xxx = 0", **self.law_constants, "length": self.law.length}
+        return {**super().description, **self.law_constants, "length": self.law.length}
 
     def group(self) -> KdVSymmetry:
         """The KdV group of dimension 4, in closed form."""
         return KdVSymmetry()
-
-    @property
-    def spectral(self) -> KdV:
-        """The same for the solver."""
-        return KdV()
 
 
 def kdv_from_generators(scale: list[float] | None = None) -> LieGroup:

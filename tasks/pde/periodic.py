@@ -1,7 +1,6 @@
 """Periodic equations in one dimension with Gaussian random initial conditions, solved numerically."""
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -46,9 +45,9 @@ class PeriodicEquation(Equation):
         return {"sigma": self.law.sigma, "tau": self.law.tau, "gamma": self.law.gamma}
 
     @property
-    @abstractmethod
     def spectral(self) -> SpectralEquation:
-        """The equation, for the solver."""
+        """The formula in Fourier space, for the solver."""
+        return SpectralEquation.from_equation(self.formula, **self.constants)
 
     def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> "PeriodicSolutions":
         """Random fields."""

@@ -15,11 +15,11 @@ from trivgeo.actions import Field, Grid
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.pde import (
     Burgers,
+    FourierModes,
     GaussianField,
     Heat,
     KdV,
     KuramotoSivashinsky,
-    Modes,
     SpectralEquation,
     Vorticity,
     solve,
@@ -173,7 +173,7 @@ class TestScheme:
 
     def test_products_of_kept_modes_do_not_alias(self) -> None:
         """(cos 4x)^2 has no wave of number 4, and KdV conserves the sum of u^2."""
-        x, modes = circle(2 * math.pi, 12), Modes.of(torch.full((1, 1), 2 * math.pi / 12, dtype=F64), (12,))
+        x, modes = circle(2 * math.pi, 12), FourierModes.of(torch.full((1, 1), 2 * math.pi / 12, dtype=F64), (12,))
         wave = modes.to_modes(torch.cos(4 * x)) * modes.kept
         slope = KdV().nonlinear(modes, wave)
         assert slope is not None
@@ -196,7 +196,7 @@ class TestScheme:
 
     def test_modes_of_a_real_function(self) -> None:
         u = randn(2, 1, 8, 9)
-        modes = Modes.of(torch.eye(2, dtype=F64), (8, 9))
+        modes = FourierModes.of(torch.eye(2, dtype=F64), (8, 9))
         torch.testing.assert_close(modes.to_values(modes.to_modes(u)), u)
 
 

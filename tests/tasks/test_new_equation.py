@@ -24,6 +24,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.groups import SE, DirectProduct, JetAction, LieGroup, Translation
 from trivgeo.inversion import PosteriorEnergy
+from trivgeo.pde import EvolutionEquation
 
 HERE = __name__
 
@@ -91,12 +92,9 @@ class PhasedEquation(Equation):
 class Waves(PhasedEquation):
     """u_t = v_x, v_t = u_x: a wave to the left and a smaller one to the right on [0, 2 pi] x [0, 2]."""
 
+    formula = EvolutionEquation(["u_t = v_x", "v_t = u_x"])
     left, right, lag = 1.0, 0.3, 1.0
     domain = Domain(0.0, 2 * math.pi, 0.0, 2.0, (-1.19, -0.8752), (1.19, 0.8752))
-
-    @property
-    def description(self) -> dict[str, Any]:
-        return {"equation": "u_t = v_x, v_t = u_x"}
 
     def group(self) -> LieGroup:
         return WaveSymmetry(4)
@@ -111,12 +109,9 @@ class Waves(PhasedEquation):
 class Heat(PhasedEquation):
     """u_t = u_xx + u_yy: plane waves that decay, on [0, 2 pi] x [0, 3] x [0, 0.2]."""
 
+    formula = EvolutionEquation("u_t = u_xx + u_yy")
     wave = (1.0, 2.0)
     domain = Domain((0.0, 0.0), (2 * math.pi, 3.0), 0.0, 0.2, -1.0, 1.0)
-
-    @property
-    def description(self) -> dict[str, Any]:
-        return {"equation": "u_t = u_xx + u_yy"}
 
     def group(self) -> LieGroup:
         return HeatSymmetry(SE(2), Translation(2))

@@ -1,21 +1,30 @@
-"""Solvers for periodic evolution equations, and random initial conditions: fields to train and test on."""
+"""Solvers for periodic evolution equations, equations written once, and random initial conditions.
 
+SymPy is imported by `EvolutionEquation` on first use; ``pip install 'trivgeo[symbolic]'``.
+"""
+
+from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
-from trivgeo.pde.equations import Burgers, Heat, KdV, KuramotoSivashinsky, SpectralEquation, Vorticity
+from trivgeo.pde.equations import Burgers, Heat, KdV, KuramotoSivashinsky, Vorticity
+from trivgeo.pde.evolution import EvolutionEquation
 from trivgeo.pde.random_fields import FourierSeries, GaussianField
-from trivgeo.pde.solver import Modes, solve
+from trivgeo.pde.solver import solve
+from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
 __all__ = [
     "Burgers",
+    "EvolutionEquation",
+    "FourierModes",
     "FourierSeries",
     "GaussianField",
     "Heat",
     "KdV",
     "KuramotoSivashinsky",
-    "Modes",
     "SpectralEquation",
     "Vorticity",
     "solve",
 ]
+
+__getattr__ = old_names(__name__, {"Modes": Renamed("trivgeo.pde.FourierModes", until="0.4")})
 
 check_calls(__name__, __all__)

@@ -6,15 +6,15 @@ from jaxtyping import Complex
 from torch import Tensor
 
 from trivgeo.checks import check_positive
-from trivgeo.pde.solver import Modes, SpectralEquation
+from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
-__all__ = ["Burgers", "Heat", "KdV", "KuramotoSivashinsky", "SpectralEquation", "Vorticity"]
+__all__ = ["Burgers", "Heat", "KdV", "KuramotoSivashinsky", "Vorticity"]
 
 
 class _Advected(SpectralEquation):
     """u_t + u u_x = L u in one dimension."""
 
-    def nonlinear(self, modes: Modes, u: Complex[Tensor, "*batch c k"]) -> Tensor:
+    def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "*batch c k"]) -> Tensor:
         """-(u^2 / 2)_x."""
         return -0.5j * modes.along(0) * modes.to_modes(modes.to_values(u).square())
 
@@ -22,7 +22,7 @@ class _Advected(SpectralEquation):
 class KdV(_Advected):
     """The Korteweg-de Vries equation u_t + u u_x + u_xxx = 0; its group is `KdVSymmetry`."""
 
-    def linear(self, modes: Modes) -> Tensor:
+    def linear(self, modes: FourierModes) -> Tensor:
         """i k^3."""
         return 1j * modes.along(0) ** 3
 
@@ -30,7 +30,7 @@ class KdV(_Advected):
 class KuramotoSivashinsky(_Advected):
     """The Kuramoto-Sivashinsky equation u_t + u u_x + u_xx + u_xxxx = 0: chaotic on circles that are long enough."""
 
-    def linear(self, modes: Modes) -> Tensor:
+    def linear(self, modes: FourierModes) -> Tensor:
         """k^2 - k^4."""
         return modes.squared - modes.squared**2
 
@@ -48,7 +48,7 @@ class Burgers(_Advected):
     def __init__(self, nu: float) -> None:
         self.nu = check_positive("nu", nu)
 
-    def linear(self, modes: Modes) -> Tensor:
+    def linear(self, modes: FourierModes) -> Tensor:
         """-nu k^2."""
         return -self.nu * modes.squared
 
@@ -66,7 +66,7 @@ class Heat(SpectralEquation):
     def __init__(self, nu: float) -> None:
         self.nu = check_positive("nu", nu)
 
-    def linear(self, modes: Modes) -> Tensor:
+    def linear(self, modes: FourierModes) -> Tensor:
         """-nu |k|^2."""
         return -self.nu * modes.squared
 
@@ -84,11 +84,11 @@ class Vorticity(SpectralEquation):
     def __init__(self, nu: float) -> None:
         self.nu = check_positive("nu", nu)
 
-    def linear(self, modes: Modes) -> Tensor:
+    def linear(self, modes: FourierModes) -> Tensor:
         """-nu |k|^2."""
         return -self.nu * modes.squared
 
-    def nonlinear(self, modes: Modes, u: Complex[Tensor, "*batch c k l"]) -> Tensor:
+    def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "*batch c k l"]) -> Tensor:
         """-div(v w), with v = (psi_y, -psi_x) and -Laplace psi = w."""
         kx, ky = modes.along(0), modes.along(1)
         squared = modes.squared

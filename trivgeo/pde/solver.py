@@ -1,99 +1,25 @@
-"""A pseudo-spectral solver for periodic evolution equations: Fourier modes, and an exponential integrator."""
+"""A pseudo-spectral solver for periodic evolution equations: an exponential Runge-Kutta integrator."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from trivgeo._text import Described
 from trivgeo.actions import Field
 from trivgeo.checks import check_positive
 from trivgeo.errors import DomainError, ShapeError
+from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
-__all__ = ["Modes", "SpectralEquation", "solve"]
+__all__ = ["solve"]
 
 _CONTOUR = 32  # points of the circle by which the coefficients are averaged
 _BAR_AFTER = 2.0  # seconds after which a progress bar appears
 _LEAST_POINTS = 8
-
-
-class Modes(NamedTuple):
-    """The Fourier modes of a periodic grid.
-
-    Attributes:
-        wave: the wave vectors in d dimensions, ``[*batch, d, *m]``, where *m are the modes of `torch.fft.rfftn`.
-        kept: one for the modes, fewer than a third of the points each way, that a product of two functions leaves free
-            of aliasing, zero for others, ``[*m]``.
-        counts: the numbers of points along the axes.
-    """
-
-    wave: Tensor
-    kept: Tensor
-    counts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, steps: Float[Tensor, "*batch d d"], counts: Sequence[int]) -> Modes:
-        """The modes of a grid with these `trivgeo.actions.Grid` steps; the lattice may be oblique."""
-        counts = tuple(counts)
-        numbers = [torch.fft.fftfreq(n, 1 / n) for n in counts[:-1]]
-        numbers.append(torch.arange(counts[-1] // 2 + 1))
-        numbers = [number.to(steps) for number in numbers]
-        number = torch.stack(torch.meshgrid(*numbers, indexing="ij"))
-        kept = torch.stack([3 * m.abs() < n for m, n in zip(number, counts, strict=True)]).all(0)
-        periods = torch.tensor(counts).to(steps).unsqueeze(-1) * steps
-        wave = 2.0 * math.pi * torch.tensordot(torch.linalg.inv_ex(periods).inverse, number, 1)
-        return cls(wave, kept.to(steps.dtype), counts)
-
-    def to_modes(self, u: Float[Tensor, "..."]) -> Complex[Tensor, "..."]:
-        """Fourier coefficients of values."""
-        return torch.fft.rfftn(u.contiguous(), dim=self._axes)  # torch 2.8 on MKL refuses expanded batches
-
-    def to_values(self, modes: Complex[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Values from coefficients."""
-        return torch.fft.irfftn(modes, s=self.counts, dim=self._axes)
-
-    @property
-    def _axes(self) -> tuple[int, ...]:
-        return tuple(range(-len(self.counts), 0))
-
-    def along(self, axis: int) -> Float[Tensor, "..."]:
-        """One component of the wave vectors: a derivative along x_axis is a multiplication by i times that."""
-        dims = len(self.counts)
-        return self.wave.narrow(-dims - 1, axis, 1)
-
-    @property
-    def squared(self) -> Float[Tensor, "..."]:
-        """The squared lengths of the wave vectors: minus the Laplace operator."""
-        return self.wave.square().sum(-len(self.counts) - 1, keepdim=True)
-
-
-class SpectralEquation(Described, ABC):
-    r"""An equation :math:`u_t = L u + N(u)` for periodic functions, L a Fourier multiplier.
-
-    ```python
-    class Dissipative(SpectralEquation):  # u_t = -u u_x + 0.1 u_xx - u
-        def linear(self, modes):
-            return -0.1 * modes.squared - 1.0
-
-        def nonlinear(self, modes, u):
-            return -0.5j * modes.along(0) * modes.to_modes(modes.to_values(u) ** 2)
-    ```
-    """
-
-    @abstractmethod
-    def linear(self, modes: Modes) -> Tensor:
-        """L, real or complex, ``[*batch, 1 or c, *m]``."""
-
-    def nonlinear(self, modes: Modes, u: Complex[Tensor, "..."]) -> Tensor | None:
-        """The coefficients of N(u), given those of u; ``None`` for a linear equation, which is solved exactly."""
-        return None
 
 
 def solve(
@@ -105,9 +31,9 @@ def solve(
     of order 4 of Cox and Matthews (ETDRK4), whose coefficients are means over a circle (Kassam and Trefethen 2005):
     L, however stiff, costs no small steps and is exact where N vanishes.
 
-    Waves of the initial field beyond the kept modes (`Modes.kept`) are no part of the solution unless the equation is
-    linear: they are left out after the initial time. The grid has to resolve the field with less than a third of its
-    points as wave numbers.
+    Waves of the initial field beyond the kept modes (`FourierModes.kept`) are no part of the solution unless the
+    equation is linear: they are left out after the initial time. The grid has to resolve the field with less than a
+    third of its points as wave numbers.
 
     Args:
         equation: see `SpectralEquation`.
@@ -120,7 +46,8 @@ def solve(
 
     Raises:
         ConfigurationError: ``max_step`` is not positive.
-        ShapeError: the initial field has several times, or fewer than 8 points on an axis.
+        ShapeError: the initial field has several times, or fewer than 8 points on an axis, or the equation returns
+            coefficients of a shape that does not fit those of the field.
         DomainError: the times do not increase, or the solution blew up.
     """
     check_positive("max_step", max_step)
@@ -136,13 +63,15 @@ def solve(
         raise DomainError(f"times: expected increasing ones from {initial.grid.times.min():.6g} on, got {grid.times}")
     # data that share their grid and times share all coefficients
     steps, gaps = _shared(initial.grid.steps[..., 0, :, :], 2), _shared(gaps, 1)
-    modes = Modes.of(steps, counts)
+    modes = FourierModes.of(steps, counts)
     start = initial.values.select(-1 - len(counts), 0)
     state = modes.to_modes(start)
     first = equation.nonlinear(modes, state)
     if first is not None:
+        _check_coefficients("nonlinear", first, state)
         state = state * modes.kept
     linear = equation.linear(modes)
+    _check_coefficients("linear", linear, state)
     values = []
     substeps = [max(1, math.ceil(float(gap.max()) / max_step)) for gap in gaps.unbind(-1)]
     with tqdm(total=sum(substeps), desc="solve", disable=None, delay=_BAR_AFTER, leave=False) as bar:
@@ -162,10 +91,22 @@ def solve(
     return Field(solution, grid)
 
 
+def _check_coefficients(name: str, values: Tensor, state: Tensor) -> None:
+    """Raise `ShapeError` unless the values of an equation's method broadcast to the Fourier coefficients of a field."""
+    expected = state.shape
+    if values.ndim > len(expected) or any(
+        n not in (1, m) for n, m in zip(reversed(values.shape), reversed(expected), strict=False)
+    ):
+        raise ShapeError(
+            f"{name}: expected coefficients that broadcast to those of the field, {list(expected)}, got "
+            f"{list(values.shape)}"
+        )
+
+
 class _ETDRK4:
     """One step of the method, with its coefficients."""
 
-    def __init__(self, equation: SpectralEquation, modes: Modes, step: Tensor, linear: Tensor) -> None:
+    def __init__(self, equation: SpectralEquation, modes: FourierModes, step: Tensor, linear: Tensor) -> None:
         self._equation, self._modes = equation, modes
         kind = torch.complex64 if step.dtype == torch.float32 else torch.complex128
         z = (step * linear).to(torch.complex128)

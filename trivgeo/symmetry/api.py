@@ -12,9 +12,10 @@ from trivgeo.expressions import require_sympy
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.dimension import Dimension
+    from trivgeo.symmetry.equation import EvolutionSystem
     from trivgeo.symmetry.result import Symmetries
 
-__all__ = ["find_symmetries", "special_functions", "special_values", "verify"]
+__all__ = ["find_symmetries", "solved_form", "special_functions", "special_values", "verify"]
 
 
 def _require_libraries() -> None:
@@ -22,6 +23,23 @@ def _require_libraries() -> None:
     require_sympy()
     if find_spec("flint") is None:
         raise ConfigurationError("symmetries need python-flint, which is missing: pip install 'trivgeo[symbolic]'")
+
+
+def solved_form(pde: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]:
+    """The residuals of equations as exact SymPy expressions, and the equations solved for leading derivatives.
+
+    Args:
+        pde: see `find_symmetries`.
+        time: see `find_symmetries`.
+
+    Raises:
+        ConfigurationError: as for `find_symmetries`.
+    """
+    require_sympy()
+    from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
+
+    residuals = residuals_of(pde)
+    return residuals, EvolutionSystem(residuals, time)
 
 
 def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:

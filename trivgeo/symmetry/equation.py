@@ -112,7 +112,7 @@ class EvolutionSystem:
 
         Args:
             value: the expression or text.
-            argument: the name of the value in error messages.
+            argument: see `trivgeo.expressions.exact`.
             beside: derivatives that it may hold.
 
         Raises:

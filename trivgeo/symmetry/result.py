@@ -13,7 +13,7 @@ import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
-from trivgeo.symmetry.algebra import SymmetryAlgebra
+from trivgeo.symmetry.algebra import SymmetryAlgebra, parameter_value
 from trivgeo.symmetry.brackets import keeping, structure_constants
 from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import moved_solution

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra, balanced
-from trivgeo.groups.rational_algebra import RationalAlgebra
 from trivgeo.groups.generated.field_basis import evaluation_basis
 from trivgeo.groups.generated.parsing import FieldBasis
 from trivgeo.groups.generated.structure_constants import fit_brackets
 from trivgeo.groups.generated.validation import SampledFields
+from trivgeo.groups.rational_algebra import RationalAlgebra
 from trivgeo.groups.structure import LeviDecomposition, check_split, find_split, rational
 
 __all__ = ["AdaptedAlgebra", "DecomposedFields", "Vectors", "decompose"]

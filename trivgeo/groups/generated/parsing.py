@@ -11,10 +11,10 @@ from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import parse_expression
-from trivgeo.groups.rational_algebra import RationalAlgebra
 from trivgeo.groups.generated.field_basis import simple_basis
 from trivgeo.groups.generated.symbolic import compile_expressions, require_sympy, substitute, unknown_functions
 from trivgeo.groups.generated.vector_fields import Formulas, VectorFields
+from trivgeo.groups.rational_algebra import RationalAlgebra
 
 __all__ = ["FieldBasis", "FieldExpressions", "ParsedFields", "compile_fields", "parse_fields"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -90,16 +90,16 @@ def check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], point
                 )
 
 
-def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) -> Callable[..., Tensor]:
+def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) -> CompiledExpressions:
     """A torch function of one tensor for each variable, which broadcast, with the values stacked on a last axis.
 
     Raises:
         ConfigurationError: an expression holds a function that torch lacks.
     """
-    return _Compiled(tuple(expressions), tuple(variables))
+    return CompiledExpressions(tuple(expressions), tuple(variables))
 
 
-class _Compiled:
+class CompiledExpressions:
     """Expressions as a torch function that can be pickled."""
 
     def __init__(self, expressions: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -113,14 +113,20 @@ class _Compiled:
         self._function = sp.lambdify(list(variables), numeric, modules=[table, "math"], cse=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Compiled, self._source
+        return CompiledExpressions, self._source
 
     def __call__(self, *arguments: Tensor) -> Tensor:
+        """The values, ``[*batch, number of expressions]``."""
+        return torch.stack(self.values(*arguments), -1)
+
+    def values(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """The value of each expression, ``[*batch]``."""
         values = self._function(*arguments)
         tensors = [value for value in values if isinstance(value, Tensor)]
-        like = torch.zeros_like(sum(arguments[1:], start=arguments[0]) if len(tensors) < len(values) else tensors[0])
-        whole = [value if isinstance(value, Tensor) else like + float(value) for value in values]
-        return torch.stack(torch.broadcast_tensors(*whole), -1)
+        if len(tensors) < len(values):
+            zero = torch.zeros_like(sum(arguments[1:], start=arguments[0]))
+            tensors = [value if isinstance(value, Tensor) else zero + float(value) for value in values]
+        return tuple(torch.broadcast_tensors(*tensors))
 
 
 def _with_floats(expression: Any) -> Any:

@@ -1,0 +1,127 @@
+"""Evolution equations written once: text, arguments of the symmetry finder, residuals in torch, Fourier symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.expressions import exact, require_sympy
+from trivgeo.groups.generated.symbolic import compile_expressions
+from trivgeo.symmetry.api import solved_form
+
+__all__ = ["EvolutionEquation"]
+
+
+class EvolutionEquation:
+    r"""One or more evolution equations :math:`\partial_t u^a = F^a(x, t, u, u_x, u_{xx}, \dots)`, written once.
+
+    Everything else that knows the equation is derived from it: `residual`, the numerical solver's equation
+    (`SpectralEquation.from_equation`), the argument of `trivgeo.symmetry.find_symmetries` (`residuals`), `text`.
+
+    ```python
+    burgers = EvolutionEquation("u_t + u*u_x = nu*u_xx")
+    find_symmetries(burgers.residuals)
+    solve(SpectralEquation.from_equation(burgers, nu=0.1), initial, times=[1.0], max_step=0.02)
+    burgers.residual({"u": u, "u_t": u_t, "u_x": u_x, "u_xx": u_xx}, nu=0.1)
+    ```
+
+    Args:
+        equation: text, a SymPy equation, an expression that vanishes, or a list of them, one for each unknown; see
+            `trivgeo.symmetry.find_symmetries`. The time is ``t``. Other names than unknowns, their derivatives and
+            their variables are parameters.
+
+    Raises:
+        ConfigurationError: the equations cannot be solved for first derivatives in t, one for each unknown, or as for
+            `trivgeo.symmetry.find_symmetries`, or SymPy is missing.
+    """
+
+    def __init__(self, equation: Any) -> None:
+        sp = require_sympy()
+        entries = list(equation) if isinstance(equation, list | tuple) else [equation]
+        residuals, self.system = solved_form(entries, "t")
+        self.residuals = tuple(residuals)
+        if set(self.system.orders) != {1} or self.system.arbitrary:
+            raise ConfigurationError(
+                f"equation: expected equations of first order in t, without arbitrary functions, got {equation}"
+            )
+        in_jets = self.system.in_jets
+        if all(isinstance(entry, str) for entry in entries):
+            self._texts = [" ".join(entry.split()) for entry in entries]
+        else:
+            sides = [(e.lhs, e.rhs) if isinstance(e, sp.Equality) else (e, sp.S.Zero) for e in map(exact, entries)]
+            self._texts = [f"{in_jets(left)} = {in_jets(right)}" for left, right in sides]
+        self._in_jets = [in_jets(e) for e in self.residuals]
+        symbols = {symbol for e in self._in_jets for symbol in e.free_symbols}
+        self._symbols = sorted(symbols, key=str)
+
+    def __repr__(self) -> str:
+        return f"EvolutionEquation({self.text!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EvolutionEquation, (self._texts,)
+
+    @property
+    def text(self) -> str:
+        """The equations as they were written, or in the same notation, separated by commas."""
+        return ", ".join(self._texts)
+
+    @property
+    def unknowns(self) -> tuple[str, ...]:
+        """The names of the unknowns, in alphabetical order: that of the components of fields."""
+        return tuple(u.name for u in self.system.unknowns)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters, in alphabetical order."""
+        return tuple(s.name for s in self.system.parameters)
+
+    @property
+    def jet(self) -> tuple[str, ...]:
+        """What `residual` reads: the names of unknowns, derivatives such as ``u_xx``, and variables, sorted."""
+        return tuple(s.name for s in self._symbols if s not in self.system.parameters)
+
+    def residual(self, jet: Mapping[str, Tensor], **parameters: float | Tensor) -> Tensor:
+        """Left side minus right side, as written, at given values of the unknowns and of their derivatives.
+
+        Args:
+            jet: values by name, ``[*batch]``, of all that `jet` lists; other names are ignored.
+            **parameters: values of all `parameters`.
+
+        Returns:
+            ``[*batch]`` for one equation, ``[*batch, c]`` for c equations; zero on solutions.
+
+        Raises:
+            ConfigurationError: a value is missing, or there is no such parameter.
+        """
+        missing = [name for name in self.jet if name not in jet]
+        if missing:
+            raise ConfigurationError(f"jet: expected values of {list(self.jet)}, got none of {missing}")
+        self.check_parameters(parameters)
+        first = jet[self.jet[0]]
+        values = [
+            jet[s.name]
+            if s.name in jet
+            else torch.as_tensor(parameters[s.name], dtype=first.dtype, device=first.device)
+            for s in self._symbols
+        ]
+        residuals = self._residual(*values)
+        return residuals.squeeze(-1) if len(self.residuals) == 1 else residuals
+
+    @cached_property
+    def _residual(self) -> Any:
+        return compile_expressions(self._in_jets, self._symbols)
+
+    def check_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Raise `ConfigurationError` unless there is a value for each parameter and for nothing else."""
+        if set(parameters) != set(self.parameters):
+            raise ConfigurationError(
+                f"parameters: expected values of {list(self.parameters)} for {self.text}, got {sorted(parameters)}"
+            )
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,202 @@
+"""Periodic evolution equations in Fourier space: modes, and the equation as a multiplier and a nonlinear rest."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from trivgeo._text import Described
+from trivgeo.errors import ShapeError
+from trivgeo.groups.generated.symbolic import compile_expressions
+from trivgeo.pde.evolution import EvolutionEquation
+from trivgeo.pde.split import LinearTerm, Splitting, split
+
+__all__ = ["FourierModes", "SpectralEquation"]
+
+
+class FourierModes(NamedTuple):
+    """The Fourier modes of a periodic grid.
+
+    Attributes:
+        wave: the wave vectors in d dimensions, ``[*batch, d, *m]``, where *m are the modes of `torch.fft.rfftn`.
+        kept: one for the modes, fewer than a third of the points each way, that a product of two functions leaves free
+            of aliasing, zero for others, ``[*m]``.
+        counts: the numbers of points along the axes.
+    """
+
+    wave: Tensor
+    kept: Tensor
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, steps: Float[Tensor, "*batch d d"], counts: Sequence[int]) -> FourierModes:
+        """The modes of a grid with these `trivgeo.actions.Grid` steps; the lattice may be oblique."""
+        counts = tuple(counts)
+        numbers = [torch.fft.fftfreq(n, 1 / n) for n in counts[:-1]]
+        numbers.append(torch.arange(counts[-1] // 2 + 1))
+        numbers = [number.to(steps) for number in numbers]
+        number = torch.stack(torch.meshgrid(*numbers, indexing="ij"))
+        kept = torch.stack([3 * m.abs() < n for m, n in zip(number, counts, strict=True)]).all(0)
+        periods = torch.tensor(counts).to(steps).unsqueeze(-1) * steps
+        wave = 2.0 * math.pi * torch.tensordot(torch.linalg.inv_ex(periods).inverse, number, 1)
+        return cls(wave, kept.to(steps.dtype), counts)
+
+    def to_modes(self, u: Float[Tensor, "..."]) -> Complex[Tensor, "..."]:
+        """Fourier coefficients of values."""
+        return torch.fft.rfftn(u.contiguous(), dim=self._axes)  # torch 2.8 on MKL refuses expanded batches
+
+    def to_values(self, modes: Complex[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Values from coefficients."""
+        return torch.fft.irfftn(modes, s=self.counts, dim=self._axes)
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        return tuple(range(-len(self.counts), 0))
+
+    def along(self, axis: int) -> Float[Tensor, "..."]:
+        """One component of the wave vectors: a derivative along x_axis is a multiplication by i times that."""
+        dims = len(self.counts)
+        return self.wave.narrow(-dims - 1, axis, 1)
+
+    @property
+    def squared(self) -> Float[Tensor, "..."]:
+        """The squared lengths of the wave vectors: minus the Laplace operator."""
+        return self.wave.square().sum(-len(self.counts) - 1, keepdim=True)
+
+
+class SpectralEquation(Described, ABC):
+    r"""An equation :math:`u_t = L u + N(u)` for periodic functions, L a Fourier multiplier.
+
+    ```python
+    class Dissipative(SpectralEquation):  # u_t = -u u_x + 0.1 u_xx - u
+        def linear(self, modes):
+            return -0.1 * modes.squared - 1.0
+
+        def nonlinear(self, modes, u):
+            return -0.5j * modes.along(0) * modes.to_modes(modes.to_values(u) ** 2)
+    ```
+    """
+
+    @abstractmethod
+    def linear(self, modes: FourierModes) -> Tensor:
+        """L, real or complex, ``[*batch, 1 or c, *m]``."""
+
+    def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "..."]) -> Tensor | None:
+        """The coefficients of N(u), given those of u; ``None`` for a linear equation, which is solved exactly."""
+        return None
+
+    @staticmethod
+    def from_equation(equation: Any, **parameters: float) -> SpectralEquation:
+        r"""The equation in Fourier space that is derived from a text, a SymPy equation or an `EvolutionEquation`.
+
+        L holds all linear terms with constant coefficients in the equation's own unknown. Products are taken between
+        values on the grid; terms such as :math:`u u_x` as derivatives of fluxes, here :math:`(u^2 / 2)_x`. Quadratic
+        terms are free of aliasing, others are not entirely.
+
+        Args:
+            equation: `EvolutionEquation`, or what it takes; its coefficients depend on neither x nor t. Components of
+                fields are the unknowns in alphabetical order, coordinates of grids its variables without t.
+            **parameters: a number for each parameter.
+
+        Raises:
+            ConfigurationError: as for `EvolutionEquation`, or a coefficient depends on x or t, or a parameter has no
+                value, or there is no such parameter.
+
+        Example:
+            ``SpectralEquation.from_equation("u_t + u*u_x = nu*u_xx", nu=0.1)`` is ``Burgers(0.1)``.
+        """
+        derived = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
+        return _DerivedEquation(derived, parameters)
+
+
+class _DerivedEquation(SpectralEquation):
+    """A spectral equation that is derived from an `EvolutionEquation`."""
+
+    def __init__(self, equation: EvolutionEquation, parameters: dict[str, float]) -> None:
+        self.equation, self.parameters = equation, parameters
+        self._parts: list[Splitting] = split(equation, parameters)
+        system = equation.system
+        products = [e for part in self._parts for e in (*(flux.function for flux in part.fluxes), *part.rest)]
+        jets = {symbol: (a, index) for e in products for symbol, a, index in system.jets_in(e)}
+        jets = jets or {system.unknowns[0]: (0, system.zero)}
+        self._jets = [(a, tuple(k for i, k in enumerate(index) if i != system.time)) for a, index in jets.values()]
+        self._products = compile_expressions(products, list(jets))
+        self._is_linear = not products and not any(part.coupling for part in self._parts)
+
+    def __repr__(self) -> str:
+        values = "".join(f", {name}={value}" for name, value in self.parameters.items())
+        return f"SpectralEquation.from_equation({self.equation.text!r}{values})"
+
+    def linear(self, modes: FourierModes) -> Tensor:
+        """The linear terms in the equations' own unknowns, ``[*batch, c, *m]``."""
+        self._check_dims(modes)
+        parts = [self._multiplier(part.diagonal, modes) for part in self._parts]
+        dtype = parts[0].dtype
+        for part in parts:
+            dtype = torch.promote_types(dtype, part.dtype)
+        return torch.stack([part.to(dtype) for part in parts], -len(modes.counts) - 1)
+
+    def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "..."]) -> Tensor | None:
+        """All other terms, ``[*batch, c, *m]``."""
+        channel = -len(modes.counts) - 1
+        self._check_dims(modes)
+        if u.shape[channel] != len(self._parts):
+            raise ShapeError(
+                f"initial: expected a field of {len(self._parts)} components, {', '.join(self.equation.unknowns)}, got "
+                f"{u.shape[channel]}"
+            )
+        if self._is_linear:
+            return None
+        components = u.unbind(channel)
+        spectra = self._spectra(modes, components)
+        slopes = []
+        for part in self._parts:
+            terms = [self._multiplier([term], modes) * components[term.unknown] for term in part.coupling]
+            terms += [1j * f.coefficient * modes.wave.select(channel, f.axis) * next(spectra) for f in part.fluxes]
+            terms += [next(spectra) for _ in part.rest]
+            slopes.append(sum(terms[1:], start=terms[0]) if terms else torch.zeros_like(components[0]))
+        return _stacked(slopes, channel)
+
+    def _spectra(self, modes: FourierModes, components: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The Fourier coefficients of all products, those of fluxes before the rest of the same equation."""
+        if not any(part.fluxes or part.rest for part in self._parts):
+            return iter(())
+        channel = -len(modes.counts) - 1
+        jets = [
+            self._derivative(modes, orders) * components[a] if any(orders) else components[a]
+            for a, orders in self._jets
+        ]
+        values = modes.to_values(_stacked(jets, channel)).unbind(channel)
+        return iter(modes.to_modes(_stacked(self._products.values(*values), channel)).unbind(channel))
+
+    def _check_dims(self, modes: FourierModes) -> None:
+        dims = len(self.equation.system.variables) - 1
+        if len(modes.counts) != dims:
+            raise ShapeError(
+                f"initial: expected a field over {dims} coordinates for {self.equation}, got {len(modes.counts)}"
+            )
+
+    def _multiplier(self, terms: Sequence[LinearTerm], modes: FourierModes) -> Tensor:
+        total = torch.zeros_like(modes.wave.select(-len(modes.counts) - 1, 0))
+        for term in terms:
+            total = total + term.coefficient * self._derivative(modes, term.orders)
+        return total
+
+    @staticmethod
+    def _derivative(modes: FourierModes, orders: Sequence[int]) -> Tensor:
+        """The Fourier multiplier of a derivative, real if its order is even, ``[*batch, *m]``."""
+        wave = modes.wave.unbind(-len(modes.counts) - 1)
+        powers = [k**order for k, order in zip(wave, orders, strict=True) if order]
+        phase = (1, 1j, -1, -1j)[sum(orders) % 4]
+        return math.prod(powers[1:], start=powers[0]) * phase if powers else torch.ones_like(wave[0])
+
+
+def _stacked(tensors: Sequence[Tensor], dim: int) -> Tensor:
+    """`torch.stack` that does not copy a single tensor."""
+    return torch.stack(list(tensors), dim) if len(tensors) > 1 else tensors[0].unsqueeze(dim)
