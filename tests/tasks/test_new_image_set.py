@@ -82,7 +82,7 @@ TEST = {
             },
             "inverter": {
                 "class_path": "trivgeo.inversion.RandomSearch",
-                "init_args": {"samples": 4, "num_hypotheses": 1, "std": 0.1},
+                "init_args": {"num_samples": 4, "num_hypotheses": 1, "std": 0.1},
             },
         },
     },
