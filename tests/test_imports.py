@@ -183,7 +183,6 @@ PRIVATE = {
     "trivgeo/groups/_entries.py",
     "trivgeo/groups/_programs.py",
     "trivgeo/groups/compilation.py",
-    "trivgeo/training.py",
 }
 
 

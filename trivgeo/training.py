@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import platform
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
@@ -28,7 +29,7 @@ from trivgeo.networks import Network, check_destination, check_weights, write_fi
 
 try:
     import lightning.pytorch as pl
-    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.callbacks import ModelCheckpoint, Timer
     from lightning.pytorch.utilities.types import OptimizerLRScheduler
 except ModuleNotFoundError as missing:
     raise ConfigurationError(f"training needs Lightning: pip install 'trivgeo[training]' ({missing})") from missing
@@ -37,7 +38,8 @@ __all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "move_averag
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
-_AHEAD = 0.1
+_CLOCK_LEAD = 0.1  # share of the decay by which the clock is ahead of the steps where it decides
+_LONGEST_RUN = 1e12  # seconds; a timedelta holds 8e13
 
 
 class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
@@ -52,8 +54,8 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         export: the `.safetensors` file that is written at the end; nowhere when None.
 
     Attributes:
-        seconds: training ends after that time, with the step size at zero, even if the trainer has steps left; a
-            bound on a run, whose result then depends on the speed of the machine. ``None`` for no bound.
+        seconds: training ends after that time, with the step size at zero, even if the trainer has steps left; the
+            result then depends on the speed of the machine. ``None`` for no bound but that of a trainer's ``max_time``.
         max_steps: of the optimiser; ``None`` for those of the trainer.
         gradient_norm: at which `train` clips gradients.
 
@@ -84,8 +86,6 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         self.seconds: float | None = None
         self.max_steps: int | None = None
         self._first: list[Tensor] | None = None  # the first batch of `train`, by which its data are known
-        self._spent = 0.0  # in runs before this one
-        self._began = 0.0
         if isinstance(network, Network):
             network.initialise(seed)
 
@@ -94,8 +94,8 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         """Metrics of one batch, means over its data; random numbers are a function of the seed and its number."""
 
     @property
-    def lesson(self) -> str:
-        """What is learned, as a text: a checkpoint of another lesson is not gone on with."""
+    def objective(self) -> str:
+        """Text that tells training objectives apart; a checkpoint of another objective is refused."""
         return ""
 
     def step_generator(self) -> torch.Generator:
@@ -116,53 +116,55 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         metrics = {f"test/{name}": value for name, value in self.measure(batch, batch_idx).items()}
         self.log_dict(metrics, batch_size=batch_length(batch))
 
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """The clock, whose state is in checkpoints, so that a resumed training goes on with the time spent."""
+        if self.seconds is None:
+            return []
+        return [Timer(timedelta(seconds=min(self.seconds, _LONGEST_RUN)), verbose=False)]
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW; the step size changes step by step."""
         optimizer = torch.optim.AdamW(self.network.parameters(), self.learning_rate, weight_decay=self.weight_decay)
         total = int(self.trainer.estimated_stepping_batches)
         total = total if self.max_steps is None else min(total, self.max_steps)
         rise = max(1, round(self.warmup * total))
+        callbacks: list[pl.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        timer = next((callback for callback in callbacks if isinstance(callback, Timer)), None)
 
+        # by hand, for the schedules of torch count steps alone: this one ends with the clock, too
         def factor(step: int) -> float:
             if step < rise:
                 return (step + 1) / rise
-            done, elapsed = (step - rise) / max(1, total - rise), self.elapsed()
+            done, elapsed = (step - rise) / max(1, total - rise), _elapsed_share(timer)
             # the clock decides only when it will run out first, so that other runs are functions of the seed
-            done = elapsed if elapsed > done + _AHEAD else done
+            done = elapsed if elapsed > done + _CLOCK_LEAD else done
             return 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def elapsed(self) -> float:
-        """The share of `seconds` that is over; zero without that bound."""
-        if self.seconds is None or not self._began:
-            return 0.0
-        return (self._spent + time.monotonic() - self._began) / self.seconds
-
     def on_train_start(self) -> None:
-        """Start the clock.
+        """Look at the place of the export before the work.
 
         Raises:
             CheckpointError: the network cannot be exported to where it is to be.
         """
         if self.export is not None and self.trainer.is_global_zero:
             check_destination(self.export_path(self.export))
-        self._began = time.monotonic()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Stop when the time is over, or the steps are."""
-        if self.elapsed() >= 1.0 or self.global_step == self.max_steps:
+        """Stop when all steps are made."""
+        # by hand, for a Lightning trainer with `max_steps` resumes from the end of an epoch as if from its middle
+        if self.global_step == self.max_steps:
             self.trainer.should_stop = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the time spent, and which training this is."""
-        checkpoint["seconds_spent"] = self._spent + time.monotonic() - self._began
+        """Keep which training this is."""
         if self._first is not None:
             checkpoint["training"] = {"identity": self._identity(), "first": self._first}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on with the time spent.
+        """Compare the training of the checkpoint with this one.
 
         Raises:
             CheckpointError: weights are NaN or infinite, or those of another training.
@@ -176,13 +178,12 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
                     "another; train in another folder"
                 )
         check_weights("checkpoint", checkpoint["state_dict"])
-        self._spent = checkpoint.get("seconds_spent", 0.0)
 
     def _identity(self) -> str:
         """All that a training depends on but its data and its length."""
         shapes = {name: list(value.shape) for name, value in self.network.state_dict().items()}
         numbers = (self.seed, self.learning_rate, self.weight_decay, self.warmup)
-        return repr((type(self).__name__, numbers, shapes, self.lesson))
+        return repr((type(self).__name__, numbers, shapes, self.objective))
 
     def on_train_end(self) -> None:
         """Export the network."""
@@ -232,7 +233,10 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
 
 
 class EpochSampler(Sampler[int]):
-    """Indices ``epoch * steps, ..., epoch * steps + steps - 1``; the trainer sets the epoch."""
+    """Indices ``epoch * steps, ..., epoch * steps + steps - 1``; the trainer sets the epoch.
+
+    By hand, for the samplers of torch begin at index 0 in every epoch.
+    """
 
     def __init__(self, steps: int) -> None:
         self.steps = check_count("steps", steps)
@@ -271,7 +275,10 @@ class SteppedData(Dataset[Any]):
 
 
 class Bar(pl.Callback):
-    """A tqdm bar of the training steps, with the loss."""
+    """A tqdm bar of the training steps, with the loss.
+
+    By hand, for the bar of Lightning begins anew in every epoch, and is there without a terminal, too.
+    """
 
     def __init__(self, total: int, title: str, progress: bool | None) -> None:
         self.bar: tqdm = tqdm(total=total, desc=title, leave=False, disable=None if progress is None else not progress)
@@ -293,7 +300,6 @@ class Bar(pl.Callback):
         self.bar.close()
 
 
-@torch.no_grad()
 def move_average(average: nn.Module, network: nn.Module, step: int, decay: float = 0.999) -> None:
     """An exponential average of weights, which forgets the start: its decay is at most (1 + k) / (10 + k) at step k.
 
@@ -303,8 +309,17 @@ def move_average(average: nn.Module, network: nn.Module, step: int, decay: float
         step: k.
         decay: of a step, in the end.
     """
-    weight = 1.0 - min(decay, (1 + step) / (10 + step))
-    torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), weight)
+    update = get_ema_multi_avg_fn(min(decay, (1 + step) / (10 + step)))
+    update(list(average.parameters()), list(network.parameters()), step)
+
+
+def _elapsed_share(timer: Timer | None) -> float:
+    """The share of the time of a timer that is over; zero without a timer, or one that has no end."""
+    remaining = None if timer is None else timer.time_remaining()
+    if timer is None or remaining is None:
+        return 0.0
+    elapsed = timer.time_elapsed()
+    return elapsed / (elapsed + remaining)
 
 
 def versions() -> dict[str, str]:

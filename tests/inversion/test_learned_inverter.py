@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -180,11 +181,27 @@ class TestTraining:
             quick(20).distil(clean, **settings)  # type: ignore[arg-type]
 
     def test_bounded(self, tmp_path: Path) -> None:
-        """A training ends at its time, with the steps that it made by then."""
-        inverter = quick(steps=20_000, seconds=0.5, folder=tmp_path)
-        made = torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"]
-        assert 0 < made < 10_000
-        assert not torch.equal(weights(inverter), weights(quick(steps=1)))
+        """A training ends at its time, with the steps that it made by then and the step size at zero."""
+
+        def slow_law(number: int, generator: torch.Generator) -> Tensor:
+            time.sleep(0.02)
+            return law(number, generator)
+
+        def fitted() -> LearnedInverter:
+            inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8), seed=1)
+            return inverter.fit(clean, slow_law, steps=200, batch_size=8, seconds=1.0, folder=tmp_path)
+
+        def kept() -> dict[str, Any]:
+            return torch.load(tmp_path / "last.ckpt", weights_only=True)
+
+        inverter, first = fitted(), kept()
+        assert 0 < first["global_step"] < 60
+        (schedule,) = first["lr_schedulers"]
+        assert schedule["_last_lr"][0] < 0.05 * schedule["base_lrs"][0]
+        # the time is that of all runs
+        again = fitted()
+        assert kept()["global_step"] == first["global_step"]
+        assert torch.equal(weights(again), weights(inverter))
 
     def test_a_module_of_ones_own(self, tmp_path: Path) -> None:
         class Own(nn.Module):

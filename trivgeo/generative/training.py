@@ -37,7 +37,7 @@ class PathTraining(NetworkTraining[GroupNetwork]):
         self.num_skipped_rows = torch.zeros((), dtype=torch.long)
 
     @property
-    def lesson(self) -> str:
+    def objective(self) -> str:
         """Text of the group's scale, and of the path with its levels of noise."""
         scale = [f"{x:.5g}" for x in self.path.group.scale.flatten().tolist()]
         version = "" if self.path.target_version == 1 else f" version {self.path.target_version}"

@@ -46,9 +46,9 @@ class ScoreTraining(NetworkTraining[nn.Module]):
         self.score = score
 
     @property
-    def lesson(self) -> str:
+    def objective(self) -> str:
         """The action and the noise."""
-        return lesson_of(self.score)
+        return objective_of(self.score)
 
     def data(self, batch: Any) -> Any:
         """The clean data in a batch of the loader: the batch, or the first part of a list ``[data, labels]``."""
@@ -106,9 +106,9 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         self.teacher.train()
 
     @property
-    def lesson(self) -> str:
+    def objective(self) -> str:
         """The teacher, the action, the noise and how far apart the times are."""
-        return f"{self._taught_by} {lesson_of(self.teacher)} {self.ratio}"
+        return f"{self._taught_by} {objective_of(self.teacher)} {self.ratio}"
 
     def data(self, batch: Any) -> Any:
         """See `ScoreTraining.data`."""
@@ -133,7 +133,7 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         return consistency_loss(teacher, self.student, self.data(batch), ratio=self.ratio, generator=generator)
 
 
-def lesson_of(score: LearnedScore) -> str:
+def objective_of(score: LearnedScore) -> str:
     """Return the action and the noise of a score as a text, to tell trainings apart."""
     settings = (score.schedule, score.prior, score.noise_steps, score.lowest_time, bool(score.augmentation))
     return f"{score.action!r} {[f'{x:.5g}' for x in score.group.scale.flatten().tolist()]} {settings!r}"
