@@ -39,7 +39,7 @@ ALLOWED = {
     "_deprecation": set(),
     "_text": set(),
     "checks": {"_torch", "errors"},
-    "_signatures": {"_numerics", "checks", "errors"},
+    "_signatures": {"_deprecation", "_numerics", "checks", "errors"},
     "expressions": {"errors", "_deprecation", "_signatures"},
     "groups": BASE,
     "symmetry": BASE | {"groups"},

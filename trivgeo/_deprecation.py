@@ -15,7 +15,16 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar, cast
 
-__all__ = ["Converted", "Renamed", "RenamedAttribute", "current_name", "old_names", "overdue", "renamed_arguments"]
+__all__ = [
+    "Converted",
+    "Renamed",
+    "RenamedAttribute",
+    "beneath_renaming",
+    "current_name",
+    "old_names",
+    "overdue",
+    "renamed_arguments",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,9 +108,26 @@ def renamed_arguments(until: str, **renamed: str | Converted) -> Callable[[F], F
             return function(*arguments, **named)
 
         call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        call.renaming = (decorate, function)  # type: ignore[attr-defined]  # for `beneath_renaming`
         return cast(F, call)
 
     return decorate
+
+
+def beneath_renaming(function: F, change: Callable[[F], F]) -> F | None:
+    """Apply a decorator to what `renamed_arguments` has decorated, so that it meets new names alone.
+
+    Args:
+        function: the function, decorated by `renamed_arguments`; for any other one the result is ``None``.
+        change: the decorator.
+    """
+    decorate, inner = vars(function).get("renaming", (None, None))
+    if decorate is None or inner is not getattr(
+        function, "__wrapped__", None
+    ):  # attributes go to decorators above, too
+        return None
+    changed = change(inner)
+    return function if changed is inner else cast(F, decorate(changed))
 
 
 class RenamedAttribute:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import choice, normal, permutation
-from trivgeo._signatures import checked
 from trivgeo.checks import check_count, check_positive, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.measure import sum_over_compact
@@ -70,7 +69,6 @@ class HaarDistribution(BaseDistribution):
         self.reference: Tensor
 
     @renamed_arguments(until="0.4", number="num_samples")
-    @checked
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw by `LieGroup.random_haar`."""
         dtype, device = self.reference.dtype, self.reference.device
@@ -139,7 +137,6 @@ class NormalDistribution(BaseDistribution):
         self.log_mass.fill_(math.log(accepted / _NUM_MASS_DRAWS))
 
     @renamed_arguments(until="0.4", number="num_samples")
-    @checked
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw by rejection, see `BaseDistribution.sample`."""
         check_count("num_samples", num_samples, 0)
@@ -186,7 +183,6 @@ class MixtureDistribution(BaseDistribution):
         self.weights: Tensor
 
     @renamed_arguments(until="0.4", number="num_samples")
-    @checked
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw a component for each element, and the element from it, see `BaseDistribution.sample`."""
         check_count("num_samples", num_samples, 0)
@@ -225,7 +221,6 @@ def _distributions(modules: nn.ModuleList) -> list[BaseDistribution]:
 
 
 @renamed_arguments(until="0.4", components="num_components")
-@checked
 def fit_base_distribution(
     group: LieGroup, samples: Tensor, widen: float = 1.0, num_components: int = 1
 ) -> BaseDistribution:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._random import integers, permutation
-from trivgeo._signatures import checked
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.base_distributions import BaseDistribution
@@ -116,7 +115,6 @@ class GroupDiffusion(nn.Module):
     transport = RenamedAttribute("fitted.path", until="0.4")
 
     @renamed_arguments(until="0.4", train="samples", minutes=Converted("seconds", lambda minutes: 60.0 * minutes))
-    @checked
     def fit(
         self,
         samples: Tensor,
@@ -176,7 +174,6 @@ class GroupDiffusion(nn.Module):
         return self
 
     @renamed_arguments(until="0.4", number="num_samples")
-    @checked
     def sample(
         self,
         num_samples: int,

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import normal, uniform
-from trivgeo._signatures import checked
 from trivgeo._text import described
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
@@ -187,7 +186,6 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
 
 
 @renamed_arguments(until="0.4", number="num_samples")
-@checked
 def systematic_indices(
     log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, num_samples: int | None = None
 ) -> Int[Tensor, "*batch m"]:

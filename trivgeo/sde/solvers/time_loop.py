@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._deprecation import RenamedAttribute, renamed_arguments
-from trivgeo._signatures import checked
 from trivgeo._text import Described
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, with_tensors
@@ -84,7 +83,6 @@ class _Carry(NamedTuple):
 
 
 @renamed_arguments(until="0.4", fold="accumulator")
-@checked
 def solve(
     sde: Equation,
     initial: State,
