@@ -4,7 +4,6 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_WORKERS ?= 2
-RIGHT_TYPES := not BadInput and not Refus and not refuse and not compile and not bad and not wrong and not none
 # torch's own threads and pytest's workers share the cores
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
 PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist worksteal
@@ -21,7 +20,7 @@ TORCH_TESTS := tests/test_numerics.py tests/groups/test_group_laws.py tests/grou
 
 AREAS := groups sde inversion symmetry tasks
 
-.PHONY: demo test test-all test-shapes test-torch $(AREAS:%=test-%) lint bench docs tables release-check setup clean
+.PHONY: demo test test-all test-torch $(AREAS:%=test-%) lint bench docs tables release-check setup clean
 
 setup: $(STAMP)
 
@@ -62,13 +61,8 @@ $(TORCH_VENV)/.installed: pyproject.toml constraints.txt
 		torch==$(TORCH) --editable ".[test]"
 	touch $@
 
-test-all: lint test-shapes
+test-all: lint
 	$(TEST_ENV) $(BIN)/python $(PYTEST)
-
-# the fast tests with every signature of the library checked at run time, but for those that give wrong types on purpose
-test-shapes: setup
-	$(TEST_ENV) $(BIN)/python $(PYTEST) -m "not slow" -k "$(RIGHT_TYPES)" \
-		--jaxtyping-packages=trivgeo,beartype.beartype tests/actions tests/inversion tests/sde
 
 bench: setup
 	$(BIN)/python -m benchmarks

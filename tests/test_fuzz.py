@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from tests.fuzz import Finding, attack, targets
 from trivgeo._signatures import checked
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, ShapeError
 
 
 def listed(findings: list[Finding]) -> str:
@@ -37,6 +38,26 @@ def test_parts_of_tuples() -> None:
             Pairs(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="bounds"):
         Pairs([], (0.0, 1.0, 2.0))  # type: ignore[arg-type]
+
+
+@checked
+def moved(points: Float[Tensor, "*batch n n"], v: Float[Tensor, "*batch n"], number: Integer[Tensor, ""]) -> Tensor:
+    """Fails for all arguments."""
+    raise ValueError("no")
+
+
+def test_shapes_of_two_arguments() -> None:
+    """Sizes that share a name agree, within an argument and between arguments; floats are no integers."""
+    n = torch.tensor(1)
+    with pytest.raises(ValueError, match=r"^no$"):
+        moved(torch.zeros(4, 2, 2), torch.zeros(4, 2), number=n)
+    for points, v in [((4, 2, 3), (4, 2)), ((4, 2, 2), (4, 3)), ((4, 2, 2), (5, 2)), ((2,), (2,))]:
+        with pytest.raises(ShapeError, match=r"expected float tensor \[\*batch n"):
+            moved(torch.zeros(points), torch.zeros(v), number=n)
+    with pytest.raises(ShapeError, match=r"v: .*got \[4, 3\] beside points \[4, 2, 2\]"):
+        moved(torch.zeros(4, 2, 2), torch.zeros(4, 3), number=n)
+    with pytest.raises(ConfigurationError, match="number: expected integer tensor"):
+        moved(torch.zeros(4, 2, 2), torch.zeros(4, 2), number=torch.tensor(1.0))
 
 
 @pytest.mark.slow

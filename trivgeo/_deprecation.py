@@ -121,13 +121,14 @@ def beneath_renaming(function: F, change: Callable[[F], F]) -> F | None:
         function: the function, decorated by `renamed_arguments`; for any other one the result is ``None``.
         change: the decorator.
     """
-    decorate, inner = vars(function).get("renaming", (None, None))
-    if decorate is None or inner is not getattr(
-        function, "__wrapped__", None
-    ):  # attributes go to decorators above, too
+    renaming: tuple[Callable[[F], F], F] | None = vars(function).get("renaming")
+    if renaming is None:
+        return None
+    decorate, inner = renaming
+    if inner is not getattr(function, "__wrapped__", None):  # a decorator above has the same attributes
         return None
     changed = change(inner)
-    return function if changed is inner else cast(F, decorate(changed))
+    return function if changed is inner else decorate(changed)
 
 
 class RenamedAttribute:

@@ -1,6 +1,8 @@
 """Bad arguments of public callables are explained by their annotations, in one place for all of them.
 
-What an annotation says, `make test-shapes` holds the library to; here callers are held to it.
+Shapes are compared by jaxtyping. The rest is by hand, for beartype checks before every call, also in inner loops, and
+its errors are none of `trivgeo.errors`. That the library itself keeps to its annotations is tested with both
+(`tests/test_runtime_types.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, Literal, TypeVar, Union
 
 import jaxtyping
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, jaxtyped
 from torch import Tensor, nn
 
 from trivgeo._deprecation import beneath_renaming
@@ -95,13 +97,14 @@ def checked(function: F) -> F:
         return {name: rule for name, rule in found.items() if rule.fits is not None}
 
     def fitted(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        known, sizes = rules(), dict[str, Any]()
+        known, shapes = rules(), dict[str, list[int]]()
         values = list(arguments)
-        for place, value in enumerate(values):
-            name = positional[place] if place < len(positional) else rest
-            if name in known:
-                values[place] = known[name](value, sizes)
-        return values, {name: known[name](x, sizes) if name in known else x for name, x in named.items()}
+        with jaxtyped("context"):  # sizes that share a name agree within it
+            for place, value in enumerate(values):
+                name = positional[place] if place < len(positional) else rest
+                if name in known:
+                    values[place] = known[name](value, shapes)
+            return values, {name: known[name](x, shapes) if name in known else x for name, x in named.items()}
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -145,15 +148,16 @@ class _Rule:
         self.name = name
         self.fits = _fits(hint)
         alternatives = _alternatives(hint)
-        self.tensors = [_TensorRule(h) for h in alternatives if _is_tensor(h)]
+        # a tensor of any shape holds floats
+        self.tensors = [Float[Tensor, "..."] if h is Tensor else h for h in alternatives if _is_tensor(h)]
         self.expected = " or ".join(map(_described, alternatives))
 
-    def __call__(self, value: Any, sizes: dict[str, Any]) -> Any:
+    def __call__(self, value: Any, shapes: dict[str, list[int]]) -> Any:
         """The argument, if it fits.
 
         Args:
             value: the argument.
-            sizes: the sizes of dimensions that are known by name.
+            shapes: those of the tensors before it, by name; that of the argument is added.
 
         Raises:
             ConfigurationError: it is of another kind.
@@ -163,58 +167,20 @@ class _Rule:
         if self.tensors and isinstance(value, _CONVERTIBLE) and not self.fits(value):
             value = check_tensor(self.name, value)
         if isinstance(value, Tensor) and self.tensors:
-            if not any(rule.has_dtype(value) for rule in self.tensors):
+            if not any(_has_dtype(value, hint) for hint in self.tensors):
                 raise ConfigurationError(f"{self.name}: expected {self.expected}, got a tensor of {value.dtype}")
-            if not any(rule.has_shape(tuple(value.shape), sizes) for rule in self.tensors):
-                raise ShapeError(f"{self.name}: expected {self.expected}, got {list(value.shape)}{_known(sizes)}")
+            if not any(isinstance(value, hint) for hint in self.tensors):  # type: ignore[arg-type]
+                others = f" beside {', '.join(f'{name} {shape}' for name, shape in shapes.items())}" if shapes else ""
+                raise ShapeError(f"{self.name}: expected {self.expected}, got {list(value.shape)}{others}")
+            shapes[self.name] = list(value.shape)
         elif not self.fits(value):
             raise ConfigurationError(f"{self.name}: expected {self.expected}, got {value!r:.200}")
         return value
 
 
-class _TensorRule:
-    """The dtypes and the shape of an annotation: ``Tensor``, of any shape, or such as ``Float[Tensor, "*batch n"]``."""
-
-    def __init__(self, hint: Any) -> None:
-        if hint is Tensor:
-            hint = Float[Tensor, "..."]
-        dtypes: Any = hint.dtypes
-        self.dtypes = dtypes if isinstance(dtypes, tuple) else None
-        self.sizes = hint.dim_str.split()
-        self.variadic = next((i for i, size in enumerate(self.sizes) if size == "..." or "*" in size), None)
-
-    def has_dtype(self, value: Tensor) -> bool:
-        """Whether its dtype is one of these."""
-        return self.dtypes is None or str(value.dtype).removeprefix("torch.") in self.dtypes
-
-    def has_shape(self, shape: tuple[int, ...], known: dict[str, Any]) -> bool:
-        """Whether a shape is that of the annotation; adds to what is known."""
-        if self.variadic is None:
-            pairs: list[tuple[str, Any]] = list(zip(self.sizes, shape, strict=False))
-            fits = len(shape) == len(self.sizes)
-        else:
-            after = len(self.sizes) - self.variadic - 1
-            middle = shape[self.variadic : len(shape) - after]
-            pairs = [*zip(self.sizes[: self.variadic], shape, strict=False), (self.sizes[self.variadic], middle)]
-            pairs += zip(self.sizes[self.variadic + 1 :], shape[len(shape) - after :], strict=False)
-            fits = len(shape) >= len(self.sizes) - 1
-        if not fits:
-            return False
-        named = {size.lstrip("*"): found for size, found in pairs if size.lstrip("*").isidentifier() and size != "_"}
-        numbers = [(size, found) for size, found in pairs if size.isdigit()]
-        if any(int(size) != found for size, found in numbers) or any(
-            known.get(size, found) != found for size, found in named.items()
-        ):
-            return False
-        repeated = [size for size, _ in pairs if size in named]
-        if len(repeated) != len(set(repeated)) and any(named[size] != found for size, found in pairs if size in named):
-            return False
-        known.update(named)
-        return True
-
-
-def _known(sizes: dict[str, Any]) -> str:
-    return f" where {', '.join(f'{name} = {size}' for name, size in sizes.items())}" if sizes else ""
+def _has_dtype(value: Tensor, hint: Any) -> bool:
+    """Whether the dtype of a tensor is one of an annotation such as ``Float[Tensor, "*batch n"]``."""
+    return isinstance(hint.dtypes, str) or str(value.dtype).removeprefix("torch.") in hint.dtypes
 
 
 def _fits(hint: Any) -> Fits | None:

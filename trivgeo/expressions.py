@@ -357,7 +357,7 @@ def _steps(arguments: Sequence[Any]) -> Iterator[tuple[Any, int]]:
             yield argument, int(following) if counted and following is not None else 1
 
 
-def _expanded_terms(value: Any) -> float:
+def _expanded_terms(value: Any) -> int | float:
     """An upper bound of the number of terms after multiplying out, without doing so."""
     if value.is_Add:
         return sum(map(_expanded_terms, value.args))
