@@ -12,16 +12,9 @@ from tests.helpers import seeded
 from trivgeo.groups import SE, SO, Translation
 from trivgeo.inversion import TIED, LieLAC, RandomSearch, calibrated_scale
 from trivgeo.inversion.energies import FunctionEnergy
-from trivgeo.sde import (
-    GeometricSchedule,
-    TrivializedSDE,
-    flow_likelihood,
-    probability_flow,
-    reverse_diffusion,
-    solve,
-    stein_z_scores,
-)
-from trivgeo.sde.likelihood import HutchinsonDivergence
+from trivgeo.sde import GeometricSchedule, TrivializedSDE, probability_flow, reverse_diffusion, solve
+from trivgeo.sde.diagnostics import stein_z_scores
+from trivgeo.sde.likelihood import HutchinsonDivergence, flow_likelihood
 
 GROUP, SCHEDULE = SO(3), GeometricSchedule(0.1, 1.0)
 POINTS = torch.rand(3, 4, 2, generator=seeded(0))

@@ -30,14 +30,14 @@ from trivgeo.sde import (
     ExponentialEuler,
     GeometricHeun,
     GeometricSchedule,
-    KineticLangevinSDE,
     NoiseKernel,
-    Resampling,
     TrivializedSDE,
     solve,
     uniform_grid,
 )
 from trivgeo.sde.diagnostics import ScoreMonitor
+from trivgeo.sde.processes import KineticLangevinSDE
+from trivgeo.sde.solvers import Resampling
 
 GROUP = SE(2)
 ACTION = GROUP.action()

@@ -16,8 +16,9 @@ from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.images.pose import PoseNetwork
 from tests.inversion.circle import Perceptron, untrained
 from trivgeo.errors import CheckpointError
-from trivgeo.generative import DiffusionPath, GroupDiffusion
+from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.model import FittedPath
+from trivgeo.generative.paths import DiffusionPath
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
 from trivgeo.networks import check_destination, read_file, write_file

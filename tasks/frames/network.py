@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivgeo.generative import ScoreNetwork
+from trivgeo.generative.score_matching import ScoreNetwork
 from trivgeo.networks import Network
 from trivgeo.sde import GeometricSchedule
 

@@ -14,7 +14,6 @@ from trivgeo.groups import SO
 from trivgeo.sde import (
     EnergyScore,
     ExponentialEuler,
-    KineticLangevinSDE,
     NoiseKernel,
     Schedule,
     Stepper,
@@ -22,7 +21,7 @@ from trivgeo.sde import (
     solve,
     uniform_grid,
 )
-from trivgeo.sde.processes import KineticLangevinState
+from trivgeo.sde.processes import KineticLangevinSDE, KineticLangevinState
 
 from .law import CornerLaw
 

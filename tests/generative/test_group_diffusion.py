@@ -11,20 +11,14 @@ from torch import Tensor
 
 from tests.helpers import affine_line, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative import (
-    BaseDistribution,
-    DiffusionPath,
-    FlowMatchingPath,
-    GroupDiffusion,
-    KineticPath,
-    NormalDistribution,
-    fit_base_distribution,
-)
+from trivgeo.generative import BaseDistribution, GroupDiffusion, NormalDistribution, fit_base_distribution
 from trivgeo.generative.model import PATHS
+from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths.simulation import terminal_std
 from trivgeo.generative.training import PathTraining
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation, U
-from trivgeo.sde import heat_kernel, probability_flow, stein_z_scores
+from trivgeo.sde import heat_kernel, probability_flow
+from trivgeo.sde.diagnostics import stein_z_scores
 from trivgeo.sde.likelihood import ExactDivergence, HutchinsonDivergence
 from trivgeo.sde.noise import noise_log_density
 

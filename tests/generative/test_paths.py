@@ -13,8 +13,9 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError
-from trivgeo.generative import DiffusionPath, GroupDiffusion, KineticPath, fit_base_distribution
+from trivgeo.generative import GroupDiffusion, fit_base_distribution
 from trivgeo.generative.model import FittedPath
+from trivgeo.generative.paths import DiffusionPath, KineticPath
 from trivgeo.generative.paths import diffusion as diffusion_path
 from trivgeo.generative.paths.simulation import num_noise_factors, stratified
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation

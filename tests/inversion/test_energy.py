@@ -15,7 +15,7 @@ from trivgeo.groups import SL, HeatSymmetry, Translation
 from trivgeo.inversion import PosteriorEnergy
 from trivgeo.inversion.energies import DataEnergy, DomainDistance, FunctionEnergy
 from trivgeo.inversion.energies.domain_distance import hull_points
-from trivgeo.sde import trivialized_grad_and_value
+from trivgeo.sde.scores import trivialized_grad_and_value
 
 
 def scattered_problems(batch: int) -> OperatorInput:

@@ -79,7 +79,7 @@ def test_non_unimodular_posterior(coadjoint: bool) -> None:
 class TestRun:
     @pytest.mark.parametrize("name", ["Affine(2)", "SE(2)"])
     def test_is_the_process(self, name: str) -> None:
-        """Chains from the identity under `trivgeo.sde.KineticLangevinSDE` with the posterior energy."""
+        """Chains from the identity under `trivgeo.sde.processes.KineticLangevinSDE` with the posterior energy."""
         problem = Template(**TEMPLATES[name], batch=2)
         group = problem.action.group
         settings = {"friction": 0.7, "temperature": 0.3}

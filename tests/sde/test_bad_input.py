@@ -12,16 +12,15 @@ from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
 from trivgeo.sde import (
     ConstantSchedule,
     GeometricSchedule,
-    KineticDiffusion,
     TrivializedSDE,
-    flow_likelihood,
     forward_noising,
     probability_flow_sample,
     reverse_diffusion,
     solve,
-    solve_adaptive,
 )
-from trivgeo.sde.processes import KineticState
+from trivgeo.sde.likelihood import flow_likelihood
+from trivgeo.sde.processes import KineticDiffusion, KineticState
+from trivgeo.sde.solvers import solve_adaptive
 
 SCHEDULE = GeometricSchedule(0.01, 0.5)
 ANSWERS: list[tuple[Any, type[TrivgeoError]]] = [

@@ -21,8 +21,8 @@ from trivgeo.sde import (
     solve,
     uniform_grid,
 )
-from trivgeo.sde import trivialized_grad_and_value as grad_and_value
 from trivgeo.sde.noise import noise_with_target
+from trivgeo.sde.scores import trivialized_grad_and_value as grad_and_value
 from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 
 SCHEDULE = GeometricSchedule(0.2, 1.5)

@@ -13,15 +13,14 @@ from trivgeo.groups import SO, Translation
 from trivgeo.sde import (
     EnergyScore,
     GeometricSchedule,
-    KineticLangevinSDE,
     NoiseKernel,
     effective_sample_size,
     reverse_process,
     solve,
-    stein_z_scores,
     uniform_grid,
 )
-from trivgeo.sde.diagnostics import EnergyTrace, ScoreMonitor, maximum_mean_discrepancy
+from trivgeo.sde.diagnostics import EnergyTrace, ScoreMonitor, maximum_mean_discrepancy, stein_z_scores
+from trivgeo.sde.processes import KineticLangevinSDE
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 

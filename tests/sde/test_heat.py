@@ -13,14 +13,8 @@ from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, Shap
 from trivgeo.generative import HaarDistribution, MixtureDistribution, NormalDistribution, fit_base_distribution
 from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, MatrixGroup, Torus, Translation, U
 from trivgeo.groups.harmonic import slowest_rate
-from trivgeo.sde import (
-    GeometricSchedule,
-    flow_likelihood,
-    forward_noising,
-    heat_kernel,
-    probability_flow,
-    trivialized_grad,
-)
+from trivgeo.sde import GeometricSchedule, forward_noising, heat_kernel, probability_flow, trivialized_grad
+from trivgeo.sde.likelihood import flow_likelihood
 from trivgeo.sde.noise.density import log_volume
 
 KNOWN: list[LieGroup] = [

@@ -14,9 +14,10 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SO, LieGroup, Torus, Translation
-from trivgeo.sde import KineticDiffusion, flow_likelihood, solve, uniform_grid
+from trivgeo.sde import solve, uniform_grid
+from trivgeo.sde.likelihood import flow_likelihood
 from trivgeo.sde.noise import KineticNoise
-from trivgeo.sde.processes import KineticState
+from trivgeo.sde.processes import KineticDiffusion, KineticState
 from trivgeo.sde.processes.kinetic import join_state
 from trivgeo.sde.solvers import KineticAncestralStep, SplittingAOA
 

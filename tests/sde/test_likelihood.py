@@ -16,9 +16,9 @@ from tests.sde.targets import TARGETS, KnownTarget, Normal, VonMises
 from trivgeo._numerics import jvp_columns
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
-from trivgeo.sde import ConstantSchedule, TrivializedSDE, flow_likelihood, solve, solve_adaptive, uniform_grid
-from trivgeo.sde.likelihood import Divergence, ExactDivergence, HutchinsonDivergence
-from trivgeo.sde.solvers import DormandPrince5
+from trivgeo.sde import ConstantSchedule, TrivializedSDE, solve, uniform_grid
+from trivgeo.sde.likelihood import Divergence, ExactDivergence, HutchinsonDivergence, flow_likelihood
+from trivgeo.sde.solvers import DormandPrince5, solve_adaptive
 
 
 def moved(target: KnownTarget) -> KnownTarget:

@@ -22,9 +22,7 @@ from trivgeo.sde import (
     GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
-    RungeKuttaMuntheKaas4,
     Stepper,
-    StepState,
     TrivializedSDE,
     forward_noising,
     probability_flow,
@@ -35,6 +33,7 @@ from trivgeo.sde import (
     uniform_grid,
 )
 from trivgeo.sde.scores import SolveContext
+from trivgeo.sde.solvers import RungeKuttaMuntheKaas4, StepState
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 UNIT = ConstantSchedule(1.0)

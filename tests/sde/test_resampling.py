@@ -14,15 +14,12 @@ from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SL, SO, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.sde import (
-    Accumulator,
     ConstantSchedule,
     EnergyScore,
     GeometricSchedule,
     NoiseKernel,
-    Resampling,
     Schedule,
     Score,
-    StepState,
     TrivializedSDE,
     reverse_process,
     solve,
@@ -30,7 +27,7 @@ from trivgeo.sde import (
 )
 from trivgeo.sde.noise import noise_log_density
 from trivgeo.sde.scores import EnergySamples, ScoreEstimate
-from trivgeo.sde.solvers import PopulationWeights, Solution, systematic_indices
+from trivgeo.sde.solvers import Accumulator, PopulationWeights, Resampling, Solution, StepState, systematic_indices
 
 SCHEDULE = GeometricSchedule(0.1, 1.5)
 LINE = Translation(1)

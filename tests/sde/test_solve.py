@@ -15,15 +15,12 @@ from tests.helpers import affine_line, assert_relative, random_elements, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, Translation
 from trivgeo.sde import (
-    Accumulator,
     EnergyScore,
     ExponentialEuler,
     GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
-    RungeKuttaMuntheKaas4,
     Stepper,
-    StepState,
     TrivializedSDE,
     solve,
     solvers,
@@ -31,6 +28,7 @@ from trivgeo.sde import (
 )
 from trivgeo.sde.processes import merge_evaluated
 from trivgeo.sde.scores import EnergySamples, SolveContext
+from trivgeo.sde.solvers import Accumulator, RungeKuttaMuntheKaas4, StepState
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 

@@ -10,21 +10,16 @@ from trivgeo.generative.base_distributions import (
 )
 from trivgeo.generative.model import GroupDiffusion
 from trivgeo.generative.networks import GroupNetwork
-from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath, ProbabilityPath
-from trivgeo.generative.score_matching import ScoreNetwork
+from trivgeo.generative.paths import ProbabilityPath
 
 __all__ = [
     "BaseDistribution",
-    "DiffusionPath",
-    "FlowMatchingPath",
     "GroupDiffusion",
     "GroupNetwork",
     "HaarDistribution",
-    "KineticPath",
     "MixtureDistribution",
     "NormalDistribution",
     "ProbabilityPath",
-    "ScoreNetwork",
     "fit_base_distribution",
 ]
 

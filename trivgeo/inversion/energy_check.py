@@ -24,7 +24,8 @@ from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.law import Law, drawn, noise_between, spread_of
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.posterior_energy import PosteriorEnergy, check_action
-from trivgeo.sde import GeometricSchedule, trivialized_grad_and_value
+from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.scores import trivialized_grad_and_value
 
 __all__ = ["EnergyCheck", "check_energy"]
 

@@ -8,9 +8,7 @@ fitted to samples are in `trivgeo.generative`.
 from trivgeo._deprecation import Renamed, old_names
 from trivgeo._random import NoiseStreams
 from trivgeo._signatures import check_calls
-from trivgeo.sde.diagnostics import stein_z_scores
 from trivgeo.sde.grid import uniform_grid
-from trivgeo.sde.likelihood import flow_likelihood
 from trivgeo.sde.noise import (
     ConstantSchedule,
     CosineSchedule,
@@ -21,52 +19,36 @@ from trivgeo.sde.noise import (
     heat_kernel,
 )
 from trivgeo.sde.processes import (
-    KineticDiffusion,
-    KineticLangevinSDE,
-    Process,
     TrivializedSDE,
     overdamped_langevin,
     probability_flow,
     reverse_process,
 )
 from trivgeo.sde.sampling import forward_noising, probability_flow_sample, reverse_diffusion
-from trivgeo.sde.scores import EnergyScore, Score, trivialized_grad, trivialized_grad_and_value
+from trivgeo.sde.scores import EnergyScore, Score, trivialized_grad
 from trivgeo.sde.solvers import (
-    Accumulator,
     ExponentialEuler,
     GeometricHeun,
-    Resampling,
-    RungeKuttaMuntheKaas4,
     Stepper,
-    StepState,
     solve,
-    solve_adaptive,
 )
 from trivgeo.sde.weights import effective_sample_size
 
 __all__ = [
-    "Accumulator",
     "ConstantSchedule",
     "CosineSchedule",
     "EnergyScore",
     "ExponentialEuler",
     "GeometricHeun",
     "GeometricSchedule",
-    "KineticDiffusion",
-    "KineticLangevinSDE",
     "LinearSchedule",
     "NoiseKernel",
     "NoiseStreams",
-    "Process",
-    "Resampling",
-    "RungeKuttaMuntheKaas4",
     "Schedule",
     "Score",
-    "StepState",
     "Stepper",
     "TrivializedSDE",
     "effective_sample_size",
-    "flow_likelihood",
     "forward_noising",
     "heat_kernel",
     "overdamped_langevin",
@@ -75,10 +57,7 @@ __all__ = [
     "reverse_diffusion",
     "reverse_process",
     "solve",
-    "solve_adaptive",
-    "stein_z_scores",
     "trivialized_grad",
-    "trivialized_grad_and_value",
     "uniform_grid",
 ]
 
@@ -88,7 +67,7 @@ _MOVED = {
     "AdaptiveSolution": "sde.solvers.AdaptiveSolution",
     "AncestralStep": "sde.solvers.AncestralStep",
     "DenoisingStep": "sde.solvers.DenoisingStep",
-    "DiffusionTransport": "generative.DiffusionPath",
+    "DiffusionTransport": "generative.paths.DiffusionPath",
     "Displacement": "sde.processes.DriftIncrement",
     "Divergence": "sde.likelihood.Divergence",
     "DormandPrince5": "sde.solvers.DormandPrince5",
@@ -97,7 +76,7 @@ _MOVED = {
     "ExactDivergence": "sde.likelihood.ExactDivergence",
     "FlowLikelihood": "sde.likelihood.FlowLikelihood",
     "FlowStep": "sde.solvers.FlowStep",
-    "FlowTransport": "generative.FlowMatchingPath",
+    "FlowTransport": "generative.paths.FlowMatchingPath",
     "Fold": "sde.solvers.Accumulator",
     "FunctionScore": "sde.scores.FunctionScore",
     "GroupDiffusion": "generative.GroupDiffusion",
@@ -106,39 +85,48 @@ _MOVED = {
     "HeatKernel": "sde.noise.HeatKernel",
     "HutchinsonDivergence": "sde.likelihood.HutchinsonDivergence",
     "KineticAncestralStep": "sde.solvers.KineticAncestralStep",
+    "KineticDiffusion": "sde.processes.KineticDiffusion",
     "KineticNoise": "sde.noise.KineticNoise",
     "KineticPoint": "sde.processes.KineticState",
     "KineticSample": "sde.noise.KineticSample",
     "Lesson": "generative.paths.TrainingBatch",
     "MixtureLaw": "generative.MixtureDistribution",
-    "MomentumTransport": "generative.KineticPath",
+    "MomentumTransport": "generative.paths.KineticPath",
     "NoisePaths": "sde.noise.NoisePaths",
     "NoiseReplay": "sde.noise.VirtualNoisePaths",
     "NoiseSample": "sde.noise.NoiseSample",
     "NormalLaw": "generative.NormalDistribution",
     "PhasePoint": "sde.processes.KineticLangevinState",
     "PopulationWeights": "sde.solvers.PopulationWeights",
+    "Process": "sde.processes.Process",
     "RefiningStep": "sde.solvers.RefiningStep",
     "RenoisingStep": "sde.solvers.RenoisingStep",
+    "Resampling": "sde.solvers.Resampling",
     "Run": "sde.scores.SolveContext",
+    "RungeKuttaMuntheKaas4": "sde.solvers.RungeKuttaMuntheKaas4",
     "ScoreEstimate": "sde.scores.ScoreEstimate",
     "ScoreMonitor": "sde.diagnostics.ScoreMonitor",
-    "ScoreNetwork": "generative.ScoreNetwork",
+    "ScoreNetwork": "generative.score_matching.ScoreNetwork",
     "ScoreTrace": "sde.diagnostics.ScoreTrace",
     "Solution": "sde.solvers.Solution",
     "SplittingAOA": "sde.solvers.SplittingAOA",
     "SplittingOBABO": "sde.solvers.SplittingOBABO",
+    "StepState": "sde.solvers.StepState",
     "TerminalLaw": "generative.BaseDistribution",
     "Transport": "generative.ProbabilityPath",
     "UnderdampedLangevin": "sde.processes.KineticLangevinSDE",
     "denoising_loss": "generative.score_matching.denoising_loss",
     "fit_terminal_law": "generative.fit_base_distribution",
+    "flow_likelihood": "sde.likelihood.flow_likelihood",
     "gathered": "sde.processes.merge_evaluated",
     "implicit_loss": "generative.score_matching.implicit_loss",
     "maximum_mean_discrepancy": "sde.diagnostics.maximum_mean_discrepancy",
     "noise_log_density": "sde.noise.noise_log_density",
     "noise_with_target": "sde.noise.noise_with_target",
+    "solve_adaptive": "sde.solvers.solve_adaptive",
+    "stein_z_scores": "sde.diagnostics.stein_z_scores",
     "systematic_indices": "sde.solvers.systematic_indices",
+    "trivialized_grad_and_value": "sde.scores.trivialized_grad_and_value",
 }
 
 __getattr__ = old_names(__name__, {old: Renamed(f"trivgeo.{new}", until="0.4") for old, new in _MOVED.items()})

@@ -8,22 +8,23 @@ from trivgeo.checks import check_count, check_positive
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.stage import Stage
-from trivgeo.sde import KineticLangevinSDE, solve, uniform_grid
+from trivgeo.sde import solve, uniform_grid
+from trivgeo.sde.processes import KineticLangevinSDE
 
 __all__ = ["Langevin"]
 
 
 class Langevin(Stage):
-    r"""Lets every chain follow `trivgeo.sde.KineticLangevinSDE` for :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`.
+    r"""Lets every chain follow `KineticLangevinSDE` for :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`.
 
     The chains are sampled where they end, which is the posterior only once they have mixed.
 
     Args:
         steps: number of steps of the splitting scheme.
         step_size: time of a step.
-        friction: see `trivgeo.sde.KineticLangevinSDE`.
+        friction: see `trivgeo.sde.processes.KineticLangevinSDE`.
         temperature: T, positive.
-        coadjoint: see `trivgeo.sde.KineticLangevinSDE`.
+        coadjoint: see `trivgeo.sde.processes.KineticLangevinSDE`.
 
     Raises:
         ConfigurationError: a setting out of its range.

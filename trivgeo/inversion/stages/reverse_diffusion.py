@@ -19,18 +19,9 @@ from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import lower_rows, rows_like
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.add_noise import Side
-from trivgeo.sde import (
-    Accumulator,
-    EnergyScore,
-    GeometricSchedule,
-    NoiseKernel,
-    Schedule,
-    StepState,
-    reverse_process,
-    solve,
-    uniform_grid,
-)
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, reverse_process, solve, uniform_grid
 from trivgeo.sde.scores import EnergySamples
+from trivgeo.sde.solvers import Accumulator, StepState
 
 __all__ = ["ReverseDiffusion", "ReverseDiffusionOptions"]
 
