@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "LARGEST_LITERAL",
     "Constant",
     "abs_det",
     "augmented_exp",
     "dense_exp",
+    "graph_form",
     "half_power",
     "in_single",
     "is_abstract",
@@ -37,7 +37,6 @@ __all__ = [
     "plane_log_ratio",
     "polynomial",
     "stumpff",
-    "tracing",
 ]
 
 P = ParamSpec("P")
@@ -57,9 +56,15 @@ _LOG_SERIES = tuple(
 
 def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     """Evaluate ``sum_k coefficients[k] x^k`` by Horner's rule."""
-    result = torch.full_like(x, coefficients[-1])
-    for c in reversed(coefficients[:-1]):
-        result = result * x + c
+    if is_traced():
+        total = torch.full_like(x, coefficients[-1])
+        for number in reversed(coefficients[:-1]):
+            total = total * x + number
+        return total
+    last, *others = reversed(_constants(tuple(coefficients)).like(x).unbind())
+    result = torch.addcmul(others[0], x, last) if others else last.expand(x.shape)  # one kernel a term
+    for c in others[1:]:
+        result = torch.addcmul(c, result, x)
     return result
 
 
@@ -198,7 +203,7 @@ def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Te
     The level of forward mode is one for the whole process: of concurrent calls most raise, and some are wrong (torch
     2.13). The lock covers the library's own; those that a user's threads make around it are theirs.
     """
-    if torch.compiler.is_compiling():  # which takes no lock; `tracing` runs forward mode like any other call
+    if torch.compiler.is_compiling():  # which takes no lock
         return torch.func.jvp(f, points, tangents)[:2]
     with _forward_mode:
         return torch.func.jvp(f, points, tangents)[:2]
@@ -229,6 +234,8 @@ def dense_exp(matrix: Tensor) -> Tensor:
     For one matrix torch 2.13 takes a polynomial with a wrong coefficient at some norms: off by 1e-10 in float64 near
     0.04, by 1e-5 in float32 near 0.5 (pytorch#196592). For several it does not.
     """
+    # the derivative of forward mode must lie in memory like the value, or torch raises; a copy of both does
+    matrix = matrix.clone(memory_format=torch.contiguous_format)
     if math.prod(matrix.shape[:-2]) == 1:  # numel of a shape is no symbol when traced
         return torch.linalg.matrix_exp(torch.stack([matrix, matrix]))[0]
     return torch.linalg.matrix_exp(matrix)
@@ -295,27 +302,29 @@ def on_cpu(f: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-LARGEST_LITERAL = 512  # entries of a constant that compiled code may know
-_tracing: int | None = None  # the thread
+class _GraphForm(threading.local):
+    is_wanted = False
+
+
+_graph_form = _GraphForm()
 
 
 @contextlib.contextmanager
-def tracing() -> Iterator[None]:
-    """While a `compiled` group has an operation traced, by this thread and one at a time.
-
-    Every small `Constant` is then numbers in the code, not an argument: zeros can be left out.
-    """
-    global _tracing
-    before, _tracing = _tracing, threading.get_ident()
+def graph_form() -> Iterator[None]:
+    """Evaluate, in this thread, the form of every operation that `torch.compile` would trace; see `is_traced`."""
+    before, _graph_form.is_wanted = _graph_form.is_wanted, True
     try:
         yield
     finally:
-        _tracing = before
+        _graph_form.is_wanted = before
 
 
 def is_traced() -> bool:
-    """Whether values cannot be looked at: in `torch.compile`, and in `tracing`."""
-    return torch.compiler.is_compiling() or (_tracing is not None and _tracing == threading.get_ident())
+    """Whether `torch.compile` or `torch.export` traces the calling code, which may then not branch on values.
+
+    Also true inside `graph_form`.
+    """
+    return torch.compiler.is_compiling() or _graph_form.is_wanted
 
 
 def is_transformed(x: Tensor) -> bool:
@@ -344,8 +353,6 @@ class Constant:
         """Keep ``value`` as a detached float64 CPU tensor."""
         self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
         self._float32 = self.value.float()
-        known = is_traced() or not is_transformed(self.value)  # torch 2.8 cannot read what a transform has wrapped
-        self._numbers = self.value.tolist() if known and 0 < self.value.numel() <= LARGEST_LITERAL else None
         self._other: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -353,8 +360,6 @@ class Constant:
 
     def like(self, x: Tensor) -> Tensor:
         """The constant in the dtype and on the device of ``x``."""
-        if _tracing is not None and is_traced() and self._numbers is not None:
-            return torch.tensor(self._numbers, dtype=x.dtype, device=x.device)
         if x.device.type == "cpu":
             if x.dtype == torch.float64:
                 return self.value
@@ -370,3 +375,8 @@ class Constant:
         if not is_transformed(converted) and not converted.is_inference():
             self._other[key] = converted
         return converted
+
+
+@functools.lru_cache
+def _constants(numbers: tuple[float, ...]) -> Constant:
+    return Constant(torch.tensor(numbers, dtype=torch.float64, device="cpu"))

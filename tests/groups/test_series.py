@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
 from tests.helpers import assert_relative, randn
-from trivgeo._numerics import tracing
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups._matrices.series import shifted_exp, unitary_exp
 
@@ -97,8 +96,8 @@ def test_unitary(k: int, size: float) -> None:
 
 def traced_exp(real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
     """With the rounds of what cannot be seen."""
-    with tracing():
-        return unitary_exp(real, imaginary)
+    run: Callable[..., tuple[Tensor, Tensor]] = torch.compile(unitary_exp, fullgraph=True, backend="eager")
+    return run(real, imaginary)
 
 
 def test_unitary_slopes() -> None:

@@ -22,7 +22,7 @@ COUNT = 20
 @pytest.fixture(autouse=True)
 def closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for few matrices."""
-    monkeypatch.setattr(three, "is_few", lambda matrix: False)
+    monkeypatch.setattr(three, "is_small_batch", lambda matrix: False)
 
 
 def frames(condition: float) -> Tensor:

@@ -6,7 +6,7 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,20 +17,16 @@ from trivgeo._random import normal
 from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import _fingerprint
+from trivgeo.groups._evaluation import EAGER, Evaluator, own_memory
 from trivgeo.groups._geometry import exponential_mean
 from trivgeo.groups._matrices import phi1_ad
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.basis import Basis, Scale
 
-if TYPE_CHECKING:
-    from trivgeo.groups.compilation import Compiler
-
 __all__ = ["LieGroup", "Scale", "check_natural"]
 
 GroupT = TypeVar("GroupT", bound="LieGroup")
-
-_FULL = (torch.float64, torch.float32)
 
 
 class LieGroup(ABC):
@@ -75,7 +71,7 @@ class LieGroup(ABC):
         self._two = self._one * 2
         self._natural_algebra = natural_algebra
         self._fingerprint: dict[str, Any] | None = None
-        self._compiler: Compiler | None = None
+        self._evaluator: Evaluator = EAGER
         self._set_scale(scale)
 
     # What a group is -----------------------------------------------------------------------------------------
@@ -112,9 +108,9 @@ class LieGroup(ABC):
 
     @property
     @final
-    def compiler(self) -> Compiler | None:
-        """What compiles the operations of a `compiled` group, with its report; none on others."""
-        return self._compiler
+    def compiler(self) -> Evaluator | None:
+        """The `Compiler` of a `compiled` group, with its report; none on others."""
+        return None if self._evaluator is EAGER else self._evaluator
 
     @final
     def fingerprint(self) -> dict[str, Any]:
@@ -368,7 +364,7 @@ class LieGroup(ABC):
         element, score = element.to(dtype), self._basis.covector_from_natural(score).to(dtype)
         if is_traced():
             return element, score
-        return _apart(element, given), _apart(score, given)
+        return own_memory(element, given), own_memory(score, given)
 
     @final
     def project(self, g: Tensor) -> Tensor:
@@ -500,7 +496,8 @@ class LieGroup(ABC):
     def with_scale(self: GroupT, scale: Scale) -> GroupT:
         """The same group with another basis, in units of the natural one."""
         other = copy.copy(self)
-        other._compiler = copy.copy(self._compiler)  # an empty one
+        if self._evaluator is not EAGER:
+            other._evaluator = copy.copy(self._evaluator)  # without compiled code, which knows the scale
         other._set_scale(scale)
         return other
 
@@ -521,24 +518,8 @@ class LieGroup(ABC):
 
     @final
     def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
-        """``f`` of one or two arguments with trailing dimensions of these ranks.
-
-        Arguments without a batch become a batch of one. Then no entry is a tensor without dimensions: forward mode of
-        torch 2.13 gives the product of such a float32 tensor with a Python number a float64 derivative.
-        """
-        if self._compiler is not None:
-            result = self._compiler(f, ranks, arguments)
-            if result is not None:
-                return result
-        if arguments[0].ndim > ranks[0] and arguments[-1].ndim > ranks[-1]:
-            value = f(*arguments) if arguments[0].dtype in _FULL else in_single(f, *arguments)
-        else:
-            single = [x.ndim == rank for x, rank in zip(arguments, ranks, strict=True)]
-            value = in_single(f, *(x.unsqueeze(0) if one else x for x, one in zip(arguments, single, strict=True)))
-            value = value.squeeze(0) if all(single) else value
-        if is_traced():
-            return value
-        return _apart(value, arguments if self._compiler is None else ())  # for speed a view, where that is all
+        """Evaluate ``f`` of one or two arguments with trailing dimensions of these ranks, see `Evaluator`."""
+        return self._evaluator(f, ranks, arguments)
 
     @final
     def _set_scale(self, scale: Scale) -> None:
@@ -609,20 +590,6 @@ def _numbers(name: str, value: Any, like: Tensor) -> Tensor:
         return torch.as_tensor(value, dtype=like.dtype, device=like.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(f"{name}: expected a number or a tensor, got {value!r}") from error
-
-
-def _apart(value: Tensor, arguments: Sequence[Tensor]) -> Tensor:
-    """A result that whoever gets it may change in place: not the argument itself, nor one number for many entries."""
-    if 0 in value.stride():
-        return value.clone()
-    if arguments and _memory(value) in {_memory(x) for x in arguments}:
-        return value.clone()
-    return value
-
-
-def _memory(x: Tensor) -> int:
-    """Where the numbers of a tensor are, also inside a transform of ``torch.func``."""
-    return torch.func.debug_unwrap(x).untyped_storage().data_ptr()
 
 
 def _check_broadcast(first: torch.Size, second: torch.Size) -> None:

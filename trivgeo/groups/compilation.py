@@ -1,89 +1,61 @@
-"""Groups whose operations on large batches are compiled, each to one loop over the batch."""
+"""Groups whose operations on large batches are compiled by `torch.compile`."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-import gc
+import itertools
 import math
+import sys
 import threading
 import time
+import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
-from torch._functorch import config as derivation
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
-from trivgeo._numerics import broadcast_shapes, is_traced, tracing
-from trivgeo._torch import pytree
+from trivgeo._numerics import broadcast_shapes, graph_form, is_traced, is_transformed
+from trivgeo._torch import mark_dynamic
 from trivgeo.checks import check_count, check_type
+from trivgeo.groups._evaluation import EAGER, Evaluator
 from trivgeo.groups.base import LieGroup
 
 __all__ = ["Compilation", "Compiler", "compiled"]
 
 GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
+Operation = Callable[..., Tensor]
 
-_SMALLEST = 64  # measured: where a compiled call costs less than one product of matrices
-_MOST_NUMBERS = 2000  # computed for one element entry by entry; of more, as in iterations, a first call takes minutes
-_MOST_OF_32_BITS = 2**24  # elements on an accelerator, whose code may count their entries in 32 bits
-_END_OF_32_BITS = 2**31
+_MIN_BATCH = 64  # elements, below which calling compiled code costs more than it saves
+_MAX_OPERATORS = 2500  # of torch, of one operation, above which compiling takes minutes
 _PRECISIONS = (torch.float64, torch.float32)
-_ORDINARY = (Tensor, torch.nn.Parameter)
-_ONE_AT_A_TIME = threading.RLock()  # what is changed in torch while code is compiled is changed for the whole process
-_MANNER: dict[str, Any] = {
-    "fullgraph": True,
-    # numbers of a group are constants, also after other groups, with other numbers, were compiled by the same method
-    "dynamic": False,
-    "isolate_recompiles": True,
-}
-_OPTIONS = {
-    # on accelerators, where inductor makes the loops, all nodes of an operation in one, also those that read nothing in
-    # common (constants, entries copied)
-    "max_fusion_size": 4096,
-    "aggressive_fusion": True,
-    "score_fusion_memory_threshold": 0,
-    "max_fusion_buffer_group_pairwise_attempts": 1,  # neighbours; all pairs would be tried
-    "loop_ordering_after_fusion": False,  # loops over one dimension have one order
-    "loop_index_inversion_in_fusion": False,
-    "pattern_matcher": False,  # of what `WriteOut` leaves nothing
-    "trace.provenance_tracking_level": 0,
-    "graph_partition": False,
-    "realize_opcount_threshold": 4,  # values used twice have a name, which the loop keeps in registers
-    # shapes of blocks are tried; no graphs of CUDA, whose results are overwritten by the next call
-    "max_autotune_pointwise": True,
-}
+_PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+_COMPILING = threading.RLock()  # torch traces one function at a time
+_COUNTER = itertools.count()
 
 
 def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
-    """The same group, the operations of which are one loop over the batch each, in machine code.
+    """Return the same group with operations that `torch.compile` fuses, for large batches.
 
-    A group like any other, with the same elements, scale and fingerprint: samplers, scores and inverters take it. An
-    operation is compiled at its first call on a batch that is not small, once for each dtype, with and without
-    derivatives; code is kept in the folder of torch's own (``TORCHINDUCTOR_CACHE_DIR``), so that the next process need
-    not compile it again. Eager remain: batches below the threshold; calls inside the transforms of ``torch.func``, in
-    forward mode, inside another `torch.compile`, and under ``torch.autocast``; half precision; derivatives that are
-    differentiated again; operations that compute nothing, depend on the size of the batch, raise errors that depend on
-    values (``torch.linalg.inv``), or are too long to compile (the logarithm of general matrices of four or more rows,
-    which is an iteration). The first compiled result is compared with the eager one. Compiled code looks at no values:
-    exponentials of matrices of four to six rows are NaN beyond a norm of two thousand (but for SO(4)), and logarithms
-    of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6), where eager code takes more steps; a
-    NaN of an argument goes to the entries that depend on it alone. Where there is no compiler, or its result differs,
-    one warning says so, and the operation stays eager. On accelerators `torch.compile` makes the code, which tries
-    blocks of several shapes, and derivatives of derivatives raise an error; this was tested on a processor, and not
-    measured on a GPU yet.
+    The result is a group like any other, with the same elements, scale and fingerprint: samplers, scores and inverters
+    take it. An operation is compiled at its first call on a batch of at least ``threshold`` elements, once for each
+    dtype and device, and once more for its derivatives; ``group.compiler`` prints what was compiled. Code is kept in
+    the cache of `torch.compile` (``TORCHINDUCTOR_CACHE_DIR``) for the next process.
 
-    What computes nothing returns a view of its argument, at every batch size, where other groups copy: clone the result
-    before changing it in place. In the natural basis (no scale) these are `exp` and `log` of `Translation`,
-    `Heisenberg` and `Nilpotent`, `exp` of `Torus`, and `hat` and `vee` of `GLPlus`; in any basis `inverse` of `SO`
-    (and, in the natural one, `Ad` of SO(3)), and `project` where subclasses of `LieGroup` do not write one: of
-    `Translation`, `Heisenberg`, `Nilpotent`, groups made by `from_generators`, and a `MatrixGroup` of one's own.
+    Evaluated eagerly are batches below the threshold, calls inside the transforms of ``torch.func``, in forward mode,
+    inside another `torch.compile` and under ``torch.autocast``, half precision, second derivatives, and operations of
+    which ``group.compiler`` says why: those that compute nothing, and those too long to compile (logarithms by
+    iteration, of general matrices of four or more rows). The first compiled result is compared with the eager one; a
+    warning says where compilation fails or the results differ, and the operation stays eager.
+
+    Compiled code looks at no values: exponentials of matrices of four to six rows are NaN beyond a norm of two thousand
+    (but for SO(4)), and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6),
+    where eager code takes more steps. A result never shares memory with an argument.
 
     Args:
         group: any group.
@@ -99,19 +71,19 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     """
     check_type("group", group, LieGroup)  # type: ignore[type-abstract]
     other = copy.copy(group)
-    other._compiler = Compiler(threshold)
+    other._evaluator = Compiler(threshold)
     return other
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """What became of one operation.
+    """Outcome of compiling one operation.
 
     Attributes:
         operation: its name.
         dtype: of the elements.
-        derivatives: whether they are recorded.
-        seconds: what compilation took, zero if there was none.
+        derivatives: whether this is the code of its derivatives.
+        seconds: that compilation took, zero if there was none.
         reason: why the operation stays eager, empty if it is compiled.
     """
 
@@ -123,13 +95,13 @@ class Compilation:
 
     def __str__(self) -> str:
         """One line."""
-        kind = f"{self.operation} in {self.dtype}{' with derivatives' if self.derivatives else ''}"
+        kind = f"{self.operation} in {self.dtype}{', derivatives' if self.derivatives else ''}"
         return f"{kind}: eager, {self.reason}" if self.reason else f"{kind}: compiled in {self.seconds:.1f} s"
 
 
 @final
-class Compiler:
-    """The compiled operations of one group.
+class Compiler(Evaluator):
+    """Compiles and evaluates the operations of one group.
 
     Args:
         threshold: see `compiled`.
@@ -137,253 +109,248 @@ class Compiler:
 
     def __init__(self, threshold: int | None = None) -> None:
         self.threshold = None if threshold is None else check_count("threshold", threshold, 2)
-        self._views: set[str] = set()  # operations that compute nothing
-        self._entries: dict[Key, int] = {}  # of the largest argument or result of an element
-        self._functions: dict[Key, Callable[..., Tensor] | None] = {}
+        self._functions: dict[Key, Operation | None] = {}
         self._report: list[Compilation] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Code is compiled again, or found on disk, by the process that loads this."""
+        """Code is compiled again, or found in torch's cache, by the process that loads this."""
         return Compiler, (self.threshold,)
+
+    def __copy__(self) -> Compiler:
+        """Copy the settings alone, since code belongs to one group."""
+        return Compiler(self.threshold)
 
     @property
     def report(self) -> tuple[Compilation, ...]:
-        """What was compiled so far, and what was not."""
+        """The operations called so far, with what became of each."""
         return tuple(self._report)
 
     def __repr__(self) -> str:
-        """The report."""
+        """The report, one line an operation."""
         return "\n".join([f"Compiler(threshold={self.threshold})", *(f"  {line}" for line in self._report)])
 
-    def __call__(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor | None:
-        """``f`` of one or two arguments with trailing dimensions of these ranks, or none: to be computed eagerly."""
-        # every check is a part of the time of a small batch that is seen
-        first, last, name = arguments[0], arguments[-1], f.__name__
-        if name in self._views or is_traced():  # where sizes may not be compared: that would fix them
-            return None
-        alike = first.ndim == ranks[0] + 1 and (
-            last is first or (last.ndim == ranks[-1] + 1 and last.shape[0] == first.shape[0])
-        )
-        if alike:
-            size = first.shape[0]
+    def __call__(self, f: Operation, ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
+        """Evaluate ``f`` by compiled code where there is some; see `Evaluator`."""
+        # hot path: of a small batch each check is visible in the time
+        if is_traced() or not _is_plain(*arguments):
+            return EAGER(f, ranks, arguments)
+        batch = arguments[0].shape[: arguments[0].ndim - ranks[0]]
+        if len(arguments) > 1:
+            batch = broadcast_shapes(batch, arguments[1].shape[: arguments[1].ndim - ranks[1]])
+        if math.prod(batch) < (self.threshold or _MIN_BATCH):
+            return EAGER(f, ranks, arguments)
+        columns = [_columns(x, rank, batch) for x, rank in zip(arguments, ranks, strict=True)]
+        function = self._function(f, columns)
+        if function is None:
+            return EAGER(f, ranks, arguments)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in columns):
+            value: Tensor = _Differentiable.apply(self, f, function, *columns)
         else:
-            batch = broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arguments, ranks, strict=True)))
-            size = math.prod(batch)
-        if size < (self.threshold or _SMALLEST) or not _is_plain(first, last):
-            return None
-        counted = _is_counted(first)
-        if counted and size > _MOST_OF_32_BITS:
-            return None
-        if not alike:
-            shapes = [x.shape[x.ndim - rank :] for x, rank in zip(arguments, ranks, strict=True)]
-            arguments = [x.expand(*batch, *s).reshape(-1, *s) for x, s in zip(arguments, shapes, strict=True)]
-        flat = [x if x.is_contiguous() and not x.is_neg() else x.resolve_neg().contiguous() for x in arguments]
-        derivatives: tuple[bool, ...] | None = None
-        if (first.requires_grad or last.requires_grad) and torch.is_grad_enabled():
-            derivatives = tuple([x.requires_grad for x in arguments])
-        # all that the code depends on, with the index of 32 bits, as the guards of torch.compile are left out
-        inference = torch.is_inference_mode_enabled()
-        device = counted and first.device  # there is one processor
-        key = (name, first.dtype, device, derivatives, inference, torch.get_num_threads())
-        try:
-            function = self._functions[key]
-        except KeyError:
-            function = self._functions[key] = self._compile(key, f, flat, derivatives)
-        if function is None or (counted and size * self._entries[key] >= _END_OF_32_BITS):
-            return None
-        value = function(*flat)
-        return value if alike else value.unflatten(0, batch)
+            value = function(*columns)
+        value = value.movedim(-1, 0)
+        return value if len(batch) == 1 else value.unflatten(0, batch)
+
+    def _function(self, f: Operation, columns: Sequence[Tensor]) -> Operation | None:
+        """The compiled ``f``, of arguments with the batch as their last dimension; none if it stays eager."""
+        key = (f.__name__, False, *_environment(columns))
+        if key not in self._functions:
+            with torch.no_grad():
+                eager = f(*(x.movedim(-1, 0) for x in columns))
+            reason = ""
+            if any(eager.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in columns):
+                reason = "since it computes nothing"
+            elif _is_long(f, columns):
+                reason = f"since it is too long to compile, more than {_MAX_OPERATORS} operators"
+            if reason:
+                self._report.append(Compilation(_name(f), eager.dtype, False, reason=reason))
+                self._functions[key] = None
+            else:
+                self._functions[key] = self._compile(f, _forward(f), columns, eager.movedim(0, -1), False)
+        return self._functions[key]
+
+    def gradient(
+        self, f: Operation, columns: Sequence[Tensor], cotangent: Tensor, needed: Sequence[bool]
+    ) -> tuple[Tensor, ...]:
+        """Pull a cotangent of ``f`` back to the arguments that need it, by compiled code where there is some.
+
+        Args:
+            f: the operation.
+            columns: arguments with the batch as their last dimension.
+            cotangent: of the result, of the same layout.
+            needed: for each argument, whether its gradient is asked for.
+        """
+        function = _gradient(f, needed)
+        key = (f.__name__, tuple(needed), *_environment(columns))
+        if key not in self._functions:
+            eager = function(cotangent, *columns)
+            compiled = self._compile(f, function, (cotangent, *columns), eager, True)
+            self._functions[key] = compiled
+        return (self._functions[key] or function)(cotangent, *columns)  # type: ignore[return-value]
 
     def _compile(
-        self, key: Key, f: Callable[..., Tensor], flat: list[Tensor], derivatives: Sequence[bool] | None
-    ) -> Callable[..., Tensor] | None:
-        what = _operation(f), flat[0].dtype, derivatives is not None
-        with torch.no_grad():
-            eager = f(*flat)
-        if any(torch._C._is_alias_of(eager, x) for x in flat):  # type: ignore[attr-defined]
-            self._views.add(f.__name__)
-            self._report.append(Compilation(*what, reason="a view of its argument"))
-            return None
-        self._entries[key] = max(x[0].numel() for x in (*flat, eager))
+        self, f: Operation, function: Callable[..., Any], columns: Sequence[Tensor], eager: Any, derivatives: bool
+    ) -> Callable[..., Any] | None:
+        """Compile a function of columns and compare its first result with the eager one."""
+        columns = [x.detach() for x in columns]
+        record = (_name(f), columns[0].dtype, derivatives)
         start = time.perf_counter()
         try:
-            with _ONE_AT_A_TIME, warnings.catch_warnings(), _no_collection():
-                # torch 2.13 looks at the gradients of all arguments while it traces, and imports what it deprecates
-                warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-                warnings.filterwarnings("ignore", category=DeprecationWarning)
-                function = _machine_code(f, flat, _recorded(f, flat, derivatives or ()))
-                result = function(*flat).detach()
-        except _TooLongError as error:
-            self._report.append(Compilation(*what, reason=str(error)))
-            return None
-        except Exception as error:  # whatever the compiler or its absence raises: f itself has just been evaluated
+            with _COMPILING, torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch about itself: what goes wrong raises
+                fast = fuse(_with_own_code(function))
+                for x in columns:
+                    mark_dynamic(x, x.ndim - 1)
+                result = fast(*columns)
+        except Exception as error:  # whatever the compiler or its absence raises: the eager call has just succeeded
             first_line, *_ = str(error).strip().splitlines() or [""]
             reason = f"since compilation failed: {type(error).__name__}: {first_line}"
         else:
-            seconds = time.perf_counter() - start
             if _agree(result, eager):
-                self._report.append(Compilation(*what, seconds=seconds))
-                return function
+                self._report.append(Compilation(*record, seconds=time.perf_counter() - start))
+                return fast
             reason = "since its compiled result differed"
-        self._report.append(Compilation(*what, reason=reason))
-        warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=5)
+        self._report.append(Compilation(*record, reason=reason))
+        warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=_caller_level())
         return None
 
 
-def _is_counted(x: Tensor) -> bool:
-    """Whether code for this device may count entries in 32 bits."""
-    return not x.is_cpu
+class _Differentiable(torch.autograd.Function):
+    """A compiled operation; the backward evaluates the forward again, which costs less than keeping what it needs."""
+
+    @staticmethod
+    def forward(ctx: Any, compiler: Compiler, f: Operation, function: Operation, *columns: Tensor) -> Tensor:
+        """Evaluate the compiled operation."""
+        ctx.compiler, ctx.f = compiler, f
+        ctx.save_for_backward(*columns)
+        return function(*(x.detach() for x in columns))
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        """Evaluate compiled derivatives, or eager ones where these are to be differentiated in turn."""
+        columns, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        if torch.is_grad_enabled():
+            gradients = _gradient(ctx.f, needed)(cotangent, *columns)
+        else:
+            free = [x.detach() for x in columns]
+            gradients = ctx.compiler.gradient(ctx.f, free, cotangent.resolve_neg().contiguous(), needed)
+        remaining = iter(gradients)
+        return None, None, None, *(next(remaining) if need else None for need in needed)
 
 
-@functools.cache
-def _look_at_processor() -> None:
-    """Let torch find out now, while it traces, which vectors processor and compiler know: seconds, once a machine."""
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
-
-    def look() -> None:
-        with contextlib.suppress(Exception):  # the compilation that needs it will say what is wrong
-            valid_vec_isa_list()
-
-    threading.Thread(target=look, daemon=True).start()
+def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function of tensors as one graph."""
+    return torch.compile(function, fullgraph=True)
 
 
-def _machine_code(f: Callable[..., Tensor], flat: Sequence[Tensor], record: _Record) -> Callable[..., Tensor]:
-    """``f``, compiled: on a processor to loops of our own, elsewhere by inductor."""
-    if not flat[0].is_cpu:
-        return _torch_compile(f, flat)
-    _look_at_processor()
-    from trivgeo.groups._programs import program  # brings inductor, which takes seconds
+def _forward(f: Operation) -> Operation:
+    """``f`` of arguments, and with a result, whose last dimension is the batch."""
 
-    return program(f, flat, record.derivatives, record.text)
+    def forward(*columns: Tensor) -> Tensor:
+        return f(*(x.movedim(-1, 0) for x in columns)).movedim(0, -1).contiguous()
 
-
-def _torch_compile(f: Callable[..., Tensor], flat: Sequence[Tensor]) -> Callable[..., Tensor]:
-    from trivgeo.groups._entries import WriteOut
-
-    # one entry of `Compiler` for all that a guard could tell apart
-    unguarded = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    options = {**_OPTIONS, **unguarded, "post_grad_custom_post_pass": WriteOut()}
-    compiler: Any = torch.compile  # torch's own annotation lacks the last argument
-
-    @functools.wraps(f)
-    def contiguous(*arguments: Tensor) -> Tensor:
-        return f(*arguments).contiguous()  # a result in another order is copied after the loop that writes it
-
-    result: Callable[..., Tensor] = compiler(contiguous, options=options, **_MANNER)
-    # derivatives from the arguments again: cheaper than writing and reading what they need on the way
-    with derivation.patch(activation_memory_budget=0.0), tracing():
-        result(*_marked(flat))
-    return result
+    return forward
 
 
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Compilation keeps most of its millions of objects to its end: looking for garbage among them takes a second."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _gradient(f: Operation, needed: Sequence[bool]) -> Callable[..., tuple[Tensor, ...]]:
+    """The vector-Jacobian product of `_forward` by the arguments that need one."""
+    forward, places = _forward(f), [i for i, need in enumerate(needed) if need]
+
+    def gradient(cotangent: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
+        def part(*wanted: Tensor) -> Tensor:
+            arguments = list(columns)
+            for place, x in zip(places, wanted, strict=True):
+                arguments[place] = x
+            return forward(*arguments)
+
+        pull_back: Callable[[Tensor], tuple[Tensor, ...]] = torch.func.vjp(part, *(columns[i] for i in places))[1]
+        return tuple([x.contiguous() for x in pull_back(cotangent)])
+
+    return gradient
 
 
-def _marked(flat: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Only the batch may vary from call to call."""
-    views = [x.view(x.shape) for x in flat]  # the mark stays on a tensor
-    for x in views:
-        torch._dynamo.mark_dynamic(x, 0)
-    return views
+def _columns(x: Tensor, rank: int, batch: Sequence[int]) -> Tensor:
+    """An argument as one batch in component-first memory, ``[*element_shape, n]``."""
+    if x.ndim - rank != 1 or x.shape[0] != batch[-1] or len(batch) != 1:
+        x = x.expand(*batch, *x.shape[x.ndim - rank :]).reshape(-1, *x.shape[x.ndim - rank :])
+    x = x.resolve_neg().movedim(0, -1)
+    if x.is_contiguous():
+        return x
+    if rank == 0 or x.shape[:-1].numel() == 0:
+        return x.contiguous()
+    flat = x.flatten(0, -2) if rank > 1 else x
+    return torch.stack(flat.unbind(0)).unflatten(0, x.shape[:-1])  # faster than a transposed copy
 
 
-def _is_plain(x: Tensor, y: Tensor) -> bool:
-    """Whether these are ordinary numbers outside all transforms, and to be computed in their own precision."""
-    if x.dtype not in _PRECISIONS or type(x) not in _ORDINARY:
-        return False
-    if y is not x and (type(y) not in _ORDINARY or y.dtype is not x.dtype or y.device != x.device):
-        return False
-    return (
-        not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-        and not torch._C._is_any_autocast_enabled()
-    )
+def _environment(columns: Sequence[Tensor]) -> Key:
+    """All that compiled code depends on but the operation and the size of the batch."""
+    first = columns[0]
+    return first.dtype, first.device, torch.is_inference_mode_enabled(), torch.get_num_threads()
 
 
-def _agree(a: Tensor, b: Tensor) -> bool:
-    """Equal up to rounding in units of each element's size; NaN at the same places."""
-    size = torch.where(torch.isfinite(b), b, 0.0).abs().reshape(len(b), -1).amax(1).clamp(min=1.0)
-    near = (a - b).abs() <= torch.finfo(b.dtype).eps ** 0.5 * size.view(-1, *[1] * (b.ndim - 1))
-    return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Copy a function with a code object of its own, on which `torch.compile` counts its compilations."""
+    code = function.__code__.replace(co_name=f"trivgeo_operation_{next(_COUNTER)}")
+    return types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
 
 
-class _Record(NamedTuple):
-    """What an operation computes.
-
-    Attributes:
-        text: all of it, operator by operator.
-        derivatives: by which arguments; none for none, as of a constant.
-    """
-
-    text: str
-    derivatives: Sequence[bool]
+class _OperatorLimitError(Exception):
+    """More operators than are compiled."""
 
 
-class _TooLongError(Exception):
-    """An operation computes more than is compiled."""
+class _OperatorCount(TorchFunctionMode):
+    """Counts the tensors that torch computes, and raises where there are too many."""
 
-
-class _Recorder(TorchDispatchMode):
-    """Says what is computed of two elements: other tensors than arguments and results with their numbers."""
-
-    def __init__(self, arguments: Sequence[Tensor]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.most: float = 2 * _MOST_NUMBERS
-        self.numbers = 0  # entry by entry
-        self.lines: list[str] = []
-        self._names: dict[int, tuple[str, Tensor]] = {}  # with the tensor, so that its id is not another's
-        for x in arguments:
-            self._name(x)
+        self.count = 0
 
-    def _name(self, x: Tensor) -> str:
-        self._names[id(x)] = f"%{len(self._names)}", x
-        return f"{self._names[id(x)][0]} {x.dtype} {[*x.shape]}"
-
-    def _known(self, x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        return self._names[id(x)][0] if id(x) in self._names else f"{x.dtype} {x.tolist()}"
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        said = pytree.tree_map(self._known, (args, kwargs))
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = [x for x in pytree.tree_leaves(result) if isinstance(x, Tensor)]
-        if torch.Tag.pointwise in func.tags:
-            self.numbers += sum(x.numel() for x in made)
-        if self.numbers > self.most:
-            raise _TooLongError(f"too long: more than {_MOST_NUMBERS} numbers an element")
-        self.lines.append(f"{func} {said} {[self._name(x) for x in made]}")
+        self.count += sum(isinstance(x, Tensor) for x in (result if isinstance(result, (tuple, list)) else (result,)))
+        if self.count > _MAX_OPERATORS:
+            raise _OperatorLimitError
         return result
 
 
-def _operation(f: Callable[..., Tensor]) -> str:
+def _is_long(f: Operation, columns: Sequence[Tensor]) -> bool:
+    """Whether the graph of an operation has too many operators, found in the time of evaluating these."""
+    try:
+        with torch.no_grad(), graph_form(), _OperatorCount():
+            f(*(x[..., :2].movedim(-1, 0) for x in columns))
+    except _OperatorLimitError:
+        return True
+    return False
+
+
+def _caller_level() -> int:
+    """The level, for warnings of the calling function, of the first frame outside the library."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("trivgeo."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _name(f: Operation) -> str:
     return f.__name__.strip("_").removeprefix("scaled_")
 
 
-def _recorded(f: Callable[..., Tensor], flat: Sequence[Tensor], derivatives: Sequence[bool] = ()) -> _Record:
-    """What ``f`` computes of two elements, and its derivatives by some of the arguments.
+def _is_plain(*arguments: Tensor) -> bool:
+    """Whether these are ordinary tensors of one dtype and device, outside all transforms and autocast."""
+    first = arguments[0]
+    for x in arguments:
+        if x.dtype is not first.dtype or x.device != first.device or type(x) not in _PLAIN_TENSORS:
+            return False
+        if is_transformed(x) or forward_ad.unpack_dual(x).tangent is not None:
+            return False
+    return first.dtype in _PRECISIONS and not torch.is_autocast_enabled(first.device.type)
 
-    Where values cannot be looked at, as in compiled code.
 
-    Raises:
-        _TooLongError: it is not to be compiled.
-    """
-    two = [x.detach()[:2].clone() for x in flat]
-    with torch.inference_mode(False), torch.set_grad_enabled(any(derivatives)), tracing(), _Recorder(two) as recorder:
-        for x, needed in zip(two, derivatives, strict=False):
-            x.requires_grad_(needed)
-        value = f(*two)
-        recorder.most = math.inf  # whatever its derivatives take
-        if value.requires_grad:
-            wanted = [x for x in two if x.requires_grad]
-            torch.autograd.grad(value, wanted, torch.ones_like(value), allow_unused=True)
-    return _Record("\n".join(recorder.lines), derivatives if value.requires_grad else ())
+def _agree(result: Any, eager: Any) -> bool:
+    """Whether results are equal up to rounding, relative to the size of each element, and NaN at the same places."""
+    if isinstance(eager, tuple):
+        return all(_agree(a, b) for a, b in zip(result, eager, strict=True))
+    size = torch.where(torch.isfinite(eager), eager, 0.0).abs().reshape(-1, eager.shape[-1]).amax(0).clamp(min=1.0)
+    near = (result - eager).abs() <= torch.finfo(eager.dtype).eps ** 0.5 * size
+    return bool((near | (result == eager) | (result.isnan() & eager.isnan())).all())

@@ -9,26 +9,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._numerics import Constant, broadcast_shapes, log_abs_det, polynomial
+from trivgeo._numerics import Constant, broadcast_shapes, is_traced, log_abs_det, polynomial
 from trivgeo.checks import check_count, check_tensor
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import (
     circular,
     circular_slopes,
-    identity_like,
     kernel,
     matvec,
     phi1_ad,
     product,
-    product_plus,
     sinc,
     transform_points,
+)
+from trivgeo.groups._matrices.components import (
+    block_lower,
+    concatenate,
+    cross,
+    dot,
+    entry_rows,
+    from_entries,
+    from_rows,
+    last_entries,
+    multiply_rows,
+    polynomial_rows,
 )
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale, check_natural
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
-from trivgeo.groups.orthogonal import SO, axial_vector, cross_matrix, rotation_matrix, squared_norm
+from trivgeo.groups.orthogonal import SO, axial_entries, cross_rows, rotation_rows
 
 __all__ = ["SE", "Affine", "InhomogeneousGroup"]
 
@@ -104,7 +114,7 @@ class InhomogeneousGroup(LieGroup):
                 f"a, b: expected [*batch, {self.size}, {self.size}] and [*batch, {self.size}], got {list(a.shape)} and "
                 f"{list(b.shape)}"
             ) from error
-        return torch.cat([a, b.unsqueeze(-1)], -1)
+        return concatenate([a, b.unsqueeze(-1)], rank=2)
 
     def homogeneous(self, g: Tensor) -> Tensor:
         """The matrix ``[[A, b], [0, 1]]``, ``[*batch, n + 1, n + 1]``."""
@@ -139,19 +149,23 @@ class InhomogeneousGroup(LieGroup):
         return self.join(self.linear._project(a), b)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        # (A, 0) h + (0, b): on small batches less than putting the two parts together
-        return product_plus(g[..., : self.size], h, g * self._last.like(g))
+        if is_traced():
+            rows = multiply_rows(entry_rows(g[..., : self.size]), entry_rows(h))
+            shift = last_entries(g[..., self.size])
+            return from_rows([[*row[:-1], row[-1] + b] for row, b in zip(rows, shift, strict=True)])
+        # (A, 0) h + (0, b): fewer kernels than joining the two parts
+        return product(g[..., : self.size], h, g * self._last.like(g))
 
     def _inverse(self, g: Tensor) -> Tensor:
         a = self.linear._inverse(g[..., : self.size])
-        return torch.cat([a, -product(a, g[..., self.size :])], -1)
+        return concatenate([a, -product(a, g[..., self.size :])], rank=2)
 
     def _halves(self, v: Tensor) -> tuple[Tensor, Tensor]:
         return v[..., : self.linear.dim], v[..., self.linear.dim :]
 
     def _tangent(self, v: Tensor) -> Tensor:
         y, z = self._halves(v)
-        return torch.cat([self.linear._tangent(y), z.unsqueeze(-1)], -1)
+        return concatenate([self.linear._tangent(y), z.unsqueeze(-1)], rank=2)
 
     def _exp(self, v: Tensor) -> Tensor:
         y, z = self._halves(v)
@@ -160,7 +174,7 @@ class InhomogeneousGroup(LieGroup):
     def _log(self, g: Tensor) -> Tensor:
         a, b = self._split(g)
         y = self.linear._log(a)
-        return torch.cat([y, self._translation_log(y, a, b)], -1)
+        return concatenate([y, self._translation_log(y, a, b)])
 
     def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """z with phi_1(Y) z = b, for A = e^Y; NaN where rounding leaves nothing of it."""
@@ -170,8 +184,7 @@ class InhomogeneousGroup(LieGroup):
         """Ad_A and A on the diagonal; below, minus the linear part's images applied to b."""
         a, b = self._split(g)
         ad = self.linear._adjoint(a)
-        top = torch.cat([ad, ad.new_zeros(*ad.shape[:-1], self.size)], -1)
-        return torch.cat([top, torch.cat([self._adjoint_corner(a, b, ad), a], -1)], -2)
+        return block_lower(ad, self._adjoint_corner(a, b, ad), a)
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         """Column j: minus the matrix of Ad_A e_j applied to b, ``[*batch, n, dim L]``."""
@@ -246,19 +259,19 @@ class _PlaneMotions(_ClosedForms):
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
         cos, sin, factor = _half_turn(y)
-        p, q = z.unbind(-1)
+        p, q = last_entries(z)
         p, q = factor * p, factor * q
         c, s = 1.0 - 2.0 * sin * sin, 2.0 * sin * cos
-        return torch.stack([c, -s, cos * p - sin * q, s, c, sin * p + cos * q], -1).unflatten(-1, (2, 3))
+        return from_rows([[c, -s, cos * p - sin * q], [s, c, sin * p + cos * q]])
 
     def translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
         cos, _, factor = _half_turn(y)
-        p, q = b.unbind(-1)
+        p, q = last_entries(b)
         half, cot = 0.5 * y[..., 0], cos / factor
-        return torch.stack([cot * p + half * q, cot * q - half * p], -1)
+        return from_entries([cot * p + half * q, cot * q - half * p])
 
     def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.stack([b[..., 1], -b[..., 0]], -1).unsqueeze(-1)
+        return from_entries([b[..., 1], -b[..., 0]], (2, 1))
 
 
 def _half_turn(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -270,28 +283,32 @@ def _half_turn(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 class _SpaceMotions(_ClosedForms):
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        c1, c2, c3 = circular(squared_norm(y))
-        cross = torch.linalg.cross(y, z)
-        b = z + c2.unsqueeze(-1) * cross + c3.unsqueeze(-1) * torch.linalg.cross(y, cross)
-        return torch.cat([rotation_matrix(y, c1, c2), b.unsqueeze(-1)], -1)
+        turn, shift = last_entries(y), last_entries(z)
+        c1, c2, c3 = circular(dot(turn, turn))
+        once = cross(turn, shift)
+        b = [p + c2 * q + c3 * r for p, q, r in zip(shift, once, cross(turn, once), strict=True)]
+        return from_rows([[*row, x] for row, x in zip(rotation_rows(turn, c1, c2), b, strict=True)])
 
     def translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
         r"""phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle.
 
         :math:`x \cot(x / 2) = x \sin x / (1 - \cos x)`, of which the rotation knows both.
         """
-        square = squared_norm(y)
+        turn, shift, rotation = last_entries(y), last_entries(b), entry_rows(a)
+        square = dot(turn, turn)
         small = square < _COT_RADIUS
         near = polynomial(torch.where(small, square, 0.0), COTANGENT_SERIES)
-        turned = (axial_vector(a) * y).sum(-1)  # 2 x sin x
-        versine = 3.0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)
+        turned = dot(axial_entries(rotation), turn)  # 2 x sin x
+        versine = 3.0 - (rotation[0][0] + rotation[1][1] + rotation[2][2])
         far = (1.0 - 0.5 * turned / torch.where(small, 1.0, versine)) / torch.where(small, 1.0, square)
-        f = torch.where(small, near, far).unsqueeze(-1)
-        cross = torch.linalg.cross(y, b)
-        return b - 0.5 * cross + f * torch.linalg.cross(y, cross)
+        f = torch.where(small, near, far)
+        once = cross(turn, shift)
+        return from_entries([p - 0.5 * q + f * r for p, q, r in zip(shift, once, cross(turn, once), strict=True)])
 
     def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.linalg.cross(b.unsqueeze(-1), a, dim=-2)  # -(R e_j) x b
+        shift = last_entries(b)
+        columns = [cross(shift, column) for column in zip(*entry_rows(a), strict=True)]  # -(R e_j) x b
+        return from_rows(list(zip(*columns, strict=True)))
 
 
 _CLOSED: dict[int, _ClosedForms] = {2: _PlaneMotions(), 3: _SpaceMotions()}
@@ -302,19 +319,20 @@ def _left_jacobian_of_space(y: Tensor, z: Tensor) -> Tensor:
 
     [[K, 0], [T, K]] is K over the dual numbers (Barfoot and Furgale 2014 give Q in another form).
     """
-    norm = squared_norm(y)
+    turn, shift = last_entries(y), last_entries(z)
+    norm = dot(turn, turn)
     c1, c2, c3 = circular(norm)
     d2, d3 = circular_slopes(norm, c1, c2, c3)
-    k, t = cross_matrix(y), cross_matrix(z)
-    square = y.unsqueeze(-1) * y.unsqueeze(-2) - norm[..., None, None] * identity_like(k)
-    mixed = y.unsqueeze(-1) * z.unsqueeze(-2)
-    change = -2.0 * (y * z).sum(-1)
-    mixed = mixed + mixed.mT + change[..., None, None] * identity_like(k)
-    jacobian = identity_like(k) + c2[..., None, None] * k + c3[..., None, None] * square
-    slope = (change * d2)[..., None, None] * k + (change * d3)[..., None, None] * square
-    lower = c2[..., None, None] * t + c3[..., None, None] * mixed + slope
-    top = torch.cat([jacobian, torch.zeros_like(jacobian)], -1)
-    return torch.cat([top, torch.cat([lower, jacobian], -1)], -2)
+    change = -2.0 * dot(turn, shift)
+    d2, d3 = change * d2, change * d3
+    zero = torch.zeros_like(norm)
+    k, t = cross_rows(turn), cross_rows(shift)
+    square = [[turn[i] * turn[j] - norm if i == j else turn[i] * turn[j] for j in range(3)] for i in range(3)]
+    mixed = [[turn[i] * shift[j] + turn[j] * shift[i] for j in range(3)] for i in range(3)]
+    jacobian = polynomial_rows([torch.ones_like(norm), c2, c3], [k, square])
+    lower = polynomial_rows([change * c3, c2, c3, d2, d3], [t, mixed, k, square])
+    top = [[*row, zero, zero, zero] for row in jacobian]
+    return from_rows([*top, *([*left, *right] for left, right in zip(lower, jacobian, strict=True))])
 
 
 @final
@@ -339,12 +357,12 @@ class Affine(InhomogeneousGroup):
 
     def _log(self, g: Tensor) -> Tensor:
         log, z = self._kernel.affine_log(*self._split(g))
-        return torch.cat([self.linear._coordinates_of_log(log), z], -1)
+        return concatenate([self.linear._coordinates_of_log(log), z])
 
     def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
         """-(A e_kl A^-1 b)_i = -A_ik (A^-1 b)_l."""
-        back = matvec(self.linear._inverse(a), b)
-        return -(a.unsqueeze(-1) * back[..., None, None, :]).flatten(-2)
+        back = last_entries(matvec(self.linear._inverse(a), b))
+        return from_rows([[-x * y for x in row for y in back] for row in entry_rows(a)])
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(g[..., : self.size])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import polynomial
+from trivgeo.groups._matrices.components import from_entries, last_entries
 from trivgeo.groups.action import JetAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.nilpotent import Heisenberg, Translation
@@ -70,21 +71,22 @@ class _ScalingAutomorphism(Automorphism):
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
         """Each coordinate times e^(weight s)."""
-        return torch.stack([(w * h[..., 0]).exp() * n[..., i] for i, w in enumerate(_WEIGHTS)], -1)
+        return from_entries([(w * h[..., 0]).exp() * x for w, x in zip(_WEIGHTS, last_entries(n), strict=True)])
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
         """phi_1 of each weight; X gains kappa / 2 times a difference of divided differences."""
         factors, mixed = self._factors(y[..., 0])
-        t, c, x = z.unbind(-1)
+        t, c, x = last_entries(z)
         product = (0.5 * _CENTRAL) * t * c
-        return torch.stack([factors[0] * t, factors[1] * c, factors[2] * x + mixed * product], -1)
+        return from_entries([factors[0] * t, factors[1] * c, factors[2] * x + mixed * product])
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
         """The inverse; phi_1 has no real zero."""
         factors, mixed = self._factors(y[..., 0])
-        t, c = n[..., 0] / factors[0], n[..., 1] / factors[1]
+        t, c, x = last_entries(n)
+        t, c = t / factors[0], c / factors[1]
         product = (0.5 * _CENTRAL) * t * c
-        return torch.stack([t, c, (n[..., 2] - mixed * product) / factors[2]], -1)
+        return from_entries([t, c, (x - mixed * product) / factors[2]])
 
     def _factors(self, s: Tensor) -> tuple[list[Tensor], Tensor]:
         small = s.abs() < _RADIUS

@@ -9,10 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._numerics import Constant, is_traced
+from trivgeo._numerics import Constant
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import kernel, product, transform_points
+from trivgeo.groups._matrices.batches import is_small_batch
+from trivgeo.groups._matrices.components import entry_rows, flatten_array, from_rows
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -20,7 +22,7 @@ from trivgeo.groups.base import LieGroup, Scale
 __all__ = ["GLPlus", "LinearAction", "MatrixGroup"]
 
 
-_UNROLLED_CONJUGATION = 3
+_UNROLLED_CONJUGATION = 4  # rows, up to which products of entries are written out
 
 
 class MatrixGroup(LieGroup):
@@ -85,7 +87,7 @@ class MatrixGroup(LieGroup):
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
-        return matrix.flatten(-2) @ self._dual.like(matrix)
+        return flatten_array(matrix) @ self._dual.like(matrix)
 
     def _tangent(self, v: Tensor) -> Tensor:
         return (v @ self._units.like(v)).unflatten(-1, self._element_shape)
@@ -171,7 +173,7 @@ class GLPlus(MatrixGroup):
         return torch.where((self._kernel.determinant(g) > 0)[..., None, None], g, torch.nan)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
-        return matrix.flatten(-2)
+        return flatten_array(matrix)
 
     def _tangent(self, v: Tensor) -> Tensor:
         return v.unflatten(-1, self._element_shape)
@@ -192,10 +194,8 @@ def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
     """
     k = g.shape[-1]
     places = [(i, j) for i in range(k) for j in range(k)]
-    if k <= _UNROLLED_CONJUGATION and not is_traced():
-        # entry by entry into one tensor, since broadcasting over dimensions this short is three times slower; with the
-        # batch last until the end, since reading and writing with strides costs as much again
-        left, right = ([row.unbind(0) for row in m.movedim((-2, -1), (0, 1)).contiguous().unbind(0)] for m in (g, h))
+    if k <= _UNROLLED_CONJUGATION and not is_small_batch(g):
+        left, right = entry_rows(g), entry_rows(h)
         rows = [[left[i][p] * right[q][j] for p, q in places] for i, j in places]
         if traceless:
             rows = [
@@ -203,8 +203,7 @@ def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
                 for row, (i, j) in zip(rows, places, strict=True)
             ]
             rows = [row[:-1] for row in rows[:-1]]
-        flat = torch.stack([entry for row in rows for entry in row])
-        return flat.movedim(0, -1).contiguous().unflatten(-1, (len(rows), len(rows)))
+        return from_rows(rows)
     full = (g[..., :, None, :, None] * h.mT[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
     if not traceless:
         return full

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
+from trivgeo.groups._matrices import product
+from trivgeo.groups._matrices.components import dot, from_entries, last_entries
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
@@ -76,7 +78,7 @@ class NilpotentGroup(LieGroup):
         term = torch.eye(self.dim, dtype=v.dtype, device=v.device).expand(ad.shape)
         total = term
         for divisor in divisors:
-            term = ad @ term / divisor
+            term = product(ad, term) / divisor
             total = total + term
         return total
 
@@ -150,10 +152,10 @@ class Heisenberg(NilpotentGroup):
         return f"Heisenberg({self.n}, central={self.central:g})"
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        n = self.n
-        form = (g[..., :n] * h[..., n:-1] - g[..., n:-1] * h[..., :n]).sum(-1, keepdim=True)
-        total = g + h
-        return torch.cat([total[..., :-1], total[..., -1:] + (0.5 * self.central) * form], -1)
+        n, x, y = self.n, last_entries(g), last_entries(h)
+        form = dot(x[:n], y[n:-1]) - dot(x[n:-1], y[:n])
+        *total, centre = (a + b for a, b in zip(x, y, strict=True))
+        return from_entries([*total, centre + (0.5 * self.central) * form])
 
 
 @final

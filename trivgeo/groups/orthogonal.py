@@ -13,8 +13,9 @@ from torch import Tensor
 from trivgeo._numerics import half_power, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count
-from trivgeo.groups._matrices import circular, identity_like, polar
+from trivgeo.groups._matrices import circular_pair, identity_like, polar
 from trivgeo.groups._matrices.circular import angle_factor
+from trivgeo.groups._matrices.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
 from trivgeo.groups._roots import exp_with_score, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
@@ -156,15 +157,16 @@ class _PlaneRotations(_ClosedForms):
     """By the angle."""
 
     def tangent(self, v: Tensor) -> Tensor:
-        (a,) = v.unbind(-1)
-        return _stack2(torch.zeros_like(a), a)
+        (a,) = last_entries(v)
+        return _scaled_rotation(torch.zeros_like(a), a)
 
     def exp(self, v: Tensor) -> Tensor:
-        (a,) = v.unbind(-1)
-        return _stack2(a.cos(), a.sin())
+        (a,) = last_entries(v)
+        return _scaled_rotation(a.cos(), a.sin())
 
     def log(self, g: Tensor) -> Tensor:
-        return torch.atan2(g[..., 1, 0] - g[..., 0, 1], g[..., 0, 0] + g[..., 1, 1]).unsqueeze(-1)
+        (a, b), (c, d) = entry_rows(g)
+        return torch.atan2(c - b, a + d).unsqueeze(-1)
 
     def adjoint(self, g: Tensor) -> Tensor:
         return g.new_ones(*g.shape[:-2], 1, 1)
@@ -174,11 +176,12 @@ class _SpaceRotations(_ClosedForms):
     """By the rotation vector; Ad is the rotation itself."""
 
     def tangent(self, v: Tensor) -> Tensor:
-        return cross_matrix(v)
+        return from_rows(cross_rows(last_entries(v)))
 
     def exp(self, v: Tensor) -> Tensor:
-        c1, c2, _ = circular(squared_norm(v))
-        return rotation_matrix(v, c1, c2)
+        turn = last_entries(v)
+        c1, c2 = circular_pair(dot(turn, turn))
+        return from_rows(rotation_rows(turn, c1, c2))
 
     def log(self, g: Tensor) -> Tensor:
         return _rotation_vector(g)
@@ -195,37 +198,38 @@ class _FourRotations(_ClosedForms):
     """
 
     def tangent(self, v: Tensor) -> Tensor:
-        a, b, c, d, e, f = v.unbind(-1)
+        a, b, c, d, e, f = last_entries(v)
         o = torch.zeros_like(a)
-        return torch.stack([o, -a, -b, -c, a, o, -d, -e, b, d, o, -f, c, e, f, o], -1).unflatten(-1, (4, 4))
+        return from_entries([o, -a, -b, -c, a, o, -d, -e, b, d, o, -f, c, e, f, o], (4, 4))
 
     def exp(self, v: Tensor) -> Tensor:
-        a, b, c, d, e, f = (0.5 * v).unbind(-1)
+        a, b, c, d, e, f = (0.5 * x for x in last_entries(v))
         p, q = (_quaternion_exp(*u) for u in ((a + f, b - e, c + d), (a - f, b + e, c - d)))
-        products = torch.stack(p, -1).unsqueeze(-1) * torch.stack(q, -1).unsqueeze(-2)
-        return _between(products, _PRODUCT_SIGNS, _ENTRY_SIGNS)
+        return from_rows(_between([[x * y for y in q] for x in p], _PRODUCT_SIGNS, _ENTRY_SIGNS))
 
     def log(self, g: Tensor) -> Tensor:
         """The principal one: the two angles add up to the larger angle of the rotation, at most pi."""
-        p, q = self._factors(g)
-        alpha, beta = (torch.atan2(squared_norm(r[..., 1:]).sqrt(), r[..., 0]) for r in (p.detach(), q.detach()))
+        p, q = self._factors(entry_rows(g))
+        alpha, beta = (
+            torch.atan2(dot(r[1:], r[1:]).sqrt(), r[0]) for r in ([x.detach() for x in p], [x.detach() for x in q])
+        )
         turn = torch.where(alpha + beta > math.pi, -1.0, 1.0).to(g.dtype)  # (p, q) and (-p, -q) are one rotation
-        (a, b, c), (d, e, f) = (_quaternion_log(*(turn * x for x in r.unbind(-1))) for r in (p, q))
-        v = torch.stack([a + d, b + e, c + f, c - f, e - b, a - d], -1)
+        (a, b, c), (d, e, f) = (_quaternion_log(*(turn * x for x in r)) for r in (p, q))
         half_turn = (alpha + beta - math.pi).abs() < _HALF_TURN * torch.finfo(g.dtype).eps
-        return torch.where(half_turn.unsqueeze(-1), math.nan, v)
+        v = a + d, b + e, c + f, c - f, e - b, a - d
+        return from_entries([torch.where(half_turn, math.nan, x) for x in v])
 
     def adjoint(self, g: Tensor) -> Tensor:
         return second_minors(g, [0, 0, 0, 1, 1, 2], [1, 2, 3, 2, 3, 3])
 
-    def _factors(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Multiples of p and q, ``[*batch, 4]`` each, of one sign: of q the longest row of the products."""
-        products = _between(g, _ENTRY_SIGNS, _PRODUCT_SIGNS)
-        rows = products.unbind(-2)
-        a, b, c, d = (row.detach().square().sum(-1, keepdim=True) for row in rows)
-        first, second = torch.where(a >= b, rows[0], rows[1]), torch.where(c >= d, rows[2], rows[3])
-        row = torch.where(torch.maximum(a, b) >= torch.maximum(c, d), first, second)
-        return (products * row.unsqueeze(-2)).sum(-1), row
+    def _factors(self, g: Rows) -> tuple[list[Tensor], list[Tensor]]:
+        """Multiples of the entries of p and q, of one sign: of q the longest row of the products."""
+        rows = _between(g, _ENTRY_SIGNS, _PRODUCT_SIGNS)
+        a, b, c, d = (dot(row, row) for row in ([x.detach() for x in row] for row in rows))
+        choices = _Choice(a >= b, a.dtype), _Choice(c >= d, a.dtype)
+        final = _Choice(torch.maximum(a, b) >= torch.maximum(c, d), a.dtype)
+        row = [final(choices[0](w, x), choices[1](y, z)) for w, x, y, z in zip(*rows, strict=True)]
+        return [dot(products, row) for products in rows], row
 
 
 _CLOSED: dict[int, _ClosedForms] = {2: _PlaneRotations(), 3: _SpaceRotations(), 4: _FourRotations()}
@@ -237,18 +241,18 @@ def second_minors(g: Tensor, first: list[int], second: list[int]) -> Tensor:
     return top[..., first] * bottom[..., second] - top[..., second] * bottom[..., first]
 
 
-def _between(m: Tensor, before: _Signs, after: _Signs) -> Tensor:
-    r"""From entries to products in four dimensions and back, ``[*batch, 4, 4]``, up to the factor 4.
+def _between(rows: Rows, before: _Signs, after: _Signs) -> list[list[Tensor]]:
+    r"""From entries to products in four dimensions and back, 4 rows of 4, up to the factor 4.
 
     The entries :math:`R_{i, i \oplus k}` are the Hadamard transform of the products :math:`p_i q_{i \oplus k}` with the
     same k, up to signs (``before[k][i]`` and ``after[k][i]``).
     """
-    rows = [row.unbind(-1) for row in m.unbind(-2)]
-    a, b, c, d = (torch.stack([_signed(before[k][i], rows[i][i ^ k]) for k in range(4)], -1) for i in range(4))
-    s, t, u, v = a + b, c + d, a - b, c - d
-    rows = [row.unbind(-1) for row in (s + t, s - t, u + v, u - v)]
-    entries = [_signed(after[i ^ j][i], rows[i][i ^ j]) for i in range(4) for j in range(4)]
-    return torch.stack(entries, -1).unflatten(-1, (4, 4))
+    columns = []
+    for k in range(4):
+        a, b, c, d = (_signed(before[k][i], rows[i][i ^ k]) for i in range(4))
+        s, t, u, v = a + b, c + d, a - b, c - d
+        columns.append((s + t, s - t, u + v, u - v))
+    return [[_signed(after[i ^ j][i], columns[i ^ j][i]) for j in range(4)] for i in range(4)]
 
 
 def _signed(sign: int, x: Tensor) -> Tensor:
@@ -257,7 +261,7 @@ def _signed(sign: int, x: Tensor) -> Tensor:
 
 def _quaternion_exp(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     square = x * x + y * y + z * z
-    c1, c2, _ = circular(square)
+    c1, c2 = circular_pair(square)
     return 1.0 - square * c2, c1 * x, c1 * y, c1 * z
 
 
@@ -283,8 +287,8 @@ def is_proper(q: Tensor) -> Tensor:
     return negative % 2 == 0
 
 
-def _stack2(diagonal: Tensor, lower: Tensor) -> Tensor:
-    return torch.stack([diagonal, -lower, lower, diagonal], -1).unflatten(-1, (2, 2))
+def _scaled_rotation(diagonal: Tensor, lower: Tensor) -> Tensor:
+    return from_rows([[diagonal, -lower], [lower, diagonal]])
 
 
 def _rotation_algebra(n: int, pairs: list[tuple[int, int]], names: tuple[str, ...] | list[str]) -> LieAlgebra:
@@ -303,33 +307,25 @@ def _rotation_algebra(n: int, pairs: list[tuple[int, int]], names: tuple[str, ..
     return LieAlgebra(c, names)
 
 
-def cross_matrix(v: Tensor) -> Tensor:
-    """The matrix of ``x -> v x x``, ``[*batch, 3, 3]``."""
-    x, y, z = v.unbind(-1)
+def cross_rows(v: Sequence[Tensor]) -> Rows:
+    """Return the entries of the matrix of ``x -> v x x``, of the entries of a vector of space."""
+    x, y, z = v
     o = torch.zeros_like(x)
-    return torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
+    return [[o, -z, y], [z, o, -x], [-y, x, o]]
 
 
-def rotation_matrix(v: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
-    r"""Rodrigues' formula :math:`I + c_1 K + c_2 K^2`, K the cross matrix of v, entry by entry."""
-    x, y, z = v.unbind(-1)
+def rotation_rows(v: Sequence[Tensor], c1: Tensor, c2: Tensor) -> Rows:
+    r"""Evaluate Rodrigues' formula :math:`I + c_1 K + c_2 K^2`, K the cross matrix of v, entry by entry."""
+    x, y, z = v
     a, b, c = c2 * x, c2 * y, c2 * z
     p, q, r = c1 * x, c1 * y, c1 * z
     xx, yy, zz, xy, xz, yz = a * x, b * y, c * z, a * y, a * z, b * z
-    return torch.stack(
-        [1.0 - (yy + zz), xy - r, xz + q, xy + r, 1.0 - (xx + zz), yz - p, xz - q, yz + p, 1.0 - (xx + yy)], -1
-    ).unflatten(-1, (3, 3))
+    return [[1.0 - (yy + zz), xy - r, xz + q], [xy + r, 1.0 - (xx + zz), yz - p], [xz - q, yz + p, 1.0 - (xx + yy)]]
 
 
-def squared_norm(v: Tensor) -> Tensor:
-    """|v|^2 of ``[*batch, 3]``."""
-    x, y, z = v.unbind(-1)
-    return x * x + y * y + z * z
-
-
-def axial_vector(r: Tensor) -> Tensor:
-    """Of ``[*batch, 3, 3]``: of a rotation 2 sin x times the axis, x the angle."""
-    return torch.stack([r[..., i, j] - r[..., j, i] for i, j in _PLANES], -1)
+def axial_entries(rows: Rows) -> list[Tensor]:
+    """Return the axial vector of a 3 x 3 matrix given by its entries: of a rotation, 2 sin x times the axis."""
+    return [rows[i][j] - rows[j][i] for i, j in _PLANES]
 
 
 def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -338,8 +334,8 @@ def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     The largest of the four rows of :math:`4 q q^T`, whose entries are linear in the rotation, gives q without
     cancellation at every angle (Shepperd 1978).
     """
-    m = [[r[..., i, j] for j in range(3)] for i in range(3)]
-    wx, wy, wz = axial_vector(r).unbind(-1)
+    m = entry_rows(r)
+    wx, wy, wz = axial_entries(m)
     xy, yz, xz = m[0][1] + m[1][0], m[1][2] + m[2][1], m[0][2] + m[2][0]
     a, b, c = m[0][0], m[1][1], m[2][2]
     ww, xx = 1.0 + a + (b + c), 1.0 + a - (b + c)
@@ -366,4 +362,4 @@ def _rotation_vector(r: Tensor) -> Tensor:
     r"""The logarithm of rotations of space, :math:`2 \,\mathrm{atan2}(|u|, w)\, u / |u|` for the quaternion (w, u)."""
     w, x, y, z = quaternion(r)
     factor = 2.0 * angle_factor(x * x + y * y + z * z, w)
-    return torch.stack([factor * x, factor * y, factor * z], -1)
+    return from_entries([factor * x, factor * y, factor * z])

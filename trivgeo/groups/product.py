@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trivgeo._numerics import broadcast_shapes
 from trivgeo.errors import ConfigurationError
+from trivgeo.groups._matrices.components import flatten_array
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale, check_natural
@@ -94,14 +95,14 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
             raise ConfigurationError(f"parts: expected {len(self.factors)}, got {len(parts)}")
         for part, factor in zip(parts, self.factors, strict=True):
             factor.check_elements(part)
-        flat = [p.flatten(-len(f.element_shape)) for p, f in zip(parts, self.factors, strict=True)]
+        flat = [flatten_array(p, len(f.element_shape)) for p, f in zip(parts, self.factors, strict=True)]
         batch = broadcast_shapes(*(p.shape[:-1] for p in flat))
         return torch.cat([p.expand(*batch, -1) for p in flat], -1)
 
     def _join(self, parts: Iterable[Tensor]) -> Tensor:
         """The inverse of `_split`."""
         pairs = zip(self._runs, parts, strict=True)
-        flat = [part.flatten(part.ndim - len(group.element_shape) - 1) for (group, _), part in pairs]
+        flat = [flatten_array(part, len(group.element_shape) + 1) for (group, _), part in pairs]
         batch = broadcast_shapes(*(p.shape[:-1] for p in flat))
         return torch.cat([p.expand(*batch, -1) for p in flat], -1)
 
@@ -139,7 +140,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return self._join(self._each(lambda group, x: group._tangent(x), self._split_vector(v)))
 
     def _log(self, g: Tensor) -> Tensor:
-        v = torch.cat(self._each(lambda group, x: group._log(x).flatten(-2), self._split(g)), -1)
+        v = torch.cat(self._each(lambda group, x: flatten_array(group._log(x)), self._split(g)), -1)
         return torch.where(torch.isfinite(v).all(-1, keepdim=True), v, torch.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
@@ -147,14 +148,14 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
         moved = self._each(lambda group, x, z: group._coadjoint(x, z), self._split(g), self._split_vector(y))
-        return torch.cat([part.flatten(-2) for part in moved], -1)
+        return torch.cat([flatten_array(part) for part in moved], -1)
 
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         elements, scores = [], []
         for (group, _), x, y in zip(self._runs, self._split_vector(v), self._split_vector(gradient), strict=True):
             element, score = group._exp_with_score(x, y, weight.unsqueeze(-2))
             elements.append(element)
-            scores.append(score.flatten(-2))
+            scores.append(flatten_array(score))
         return self._join(elements), torch.cat(scores, -1)
 
     def _left_jacobian(self, v: Tensor) -> Tensor:
@@ -236,7 +237,7 @@ class _ProductAction(PointAction):
 
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
         parts = self._parts(g, x)
-        moved = [action._transform(part, points).transpose(-3, -2).flatten(-2) for action, part, points in parts]
+        moved = [flatten_array(action._transform(part, points).transpose(-3, -2)) for action, part, points in parts]
         batch = broadcast_shapes(*(m.shape[:-1] for m in moved))
         return torch.cat([m.expand(*batch, -1) for m in moved], -1)
 
@@ -253,11 +254,12 @@ class _ProductAction(PointAction):
 
 def _spread(blocks: Tensor) -> Tensor:
     """``[*batch, count, d, d]`` along the diagonal of ``[*batch, count d, count d]``."""
-    count, d, _ = blocks.shape[-3:]
+    count = blocks.shape[-3]
     if count == 1:
         return blocks.squeeze(-3)
     places = torch.eye(count, dtype=blocks.dtype, device=blocks.device)[:, None, :, None]
-    return (blocks.unsqueeze(-2) * places).flatten(-2).reshape(*blocks.shape[:-3], count * d, count * d)
+    spread = flatten_array(blocks.unsqueeze(-2) * places)  # [*batch, count, d, count d]
+    return flatten_array(spread.movedim(-1, -3)).mT  # the rows of the result, last
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ from trivgeo._numerics import Constant, is_abstract
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
 from trivgeo.groups._matrices import add_to_diagonal, transform_points
+from trivgeo.groups._matrices.components import flatten_array
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import (
@@ -75,7 +76,7 @@ class Projective(MatrixGroup):
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         """Off the diagonal the entries; on it their differences to the last."""
-        entries = matrix.flatten(-2)
+        entries = flatten_array(matrix)
         return entries[..., :-1] - entries[..., -1:] * self._diagonal.like(matrix)
 
     def _tangent(self, v: Tensor) -> Tensor:

@@ -12,7 +12,15 @@ from trivgeo._numerics import Constant, broadcast_shapes, log_abs_det, phi1, stu
 from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
-from trivgeo.groups._matrices import confirmed
+from trivgeo.groups._matrices import confirmed, product
+from trivgeo.groups._matrices.components import (
+    block_lower,
+    concatenate,
+    entry_rows,
+    flatten_array,
+    from_entries,
+    last_entries,
+)
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale, check_natural
 from trivgeo.groups.nilpotent import NilpotentGroup
@@ -106,39 +114,40 @@ class PlaneAutomorphism(Automorphism):
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
         """The linear map on (q, p); z is kept."""
-        q, p = n[..., 0], n[..., 1]
-        new = [h[..., 0, 0] * q - h[..., 0, 1] * p, h[..., 1, 1] * p - h[..., 1, 0] * q]
-        if self._central is not None:
-            new.append(n[..., 2].expand(new[0].shape))
-        return torch.stack(new, -1)
+        (a, b), (c, d) = entry_rows(h)
+        q, p, *centre = last_entries(n)
+        new = [a * q - b * p, d * p - c * q]
+        return from_entries([*new, *(z.expand(new[0].shape) for z in centre)])
 
-    def _moved(self, y: Tensor, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def _moved(self, y: Sequence[Tensor], q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """D(Y) (q, p)."""
-        return y[..., 0] * q - y[..., 1] * p, -y[..., 2] * q - y[..., 0] * p
+        return y[0] * q - y[1] * p, -y[2] * q - y[0] * p
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
         """(c1 + c2 D) on (q, p); the centre gains kappa/2 c3 omega((q, p), D (q, p))."""
-        _, c1, c2, c3 = stumpff(y[..., 0] ** 2 + y[..., 1] * y[..., 2])
-        q, p = z[..., 0], z[..., 1]
-        dq, dp = self._moved(y, q, p)
+        entries = last_entries(y)
+        _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
+        q, p, *centre = last_entries(z)
+        dq, dp = self._moved(entries, q, p)
         new = [c1 * q + c2 * dq, c1 * p + c2 * dp]
         if self._central is not None:
-            new.append(z[..., 2] + (0.5 * self._central) * c3 * (q * dp - p * dq))
-        return torch.stack(new, -1)
+            new.append(centre[0] + (0.5 * self._central) * c3 * (q * dp - p * dq))
+        return from_entries(new)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
         """The inverse: (c1 - c2 D) / (2 c2) on (q, p), since c1^2 - c2^2 D^2 = 2 c2."""
-        _, c1, c2, c3 = stumpff(y[..., 0] ** 2 + y[..., 1] * y[..., 2])
-        dq, dp = self._moved(y, n[..., 0], n[..., 1])
-        q, p = (c1 * n[..., 0] - c2 * dq) / (2.0 * c2), (c1 * n[..., 1] - c2 * dp) / (2.0 * c2)
-        dq, dp = self._moved(y, q, p)
-        pair = torch.stack([q, p], -1)
-        pair = confirmed(pair, torch.stack([c1 * q + c2 * dq, c1 * p + c2 * dp], -1), n[..., :2])
-        q, p = pair.unbind(-1)
-        new = [q, p]
-        if self._central is not None:
-            new.append(n[..., 2] - (0.5 * self._central) * c3 * (q * dp - p * dq))
-        return torch.stack(new, -1)
+        entries = last_entries(y)
+        _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
+        nq, np, *centre = last_entries(n)
+        dq, dp = self._moved(entries, nq, np)
+        q, p = (c1 * nq - c2 * dq) / (2.0 * c2), (c1 * np - c2 * dp) / (2.0 * c2)
+        dq, dp = self._moved(entries, q, p)
+        pair = from_entries([q, p])
+        pair = confirmed(pair, from_entries([c1 * q + c2 * dq, c1 * p + c2 * dp]), n[..., :2])
+        q, p = last_entries(pair)
+        if self._central is None:
+            return from_entries([q, p])
+        return from_entries([q, p, centre[0] - (0.5 * self._central) * c3 * (q * dp - p * dq)])
 
 
 class SemidirectProduct(LieGroup):
@@ -202,9 +211,9 @@ class SemidirectProduct(LieGroup):
         return self._join(h, n)
 
     def _join(self, h: Tensor, n: Tensor) -> Tensor:
-        flat = h.flatten(-len(self.complement.element_shape))
+        flat = flatten_array(h, len(self.complement.element_shape))
         batch = broadcast_shapes(flat.shape[:-1], n.shape[:-1])
-        return torch.cat([flat.expand(*batch, -1), n.expand(*batch, -1)], -1)
+        return concatenate([flat.expand(*batch, -1), n.expand(*batch, -1)])
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -237,7 +246,7 @@ class SemidirectProduct(LieGroup):
     def _log(self, g: Tensor) -> Tensor:
         h, n = self._split(g)
         y = self.complement._log(h)
-        return torch.cat([y, self.automorphism.log(y, n)], -1)
+        return concatenate([y, self.automorphism.log(y, n)])
 
     def _project(self, g: Tensor) -> Tensor:
         h, n = self._split(g)
@@ -261,10 +270,9 @@ class SemidirectProduct(LieGroup):
         term = -torch.einsum("jab,...b->...aj", self._derivations.like(g), n)
         lower = term
         for k in range(1, self.ideal.step):
-            term = ad_n @ term / (k + 1)
+            term = product(ad_n, term) / (k + 1)
             lower = lower + term
-        upper = torch.cat([ad_h, ad_h.new_zeros(*ad_h.shape[:-1], self.ideal.dim)], -1)
-        return torch.cat([upper, torch.cat([lower @ ad_h, self.ideal._adjoint(n) @ rho], -1)], -2)
+        return block_lower(ad_h, product(lower, ad_h), product(self.ideal._adjoint(n), rho))
 
 
 def _check_representation(

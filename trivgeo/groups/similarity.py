@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -12,14 +13,24 @@ from torch import Tensor
 from trivgeo._numerics import broadcast_shapes, log_abs_det
 from trivgeo.checks import check_count, check_tensor, promoted
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import circular, confirmed, identity_like
+from trivgeo.groups._matrices import circular_pair, confirmed
+from trivgeo.groups._matrices.batches import is_small_batch
+from trivgeo.groups._matrices.components import (
+    Rows,
+    concatenate,
+    cross,
+    dot,
+    entry_rows,
+    from_entries,
+    from_rows,
+    last_entries,
+)
 from trivgeo.groups._matrices.one import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
-from trivgeo.groups._matrices.series import is_few
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.inhomogeneous import COTANGENT_SERIES, InhomogeneousGroup
 from trivgeo.groups.matrix import MatrixGroup
-from trivgeo.groups.orthogonal import SO, squared_norm
+from trivgeo.groups.orthogonal import SO
 
 __all__ = ["ScaledRotations", "Similarity"]
 
@@ -67,22 +78,24 @@ class ScaledRotations(MatrixGroup):
         return torch.where((square > limits.tiny / limits.eps) & (square <= limits.max), square, math.nan)
 
     def _tangent(self, v: Tensor) -> Tensor:
-        turn = self.rotations._tangent(v[..., :-1])
-        return turn + v[..., -1, None, None] * identity_like(turn)
+        growth = v[..., -1]
+        turn = entry_rows(self.rotations._tangent(v[..., :-1]))
+        return from_rows([[x + growth if i == j else x for j, x in enumerate(row)] for i, row in enumerate(turn)])
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         growth = matrix.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-        return torch.cat([self.rotations._coordinates(matrix), growth], -1)
+        return concatenate([self.rotations._coordinates(matrix), growth])
 
     def _inverse(self, g: Tensor) -> Tensor:
-        return g.mT / self._square(g)[..., None, None]
+        square = self._square(g)
+        return from_rows([[x / square for x in row] for row in zip(*entry_rows(g), strict=True)])
 
     def _exp(self, v: Tensor) -> Tensor:
         return v[..., -1, None, None].exp() * self.rotations._exp(v[..., :-1])
 
     def _log(self, g: Tensor) -> Tensor:
         r, s = self._split(g)
-        return torch.cat([self.rotations._log(r), s.log().unsqueeze(-1)], -1)
+        return concatenate([self.rotations._log(r), s.log().unsqueeze(-1)])
 
     def _adjoint(self, g: Tensor) -> Tensor:
         turned = self.rotations._adjoint(self._split(g)[0])
@@ -169,29 +182,31 @@ class Similarity(InhomogeneousGroup):
 
     def _exp(self, v: Tensor) -> Tensor:
         y, z = self._halves(v)
-        if self.size > 3 or is_few(self.linear._tangent(y)):
+        if self.size > 3 or is_small_batch(self.linear._tangent(y)):
             return super()._exp(v)
         if self.size == 2:
             return _exp_of_plane(y, z)
-        phi = _phi1_of_space(y[..., :-1], y[..., -1])
-        return torch.cat([self.linear._exp(y), _applied(phi, y[..., :-1], z).unsqueeze(-1)], -1)
+        *turn, growth = last_entries(y)
+        shift = _applied(_phi1_of_space(turn, growth), turn, last_entries(z))
+        rows = entry_rows(self.linear._exp(y))
+        return from_rows([[*row, x] for row, x in zip(rows, shift, strict=True)])
 
     def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
         if self.size > 3:
             return super()._translation_log(y, a, b)
         if self.size == 2:
-            turn, growth = y.unbind(-1)
-            u, w = _per_phi1_of_plane(turn, growth, a)
-            p, q = b.unbind(-1)
-            return torch.stack([u * p - w * q, w * p + u * q], -1)
-        turn = y[..., :-1]
-        p, q, r = phi = _phi1_of_space(turn, y[..., -1])
+            angle, growth = last_entries(y)
+            u, w = _per_phi1_of_plane(angle, growth, entry_rows(a))
+            p, q = last_entries(b)
+            return from_entries([u * p - w * q, w * p + u * q])
+        *turn, growth = last_entries(y)
+        p, q, r = phi = _phi1_of_space(turn, growth)
         # on the plane that turns phi_1 is the complex number u + i x q, x the angle, and on the axis p
-        square = squared_norm(turn)
+        square = dot(turn, turn)
         u = p - square * r
         modulus = u * u + square * q * q
-        z = _applied((1.0 / p, -q / modulus, (q * q - u * r) / (p * modulus)), turn, b)
-        return confirmed(z, _applied(phi, turn, z), b)
+        z = _applied((1.0 / p, -q / modulus, (q * q - u * r) / (p * modulus)), turn, last_entries(b))
+        return confirmed(from_entries(z), from_entries(_applied(phi, turn, z)), b)
 
     def _log_modular(self, g: Tensor) -> Tensor:
         return -log_abs_det(g[..., : self.size])
@@ -202,7 +217,7 @@ def _exp_of_plane(y: Tensor, b: Tensor) -> Tensor:
 
     Near zero the latter by its series, for the sake of derivatives.
     """
-    turn, growth = y.unbind(-1)
+    turn, growth = last_entries(y)
     half = 0.5 * turn
     sine, cosine = half.sin(), half.cos()
     versine, s = 2.0 * sine * sine, 2.0 * sine * cosine
@@ -218,11 +233,11 @@ def _exp_of_plane(y: Tensor, b: Tensor) -> Tensor:
     per = 1.0 / torch.where(near, 1.0, square)
     u = torch.where(near, u, (growth * real + turn * imaginary) * per)
     w = torch.where(near, w, (growth * imaginary - turn * real) * per)
-    c, s, (p, q) = grown * c, imaginary, b.unbind(-1)
-    return torch.stack([c, -s, u * p - w * q, s, c, w * p + u * q], -1).unflatten(-1, (2, 3))
+    c, s, (p, q) = grown * c, imaginary, last_entries(b)
+    return from_rows([[c, -s, u * p - w * q], [s, c, w * p + u * q]])
 
 
-def _per_phi1_of_plane(turn: Tensor, growth: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+def _per_phi1_of_plane(turn: Tensor, growth: Tensor, a: Rows) -> tuple[Tensor, Tensor]:
     r""":math:`1 / \varphi_1(z) = z / (e^z - 1)` as a complex number, from z and the matrix of e^z.
 
     Near zero :math:`1 - z / 2 + \sum_k B_{2k} z^{2k} / (2k)!`.
@@ -234,7 +249,7 @@ def _per_phi1_of_plane(turn: Tensor, growth: Tensor, a: Tensor) -> tuple[Tensor,
     u, w = torch.full_like(x, _BERNOULLI[-1]), torch.zeros_like(x)
     for coefficient in reversed(_BERNOULLI[:-1]):
         u, w = x * u - y * w + coefficient, x * w + y * u
-    p, q = 0.5 * (a[..., 0, 0] + a[..., 1, 1]) - 1.0, 0.5 * (a[..., 1, 0] - a[..., 0, 1])
+    p, q = 0.5 * (a[0][0] + a[1][1]) - 1.0, 0.5 * (a[1][0] - a[0][1])
     per = 1.0 / torch.where(near, 1.0, p * p + q * q)
     far = (growth * p + turn * q) * per, (turn * p - growth * q) * per
     return torch.where(near, u - 0.5 * re, far[0]), torch.where(near, w - 0.5 * im, far[1])
@@ -243,20 +258,20 @@ def _per_phi1_of_plane(turn: Tensor, growth: Tensor, a: Tensor) -> tuple[Tensor,
 Coefficients = tuple[Tensor, Tensor, Tensor]  # of I, K, K^2, K the cross matrix of a rotation vector
 
 
-def _applied(coefficients: Coefficients, turn: Tensor, z: Tensor) -> Tensor:
-    """A polynomial in K applied to vectors."""
-    a, b, c = (x.unsqueeze(-1) for x in coefficients)
-    cross = torch.linalg.cross(turn, z)
-    return a * z + b * cross + c * torch.linalg.cross(turn, cross)
+def _applied(coefficients: Coefficients, turn: Sequence[Tensor], z: Sequence[Tensor]) -> list[Tensor]:
+    """Apply a polynomial in K to vectors, all given by their entries."""
+    a, b, c = coefficients
+    once = cross(turn, z)
+    return [a * x + b * y + c * w for x, y, w in zip(z, once, cross(turn, once), strict=True)]
 
 
-def _phi1_of_space(turn: Tensor, growth: Tensor) -> Coefficients:
+def _phi1_of_space(turn: Sequence[Tensor], growth: Tensor) -> Coefficients:
     r""":math:`\varphi_1(s I + K) = a I + b K + c K^2`, s the growth, K the cross matrix of a rotation vector.
 
     From :math:`(s I + K)\, \varphi_1 = e^s (I + c_1 K + c_2 K^2) - I` and :math:`K^3 = -x^2 K`, x the angle; near zero,
     where that divides by little, by the power series.
     """
-    square = squared_norm(turn)
+    square = dot(turn, turn)
     size = growth * growth + square
     near = size < PHI1_RADIUS**2
     s, q = torch.where(near, growth, 0.0), torch.where(near, square, 0.0)
@@ -264,7 +279,7 @@ def _phi1_of_space(turn: Tensor, growth: Tensor) -> Coefficients:
     for coefficient in reversed(PHI1_SHORT[:-1]):
         a, b, c = s * a + coefficient, torch.addcmul(a, s, b) - q * c, torch.addcmul(b, s, c)
 
-    c1, c2, _ = circular(square)
+    c1, c2 = circular_pair(square)
     phi, grown = phi1_scalar(growth), growth.exp()
     c_far = (phi + grown * (growth * c2 - c1)) / torch.where(near, 1.0, size)
     return phi, torch.where(near, b, grown * c2 - growth * c_far), torch.where(near, c, c_far)

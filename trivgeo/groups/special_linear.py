@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trivgeo._numerics import abs_det, half_power, plane_log_ratio, stumpff
 from trivgeo.checks import check_count
+from trivgeo.groups._matrices.components import entry_rows, from_entries, from_rows, last_entries
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
 
@@ -72,33 +73,20 @@ class _PlaneForms:
     """Closed forms at n = 2."""
 
     def tangent(self, v: Tensor) -> Tensor:
-        x, y, z = v.unbind(-1)
-        return _matrix(x, y, z, -x)
+        x, y, z = last_entries(v)
+        return from_rows([[x, y], [z, -x]])
 
     def exp(self, v: Tensor) -> Tensor:
-        x, y, z = v.unbind(-1)
+        x, y, z = last_entries(v)
         c0, c1, _, _ = stumpff(x * x + y * z)
-        return _matrix(c0 + c1 * x, c1 * y, c1 * z, c0 - c1 * x)
+        return from_rows([[c0 + c1 * x, c1 * y], [c1 * z, c0 - c1 * x]])
 
     def log(self, g: Tensor) -> Tensor:
-        a, b, c, d = _entries(g)
+        (a, b), (c, d) = entry_rows(g)
         f, _ = plane_log_ratio(a, b, c, d)
-        return torch.stack([f * (0.5 * (a - d)), f * b, f * c], -1)
+        return from_entries([f * (0.5 * (a - d)), f * b, f * c])
 
     def adjoint(self, g: Tensor) -> Tensor:
-        a, b, c, d = _entries(g)
+        (a, b), (c, d) = entry_rows(g)
         # columns: g H g^-1, g E g^-1, g F g^-1 in the basis (H, E, F)
-        columns = [
-            torch.stack([a * d + b * c, -2.0 * a * b, 2.0 * c * d], -1),
-            torch.stack([-a * c, a * a, -c * c], -1),
-            torch.stack([b * d, -b * b, d * d], -1),
-        ]
-        return torch.stack(columns, -1)
-
-
-def _entries(g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return g[..., 0, 0], g[..., 0, 1], g[..., 1, 0], g[..., 1, 1]
-
-
-def _matrix(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return torch.stack([a, b, c, d], -1).unflatten(-1, (2, 2))
+        return from_rows([[a * d + b * c, -a * c, b * d], [-2.0 * a * b, a * a, -b * b], [2.0 * c * d, -c * c, d * d]])

@@ -16,15 +16,17 @@ from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups._matrices import kernel
-from trivgeo.groups._matrices.circular import angle_factor, circular
+from trivgeo.groups._matrices.batches import is_small_batch
+from trivgeo.groups._matrices.circular import angle_factor, circular_pair
+from trivgeo.groups._matrices.components import flatten_array, from_entries, from_rows, last_entries
 from trivgeo.groups._matrices.hermitian import determinant, hermitian_exp, unitary_log
-from trivgeo.groups._matrices.series import embedded, is_few, unitary_exp
+from trivgeo.groups._matrices.series import embedded, unitary_exp
 from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis
 from trivgeo.groups.heat_kernels import HeatKernel, RotationHeatKernel, has_equal_axes
-from trivgeo.groups.orthogonal import are_isometries, log_sphere_area, rotation_matrix
+from trivgeo.groups.orthogonal import are_isometries, log_sphere_area, rotation_rows
 
 __all__ = ["SU", "U", "UnitaryGroup"]
 
@@ -121,7 +123,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return (v @ self._units.like(v)).unflatten(-1, self._element_shape)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
-        return 0.5 * (matrix.flatten(-3) @ self._units.like(matrix).mT)
+        return 0.5 * (flatten_array(matrix, 3) @ self._units.like(matrix).mT)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         return _from_columns(embedded(_columns(g)) @ _columns(h))
@@ -133,7 +135,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     def _exp(self, v: Tensor) -> Tensor:
         # in float64, so that float32 elements are unitary to their last digit
         real, imaginary = self._tangent(v).double().unbind(-1)
-        if self.size == 3 and not is_few(real, _FEW_OF_THREE):
+        if self.size == 3 and not is_small_batch(real, _FEW_OF_THREE):
             real, imaginary = hermitian_exp(imaginary, -real)
         elif self.size == _POLYNOMIAL_SIZE and is_traced():  # eager, it takes as long as the other
             real, imaginary = unitary_exp(imaginary, -real)
@@ -151,7 +153,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         by eigenvectors is 25 times as fast as by iteration (n = 8), but eigenvectors have no derivatives where
         eigenvalues meet. For n = 3 there is a closed form.
         """
-        if self.size == 3 and (is_differentiated(g) or not is_few(g[..., 0], _FEW_LOGARITHMS)):
+        if self.size == 3 and (is_differentiated(g) or not is_small_batch(g[..., 0], _FEW_LOGARITHMS)):
             return self._log_of_three(g)
         delta, gap, member = self._cut(g.detach())
         turned = _times_phase(g.double(), -delta)
@@ -312,7 +314,7 @@ class U(UnitaryGroup):
         rows = [1.0 - 2.0 * (yy + zz), 2.0 * (xy + wz), 2.0 * (xz - wy), o]
         rows += [2.0 * (xy - wz), 1.0 - 2.0 * (xx + zz), 2.0 * (yz + wx), o]
         rows += [2.0 * (xz + wy), 2.0 * (yz - wx), 1.0 - 2.0 * (xx + yy), o, o, o, o, one]
-        return torch.stack(rows, -1).unflatten(-1, (4, 4))
+        return from_entries(rows, (4, 4))
 
     def _log_natural_volume(self) -> float:
         """SU(n) times the multiples of I by phases, with n elements of the centre counted twice."""
@@ -365,7 +367,7 @@ class SU(UnitaryGroup):
         if self.size > 2:
             return super()._adjoint(g)
         u, w = self._coordinates(g), 0.5 * _real_trace(g)
-        return rotation_matrix(-u, 2.0 * w, torch.full_like(w, 2.0))
+        return from_rows(rotation_rows([-x for x in last_entries(u)], 2.0 * w, torch.full_like(w, 2.0)))
 
     def _heat_kernel(self) -> HeatKernel | None:
         return RotationHeatKernel(self, 2.0, 2) if self.size == 2 and has_equal_axes(self) else None
@@ -466,12 +468,12 @@ def _gell_mann(n: int) -> tuple[Tensor, list[str]]:
 
 def _quaternion_exp(v: Tensor) -> Tensor:
     """cos r I + (sin r / r) X with r = |v|, since X^2 = -r^2 I."""
-    x, y, z = v.unbind(-1)
+    x, y, z = last_entries(v)
     square = x * x + y * y + z * z
-    c1, c2, _ = circular(square)
+    c1, c2 = circular_pair(square)
     w = 1.0 - square * c2
     x, y, z = c1 * x, c1 * y, c1 * z
-    return torch.stack([w, z, y, x, -y, x, w, -z], -1).unflatten(-1, (2, 2, 2))
+    return from_entries([w, z, y, x, -y, x, w, -z], (2, 2, 2))
 
 
 def _quaternion_log(u: Tensor, w: Tensor) -> Tensor:

@@ -19,10 +19,9 @@ from trivgeo.groups._matrices.basic import (
     identity_like,
     matvec,
     product,
-    product_plus,
     transform_points,
 )
-from trivgeo.groups._matrices.circular import circular, circular_slopes, sinc
+from trivgeo.groups._matrices.circular import circular, circular_pair, circular_slopes, sinc
 from trivgeo.groups._matrices.general import Four, General
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.one import One
@@ -36,6 +35,7 @@ __all__ = [
     "Kernel",
     "add_to_diagonal",
     "circular",
+    "circular_pair",
     "circular_slopes",
     "confirmed",
     "identity_like",
@@ -44,7 +44,6 @@ __all__ = [
     "phi1_ad",
     "polar",
     "product",
-    "product_plus",
     "sinc",
     "transform_points",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
+
+from trivgeo._numerics import is_traced
+from trivgeo.groups._matrices.batches import is_small_batch
+from trivgeo.groups._matrices.components import entry_rows, from_rows, leading_entries, multiply_rows
 
 __all__ = [
     "add_to_diagonal",
@@ -13,24 +15,13 @@ __all__ = [
     "identity_like",
     "matvec",
     "product",
-    "product_plus",
-    "rows_of",
-    "stack_rows",
     "transform_points",
 ]
 
 _UNROLLED_ACTION = 4  # up to this size, sums over columns beat batched matrix products
-
-
-def rows_of(matrix: Tensor) -> list[tuple[Tensor, ...]]:
-    """The entries row by row, each ``[*batch]``."""
-    return [row.unbind(-1) for row in matrix.unbind(-2)]
-
-
-def stack_rows(rows: Sequence[Sequence[Tensor]]) -> Tensor:
-    """The matrix of entries."""
-    flat = [entry for row in rows for entry in row]
-    return torch.stack(flat, -1).unflatten(-1, (len(rows), len(rows[0])))
+_MAX_SUMMED_SIZE_COMPILED = 4
+_MAX_MULTIPLIED_BATCH = 1000  # matrices, up to which the library's batched product is faster than sums
+_MAX_SUMMED_SIZE = 4  # up to which sums of products over a large batch beat batched matrix products
 
 
 def identity_like(matrix: Tensor) -> Tensor:
@@ -45,17 +36,43 @@ def add_to_diagonal(matrix: Tensor, a: Tensor) -> Tensor:
 
 def matvec(a: Tensor, x: Tensor) -> Tensor:
     """``a x`` for a ``[*batch, m, n]`` and x ``[*batch, n]``; batches broadcast."""
-    return (a @ x.unsqueeze(-1)).squeeze(-1)
+    return product(a, x.unsqueeze(-1)).squeeze(-1)
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b``, with less ado for two batches of one size: of a hundred small matrices a third of the time."""
-    return torch.bmm(a, b) if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0] else a @ b
+def product(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    """Multiply matrices, ``a @ b``, and add c; batches broadcast.
+
+    Small matrices of a large batch by sums over the batch, entry by entry; others by the library's batched product.
+
+    Args:
+        a: ``[*batch, k, l]``.
+        b: ``[*batch, l, m]``.
+        c: ``[*batch, k, m]`` or none.
+    """
+    larger = a if a.numel() > b.numel() else b
+    largest = _MAX_SUMMED_SIZE_COMPILED if is_traced() else _MAX_SUMMED_SIZE
+    if a.shape[-1] <= largest and not is_small_batch(larger, _MAX_MULTIPLIED_BATCH):
+        return _summed_product(a, b, c)
+    if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:  # of a hundred small matrices a third of the time of `@`
+        return torch.bmm(a, b) if c is None else torch.baddbmm(c, a, b)
+    return a @ b if c is None else a @ b + c
 
 
-def product_plus(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """``a @ b + c``, see `product`."""
-    return torch.baddbmm(c, a, b) if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0] else a @ b + c
+def _summed_product(a: Tensor, b: Tensor, c: Tensor | None) -> Tensor:
+    if is_traced():
+        rows = multiply_rows(entry_rows(a), entry_rows(b))
+        if c is not None:
+            rows = [[x + y for x, y in zip(*pair, strict=True)] for pair in zip(rows, entry_rows(c), strict=True)]
+        return from_rows(rows)
+    # the same sums, of all entries at once, [k, m, *batch]: fewer kernels
+    dims = max(a.ndim, b.ndim)
+    left, right = (leading_entries(x[(None,) * (dims - x.ndim)]) for x in (a, b))
+    total = None if c is None else leading_entries(c)
+    for j in range(a.shape[-1]):
+        x, y = left[:, j, None], right[None, j]
+        total = x * y if total is None else torch.addcmul(total, x, y)
+    assert total is not None
+    return total.movedim((0, 1), (-2, -1))
 
 
 def confirmed(log: Tensor, back: Tensor, target: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivgeo._numerics import polynomial
 
-__all__ = ["angle_factor", "circular", "circular_slopes", "sinc"]
+__all__ = ["angle_factor", "circular", "circular_pair", "circular_slopes", "sinc"]
 
 _CIRCULAR_RADIUS = 0.25  # of x^2; seven terms leave out 1e-19
 _C2_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 2) for j in range(7))
@@ -27,6 +27,17 @@ def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Finite derivatives of every order at zero.
     """
+    small, c1_far, c3_near, c1, c2 = _circular(square)
+    return c1, c2, torch.where(small, c3_near, (1.0 - c1_far) / torch.where(small, 1.0, square))
+
+
+def circular_pair(square: Tensor) -> tuple[Tensor, Tensor]:
+    """c1 and c2 of `circular`."""
+    *_, c1, c2 = _circular(square)
+    return c1, c2
+
+
+def _circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     small = square < _CIRCULAR_RADIUS
     near, far = torch.where(small, square, 0.0), torch.where(small, 1.0, square)
     x = far.sqrt()
@@ -35,7 +46,7 @@ def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     c3_near = polynomial(near, _C3_ALTERNATING)
     c1 = torch.where(small, 1.0 - near * c3_near, c1_far)
     c2 = torch.where(small, polynomial(near, _C2_ALTERNATING), 2.0 * half * half / far)
-    return c1, c2, torch.where(small, c3_near, (1.0 - c1_far) / far)
+    return small, c1_far, c3_near, c1, c2
 
 
 def sinc(x: Tensor, sine: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import augmented_exp, dense_exp, is_traced
-from trivgeo.groups._matrices.basic import rows_of, stack_rows
+from trivgeo.groups._matrices.batches import is_small_batch
+from trivgeo.groups._matrices.components import entry_rows, from_rows
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
-from trivgeo.groups._matrices.series import is_few, series_exp_phi1, shifted_exp
+from trivgeo.groups._matrices.series import series_exp_phi1, shifted_exp
 
 __all__ = ["Four", "General"]
 
@@ -46,7 +47,7 @@ class General(Kernel):
 
     def exp(self, matrix: Tensor) -> Tensor:
         """Up to size 6 a polynomial in the matrix, beyond, and of few, by `torch.linalg.matrix_exp`."""
-        if matrix.shape[-1] > _MOST_OF_POLYNOMIALS or is_few(matrix, _FEW):
+        if matrix.shape[-1] > _MOST_OF_POLYNOMIALS or is_small_batch(matrix, _FEW):
             return dense_exp(matrix)
         return shifted_exp(matrix)
 
@@ -77,7 +78,7 @@ def lu_determinant(matrix: Tensor) -> Tensor:
 
 def _minors_determinant(matrix: Tensor) -> Tensor:
     """The determinant of 4 x 4 matrices by the minors of their upper and their lower rows (Laplace)."""
-    r0, r1, r2, r3 = rows_of(matrix)
+    r0, r1, r2, r3 = entry_rows(matrix)
     total = torch.zeros_like(r0[0])
     for i, j, k, m in ((0, 1, 2, 3), (0, 2, 3, 1), (0, 3, 1, 2), (1, 2, 0, 3), (1, 3, 2, 0), (2, 3, 0, 1)):
         total = total + (r0[i] * r1[j] - r0[j] * r1[i]) * (r2[k] * r3[m] - r2[m] * r3[k])
@@ -87,8 +88,9 @@ def _minors_determinant(matrix: Tensor) -> Tensor:
 def _eliminated(matrix: Tensor) -> Tensor:
     """The inverse by Gauss and Jordan's elimination with partial pivoting, entry by entry."""
     k = matrix.shape[-1]
-    zero, one = torch.zeros_like(matrix[..., 0, 0]), torch.ones_like(matrix[..., 0, 0])
-    rows = [[*row, *(one if i == j else zero for j in range(k))] for i, row in enumerate(rows_of(matrix))]
+    entries = entry_rows(matrix)
+    zero, one = torch.zeros_like(entries[0][0]), torch.ones_like(entries[0][0])
+    rows = [[*row, *(one if i == j else zero for j in range(k))] for i, row in enumerate(entries)]
     for p in range(k):
         for i in range(p + 1, k):  # the largest entry comes up
             swap = rows[i][p].detach().abs() > rows[p][p].detach().abs()
@@ -100,4 +102,4 @@ def _eliminated(matrix: Tensor) -> Tensor:
             if i != p:
                 factor = rows[i][p]
                 rows[i] = [x - factor * y for x, y in zip(rows[i], rows[p], strict=True)]
-    return stack_rows([row[k:] for row in rows])
+    return from_rows([row[k:] for row in rows])

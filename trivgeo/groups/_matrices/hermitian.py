@@ -1,4 +1,4 @@
-r"""Functions of Hermitian 3 x 3 matrices, by the eigenvalues of `trivgeo.groups._matrices.three`, which are real.
+r"""Functions of Hermitian 3 x 3 matrices, by the eigenvalues of `trivgeo.groups._matrices.cubic`, which are real.
 
 With B the part of trace zero, :math:`B^3 = 3 p B + 2 q I`, functions that are real on the real axis are polynomials in
 B with real coefficients: where all eigenvalues meet by their series, elsewhere by one eigenvalue and its projection.
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from trivgeo.groups._matrices.basic import add_to_diagonal
 from trivgeo.groups._matrices.circular import angle_factor, circular
-from trivgeo.groups._matrices.three import (
+from trivgeo.groups._matrices.cubic import (
     SERIES_RADIUS,
-    assembled,
     eigenvalues_meet,
     in_ring,
     in_shifted_ring,
-    projection_of,
     separate_root,
+    spectral_coefficients,
+    spectral_projection,
 )
 
 __all__ = ["determinant", "hermitian_exp", "unitary_log"]
@@ -129,7 +129,7 @@ def unitary_log(g: Tensor, det: Complex, last: Callable[[Tensor], Tensor]) -> tu
     apart = ~near & (c.p.detach() > _LOST)
     p, q, mean = torch.where(apart, c.p, 1.0), torch.where(apart, c.q, 1.0), torch.where(apart, c.mean, 0.0)
     x = separate_root(p, q)
-    projection = projection_of(x, p)
+    projection = spectral_projection(x, p)
     square = 3.0 * p - 0.75 * x * x
     # from the entries, since it may be far smaller than p; its derivatives are those of what it equals
     square = square + (_half_square(c, x, projection) - square).detach()
@@ -148,7 +148,7 @@ def unitary_log(g: Tensor, det: Complex, last: Callable[[Tensor], Tensor]) -> tu
     cut = apart & (second != third) & (half > 0)
     odd = odd + torch.where(cut, 0.5 * (second - third), 0.0) * torch.where(cut, square, 1.0).rsqrt()
     even = even + 0.5 * (second + third)
-    spectral = assembled(projection, x, even, value + first - even, odd)
+    spectral = spectral_coefficients(projection, x, even, value + first - even, odd)
     series = ring[0] + (alpha + _TURN * back), ring[1], ring[2]
     f = [torch.where(near, s, t) for s, t in zip(series, spectral, strict=True)]
 
@@ -250,7 +250,7 @@ def _cosine_and_sine(p: Tensor, q: Tensor) -> tuple[tuple[Tensor, ...], tuple[Te
     p_near, q_near = torch.where(near, p, 0.0), torch.where(near, q, 0.0)
     p, q = torch.where(near, 1.0, p), torch.where(near, 1.0, q)
     x = separate_root(p, q)
-    projection = projection_of(x, p)
+    projection = spectral_projection(x, p)
     square = (3.0 * p - 0.75 * x * x).clamp(min=0.0)  # real eigenvalues: below zero by rounding alone
     c1, c2, _ = circular(square)
     cos_pair, cos_half, sin_half = 1.0 - square * c2, (0.5 * x).cos(), (0.5 * x).sin()
@@ -259,7 +259,7 @@ def _cosine_and_sine(p: Tensor, q: Tensor) -> tuple[tuple[Tensor, ...], tuple[Te
         (_COSINE, cos_half * cos_pair, sin_half * c1, x.cos()),
         (_SINE, -sin_half * cos_pair, cos_half * c1, x.sin()),
     ):
-        spectral = assembled(projection, x, even, value - even, odd)
+        spectral = spectral_coefficients(projection, x, even, value - even, odd)
         ring = in_ring(series, p_near, q_near)
         result.append(tuple(torch.where(near, s, t) for s, t in zip(ring, spectral, strict=True)))
     return result[0], result[1]

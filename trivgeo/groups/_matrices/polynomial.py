@@ -6,9 +6,10 @@ from torch import Tensor
 
 from trivgeo._numerics import dense_exp
 from trivgeo.groups._matrices.affine import affine_exp
+from trivgeo.groups._matrices.batches import is_small_batch
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.logarithm import iterative_log
-from trivgeo.groups._matrices.series import is_few, polynomial_exp, shifted_exp
+from trivgeo.groups._matrices.series import polynomial_exp, shifted_exp
 
 __all__ = ["PolynomialKernel"]
 
@@ -18,7 +19,7 @@ class PolynomialKernel(Kernel):
 
     def exp(self, matrix: Tensor) -> Tensor:
         """A polynomial in the matrix."""
-        return dense_exp(matrix) if is_few(matrix) else shifted_exp(matrix)
+        return dense_exp(matrix) if is_small_batch(matrix) else shifted_exp(matrix)
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """Polynomials in the matrix."""

@@ -8,20 +8,18 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import is_abstract, is_traced
-from trivgeo.groups._matrices.basic import identity_like
+from trivgeo._numerics import is_abstract
+from trivgeo.groups._matrices.basic import identity_like, product
 
 __all__ = [
     "PHI1_SERIES",
     "embedded",
-    "is_few",
     "polynomial_exp",
     "series_exp_phi1",
     "shifted_exp",
     "unitary_exp",
 ]
 
-_FEW = 200  # up to this many matrices, one fused kernel beats closed forms, whose cost is their number of operators
 _MAX_DOUBLINGS = 40
 _FIXED_DOUBLINGS = 10  # where the batch cannot be seen, and every matrix goes through all of them
 _POLYNOMIAL_RADIUS, _SINGLE_TERMS, _DOUBLE_TERMS = 2.0, 14, 24  # 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18
@@ -53,7 +51,7 @@ def polynomial_exp(matrix: Tensor, with_phi1: bool, shift: Tensor | None = None)
     count = _doublings(matrix, _POLYNOMIAL_RADIUS)
     powers = [matrix * torch.exp2(-count)[..., None, None]]
     for _ in range(k - 2):
-        powers.append(powers[-1] @ powers[0])
+        powers.append(product(powers[-1], powers[0]))
     relation = _characteristic([_trace(m) for m in powers] + [(powers[-1] * powers[0].mT).sum((-2, -1))])
 
     def series(start: int) -> Tensor:
@@ -168,14 +166,6 @@ def series_exp_phi1(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return e, doubled
 
 
-def is_few(matrix: Tensor, most: int = _FEW) -> bool:
-    """Whether these are so few matrices on the CPU that ``torch.linalg.matrix_exp`` is faster than closed forms."""
-    k = matrix.shape[-1]
-    return (
-        not is_traced() and matrix.device.type == "cpu" and matrix.numel() <= most * k * k and not is_abstract(matrix)
-    )
-
-
 def _doublings(matrix: Tensor, radius: float) -> Tensor:
     """How often each matrix must be halved to bring its norm to at most ``radius``; NaN for more than is done."""
     limit = 2.0 ** (_FIXED_DOUBLINGS if is_abstract(matrix) else _MAX_DOUBLINGS)
@@ -189,8 +179,8 @@ def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tenso
         # the branch that is not taken must stay finite, for the gradient of the one that is
         safe = torch.where(more, e, 0.0)
         if phi is not None:
-            phi = torch.where(more, 0.5 * (phi + safe @ phi), phi)
-        e = torch.where(more, safe @ safe, e)
+            phi = torch.where(more, 0.5 * (phi + product(safe, phi)), phi)
+        e = torch.where(more, product(safe, safe), e)
     return e, phi
 
 

@@ -22,25 +22,35 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import dense_exp, grown_stumpff, is_abstract, is_traced, log_ratio, polynomial
-from trivgeo.groups._matrices.basic import add_to_diagonal, identity_like, matvec
+from trivgeo.groups._matrices.batches import is_small_batch
+from trivgeo.groups._matrices.components import (
+    Rows,
+    cross,
+    dot,
+    entry_rows,
+    from_rows,
+    last_entries,
+    multiply_rows,
+    polynomial_rows,
+)
+from trivgeo.groups._matrices.cubic import (
+    SERIES_RADIUS,
+    Coefficients,
+    eigenvalues_meet,
+    in_ring,
+    in_shifted_ring,
+    separate_root,
+    spectral_coefficients,
+    spectral_projection,
+)
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.one import phi1_pair, phi1_scalar
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
-from trivgeo.groups._matrices.series import is_few
 from trivgeo.groups._roots import is_differentiated
 
-__all__ = [
-    "SERIES_RADIUS",
-    "Three",
-    "assembled",
-    "eigenvalues_meet",
-    "in_ring",
-    "in_shifted_ring",
-    "projection_of",
-    "separate_root",
-]
+__all__ = ["Three"]
 
-SERIES_RADIUS, _EXP_SERIES = 0.5, tuple(1.0 / math.factorial(j) for j in range(14))
+_EXP_SERIES = tuple(1.0 / math.factorial(j) for j in range(14))
 _PHI1_MEAN = 0.75  # of eigenvalues that meet: below, phi_1 is a series in A, above, (e^A - I) / A
 _PHI1_SERIES = tuple(1.0 / math.factorial(j + 1) for j in range(20))  # for eigenvalues up to 1.25
 _LOG_RADIUS = 0.1  # of eigenvalues about their mean, in units of it
@@ -60,13 +70,8 @@ _BERNOULLI = (
     1 / 74724249600,
 )
 _APART = 0.015  # the square of half the distance of two logarithms, from which on divided differences are exact enough
-_FREE_STEPS, _STEPS = 5, 2  # of Newton's method: before and after derivatives are recorded
-_LOST, _LOG_ERROR = (
-    1e-12,
-    1e-6,
-)  # estimated, of the logarithm by eigenvalues: above which another way, or NaN, is better
-
-Coefficients = tuple[Tensor, Tensor, Tensor]  # of I, B, B^2
+# estimated errors of the logarithm by eigenvalues, above which another way, or NaN, is better
+_LOST, _LOG_ERROR = 1e-12, 1e-6
 
 
 @final
@@ -75,29 +80,37 @@ class Three(PolynomialKernel):
 
     def determinant(self, matrix: Tensor) -> Tensor:
         """The triple product of the rows."""
-        r0, r1, r2 = matrix.unbind(-2)
-        return (r0 * torch.linalg.cross(r1, r2)).sum(-1)
+        rows = entry_rows(matrix)
+        return dot(rows[0], cross(rows[1], rows[2]))
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
         """By the adjugate."""
-        r0, r1, r2 = matrix.unbind(-2)
-        first = torch.linalg.cross(r1, r2)
-        adjugate = torch.stack([first, torch.linalg.cross(r2, r0), torch.linalg.cross(r0, r1)], -1)
-        return adjugate if unimodular else adjugate / (r0 * first).sum(-1)[..., None, None]
+        if is_small_batch(matrix):  # fewer kernels, each slower
+            x, y, z = matrix.unbind(-2)
+            first = torch.linalg.cross(y, z)
+            adjugate = torch.stack([first, torch.linalg.cross(z, x), torch.linalg.cross(x, y)], -1)
+            return adjugate if unimodular else adjugate / (x * first).sum(-1)[..., None, None]
+        r0, r1, r2 = entry_rows(matrix)
+        columns = cross(r1, r2), cross(r2, r0), cross(r0, r1)
+        rows = zip(*columns, strict=True)
+        if unimodular:
+            return from_rows(list(rows))
+        det = dot(r0, columns[0])
+        return from_rows([[entry / det for entry in row] for row in rows])
 
     def exp(self, matrix: Tensor) -> Tensor:
         """By eigenvalues."""
-        if is_few(matrix):
+        if is_small_batch(matrix):
             return dense_exp(matrix)
-        c = _centred(matrix)
-        return _polynomial(_Exponential(c).coefficients, c)
+        c = _centred(entry_rows(matrix))
+        return from_rows(c.polynomial(_Exponential(c).coefficients))
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        """Like all with phi_1, see `affine_exp`."""
+        """By eigenvalues in compiled code; see `affine_exp`."""
         if not is_traced():
             return super().phi1(matrix)
-        c = _centred(matrix)
-        return _polynomial(_Exponential(c).phi1(), c)
+        c = _centred(entry_rows(matrix))
+        return from_rows(c.polynomial(_Exponential(c).phi1()))
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
         """Like all with phi_1, and in compiled code by eigenvalues: more operators, and a fifth of the numbers."""
@@ -107,12 +120,13 @@ class Three(PolynomialKernel):
 
     def spectral_affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
         """`affine_exp` by eigenvalues, phi_1 as a polynomial of the vector."""
-        c = _centred(matrix)
+        c, z = _centred(entry_rows(matrix)), last_entries(vector)
         e = _Exponential(c)
-        f0, f1, f2 = (f.unsqueeze(-1) for f in e.phi1())
-        once = matvec(c.b, vector)
-        moved = torch.addcmul(f0 * vector + f1 * once, f2, matvec(c.b, once))
-        return torch.cat([_polynomial(e.coefficients, c), moved.unsqueeze(-1)], -1)
+        f0, f1, f2 = e.phi1()
+        once = [dot(row, z) for row in c.b]
+        twice = [dot(row, once) for row in c.b]
+        moved = [torch.addcmul(f0 * x + f1 * y, f2, w) for x, y, w in zip(z, once, twice, strict=True)]
+        return from_rows([[*row, x] for row, x in zip(c.polynomial(e.coefficients), moved, strict=True)])
 
     def log(self, matrix: Tensor) -> Tensor:
         """By eigenvalues, and where these lose digits by square roots.
@@ -120,7 +134,7 @@ class Three(PolynomialKernel):
         Where values cannot be looked at, in compiled code, a logarithm whose round-off is too large is NaN.
         """
         single, matrix = matrix.dtype, matrix.double()
-        spectral = _Logarithm(matrix, self.determinant(matrix))
+        spectral = _Logarithm(matrix)
         log = spectral.value()
         if not is_abstract(matrix) and bool((poor := ~(spectral.error < _LOST)).any()):
             # first without derivatives: those of matrices without logarithm would be NaN
@@ -140,7 +154,7 @@ class Three(PolynomialKernel):
     def spectral_affine_log(self, matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
         """`affine_log` by eigenvalues."""
         single, matrix, vector = matrix.dtype, matrix.double(), vector.double()
-        spectral = _Logarithm(matrix, self.determinant(matrix))
+        spectral = _Logarithm(matrix)
         log, phi = spectral.value(), spectral.phi1()
         z = torch.where(spectral.found.unsqueeze(-1), self.solved(phi, vector), math.nan)
         return log.to(single), z.to(single)
@@ -154,11 +168,16 @@ class _Logarithm:
         error: an estimate, NaN where it is too large, or there is no logarithm.
     """
 
-    def __init__(self, matrix: Tensor, determinant: Tensor) -> None:
-        # rows without logarithm are replaced at once, so that their gradients are not NaN times zero
+    def __init__(self, matrix: Tensor) -> None:
+        rows = entry_rows(matrix)
+        determinant = dot(rows[0], cross(rows[1], rows[2]))
+        # matrices without logarithm are replaced at once, so that their gradients are not NaN times zero
         usable = (determinant > 0) & (determinant < math.inf)
-        matrix = torch.where(usable[..., None, None], matrix, identity_like(matrix))
-        self._c = c = _centred(matrix)
+        rows = [
+            [torch.where(usable, entry, 1.0 if i == j else 0.0) for j, entry in enumerate(row)]
+            for i, row in enumerate(rows)
+        ]
+        self._c = c = _centred(rows)
         self._near = near = (c.mean > 0) & eigenvalues_meet(c.p, c.q, c.mean, _LOG_RADIUS)
         self._unit = unit = 1.0 / torch.where(near, c.mean, 1.0)
         unit2 = unit * unit
@@ -168,27 +187,34 @@ class _Logarithm:
 
         p, q = torch.where(near, 1.0, c.p), torch.where(near, 1.0, c.q)
         self._x = x = separate_root(p, q)
-        self._projection = projection = projection_of(x, p)
-        full = _polynomial([f.detach() for f in projection], c.detached())
-        rest = add_to_diagonal(c.b.detach() - (1.5 * x.detach())[..., None, None] * full, 0.5 * x.detach())
+        self._projection = projection = spectral_projection(x, p)
+        free, half = c.detached(), 0.5 * x.detach()
+        full = free.polynomial([f.detach() for f in projection])
+        rest = [
+            [
+                b - 3.0 * half * f + half if i == j else b - 3.0 * half * f
+                for j, (b, f) in enumerate(zip(*pair, strict=True))
+            ]
+            for i, pair in enumerate(zip(free.b, full, strict=True))
+        ]
         # from the entries, since it may be far smaller than p; its derivatives are those of what it equals
         square = 3.0 * p - 0.75 * x * x
-        square = square + (0.5 * (rest * rest.mT).sum((-2, -1)) - square.detach())
+        square = square + (0.5 * _trace_of_square(rest) - square.detach())
         value, half_sum = c.mean + x, c.mean - 0.5 * x
         product = half_sum.square() - square
         good = ~near & (value > 0) & (product > 0)
         value, product = torch.where(good, value, 1.0), torch.where(good, product, 1.0)
         root = product.rsqrt()
         ratio = log_ratio(half_sum * root, square * (root * root))
-        size = (matrix.detach().square().sum((-2, -1)) * full.square().sum((-2, -1))).sqrt()
+        size = (_sum_of_squares(free.rows()) * _sum_of_squares(full)).sqrt()
         loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
-        error = torch.finfo(matrix.dtype).eps * loss
+        error = torch.finfo(loss.dtype).eps * loss
         good = good & (error < _LOG_ERROR)  # not where it is NaN
         odd = torch.where(good, ratio, 0.0) * root
         even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
         self._value, self._half_sum, self._square = value, half_sum, square
         self._single, self._even, self._odd = value.log(), even, odd
-        spectral = assembled(projection, x, even, self._single - even, odd)
+        spectral = spectral_coefficients(projection, x, even, self._single - even, odd)
         self._series = series = ring[0] + even, ring[1] * unit, ring[2] * unit2
         self._coefficients = [torch.where(near, a, b) for a, b in zip(series, spectral, strict=True)]
         self.found = usable & (near | good)
@@ -196,15 +222,15 @@ class _Logarithm:
 
     def value(self) -> Tensor:
         """The logarithm."""
-        return torch.where(self.found[..., None, None], _polynomial(self._coefficients, self._c), math.nan)
+        log = self._c.polynomial(self._coefficients)
+        return from_rows([[torch.where(self.found, entry, math.nan) for entry in row] for row in log])
 
     def phi1(self) -> Tensor:
         """phi_1 of the logarithm, ``(A - I) / log A``; where there is none, something finite."""
         single, (even, odd) = self._phi1_single(), self._phi1_pair()
-        spectral = assembled(self._projection, self._x, even, single - even, odd)
-        return _polynomial(
-            [torch.where(self._near, a, b) for a, b in zip(self._phi1_met(), spectral, strict=True)], self._c
-        )
+        spectral = spectral_coefficients(self._projection, self._x, even, single - even, odd)
+        coefficients = [torch.where(self._near, a, b) for a, b in zip(self._phi1_met(), spectral, strict=True)]
+        return from_rows(self._c.polynomial(coefficients))
 
     def _phi1_met(self) -> Coefficients:
         """Where all eigenvalues meet: one over a series if they are close to one, else the quotient."""
@@ -285,25 +311,35 @@ class _Logarithm:
 
 
 class _Centred(NamedTuple):
-    """A matrix m I + B: m, B, B^2, and p and q of the characteristic polynomial of B."""
+    """The entries of a matrix m I + B: m, B, B^2, and p and q of the characteristic polynomial of B."""
 
     mean: Tensor
-    b: Tensor
-    square: Tensor
+    b: Rows
+    square: Rows
     p: Tensor
     q: Tensor
 
     def detached(self) -> _Centred:
-        """The same without derivatives."""
-        return _Centred(*(x.detach() for x in self))
+        """Copy without derivatives."""
+        b, square = ([[x.detach() for x in row] for row in rows] for rows in (self.b, self.square))
+        return _Centred(self.mean.detach(), b, square, self.p.detach(), self.q.detach())
+
+    def rows(self) -> Rows:
+        """Return the entries of the matrix itself."""
+        return [[x + self.mean if i == j else x for j, x in enumerate(row)] for i, row in enumerate(self.b)]
+
+    def polynomial(self, coefficients: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Evaluate ``f0 I + f1 B + f2 B^2``."""
+        return polynomial_rows(coefficients, [self.b, self.square])
 
 
-def _centred(matrix: Tensor) -> _Centred:
-    mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-    b = add_to_diagonal(matrix, -mean)
-    square = b @ b
-    p = square.diagonal(dim1=-2, dim2=-1).sum(-1) / 6.0
-    return _Centred(mean, b, square, p, (square * b.mT).sum((-2, -1)) / 6.0)
+def _centred(rows: Rows) -> _Centred:
+    mean = (rows[0][0] + rows[1][1] + rows[2][2]) / 3.0
+    b = [[x - mean if i == j else x for j, x in enumerate(row)] for i, row in enumerate(rows)]
+    square = multiply_rows(b, b)
+    p = (square[0][0] + square[1][1] + square[2][2]) / 6.0
+    q = sum((square[i][j] * b[j][i] for i in range(3) for j in range(3)), start=torch.zeros_like(mean)) / 6.0
+    return _Centred(mean, b, square, p, q)
 
 
 class _Exponential:
@@ -318,8 +354,8 @@ class _Exponential:
         self._mean = mean = torch.where(near, 0.0, c.mean)
         self._square = 3.0 * p - 0.75 * x * x
         self._pair = even, odd = grown_stumpff(mean - 0.5 * x, self._square)
-        self._projection = projection_of(x, p)
-        spectral = assembled(self._projection, x, even, (mean + x).exp() - even, odd)
+        self._projection = spectral_projection(x, p)
+        spectral = spectral_coefficients(self._projection, x, even, (mean + x).exp() - even, odd)
         scale = c.mean.exp()
         self.coefficients = [torch.where(near, scale * a, b) for a, b in zip(series, spectral, strict=True)]
 
@@ -330,7 +366,7 @@ class _Exponential:
         series = in_shifted_ring(_PHI1_SERIES, *(torch.where(small, f, 0.0) for f in (c.mean, c.p, c.q)))
         divided = self._divided(near & ~small)
         even, odd = phi1_pair(self._mean - 0.5 * self._x, self._square, *self._pair)
-        spectral = assembled(self._projection, self._x, even, phi1_scalar(self._mean + self._x) - even, odd)
+        spectral = spectral_coefficients(self._projection, self._x, even, phi1_scalar(self._mean + self._x) - even, odd)
         meet = (torch.where(small, a, b) for a, b in zip(series, divided, strict=True))
         return [torch.where(near, a, b) for a, b in zip(meet, spectral, strict=True)]
 
@@ -352,71 +388,9 @@ class _Exponential:
         )
 
 
-def _polynomial(coefficients: Sequence[Tensor], c: _Centred) -> Tensor:
-    f0, f1, f2 = coefficients
-    return add_to_diagonal(torch.addcmul(f1[..., None, None] * c.b, f2[..., None, None], c.square), f0)
+def _trace_of_square(rows: Rows) -> Tensor:
+    return sum((rows[i][j] * rows[j][i] for i in range(3) for j in range(3)), start=torch.zeros_like(rows[0][0]))
 
 
-def projection_of(x: Tensor, p: Tensor) -> Coefficients:
-    square = x * x
-    weight = (1 / 3) / (square - p)
-    return weight * (square - 3.0 * p), weight * x, weight
-
-
-def assembled(projection: Coefficients, x: Tensor, even: Tensor, gap: Tensor, odd: Tensor) -> Coefficients:
-    """``even I + gap P + odd N``."""
-    p0, p1, p2 = projection
-    weight = gap - 1.5 * x * odd
-    return torch.addcmul(even, weight, p0) + 0.5 * x * odd, torch.addcmul(odd, weight, p1), weight * p2
-
-
-def separate_root(p: Tensor, q: Tensor) -> Tensor:
-    """The root of ``x^3 = 3 p x + 2 q`` of the sign of q.
-
-    Newton's method from above, where the polynomial is convex, goes down to it. The derivative there,
-    ``3 (x^2 - p)``, is the product of the distances to the other two.
-    """
-    free_p, free_q = p.detach(), q.detach().abs()
-    cube = ((2.0 * free_q).log() / 3.0).exp()  # half the time of pow, and exact enough to start with
-    tiny = torch.finfo(p.dtype).tiny
-    line = torch.minimum(cube, 2.0 * free_q / (-3.0 * free_p).clamp(min=tiny))
-    x = torch.where(free_p < 0, line, (3.0 * free_p).clamp(min=0.0).sqrt() + cube)
-    for _ in range(_FREE_STEPS):
-        x = _newton(x, free_p, free_q)
-    x = torch.where(q < 0, -x, x)
-    for _ in range(_STEPS):
-        x = _newton(x, p, q)
-    return x
-
-
-def _newton(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    square = x * x
-    return torch.addcmul(q, x, square) / (square - p) * (2 / 3)
-
-
-def eigenvalues_meet(p: Tensor, q: Tensor, unit: Tensor, radius: float) -> Tensor:
-    """Whether all eigenvalues are this close to their mean, in these units."""
-    bound = 0.5 * (radius * unit.detach()).square()  # |z|^2 <= 3 |p| + |2 q|^(2/3) where z^3 = 3 p z + 2 q
-    return (3.0 * p.detach().abs() < bound) & (4.0 * q.detach().square() < bound**3)
-
-
-def in_ring(coefficients: Sequence[float], p: Tensor, q: Tensor) -> Coefficients:
-    """``sum_j c_j B^j`` by Horner's rule, with ``B^3 = 3 p B + 2 q I``."""
-    third, constant = 3.0 * p, 2.0 * q
-    f0, f1, f2 = (torch.full_like(p, c) for c in coefficients[-3:])
-    for c in reversed(coefficients[:-3]):
-        f0, f1, f2 = constant * f2 + c, torch.addcmul(f0, third, f2), f1
-    return f0, f1, f2
-
-
-def in_shifted_ring(coefficients: Sequence[float], m: Tensor, p: Tensor, q: Tensor) -> Coefficients:
-    """``sum_j c_j (m I + B)^j`` by Horner's rule, see `in_ring`."""
-    third, constant = 3.0 * p, 2.0 * q
-    f0, f1, f2 = torch.full_like(p, coefficients[-1]), torch.zeros_like(p), torch.zeros_like(p)
-    for c in reversed(coefficients[:-1]):
-        f0, f1, f2 = (
-            torch.addcmul(m * f0 + c, constant, f2),
-            torch.addcmul(torch.addcmul(f0, m, f1), third, f2),
-            torch.addcmul(f1, m, f2),
-        )
-    return f0, f1, f2
+def _sum_of_squares(rows: Rows) -> Tensor:
+    return sum((x * x for row in rows for x in row), start=torch.zeros_like(rows[0][0]))

@@ -8,12 +8,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._numerics import Constant, dense_exp, grown_stumpff, plane_log_ratio
-from trivgeo.groups._matrices.affine import affine_exp
-from trivgeo.groups._matrices.basic import rows_of, stack_rows
+from trivgeo._numerics import Constant, augmented_exp, dense_exp, grown_stumpff, plane_log_ratio
+from trivgeo.groups._matrices.batches import is_small_batch
+from trivgeo.groups._matrices.components import Rows, entry_rows, from_rows, last_entries
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.one import phi1_regimes
-from trivgeo.groups._matrices.series import is_few
 
 __all__ = ["Two"]
 
@@ -26,61 +25,74 @@ class Two(Kernel):
 
     def determinant(self, matrix: Tensor) -> Tensor:
         """By products."""
-        (a, b), (c, d) = rows_of(matrix)
+        (a, b), (c, d) = entry_rows(matrix)
         return a * d - b * c
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
         """By the adjugate."""
-        if is_few(matrix):  # fewer operators, each slower
+        if is_small_batch(matrix):  # fewer operators, each slower
             adjugate = matrix.flip(-2, -1).mT * _SIGNS.like(matrix)
             if unimodular:
                 return adjugate
             return adjugate / (matrix.select(-2, 0) * adjugate.select(-1, 0)).sum(-1, keepdim=True).unsqueeze(-1)
-        (a, b), (c, d) = rows_of(matrix)
-        adjugate = stack_rows([[d, -b], [-c, a]])
-        return adjugate if unimodular else adjugate / (a * d - b * c)[..., None, None]
+        (a, b), (c, d) = entry_rows(matrix)
+        if unimodular:
+            return from_rows([[d, -b], [-c, a]])
+        det = a * d - b * c
+        return from_rows([[d / det, -b / det], [-c / det, a / det]])
 
     def exp(self, matrix: Tensor) -> Tensor:
         """By the functions of `grown_stumpff`."""
-        if is_few(matrix):
+        if is_small_batch(matrix):
             return dense_exp(matrix)
-        half_trace, x, b, c = _split2(matrix)
-        c0, c1 = grown_stumpff(half_trace, x * x + b * c)
-        return stack_rows([[c0 + c1 * x, c1 * b], [c1 * c, c0 - c1 * x]])
+        return from_rows(_exp_rows(entry_rows(matrix)))
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """The latter by way of the former."""
-        e = self.exp(matrix)
-        return e, _phi1_2x2(matrix, e)
+        """Both, phi_1 by way of the exponential."""
+        rows = entry_rows(matrix)
+        e = _exp_rows(rows)
+        return from_rows(e), from_rows(_phi1_rows(rows, e))
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         """In three regimes."""
-        return _phi1_2x2(matrix, self.exp(matrix) if exponential is None else exponential)
+        rows = entry_rows(matrix)
+        return from_rows(_phi1_rows(rows, _exp_rows(rows) if exponential is None else entry_rows(exponential)))
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        """From `exp_phi1`."""
-        return affine_exp(self, matrix, vector)
+        """Entry by entry, but for small batches."""
+        if is_small_batch(matrix):
+            return augmented_exp(matrix, vector)
+        rows, (p, q) = entry_rows(matrix), last_entries(vector)
+        (a, b), (c, d) = e = _exp_rows(rows)
+        (f, g), (h, k) = _phi1_rows(rows, e)
+        return from_rows([[a, b, f * p + g * q], [c, d, h * p + k * q]])
 
     def log(self, matrix: Tensor) -> Tensor:
         """By the determinant and a matrix of determinant one."""
         return _log_2x2(matrix)
 
 
-def _split2(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _split2(rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Half the trace, and the entries x, b, c of the trace-free part [[x, b], [c, -x]]."""
-    (a, b), (c, d) = rows_of(matrix)
+    (a, b), (c, d) = rows
     return 0.5 * (a + d), 0.5 * (a - d), b, c
 
 
-def _phi1_2x2(matrix: Tensor, exponential: Tensor) -> Tensor:
+def _exp_rows(rows: Rows) -> list[list[Tensor]]:
+    half_trace, x, b, c = _split2(rows)
+    c0, c1 = grown_stumpff(half_trace, x * x + b * c)
+    return [[c0 + c1 * x, c1 * b], [c1 * c, c0 - c1 * x]]
+
+
+def _phi1_rows(rows: Rows, exponential: Rows) -> list[list[Tensor]]:
     r"""phi_1 of 2 x 2 matrices as :math:`a I + b B`, B the trace-free part, :math:`B^2 = q I`.
 
     In the regimes of `phi1_regimes`, each free of cancellation.
     """
-    m, x, y, z = _split2(matrix)
+    m, x, y, z = _split2(rows)
     q = x * x + y * z
     rest, a, b = phi1_regimes(m, q)
-    (e00, e01), (e10, e11) = rows_of(torch.where(rest[..., None, None], exponential, 0.0))
+    (e00, e01), (e10, e11) = [[torch.where(rest, entry, 0.0) for entry in row] for row in exponential]
     per_det = 1.0 / torch.where(rest, m * m - q, 1.0)
     plus, minus, e00, e11 = (m + x) * per_det, (m - x) * per_det, e00 - 1.0, e11 - 1.0
     solved = [
@@ -88,11 +100,12 @@ def _phi1_2x2(matrix: Tensor, exponential: Tensor) -> Tensor:
         [plus * e10 - z * per_det * e00, plus * e11 - z * per_det * e01],
     ]
     spanned = [[a + b * x, b * y], [b * z, a - b * x]]
-    return torch.where(rest[..., None, None], stack_rows(solved), stack_rows(spanned))
+    pairs = [zip(*rows, strict=True) for rows in zip(solved, spanned, strict=True)]
+    return [[torch.where(rest, x, y) for x, y in row] for row in pairs]
 
 
 def _log_2x2(matrix: Tensor) -> Tensor:
-    (a, b), (c, d) = rows_of(matrix)
+    (a, b), (c, d) = entry_rows(matrix)
     det = a * d - b * c
     # rounding of the entries must leave a third of the digits of the determinant
     good = det > torch.finfo(det.dtype).eps ** (2 / 3) * ((a * d).abs() + (b * c).abs())
@@ -101,4 +114,4 @@ def _log_2x2(matrix: Tensor) -> Tensor:
     f, _ = plane_log_ratio(a, b, c, d)
     x = 0.5 * (a - d)
     half = torch.where(good, scale.log(), math.nan)
-    return stack_rows([[half + f * x, f * b], [f * c, half - f * x]])
+    return from_rows([[half + f * x, f * b], [f * c, half - f * x]])

@@ -162,13 +162,20 @@ class TorusExponential:
         if self._trivial:
             return n.expand(*broadcast_shapes(sigma.shape[:-1], n.shape[:-1]), n.shape[-1])
         if self._diagonal is not None:
-            return torch.exp(sigma @ self._diagonal.like(sigma)) * n
+            return self._factors(sigma) * n
         return matvec(self._matrix(sigma), n)
+
+    def _factors(self, sigma: Tensor) -> Tensor:
+        """The exponentials of a diagonal automorphism ``[*batch, k] -> [*batch, d]``."""
+        assert self._diagonal is not None
+        weights = self._diagonal.like(sigma)
+        # of one number no product of matrices, which is slow where the batch is not one block of memory
+        return torch.exp(sigma * weights[0] if len(weights) == 1 else sigma @ weights)
 
     def times(self, left: Tensor | None, sigma: Tensor) -> Tensor:
         """The product of a matrix ``[*batch, d, d]``, or the unit matrix, and that of ``sigma [*batch, k]``."""
         if self._diagonal is not None:
-            factors = torch.exp(sigma @ self._diagonal.like(sigma))
+            factors = self._factors(sigma)
             return torch.diag_embed(factors) if left is None else left * factors.unsqueeze(-2)
         matrix = self._matrix(sigma)
         return matrix if left is None else left @ matrix
@@ -183,7 +190,7 @@ class TorusExponential:
     def features(self, sigma: Tensor) -> Tensor:
         """Weights of `terms`, exponentials times cosines and sines: ``[*batch, k] -> [*batch, count]``."""
         if self._diagonal is not None:
-            return torch.exp(sigma @ self._diagonal.like(sigma))
+            return self._factors(sigma)
         assert self._weights is not None
         real, imaginary = self._weights
         factor = torch.exp(sigma @ real.like(sigma))

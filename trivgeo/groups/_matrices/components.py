@@ -1,0 +1,166 @@
+"""Entries of small arrays, and arrays of entries in component-first memory.
+
+An array ``[*batch, k, l]`` of a large batch is kept as k l vectors over the batch one after the other, the layout of
+``torch.stack(entries)`` with the entries' dimension moved to the end. Arithmetic on entries then reads and writes
+consecutive numbers, which eager kernels, compilers and GPUs need to use their full bandwidth. Any strides are accepted
+as input; none are promised to callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from trivgeo._numerics import is_traced, is_transformed
+
+__all__ = [
+    "Rows",
+    "block_lower",
+    "concatenate",
+    "cross",
+    "dot",
+    "entry_rows",
+    "flatten_array",
+    "from_entries",
+    "from_rows",
+    "last_entries",
+    "leading_entries",
+    "multiply_rows",
+    "polynomial_rows",
+]
+
+Rows = Sequence[Sequence[Tensor]]
+"""The entries of a matrix, row by row, each ``[*batch]``."""
+
+_MIN_COPIED_NUMBERS = 1024  # of an entry: below, one more kernel costs more than reading with strides
+
+
+def last_entries(x: Tensor) -> tuple[Tensor, ...]:
+    """Split the last dimension of ``[*batch, k]`` into k tensors ``[*batch]``, consecutive in memory if large."""
+    return tuple([_consecutive(entry) for entry in x.movedim(-1, 0).unbind(0)])
+
+
+def entry_rows(matrix: Tensor) -> Rows:
+    """Split a matrix ``[*batch, k, l]`` into k rows of l tensors ``[*batch]``, consecutive in memory if large."""
+    return [[_consecutive(entry) for entry in row.unbind(0)] for row in matrix.movedim((-2, -1), (0, 1)).unbind(0)]
+
+
+def leading_entries(matrix: Tensor) -> Tensor:
+    """Move the dimensions of a matrix ``[*batch, k, l]`` to the front, ``[k, l, *batch]``; a copy as `entry_rows`."""
+    moved = matrix.movedim((-2, -1), (0, 1))
+    if _is_consecutive(moved[0, 0]):
+        return moved
+    return torch.stack([entry for row in entry_rows(matrix) for entry in row]).unflatten(0, matrix.shape[-2:])
+
+
+def _consecutive(entry: Tensor) -> Tensor:
+    """Copy an entry whose numbers are apart in memory, unless it is too small for that to pay, or traced."""
+    return entry if _is_consecutive(entry) else entry.contiguous()
+
+
+def _is_consecutive(entry: Tensor) -> bool:
+    """Whether an entry can be read as it is: the last stride is 1 (0: one number for all), or a copy does not pay."""
+    return is_traced() or entry.numel() < _MIN_COPIED_NUMBERS or entry.stride(-1) in (0, 1)
+
+
+def from_entries(entries: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
+    """Join tensors ``[*batch]`` to ``[*batch, k]``, or to ``[*batch, *shape]``; the inverse of `last_entries`.
+
+    Args:
+        entries: k tensors of one shape, row by row for a matrix.
+        shape: of the result, of k entries.
+    """
+    stacked = torch.stack(tuple(entries)).movedim(0, -1)
+    return stacked if shape is None else stacked.unflatten(-1, tuple(shape))
+
+
+def from_rows(rows: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Join the rows of a matrix, each a sequence of tensors ``[*batch]``; the inverse of `entry_rows`."""
+    return from_entries([entry for row in rows for entry in row], (len(rows), len(rows[0])))
+
+
+def concatenate(parts: Sequence[Tensor], dim: int = -1, rank: int = 1) -> Tensor:
+    """Concatenate arrays ``[*batch, ...]`` of one batch shape along a dimension of the array.
+
+    Args:
+        parts: arrays that agree in all dimensions but one.
+        dim: the dimension that differs, counted from the end.
+        rank: the number of dimensions of each array.
+    """
+    trailing, leading = tuple(range(-rank, 0)), tuple(range(rank))
+    return torch.cat([part.movedim(trailing, leading) for part in parts], rank + dim).movedim(leading, trailing)
+
+
+def flatten_array(array: Tensor, rank: int = 2) -> Tensor:
+    """Join the last dimensions of an array ``[*batch, ...]`` to one, row by row.
+
+    A derivative of forward mode may lie in memory otherwise than its value, and torch takes the view of it that it
+    takes of the value, or raises. There rows are copied instead.
+
+    Args:
+        array: ``[*batch, ...]``.
+        rank: the number of dimensions that are joined.
+    """
+    if not (is_traced() or is_transformed(array)) and forward_ad.unpack_dual(array).tangent is None:
+        return array.flatten(-rank)
+    rows = [array]
+    for dim in range(rank, 1, -1):
+        rows = [part for row in rows for part in row.unbind(-dim)]
+    return concatenate(rows)
+
+
+def multiply_rows(a: Rows, b: Rows) -> list[list[Tensor]]:
+    """Multiply two matrices given by their entries."""
+    columns = list(zip(*b, strict=True))
+    return [[dot(row, column) for column in columns] for row in a]
+
+
+def polynomial_rows(coefficients: Sequence[Tensor], powers: Sequence[Rows]) -> list[list[Tensor]]:
+    """Evaluate ``f0 I + sum_j f_j B_j`` for numbers f_j and matrices B_j.
+
+    Args:
+        coefficients: f0, f1, ..., each ``[*batch]``.
+        powers: the entries of B_1, B_2, ...
+    """
+    first, *others = coefficients
+    size = len(powers[0])
+    rows = []
+    for i in range(size):
+        row = []
+        for j in range(size):
+            entry = first + others[0] * powers[0][i][j] if i == j else others[0] * powers[0][i][j]
+            for f, power in zip(others[1:], powers[1:], strict=True):
+                entry = torch.addcmul(entry, f, power[i][j])
+            row.append(entry)
+        rows.append(row)
+    return rows
+
+
+def dot(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
+    """Inner product of two vectors given by their entries."""
+    total, traced = x[0] * y[0], is_traced()
+    for p, q in zip(x[1:], y[1:], strict=True):
+        total = total + p * q if traced else torch.addcmul(total, p, q)  # eager, one kernel; compilers fuse both
+    return total
+
+
+def cross(x: Sequence[Tensor], y: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross product of two vectors of space given by their entries."""
+    return x[1] * y[2] - x[2] * y[1], x[2] * y[0] - x[0] * y[2], x[0] * y[1] - x[1] * y[0]
+
+
+def block_lower(first: Tensor, corner: Tensor, second: Tensor) -> Tensor:
+    """Join blocks to the matrix ``[[A, 0], [C, B]]``.
+
+    Args:
+        first: A, ``[*batch, k, k]``.
+        corner: C, ``[*batch, l, k]``.
+        second: B, ``[*batch, l, l]``.
+    """
+    a, c, b = (entry_rows(x) for x in (first, corner, second))
+    zero = torch.zeros_like(a[0][0])
+    top = [[*row, *[zero] * len(b)] for row in a]
+    return from_rows([*top, *([*left, *right] for left, right in zip(c, b, strict=True))])
