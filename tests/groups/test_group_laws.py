@@ -223,6 +223,24 @@ class TestBroadcasting:
         one_by_one = torch.stack([torch.stack([group.compose(a[0], b) for b in h]) for a in g])
         assert_relative(product, one_by_one, 1e-13, event=len(group.element_shape))
 
+    def test_large_batches_as_small_ones(self, case: GroupCase, group: LieGroup) -> None:
+        """Above some sizes other kernels compute the same, also of batches that broadcast."""
+        number, event = 1100, len(group.element_shape)
+        v = random_vectors(group, number, std=0.5 * case.std)
+        g = group.exp(v)
+        part = slice(number - 20, number)
+        assert_relative(g[part], group.exp(v[part]), 1e-11, event=event)
+        for f, rank in ((group.inverse, event), (group.log, 1), (group.Ad, 2), (group.log_modular, 0)):
+            assert_relative(f(g)[part], f(g[part]), 1e-9, event=rank)
+        for f in (group.left_jacobian, group.right_jacobian):
+            assert_relative(f(v)[part], f(v[part]), 1e-9, event=2)
+        one, two = g[0], g[:2].unsqueeze(1)
+        for a, b in ((one, g), (g, one), (two, g), (g, two), (g.unsqueeze(1), one), (g, g)):
+            pieces = (x[part] if group.batch_shape(x)[:1] == (number,) else x for x in (a, b))
+            whole = group.compose(a, b)
+            whole = whole[part] if whole.shape[0] == number else whole[:, part]
+            assert_relative(whole, group.compose(*pieces), 1e-11, event=event)
+
     def test_rows_do_not_mix(self, case: GroupCase, group: LieGroup) -> None:
         v = random_vectors(group, 3, std=case.std)
         g = group.exp(v)

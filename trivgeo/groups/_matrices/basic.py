@@ -66,8 +66,8 @@ def _summed_product(a: Tensor, b: Tensor, c: Tensor | None) -> Tensor:
         return from_rows(rows)
     # the same sums, of all entries at once, [k, m, *batch]: fewer kernels
     dims = max(a.ndim, b.ndim)
-    left, right = (leading_entries(x[(None,) * (dims - x.ndim)]) for x in (a, b))
-    total = None if c is None else leading_entries(c)
+    left, right, *rest = (leading_entries(x[(None,) * (dims - x.ndim)]) for x in (a, b, c) if x is not None)
+    total = rest[0] if rest else None
     for j in range(a.shape[-1]):
         x, y = left[:, j, None], right[None, j]
         total = x * y if total is None else torch.addcmul(total, x, y)
