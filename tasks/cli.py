@@ -25,7 +25,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from trivgeo._applications import importable, portable
-from trivgeo._deprecation import current_name
+from trivgeo._deprecation import current_arguments, current_name
 from trivgeo.errors import CheckpointError, ConfigurationError
 
 from .allowed_classes import check_callables
@@ -36,6 +36,8 @@ from .results import ResultsWriter, ShardedTest
 
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
+
+_REFUSED_OPTION = re.compile(r"Option '(?:[\w.]*\.)?(\w+)' is not accepted")
 
 _CLASS_PATH = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(\.\w+)+")
 
@@ -83,6 +85,8 @@ class TasksParser(LightningArgumentParser):
             super().error(message, ex)
         lines = [line.split(" Got value: ", 1)[0] for line in message.splitlines()]
         kept = [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
+        for old in dict.fromkeys(_REFUSED_OPTION.findall(message)):
+            kept += [f"{old!r} is now {new!r} in {', '.join(of)}" for new, of in current_arguments(old).items()]
         sys.stderr.write("error: " + "\n".join(kept) + "\n")
         sys.exit(2)
 

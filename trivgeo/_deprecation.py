@@ -20,6 +20,7 @@ __all__ = [
     "Renamed",
     "RenamedAttribute",
     "beneath_renaming",
+    "current_arguments",
     "current_name",
     "old_names",
     "overdue",
@@ -168,6 +169,20 @@ def current_name(path: str) -> str:
         path: such as ``trivgeo.inversion.Descent``.
     """
     return _KNOWN[path].to if path in _KNOWN else path
+
+
+def current_arguments(old: str) -> dict[str, list[str]]:
+    """The classes and functions of imported modules that have renamed an argument, by its new name.
+
+    Args:
+        old: the old name, such as ``samples``.
+    """
+    found: dict[str, list[str]] = {}
+    for path, entry in sorted(_KNOWN.items()):
+        if path.endswith(f"({old}=)"):
+            owner = path.removesuffix(f"({old}=)").removesuffix(".__init__").rpartition(".")[2]
+            found.setdefault(entry.to, []).append(owner)
+    return found
 
 
 def overdue(version: str) -> list[str]:

@@ -300,6 +300,10 @@ class TestCurvature:
         expected = torch.stack([dense[0, :, 0], dense[1, :, 1]])
         assert_relative(given.curvature(g.unsqueeze(1))[:, 0], expected, 1e-9, event=2)
 
+    def test_needs_directions(self) -> None:
+        with pytest.raises(ShapeError, match=r"at least one direction, got \[0\]"):
+            LeastSquares(lambda x: x).curvature(lambda v: v, torch.zeros(0))
+
     def test_needs_squares(self) -> None:
         given = Posterior(PointCloud(SE(3)), lambda x: x.square().sum((-2, -1))).given(randn(1, 4, 3))
         with pytest.raises(ConfigurationError, match="LeastSquares"):

@@ -37,6 +37,10 @@ def run(arguments: list[str]) -> NoReturn:
         (["tset"], "expected a command, got 'tset'"),
         (["test", "--config=nothing.yaml"], "does not exist"),
         (["test", HEAT, f"{INVERTER}.stepss=3"], "Option 'stepss' is not accepted"),
+        (
+            ["test", HEAT, "--model.init_args.inverter=trivgeo.inversion.RandomSearch", f"{INVERTER}.samples=3"],
+            "'samples' is now 'num_samples' in",
+        ),
         (["test", HEAT, f"{INVERTER}.steps=three"], "Expected a <class 'int'>"),
         (["test", HEAT, f"{INVERTER}.steps=0"], "ConfigurationError: steps: expected an integer of at least 1, got 0"),
         (

@@ -73,7 +73,13 @@ class LeastSquares(nn.Module, CurvedEnergy):
         return 0.5 * self.robust(self.residuals(x).square().sum(-1)).sum(-1)
 
     def curvature(self, x: Callable[[Tensor], Any], v: Float[Tensor, "*batch n"]) -> Float[Tensor, "rows n n"]:
-        """``J^T W J`` with J the Jacobian of the residuals and W the derivative of the loss, Gauss and Newton's."""
+        """``J^T W J`` with J the Jacobian of the residuals and W the derivative of the loss, Gauss and Newton's.
+
+        Raises:
+            ShapeError: ``v`` has no direction.
+        """
+        if v.ndim == 0 or v.shape[-1] == 0:
+            raise ShapeError(f"v: expected [*batch, n] with at least one direction, got {list(v.shape)}")
 
         def residuals(v: Tensor) -> Tensor:
             return self.residuals(x(v))
