@@ -318,5 +318,5 @@ class TestCheckpoints:
         file.seek(0)
         again = torch.load(file, weights_only=False)
         assert torch.equal(again, model.pose)
-        assert again.manifold.group.same_law(SE(3))
+        assert again.manifold.group.is_same_group(SE(3))
         assert random_vectors(again.manifold.group, std=1.0).shape == (6,)

@@ -60,7 +60,8 @@ def public_objects() -> Iterator[tuple[str, object]]:
             thing = getattr(module, name)
             yield f"trivgeo.{package}.{name}", thing
             if inspect.isclass(thing):
-                for method, function in vars(thing).items():
+                private = [kind for kind in thing.__mro__ if "._" in kind.__module__]
+                for method, function in [pair for kind in (thing, *private) for pair in vars(kind).items()]:
                     if not method.startswith("_") and inspect.isfunction(function):
                         yield f"trivgeo.{package}.{name}.{method}", function
 

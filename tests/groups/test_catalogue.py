@@ -635,9 +635,9 @@ class TestDirectProduct:
             assert_relative(part, f.inverse(expected), 1e-13)
         assert_relative(group.log_modular(g), -2.0 * parts[1][:, 0], 1e-13)
         assert group.algebra.dim == 3 + 4 + 6
-        assert group.same_law(DirectProduct(*factors, scale=2.0))
-        assert not group.same_law(DirectProduct(*factors[::-1]))
-        assert not group.same_law(SO(3))
+        assert group.is_same_group(DirectProduct(*factors, scale=2.0))
+        assert not group.is_same_group(DirectProduct(*factors[::-1]))
+        assert not group.is_same_group(SO(3))
 
     def test_row_without_logarithm(self) -> None:
         group = DirectProduct(SL(2), Translation(1))
@@ -682,7 +682,7 @@ class TestConventions:
                     build(bad)
             group = build(least + 1)
             assert repr(group) == f"{build.__name__}({least + 1})"
-            assert build(least + 1, scale=0.5).same_law(group)
+            assert build(least + 1, scale=0.5).is_same_group(group)
 
     def test_hat_and_vee(self) -> None:
         for group in (SO(3, scale=0.5), SO(4), SL(3, scale=2.0), GLPlus(2), Projective(2)):

@@ -40,9 +40,9 @@ class TestTorus:
         assert_relative(jacfwd(group.log)(g[0]), torch.eye(2, dtype=torch.float64), 0.0)
 
     def test_is_no_translation(self) -> None:
-        assert not Torus(3).same_law(Translation(3))
-        assert not DirectProduct(Torus(1), SO(2)).same_law(DirectProduct(Translation(1), SO(2)))
-        assert Torus(3).same_law(Torus(3, scale=0.1))
+        assert not Torus(3).is_same_group(Translation(3))
+        assert not DirectProduct(Torus(1), SO(2)).is_same_group(DirectProduct(Translation(1), SO(2)))
+        assert Torus(3).is_same_group(Torus(3, scale=0.1))
 
     def test_fingerprints_of_older_files(self) -> None:
         """They know of no periods, and were of groups without any."""
@@ -448,7 +448,7 @@ class TestPowers:
             power, product = make() ** 3, DirectProduct(make(), make(), make())
             assert len(product._runs) == 3
             assert len(power._runs) == 1
-            assert power.same_law(product)
+            assert power.is_same_group(product)
             g, h = (random_elements(power, 4, std=std, seed=s) for s in range(2))
             v = power.log(g)
             for name in ("compose", "inverse", "exp", "log", "Ad", "log_modular", "left_jacobian", "project"):

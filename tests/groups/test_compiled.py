@@ -196,12 +196,12 @@ class TestSwitch:
 
     def test_it_is_the_same_group(self) -> None:
         group = compiled(HeatSymmetry(0.1, scale=0.5))
-        assert group.same_law(HeatSymmetry(0.1))
+        assert group.is_same_group(HeatSymmetry(0.1))
         assert (group.nu, float(group.scale[0])) == (0.1, 0.5)
         assert group.action().group is group
         again = pickle.loads(pickle.dumps(group))
         assert again.compiler.threshold == group.compiler.threshold
-        assert again.same_law(group)
+        assert again.is_same_group(group)
         assert HeatSymmetry(0.1).compiler is None
 
     def test_bad_input(self) -> None:

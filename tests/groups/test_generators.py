@@ -1197,8 +1197,8 @@ class TestText:
         rows = [["1", "0"], ["0", "1"], ["-a*y", "a*x"]]
         text = from_generators(rows, variables=[x, y], parameters={"a": "1/2"})
         plain = from_generators([[1, 0], [0, 1], [-y / 2, x / 2]], variables=[x, y])
-        assert text.same_law(plain)
-        assert text.same_law(from_generators(rows, variables=["x", "y"], parameters={"a": 0.5}))
+        assert text.is_same_group(plain)
+        assert text.is_same_group(from_generators(rows, variables=["x", "y"], parameters={"a": 0.5}))
         g = plain.random(3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         points = randn(3, 4, 2)
         assert_relative(text.action()(g, points), plain.action()(g, points), 1e-12)

@@ -294,7 +294,7 @@ class TestScale:
         assert_relative(scaled.Ad(g), torch.diag(1 / s) @ natural.Ad(g) @ torch.diag(s), 1e-12, event=2)
         assert_relative(scaled.log_modular(g), natural.log_modular(g), 1e-12)
         assert_relative(scaled.algebra.trace_ad, s * natural.algebra.trace_ad, 1e-12)
-        assert scaled.same_law(natural)
+        assert scaled.is_same_group(natural)
         expected = torch.as_tensor(scipy.linalg.expm(scaled.algebra.ad(v / s).numpy()))
         assert_relative(scaled.Ad(g), expected, 1e-10, event=2)
         first_order = numeric_jacobian(lambda d: scaled.perturb(g[0], d), torch.zeros_like(s))
@@ -507,7 +507,7 @@ class TestBadInput:
                 group.action()
 
     def test_same_law(self) -> None:
-        assert HeatSymmetry(0.1).same_law(HeatSymmetry(0.1, scale=0.5))
-        assert not HeatSymmetry(0.1).same_law(HeatSymmetry(0.2))
-        assert not HeatSymmetry(0.1).same_law(BurgersSymmetry())
-        assert not Translation(3).same_law(Heisenberg(1))
+        assert HeatSymmetry(0.1).is_same_group(HeatSymmetry(0.1, scale=0.5))
+        assert not HeatSymmetry(0.1).is_same_group(HeatSymmetry(0.2))
+        assert not HeatSymmetry(0.1).is_same_group(BurgersSymmetry())
+        assert not Translation(3).is_same_group(Heisenberg(1))

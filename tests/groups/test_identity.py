@@ -41,8 +41,8 @@ class TestFingerprint:
     def test_scale_is_no_part_of_it(self, case: GroupCase) -> None:
         scale = [0.2 + 0.3 * i for i in range(case.group.dim)]
         for other in (case.make(scale=scale), case.group.with_scale(0.5)):
-            assert other.same_law(case.group)
-            assert case.group.same_law(other)
+            assert other.is_same_group(case.group)
+            assert case.group.is_same_group(other)
             assert other.fingerprint() == case.group.fingerprint()
 
     def test_in_a_file(self, group: LieGroup) -> None:
@@ -70,13 +70,13 @@ class TestFingerprint:
         assert group.matches(SL(2).fingerprint())
 
     def test_other_groups(self) -> None:
-        assert not HeatSymmetry(0.1).same_law(HeatSymmetry(0.2))
-        assert not HeatSymmetry(0.1).same_law(BurgersSymmetry())
-        assert not Translation(3).same_law(Heisenberg(1))  # exp is the identity map in both
-        assert not Heisenberg(1, 1.0).same_law(Heisenberg(1, 1.1))
-        assert not SO(3).same_law(MatrixGroup(turned()))
-        assert SO(3).same_law(MatrixGroup(turned()[[1, 0, 2]]))  # another class, the same elements
-        assert not GLPlus(2).same_law(SL(2))
+        assert not HeatSymmetry(0.1).is_same_group(HeatSymmetry(0.2))
+        assert not HeatSymmetry(0.1).is_same_group(BurgersSymmetry())
+        assert not Translation(3).is_same_group(Heisenberg(1))  # exp is the identity map in both
+        assert not Heisenberg(1, 1.0).is_same_group(Heisenberg(1, 1.1))
+        assert not SO(3).is_same_group(MatrixGroup(turned()))
+        assert SO(3).is_same_group(MatrixGroup(turned()[[1, 0, 2]]))  # another class, the same elements
+        assert not GLPlus(2).is_same_group(SL(2))
 
     def test_nan_is_like_nan_at_its_place_only(self) -> None:
         group = SL(2)
@@ -113,8 +113,8 @@ class TestVectorsAndCovectors:
         bad = (vectors.action()(vectors.exp(v), p) * covectors.action()(vectors.exp(v), q)).sum()
         assert abs(float(good - pairing)) < 1e-12
         assert abs(float(bad - pairing)) > 0.1
-        assert not vectors.same_law(covectors)
-        assert not covectors.same_law(vectors)
+        assert not vectors.is_same_group(covectors)
+        assert not covectors.is_same_group(vectors)
 
     def test_the_pair_is_refused_where_it_matters(self) -> None:
         vectors, covectors = planar(False), planar(True)
@@ -124,8 +124,8 @@ class TestVectorsAndCovectors:
             TestTimeEquivariant(lambda x: x, inverter, covectors.action())
 
     def test_the_same_generators(self) -> None:
-        assert planar(False).same_law(planar(False))
-        assert planar(True).with_scale(0.3).same_law(planar(True))
+        assert planar(False).is_same_group(planar(False))
+        assert planar(True).with_scale(0.3).is_same_group(planar(True))
 
     def test_one_representation_for_both(self) -> None:
         """With the same matrices for both, elements mean the same, and the pair is one."""
@@ -136,7 +136,7 @@ class TestVectorsAndCovectors:
             )
             for t in (False, True)
         ]
-        assert groups[0].same_law(groups[1])
+        assert groups[0].is_same_group(groups[1])
 
 
 class TestFiles:
@@ -151,7 +151,7 @@ class TestFiles:
         )
         assert other is not group
         assert type(other) is type(group)
-        assert other.same_law(group)
+        assert other.is_same_group(group)
         assert torch.equal(other.scale, group.scale)
         v = random_vectors(group, 2, std=case.std)
         g = group.exp(v)
@@ -167,9 +167,14 @@ class TestFiles:
         flow = from_generators([lambda p: torch.sin(p) + 2.0], variables=1)
         with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
             pickle.dumps(flow)
-        assert copy.deepcopy(flow).same_law(flow)
+        assert copy.deepcopy(flow).is_same_group(flow)
         group, x = planar(False), randn(5, 2)
         again = pickle.loads(pickle.dumps(group))
         g = group.random(generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        assert again.same_law(group)
+        assert again.is_same_group(group)
         assert torch.equal(again.action()(g, x), group.action()(g, x))
+
+
+def test_the_old_name_of_the_comparison() -> None:
+    with pytest.warns(DeprecationWarning, match="is_same_group"):
+        assert SO(3).same_law(SO(3, scale=2.0))

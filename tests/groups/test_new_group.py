@@ -61,5 +61,5 @@ class TestLine(laws.TestLaws, laws.TestDenseOracle):
         scaled = case.make(scale=[0.5, 2.0])
         v = random_vectors(scaled, 3, std=0.5)
         assert_relative(scaled.log(scaled.exp(v)), v, 1e-12)
-        assert scaled.same_law(case.group)
-        assert scaled.same_law(affine_line())  # the same elements and product, made another way
+        assert scaled.is_same_group(case.group)
+        assert scaled.is_same_group(affine_line())  # the same elements and product, made another way

@@ -90,6 +90,6 @@ def test_a_matrix_scale_keeps_the_laws_and_changes_the_coordinates() -> None:
     step = (group.log(group.compose(group.inverse(g), group.exp(v + h * w)))) / h
     jacobian = (group.right_jacobian(v) @ w.unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(step, jacobian, rtol=1e-4, atol=1e-4)
-    assert group.same_law(natural)
+    assert group.is_same_group(natural)
     with pytest.raises(ConfigurationError, match="invertible matrix"):
         natural.with_scale(torch.ones(6, 6))

@@ -61,7 +61,7 @@ class TestGaussianPosterior:
         assert result.energies.shape == result.num_masked_steps.shape == (3, 7)
         assert result.elements.dtype == torch.float64
         assert result.num_masked_steps.dtype == torch.long
-        assert result.group.same_law(Translation(2))
+        assert result.group.is_same_group(Translation(2))
         assert_relative(result.energies, spring_of_all(x, result.elements), 1e-12)
         assert torch.equal(result.found, torch.ones(3, dtype=torch.bool))
         assert torch.equal(result.best_index(), result.energies.argmin(1))

@@ -146,7 +146,7 @@ class TestScores:
         save_checkpoint(network, "three.safetensors", {}, describe(score))
         with pytest.raises(CheckpointError, match="another group, of dimension 3"):
             load_score("three.safetensors", covectors)
-        assert load_score("three.safetensors", vectors).group.same_law(vectors.group)
+        assert load_score("three.safetensors", vectors).group.is_same_group(vectors.group)
 
     @pytest.mark.parametrize(
         "change",

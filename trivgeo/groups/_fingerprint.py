@@ -2,28 +2,73 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from trivgeo._numerics import on_cpu
 from trivgeo.errors import ConfigurationError
+from trivgeo.groups._coordinates import GroupCoordinates
 
-if TYPE_CHECKING:
-    from trivgeo.groups.base import LieGroup
-
-__all__ = ["equal", "of"]
+__all__ = ["GroupIdentity"]
 
 _LENGTH = 0.5
 _RELATIVE, _FLOOR = 1e-6, 1e-9  # of an entry, and of the largest entry of its element
 _PARTS = ("dim", "element_shape", "exp", "products")
 
 
+class GroupIdentity(GroupCoordinates, ABC):
+    """Comparison of groups by numbers, whatever their classes and scales; a part of `LieGroup`."""
+
+    # operations of `LieGroup` that the numbers are made of
+
+    @abstractmethod
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _exp(self, v: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _periods(self) -> Tensor: ...
+
+    @final
+    def fingerprint(self) -> dict[str, Any]:
+        """What elements are and how they multiply, as numbers that a file can hold; the scale is no part of it.
+
+        Returns:
+            The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
+            every natural basis vector and of three fixed vectors, the ``products`` of these three, and the ``periods``
+            of the entries of elements, zero where there is none.
+        """
+        if self._fingerprint is None:
+            self._fingerprint = _numbers_of(self)
+        return copy.deepcopy(self._fingerprint)
+
+    @final
+    def matches(self, fingerprint: Mapping[str, Any]) -> bool:
+        """Whether a `fingerprint` is that of this group, up to a relative error of 1e-6.
+
+        Raises:
+            ConfigurationError: a part of it is missing.
+        """
+        return _equal(self.fingerprint(), fingerprint)
+
+    @final
+    def is_same_group(self, other: GroupIdentity) -> bool:
+        """Whether elements of one group are those of the other, with the same meaning and product; scales may differ.
+
+        Equal brackets are not enough: the same tensor may be another element.
+        """
+        return self is other or self.matches(other.fingerprint())
+
+
 @on_cpu
-def of(group: LieGroup) -> dict[str, Any]:
+def _numbers_of(group: GroupIdentity) -> dict[str, Any]:
     """The fingerprint of a group; see `LieGroup.fingerprint`."""
     dim, shape = group.dim, group.element_shape
     units = _LENGTH * torch.eye(dim, dtype=torch.float64)
@@ -43,7 +88,7 @@ def of(group: LieGroup) -> dict[str, Any]:
 
 
 @on_cpu
-def equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+def _equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two fingerprints are the same up to rounding; NaN is like NaN at the same place only."""
     missing = [part for part in _PARTS if part not in b]
     if missing:

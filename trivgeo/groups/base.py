@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, final
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._numerics import broadcast_shapes, in_single, is_traced, jvp, log_abs_det
-from trivgeo._random import normal
-from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, promoted
-from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import _fingerprint
-from trivgeo.groups._evaluation import EAGER, Evaluator, own_memory
-from trivgeo.groups._geometry import exponential_mean
+from trivgeo._deprecation import RenamedAttribute
+from trivgeo._numerics import jvp, log_abs_det
+from trivgeo.checks import check_count, promoted
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups._coordinates import check_batch, check_broadcast
+from trivgeo.groups._fingerprint import GroupIdentity
+from trivgeo.groups._geometry import GroupGeometry
 from trivgeo.groups._matrices import phi1_ad
 from trivgeo.groups.action import PointAction
-from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.basis import Basis, Scale
+from trivgeo.groups.basis import Scale
 
 __all__ = ["LieGroup", "Scale", "check_natural"]
 
-GroupT = TypeVar("GroupT", bound="LieGroup")
 
-
-class LieGroup(ABC):
+class LieGroup(GroupGeometry, GroupIdentity):
     r"""A connected Lie group; a stateless operator on tensors of elements ``[*batch, *element_shape]``.
 
     Elements need not be matrices: they are coordinates of some global parametrisation of the group. Algebra
@@ -60,87 +56,9 @@ class LieGroup(ABC):
         if "identity" in vars(cls):
             cls.identity = _checked_batch(cls.identity)  # type: ignore[method-assign]
 
-    def __init__(
-        self,
-        natural_algebra: LieAlgebra,
-        element_shape: Sequence[int],
-        scale: Scale = None,
-    ) -> None:
-        self._element_shape = tuple(element_shape)
-        self._one = (len(self._element_shape),)  # trailing dimensions of an element, of two
-        self._two = self._one * 2
-        self._natural_algebra = natural_algebra
-        self._fingerprint: dict[str, Any] | None = None
-        self._evaluator: Evaluator = EAGER
-        self._set_scale(scale)
+    same_law = RenamedAttribute("is_same_group", until="0.4")
 
-    # What a group is -----------------------------------------------------------------------------------------
-
-    @property
-    @final
-    def algebra(self) -> LieAlgebra:
-        """The Lie algebra, in the scaled basis."""
-        return self._algebra
-
-    @property
-    @final
-    def dim(self) -> int:
-        """The dimension of the group."""
-        return self._algebra.dim
-
-    @property
-    @final
-    def element_shape(self) -> tuple[int, ...]:
-        """The shape of one element."""
-        return self._element_shape
-
-    @property
-    @final
-    def scale(self) -> Float[Tensor, " n"] | Float[Tensor, "n n"]:
-        """The basis in units of the natural one, ``[n]`` or ``[n, n]``, as given; float64 on the CPU."""
-        return self._basis.scale.clone()
-
-    @property
-    @final
-    def basis(self) -> Basis:
-        """The basis itself: its rows, and coordinates in it."""
-        return self._basis
-
-    @property
-    @final
-    def compiler(self) -> Evaluator | None:
-        """The `Compiler` of a `compiled` group, with its report; none on others."""
-        return None if self._evaluator is EAGER else self._evaluator
-
-    @final
-    def fingerprint(self) -> dict[str, Any]:
-        """What elements are and how they multiply, as numbers that a file can hold; the scale is no part of it.
-
-        Returns:
-            The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
-            every natural basis vector and of three fixed vectors, the ``products`` of these three, and the ``periods``
-            of the entries of elements, zero where there is none.
-        """
-        if self._fingerprint is None:
-            self._fingerprint = _fingerprint.of(self)
-        return copy.deepcopy(self._fingerprint)
-
-    @final
-    def matches(self, fingerprint: Mapping[str, Any]) -> bool:
-        """Whether a `fingerprint` is that of this group, up to a relative error of 1e-6.
-
-        Raises:
-            ConfigurationError: a part of it is missing.
-        """
-        return _fingerprint.equal(self.fingerprint(), fingerprint)
-
-    @final
-    def same_law(self, other: LieGroup) -> bool:
-        """Whether elements of one group are those of the other, with the same meaning and product; scales may differ.
-
-        Equal brackets are not enough: the same tensor may be another element.
-        """
-        return self is other or self.matches(other.fingerprint())
+    # Required --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def identity(
@@ -162,6 +80,8 @@ class LieGroup(ABC):
 
     @abstractmethod
     def _adjoint(self, g: Tensor) -> Tensor: ...
+
+    # Optional --------------------------------------------------------------------------------------------------
 
     def _tangent(self, v: Tensor) -> Tensor:
         """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
@@ -206,16 +126,11 @@ class LieGroup(ABC):
         """What can be added to an entry of an element without changing it, zero if nothing; float64 on the CPU."""
         return torch.zeros(self._element_shape, dtype=torch.float64)
 
+    _direct_power: ClassVar[Callable[[LieGroup, int], LieGroup]]  # by `trivgeo.groups.product`, which needs this module
+
     def __pow__(self, n: int) -> LieGroup:
         """The `DirectProduct` of n copies, whose operations run on all copies at once."""
-        from trivgeo.groups.product import DirectProduct  # a group itself
-
-        check_count("n", n)
-        natural = self if self._basis.is_natural else self.with_scale(None)
-        scale = None
-        if natural is not self:
-            scale = self.scale.repeat(n) if self.scale.ndim == 1 else torch.block_diag(*[self.scale] * n)
-        return DirectProduct([natural] * n, scale=scale)
+        return self._direct_power(check_count("n", n))
 
     def action(self) -> PointAction:
         """The group's standard action on points.
@@ -225,7 +140,7 @@ class LieGroup(ABC):
         """
         raise ConfigurationError(f"{self!r} has no standard point action")
 
-    # Operations ---------------------------------------------------------------------------------------------
+    # Operations ------------------------------------------------------------------------------------------------
 
     @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
@@ -234,7 +149,7 @@ class LieGroup(ABC):
         # most are alike; of small batches each check is a part of the time that is seen
         if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype is h.dtype and g.device == h.device):
             g, h = promoted(g=g, h=self.check_elements(h, "h"))
-            _check_broadcast(self.batch_shape(g), self.batch_shape(h))
+            check_broadcast(self.batch_shape(g), self.batch_shape(h))
         return self._evaluate(self._compose, self._two, (g, h))
 
     @final
@@ -249,10 +164,6 @@ class LieGroup(ABC):
         return self._on_vectors(self._scaled_exp, self.check_vectors(v))
 
     @final
-    def _scaled_exp(self, v: Tensor) -> Tensor:
-        return self._exp(self._basis.to_natural(v))
-
-    @final
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
         """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
         g = self.check_elements(g)
@@ -261,26 +172,9 @@ class LieGroup(ABC):
         return self._on_elements(log, g)
 
     @final
-    def _scaled_log(self, g: Tensor) -> Tensor:
-        return self._basis.from_natural(self._log(g))
-
-    @final
-    def _scaled_log_of_nearest(self, g: Tensor) -> Tensor:
-        return self._scaled_log(self._project(g))
-
-    @final
-    def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
-        """Whether `log` is defined at each element."""
-        return torch.isfinite(self.log(g)).all(-1)
-
-    @final
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
         r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
         return self._on_elements(self._scaled_adjoint, self.check_elements(g))
-
-    @final
-    def _scaled_adjoint(self, g: Tensor) -> Tensor:
-        return self._basis.operator_from_natural(self._adjoint(g))
 
     @final
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
@@ -298,19 +192,6 @@ class LieGroup(ABC):
         return self._on_vectors(self._scaled_left_jacobian, self.check_vectors(v))
 
     @final
-    def _scaled_left_jacobian(self, v: Tensor) -> Tensor:
-        return self._basis.operator_from_natural(self._left_jacobian(self._basis.to_natural(v)))
-
-    @final
-    def right_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
-        r"""The derivative of `exp`, left-trivialized: :math:`\exp(v + w) = \exp(v) \exp(J_r w)` to first order in w.
-
-        :math:`J_r = \varphi_1(-\mathrm{ad}_v)`; :math:`|\det J_r|` is the density of left Haar measure in the
-        coordinates v.
-        """
-        return self.left_jacobian(-self.check_vectors(v))
-
-    @final
     def coadjoint(self, g: Tensor, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         r""":math:`\mathrm{Ad}_g^T y`: of a gradient at :math:`x g`, that of the same function as x moves; batches
         broadcast.
@@ -318,53 +199,8 @@ class LieGroup(ABC):
         :math:`(\mathrm{Ad}_g^T y) \cdot \eta = y \cdot \mathrm{Ad}_g \eta`, without the matrix on compact groups.
         """
         g, y = promoted(g=self.check_elements(g), y=self.check_vectors(y, "y"))
-        _check_broadcast(self.batch_shape(g), y.shape[:-1])
+        check_broadcast(self.batch_shape(g), y.shape[:-1])
         return self._evaluate(self._scaled_coadjoint, (*self._one, 1), (g, y))
-
-    @final
-    def _scaled_coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
-        return self._basis.covector_from_natural(self._coadjoint(g, self._basis.covector_to_natural(y)))
-
-    @final
-    def exp_with_score(
-        self, v: Float[Tensor, "*batch n"], gradient: Float[Tensor, "*batch n"], weight: Tensor | float = 1.0
-    ) -> tuple[Tensor, Float[Tensor, "*batch n"]]:
-        r"""exp v and, of a law of v with density p, the trivialized score there of the law of exp v.
-
-        .. math:: s = J_r(v)^{-T} \big(\nabla \log p(v) - \nabla \log |\det J_r(v)|\big)
-
-        is the gradient of the log-density for left Haar measure where exp is one to one. On compact groups it is found
-        without Jacobians, from one eigendecomposition of the matrix (Helgason 1984, chapter I, section 5).
-
-        Args:
-            v: algebra vectors.
-            gradient: of :math:`w \log p` at v.
-            weight: w, one number or ``[*batch, 1]``; the score comes with it.
-
-        Returns:
-            Elements ``[*batch, *element_shape]`` and :math:`w s`.
-
-        Raises:
-            ShapeError: the arguments do not fit each other.
-        """
-        v, gradient = promoted(v=self.check_vectors(v), gradient=self.check_vectors(gradient, "gradient"))
-        _check_broadcast(v.shape[:-1], gradient.shape[:-1])
-        v, gradient = torch.broadcast_tensors(v, gradient)
-        dtype, given = v.dtype, (v, gradient)
-        if torch.finfo(dtype).bits == 16:  # as `in_single`
-            v, gradient = v.float(), gradient.float()
-        weight = _numbers("weight", weight, v)
-        if weight.ndim and weight.shape[-1] != 1:
-            raise ShapeError(f"weight: expected a number or one for each vector, [*batch, 1], got {list(weight.shape)}")
-        _check_broadcast(v.shape[:-1], weight.shape[:-1])
-        v, gradient, _ = torch.broadcast_tensors(v, gradient, weight)
-        element, score = self._exp_with_score(
-            self._basis.to_natural(v), self._basis.covector_to_natural(gradient), weight.reshape(weight.shape or (1,))
-        )
-        element, score = element.to(dtype), self._basis.covector_from_natural(score).to(dtype)
-        if is_traced():
-            return element, score
-        return own_memory(element, given), own_memory(score, given)
 
     @final
     def project(self, g: Tensor) -> Tensor:
@@ -376,81 +212,38 @@ class LieGroup(ABC):
         return self._on_elements(self._project, g)
 
     @final
-    def retract(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
-        """The step ``g exp(v)``."""
-        return self.compose(g, self.exp(v))
-
-    @final
-    def distance(self, g: Tensor, h: Tensor) -> Float[Tensor, "*batch"]:
-        r"""The length :math:`|\log(g^{-1} h)|` of the segment :math:`g \exp(t v)` from g to h; batches broadcast.
-
-        Invariant under multiplication from the left. The Riemannian distance where the metric is invariant on both
-        sides, as in the natural bases of the compact groups, and on abelian ones; an upper bound of it elsewhere. NaN
-        where the logarithm does not exist.
-        """
-        return self.log(self.compose(self.inverse(g), h)).norm(dim=-1)
-
-    @final
-    def interpolate(self, g: Tensor, h: Tensor, t: Float[Tensor, "*#batch"] | float) -> Tensor:
-        r"""The element :math:`g \exp(t \log(g^{-1} h))`: g at t = 0, h at t = 1, at constant speed between.
-
-        The segment of `distance`. Batches, also that of ``t``, broadcast; NaN where the logarithm does not exist.
-
-        Raises:
-            ShapeError: batches that do not broadcast.
-        """
-        v = self.log(self.compose(self.inverse(g), h))
-        t = _numbers("t", t, v)
-        _check_broadcast(v.shape[:-1], t.shape)
-        return self.retract(g, t.unsqueeze(-1) * v)
-
-    @final
-    def mean(self, g: Tensor, weights: Float[Tensor, "*#batch m"] | None = None, max_iterations: int = 100) -> Tensor:
-        r"""The mean x of elements ``[*batch, m, *element_shape]`` over the last batch dimension.
-
-        The exponential barycentre, :math:`\sum_i w_i \log(x^{-1} g_i) = 0`, by
-        :math:`x \leftarrow x \exp(\sum_i w_i \log(x^{-1} g_i))` (Pennec and Arsigny 2013) from the element of largest
-        weight. It commutes with multiplication from both sides and with the inverse. Where the metric is invariant on
-        both sides (see `distance`) it is a Frechet (Karcher) mean, the only one for elements of a ball of less than
-        half the injectivity radius; for elements further apart it is one of several stationary points. NaN where
-        the iteration does not converge, or meets an element without logarithm.
-
-        Args:
-            g: the elements.
-            weights: of any positive sum; default all equal.
-            max_iterations: the largest number of iterations.
-
-        Raises:
-            ShapeError: no elements to take the mean of, or weights that do not fit them.
-        """
-        g = self.check_elements(g)
-        batch = self.batch_shape(g)
-        if not batch or batch[-1] == 0:
-            raise ShapeError(f"g: expected at least one element [*batch, m, ...], got batch {list(batch)}")
-        if weights is None:
-            weights = torch.ones(batch[-1], dtype=g.dtype, device=g.device)
-        weights = check_tensor("weights", weights)
-        if weights.shape[-1:] != batch[-1:]:
-            raise ShapeError(f"weights: expected {batch[-1]} of them, got {list(weights.shape)}")
-        _check_broadcast(batch, weights.shape)
-        batch = broadcast_shapes(batch, weights.shape)
-        weights = (weights / weights.sum(-1, keepdim=True)).expand(batch)
-        g = g.expand(*batch, *self._element_shape)
-        return in_single(
-            lambda g, w: exponential_mean(self, g, w, check_count("max_iterations", max_iterations)),
-            g,
-            weights.to(g.dtype),
-        )
-
-    @final
     def perturb(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         r"""``g`` moved by v to first order: equal to `retract` in value and first derivative at v = 0 only.
 
         Cheaper than `retract` where nothing but a derivative at zero is wanted, since no exponential is taken.
         """
         g, v = promoted(g=self.check_elements(g), v=self.check_vectors(v))
-        _check_broadcast(self.batch_shape(g), v.shape[:-1])
+        check_broadcast(self.batch_shape(g), v.shape[:-1])
         return self._evaluate(self._perturbed, (*self._one, 1), (g, v))
+
+    @final
+    def _scaled_exp(self, v: Tensor) -> Tensor:
+        return self._exp(self._basis.to_natural(v))
+
+    @final
+    def _scaled_log(self, g: Tensor) -> Tensor:
+        return self._basis.from_natural(self._log(g))
+
+    @final
+    def _scaled_log_of_nearest(self, g: Tensor) -> Tensor:
+        return self._scaled_log(self._project(g))
+
+    @final
+    def _scaled_adjoint(self, g: Tensor) -> Tensor:
+        return self._basis.operator_from_natural(self._adjoint(g))
+
+    @final
+    def _scaled_left_jacobian(self, v: Tensor) -> Tensor:
+        return self._basis.operator_from_natural(self._left_jacobian(self._basis.to_natural(v)))
+
+    @final
+    def _scaled_coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        return self._basis.covector_from_natural(self._coadjoint(g, self._basis.covector_to_natural(y)))
 
     @final
     def _perturbed(self, g: Tensor, v: Tensor) -> Tensor:
@@ -458,102 +251,11 @@ class LieGroup(ABC):
         return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + tangent)
 
     @final
-    def random(
-        self,
-        *batch: int,
-        std: float = 1.0,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        """Elements ``exp(v)`` with v normal of standard deviation ``std`` in every basis direction.
-
-        Not Haar-uniform: see `random_haar`.
-        """
-        _check_batch(batch, dtype, device)
-        v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)
-        return self.exp(std * v)
-
-    @final
-    def random_haar(
-        self,
-        *batch: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        """Elements ``[*batch, *element_shape]`` of the uniform law: the Haar measure of total mass one.
-
-        Raises:
-            ConfigurationError: the group is not compact (or not known to be, see `is_compact`), so that it has none.
-        """
-        _check_batch(batch, dtype, device)
-        return in_single(
-            lambda like: self._random_haar(batch, like, generator), self.identity(dtype=dtype, device=device)
-        )
-
-    @final
-    def with_scale(self: GroupT, scale: Scale) -> GroupT:
-        """The same group with another basis, in units of the natural one."""
-        other = copy.copy(self)
-        if self._evaluator is not EAGER:
-            other._evaluator = copy.copy(self._evaluator)  # without compiled code, which knows the scale
-        other._set_scale(scale)
-        return other
-
-    @final
     def _log_character(self, g: Tensor) -> Tensor:
         """`log_modular` of checked elements: zero on unimodular groups, where it is not computed."""
         if self._natural_algebra.is_unimodular:
             return g.new_zeros(self.batch_shape(g))
         return self._log_modular(g)
-
-    @final
-    def _on_elements(self, f: Callable[..., Tensor], g: Tensor) -> Tensor:
-        return self._evaluate(f, self._one, (g,))
-
-    @final
-    def _on_vectors(self, f: Callable[..., Tensor], v: Tensor) -> Tensor:
-        return self._evaluate(f, (1,), (v,))
-
-    @final
-    def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
-        """Evaluate ``f`` of one or two arguments with trailing dimensions of these ranks, see `Evaluator`."""
-        return self._evaluator(f, ranks, arguments)
-
-    @final
-    def _set_scale(self, scale: Scale) -> None:
-        self._basis = Basis(scale, self._natural_algebra.dim)
-        natural = self._natural_algebra
-        self._algebra = natural if self._basis.is_natural else natural.rescaled(self._basis.scale)
-
-    # Shapes --------------------------------------------------------------------------------------------------
-
-    @final
-    def batch_shape(self, g: Tensor) -> torch.Size:
-        """The leading dimensions of a tensor of elements."""
-        return g.shape[: g.ndim - len(self._element_shape)]
-
-    @final
-    def check_elements(self, g: Any, name: str = "g") -> Tensor:
-        """Return ``g`` as a tensor ``[*batch, *element_shape]``, see `trivgeo.checks.check_tensor`.
-
-        Raises:
-            ConfigurationError: no floating-point numbers.
-            ShapeError: another shape.
-        """
-        g, shape = check_tensor(name, g), self._element_shape
-        if g.ndim < len(shape) or g.shape[g.ndim - len(shape) :] != shape:
-            raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
-        return g
-
-    @final
-    def check_vectors(self, v: Any, name: str = "v") -> Tensor:
-        """Return ``v`` as a tensor ``[*batch, dim]``, see `check_elements`."""
-        v = check_tensor(name, v)
-        if v.ndim < 1 or v.shape[-1] != self.dim:
-            raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
-        return v
 
 
 def check_natural(*factors: LieGroup) -> None:
@@ -571,29 +273,7 @@ def _checked_batch(identity: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        _check_batch(batch, dtype, device)
+        check_batch(batch, dtype, device)
         return identity(self, *batch, dtype=dtype, device=device)
 
     return checked
-
-
-def _check_batch(batch: Sequence[int], dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-    for size in batch:
-        check_count("batch", size, 0)
-    check_dtype(dtype)
-    check_device(device)
-
-
-def _numbers(name: str, value: Any, like: Tensor) -> Tensor:
-    """Numbers in the dtype and on the device of a tensor."""
-    try:
-        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(f"{name}: expected a number or a tensor, got {value!r}") from error
-
-
-def _check_broadcast(first: torch.Size, second: torch.Size) -> None:
-    try:
-        broadcast_shapes(first, second)
-    except RuntimeError as error:
-        raise ShapeError(f"expected batches that broadcast, got {list(first)} and {list(second)}") from error

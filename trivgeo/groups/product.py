@@ -208,6 +208,18 @@ def scaled_factors(group: DirectProduct) -> list[LieGroup]:
     return [factor.with_scale(scale) for factor, scale in zip(group.factors, scales, strict=True)]
 
 
+def _direct_power(group: LieGroup, n: int) -> DirectProduct:
+    """See `LieGroup.__pow__`."""
+    natural = group if group.basis.is_natural else group.with_scale(None)
+    scale = None
+    if natural is not group:
+        scale = group.scale.repeat(n) if group.scale.ndim == 1 else torch.block_diag(*[group.scale] * n)
+    return DirectProduct([natural] * n, scale=scale)
+
+
+LieGroup._direct_power = _direct_power
+
+
 class _ProductAction(PointAction):
     """The denominator is the product of the factors' denominators.
 

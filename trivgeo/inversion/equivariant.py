@@ -53,7 +53,7 @@ class TestTimeEquivariant(nn.Module):
             raise ConfigurationError(f"inverter: expected an Inverter, got {type(inverter).__name__}")
         if output_action is not None:
             check_action(output_action, "output_action")
-            if not output_action.group.same_law(inverter.action.group):
+            if not output_action.group.is_same_group(inverter.action.group):
                 raise ConfigurationError(
                     f"output_action: expected an action of {inverter.action.group!r}, got one of "
                     f"{output_action.group!r}"

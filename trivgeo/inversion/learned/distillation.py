@@ -76,7 +76,7 @@ def _check_pair(teacher: LearnedScore, student: LearnedScore, ratio: float) -> N
     """Raise `ConfigurationError` unless the ratio is in (0, 1), and levels and groups agree."""
     if not 0 < ratio < 1:
         raise ConfigurationError(f"ratio: expected a number in (0, 1), got {ratio}")
-    if teacher.levels != student.levels or not teacher.group.same_law(student.group):
+    if teacher.levels != student.levels or not teacher.group.is_same_group(student.group):
         raise ConfigurationError(
             f"student: expected levels {teacher.levels} on {teacher.group!r}, got {student.levels} on {student.group!r}"
         )

@@ -70,7 +70,7 @@ class LearnedReverseDiffusion(Stage):
             ConfigurationError: the score is one on another group.
         """
         group = self.score.group
-        if not group.same_law(posterior.group):
+        if not group.is_same_group(posterior.group):
             raise ConfigurationError(f"score: expected one on {posterior.group!r}, got one on {group!r}")
         score = self.score.given(posterior.x, posterior.max_evaluations)
         solution = solve(

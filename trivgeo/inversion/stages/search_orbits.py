@@ -79,7 +79,7 @@ class SearchOrbits(Stage):
         Raises:
             ConfigurationError: there is none, or a direction is none of the group.
         """
-        if self.levels is None and group.same_law(Affine(2)):
+        if self.levels is None and group.is_same_group(Affine(2)):
             return affine_levels()
         levels = self.levels
         if levels is None or isinstance(levels, int):

@@ -31,7 +31,7 @@ class WarmStart(Stage):
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """Return the hypotheses of the inverter, without energies: those of this posterior may differ."""
-        if not self.inverter.action.group.same_law(posterior.group):
+        if not self.inverter.action.group.is_same_group(posterior.group):
             raise ConfigurationError(
                 f"inverter: expected one of {posterior.group!r}, got one of {self.inverter.action.group!r}"
             )

@@ -105,7 +105,7 @@ class EnergyScore(Score):
     def check_noise(self, group: LieGroup, schedule: Schedule) -> None:
         """Raise `ConfigurationError` unless the kernel is that of this group, in its basis, and schedule."""
         other = self.kernel.group
-        if not (other.same_law(group) and torch.equal(other.basis.rows, group.basis.rows)):
+        if not (other.is_same_group(group) and torch.equal(other.basis.rows, group.basis.rows)):
             raise ConfigurationError(f"score: expected a kernel on {group!r} with its basis, got one on {other!r}")
         for t in (0.25, 0.5, 1.0):
             if not math.isclose(self.kernel.schedule.variance(0.0, t), schedule.variance(0.0, t), rel_tol=1e-9):
