@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from trivgeo._numerics import Constant, broadcast_shapes
+from trivgeo.actions.image_guard import ImageGuard
 from trivgeo.checks import promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
+from trivgeo.groups.action import ContentGuard
 
 __all__ = ["ImageWarp"]
 
@@ -39,6 +41,12 @@ class ImageWarp(Action):
     defined on an image if its denominator keeps its sign on the frame it is read into; the whole image is NaN
     otherwise. So it is for elements that hold NaN, or read beyond all numbers.
 
+    What a warp moves out of the frame costs in an inversion, see `ImageGuard`: else an image that shows nothing is what
+    many an energy likes. A restored image that shows less than half of the contrast of the given one is not found, see
+    `trivgeo.inversion.InversionResult.found`. Both are right where clean images are moved, by g, within a frame on a
+    background of zeros or ``fill``; where the given images show more than the clean ones, such as clutter around
+    them, take ``guarded=False``.
+
     Second derivatives, and ``vmap`` of ``torch.func.grad``, need torch 2.12, whose ``grid_sample`` has them; older
     versions raise a ``RuntimeError``.
 
@@ -48,6 +56,8 @@ class ImageWarp(Action):
         padding: ``"zeros"`` for ``fill`` outside the frame, ``"border"`` for the nearest pixel, ``"reflection"`` for
             the image mirrored at the edge of its frame.
         fill: the value outside the frame, one for all channels or one each; with ``padding="zeros"``.
+        guarded: whether what leaves the frame costs in an inversion; never with another padding, which leaves none
+            empty.
 
     Raises:
         ConfigurationError: the group does not act on the plane, an unknown mode or padding, or a fill that is not
@@ -61,6 +71,7 @@ class ImageWarp(Action):
         mode: Literal["bilinear", "bicubic"] = "bilinear",
         padding: Literal["zeros", "border", "reflection"] = "zeros",
         fill: float | Sequence[float] = 0.0,
+        guarded: bool = True,
     ) -> None:
         if not isinstance(group, LieGroup):
             raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
@@ -78,6 +89,7 @@ class ImageWarp(Action):
         self.mode = mode
         self.padding = padding
         self.fill = _check_fill(fill, padding)
+        self.guarded = guarded
         self._fill = None if all(value == 0 for value in self.fill) else Constant(torch.tensor(self.fill).double())
         identity = group.identity(1)
         self._local = point_action._denominator(identity, identity.new_zeros(1, 2)) is not None
@@ -87,7 +99,13 @@ class ImageWarp(Action):
         outside = "" if self.padding == "zeros" else f", padding={self.padding!r}"
         if self._fill is not None:
             outside = f", fill={self.fill[0] if len(self.fill) == 1 else list(self.fill)}"
+        outside += "" if self.guarded else ", guarded=False"
         return f"ImageWarp({self.group!r}, {self.mode!r}{outside})"
+
+    @property
+    def guard(self) -> ContentGuard | None:
+        """What leaves the frame, and what it costs; ``None`` if the action is not guarded, or has another padding."""
+        return ImageGuard(self.point_action, self.fill) if self.guarded and self.padding == "zeros" else None
 
     def __call__(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out c h w"]:
         """The warped images, NaN where the transformation is not defined on the frame.

@@ -12,6 +12,7 @@ from trivgeo._text import described
 from trivgeo.checks import check_tensor, check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
+from trivgeo.groups.action import ContentGuard
 
 __all__ = ["Referenced", "WithReference"]
 
@@ -61,6 +62,12 @@ class WithReference(Action):
         """The action on the data."""
         return f"WithReference({self.action!r})"
 
+    @property
+    def guard(self) -> ContentGuard | None:
+        """That of the data."""
+        guard = self.action.guard
+        return None if guard is None else _ReferencedGuard(guard)
+
     def __call__(self, g: Tensor, x: Referenced) -> Referenced:
         """The moved data, beside references that have not moved.
 
@@ -100,3 +107,23 @@ class WithReference(Action):
                 f"{name}.reference: expected one for each datum, [{', '.join(map(str, batch))}, ...], got "
                 f"{list(reference.shape)}"
             )
+
+
+class _ReferencedGuard(ContentGuard):
+    """The guard of data, beside references."""
+
+    def __init__(self, guard: ContentGuard) -> None:
+        self._guard = guard
+
+    def content(self, x: Referenced) -> Any:
+        return self._guard.content(x.x)
+
+    def departure(self, g: Tensor, content: Any) -> Tensor:
+        return self._guard.departure(g, content)
+
+    def kept(self, g: Tensor, content: Any) -> Tensor:
+        return self._guard.kept(g, content)
+
+    def empty(self, x: Referenced) -> Referenced:
+        """Return the empty datum beside each reference."""
+        return Referenced(self._guard.empty(x.x), x.reference)

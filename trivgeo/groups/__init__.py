@@ -2,7 +2,7 @@
 
 from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
-from trivgeo.groups.action import Action, JetAction, PointAction
+from trivgeo.groups.action import Action, ContentGuard, JetAction, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
 from trivgeo.groups.basis import Basis
@@ -43,6 +43,7 @@ __all__ = [
     "BurgersSymmetry",
     "Compilation",
     "Compiler",
+    "ContentGuard",
     "DirectProduct",
     "GLPlus",
     "GeneratedAction",

@@ -20,9 +20,32 @@ from trivgeo.groups.basis import Scale
 if TYPE_CHECKING:
     from trivgeo.groups.base import LieGroup
 
-__all__ = ["Action", "JetAction", "PointAction"]
+__all__ = ["Action", "ContentGuard", "JetAction", "PointAction"]
 
 ActionT = TypeVar("ActionT", bound="Action")
+
+
+class ContentGuard(ABC):
+    """What an action can push out of sight of the data it acts on, and what that costs.
+
+    An inversion that reads restored data alone may like those that show nothing: see `trivgeo.actions.ImageWarp`.
+    """
+
+    @abstractmethod
+    def content(self, x: Any) -> Any:
+        """What of the data is measured, with one batch dimension as they; computed once."""
+
+    @abstractmethod
+    def departure(self, g: Tensor, content: Any) -> Float[Tensor, "*out"]:
+        """Return a smooth cost of what ``g.x`` does not show of x: zero where it shows all."""
+
+    @abstractmethod
+    def kept(self, g: Tensor, content: Any) -> Float[Tensor, "*out"]:
+        """Return the share of the content that ``g.x`` shows, in [0, 1]."""
+
+    @abstractmethod
+    def empty(self, x: Any) -> Any:
+        """Return data that show nothing, one for each datum x."""
 
 
 class Action(ABC):
@@ -57,6 +80,11 @@ class Action(ABC):
     @abstractmethod
     def batch_shape(self, x: Any) -> torch.Size:
         """The leading dimensions of data that passed `check_data`."""
+
+    @property
+    def guard(self) -> ContentGuard | None:
+        """What the action can push out of sight; ``None`` where it is nothing."""
+        return None
 
     @final
     def with_scale(self: ActionT, scale: Scale) -> ActionT:

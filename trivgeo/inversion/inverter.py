@@ -143,6 +143,7 @@ class Inverter(nn.Module):
             for stage in self.stages:
                 population = stage(given, population, noise)
             end = population.evaluated(given)
+            kept = given.kept(end.elements)
         return InversionResult(
             self.action,
             end.elements,
@@ -151,6 +152,7 @@ class Inverter(nn.Module):
             given.energy_evaluations,
             given.gradient_evaluations,
             given.network_evaluations,
+            kept,
         )
 
     @contextmanager

@@ -72,7 +72,9 @@ class ConditionalPosterior(Described):
         max_evaluations: int | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
-        self._energy = PosteriorEnergy(posterior.action, posterior.energy, x, log_det=posterior.log_det)
+        self._energy = PosteriorEnergy(
+            posterior.action, posterior.energy, x, log_det=posterior.log_det, max_evaluations=max_evaluations
+        )
         self._on_step = on_step
         self.action = posterior.action
         self.group = posterior.group
@@ -80,7 +82,7 @@ class ConditionalPosterior(Described):
         self.batch = self._energy.batch
         self.like: Tensor = pytree.tree_leaves(self.x)[0]
         self.max_evaluations = max_evaluations
-        self.energy_evaluations = 0
+        self.energy_evaluations = int(self._energy.guard is not None and self._energy.energy is not None)  # of nothing
         self.gradient_evaluations = 0
         self.network_evaluations = 0
 
@@ -95,6 +97,10 @@ class ConditionalPosterior(Described):
             self.energy_evaluations += self._chains(g)
         with torch.no_grad():
             return self._energy.in_blocks(g, self.max_evaluations)
+
+    def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
+        """The share of each datum that elements restore, see `PosteriorEnergy.kept`."""
+        return self._energy.kept(g)
 
     def differentiable(self, g: Tensor) -> Float[Tensor, "b *chains"]:
         """`energies` that whoever calls differentiates once; NaN where undefined, and so is the gradient there.
@@ -141,7 +147,7 @@ class ConditionalPosterior(Described):
             )
         group, action = self.group, self.action
 
-        def values(g: Tensor, data: tuple[Any, Any]) -> Tensor:
+        def values(g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
             shape = group.batch_shape(g)
             x = lift(data[1], len(shape) - 1)
 

@@ -15,10 +15,14 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action
+from trivgeo.groups.action import ContentGuard
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum, rows_like
 
 __all__ = ["PosteriorEnergy", "check_action", "check_batch", "check_bound"]
+
+_LOSS = 3.0
+"""Energy of one unit of what a guard measures, in units of that of an empty datum."""
 
 
 class PosteriorEnergy(Described):
@@ -28,17 +32,23 @@ class PosteriorEnergy(Described):
 
     (Kim et al. 2026, eq. 3.) Infinite where :math:`g^{-1} \tilde x` is not defined.
 
+    Where the action has a `trivgeo.groups.ContentGuard`, what :math:`g^{-1} \tilde x` no longer shows of
+    :math:`\tilde x` costs three times the energy of an empty datum, in absolute value and at least one, for each unit
+    of the guard. It is zero where all is shown.
+
     Args:
         action: the action on data.
         energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for zero wherever the
             inverse transformation is defined.
         x: the transformed data, with one batch dimension.
         log_det: keep the log-determinant (the published experiments drop it).
+        max_evaluations: the largest number of energies of empty data at once; ``None`` for no bound.
 
     Attributes:
         x: the data as tensors.
         prepared: what the energy reads of them, see `DataEnergy.prepare`.
         batch: their number b.
+        content: what of the data must not be lost; ``()`` where nothing can be.
 
     Raises:
         ConfigurationError: the action or the energy is not one.
@@ -53,12 +63,42 @@ class PosteriorEnergy(Described):
         x: Any,
         *,
         log_det: bool = False,
+        max_evaluations: int | None = None,
     ) -> None:
         self.action = check_action(action)
         self.energy = None if energy is None else as_energy(energy)
         self.x, self.batch = check_batch(action, x)
         self.log_det = log_det
         self.prepared = self.x if self.energy is None else self.energy.prepare(action, self.x)
+        self.guard = action.guard
+        self.content: Any = () if self.guard is None else self.guard.content(self.x)
+        self._loss_weight: Any = (
+            () if self.guard is None or self.energy is None else self._weight(self.guard, max_evaluations)
+        )
+
+    def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
+        """The share of each datum that elements ``[b, *chains, *element_shape]`` restore; ``None`` without a guard."""
+        if self.guard is None:
+            return None
+        self._check(g)
+        chains = len(self.action.group.batch_shape(g)) - 1
+        with torch.no_grad():
+            return self.guard.kept(self.action.group.inverse(g), lift(self.content, chains))
+
+    def _weight(self, guard: ContentGuard, bound: int | None) -> Float[Tensor, " b"]:
+        """The energy of one unit of loss, for each datum."""
+        assert self.energy is not None
+        empty = self.energy.prepare(self.action, guard.empty(self.x))
+        together = self.batch if bound is None else bound
+        rows = []
+        with torch.no_grad():
+            for i in range(0, self.batch, together):
+                part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], empty)
+                rows.append(self.energy(part))
+        energy = one_per_datum("energy", torch.cat(rows), torch.Size([self.batch]))
+        size = energy.abs().to(pytree.tree_leaves(self.x)[0].dtype)
+        size = torch.where(torch.isfinite(size), size, 1.0).clamp(min=1.0)
+        return _LOSS * size
 
     def __call__(self, g: Tensor) -> Float[Tensor, "b *chains"]:
         """Energies of elements ``[b, *chains, *element_shape]``.
@@ -76,9 +116,9 @@ class PosteriorEnergy(Described):
         return in_blocks(self.evaluate, self.action.group, g, self.data, bound)
 
     @property
-    def data(self) -> tuple[Any, Any]:
-        """The data as they are, and as the energy reads them: `evaluate` takes the same rows of both."""
-        return self.x, self.prepared
+    def data(self) -> tuple[Any, Any, Any]:
+        """The data as they are, as the energy reads them, and what may be lost: `evaluate` takes the same rows."""
+        return self.x, self.prepared, (self.content, self._loss_weight)
 
     def _check(self, g: Tensor) -> None:
         self.action.group.check_elements(g)
@@ -86,7 +126,7 @@ class PosteriorEnergy(Described):
         if len(shape) < 1 or shape[0] != self.batch:
             raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
 
-    def evaluate(self, g: Tensor, data: tuple[Any, Any]) -> Float[Tensor, "b *chains"]:
+    def evaluate(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
         """Energies of elements for some rows of the data, unchecked.
 
         Args:
@@ -95,13 +135,15 @@ class PosteriorEnergy(Described):
         """
         shape = self.action.group.batch_shape(g)
         inverse = self.action.group.inverse(g)
-        original, prepared = (lift(part, len(shape) - 1) for part in data)
+        original, prepared, (content, weight) = (lift(part, len(shape) - 1) for part in data)
         if self.energy is None:
             valid = self.action.is_valid(inverse, original)
             energy = torch.zeros_like(valid.reshape(*shape, -1), dtype=g.dtype).sum(-1)
             energy = torch.where(valid.reshape(*shape, -1).all(-1), energy, torch.inf)
         else:
             energy = self._of_data(self.energy, inverse, prepared)
+            if self.guard is not None:
+                energy = energy + weight * self.guard.departure(inverse, content)
         if self.log_det:
             energy = energy - self.action.log_abs_det_jacobian(inverse, original)
         return torch.where(torch.isfinite(energy), energy, torch.inf)
@@ -125,7 +167,7 @@ class BoundedEnergy(torch.autograd.Function):
     def forward(g: Tensor, energy: PosteriorEnergy, bound: int) -> tuple[Tensor, Tensor]:
         group = energy.action.group
 
-        def value_and_gradient(g: Tensor, data: tuple[Any, Any]) -> Tensor:
+        def value_and_gradient(g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
             def total(g: Tensor) -> tuple[Tensor, Tensor]:
                 values = nan_where_infinite(energy.evaluate(g, data), g)
                 return values.sum(), values

@@ -19,6 +19,8 @@ from trivgeo.inversion.rows import where_rows
 
 __all__ = ["InversionResult"]
 
+_LEAST_KEPT = 0.5
+"""Share of a datum that a hypothesis must restore."""
 _MAX_ROWS_SHOWN = 10
 """Data that a notebook shows."""
 
@@ -35,6 +37,8 @@ class InversionResult:
         energy_evaluations: energies evaluated without a gradient, for each datum.
         gradient_evaluations: energies evaluated with their gradient, for each datum.
         network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
+        kept: share of the datum that each hypothesis restores, ``[b, K]``, where the action can lose some of it, see
+            `trivgeo.actions.ImageWarp`; else ``None``.
     """
 
     action: Action
@@ -44,21 +48,24 @@ class InversionResult:
     energy_evaluations: int
     gradient_evaluations: int
     network_evaluations: int = 0
+    kept: Float[Tensor, "b k"] | None = None
 
     failures = RenamedAttribute("num_masked_steps", until="0.4")
 
     def __repr__(self) -> str:
         """Sizes and counts."""
         data, chains = self.energies.shape
+        lost = int(self.lost.sum())
         return (
             f"InversionResult({data} data, {chains} hypotheses each, of {self.group!r}; {int(self.found.sum())} found; "
+            f"{f'{lost} would lose most of what the datum shows; ' if lost else ''}"
             f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
             f"{self.network_evaluations} networks)"
         )
 
     def _repr_html_(self) -> str:
         """For notebooks: what was found for each of the first data."""
-        finite = torch.isfinite(self.energies)
+        finite = self.usable
         columns = [self.best_energy(), finite.sum(-1), self.num_masked_steps.sum(-1)]
         rows = zip(*(column[:_MAX_ROWS_SHOWN].tolist() for column in columns), strict=True)
         lines = [
@@ -76,12 +83,23 @@ class InversionResult:
         return self.action.group
 
     @property
+    def usable(self) -> Bool[Tensor, "b k"]:
+        """Mask of the hypotheses of finite energy that restore at least half of what the datum shows."""
+        finite = torch.isfinite(self.energies)
+        return finite if self.kept is None else finite & (self.kept >= _LEAST_KEPT)
+
+    @property
     def found(self) -> Bool[Tensor, " b"]:
-        """Mask of the data that have a hypothesis of finite energy."""
-        return torch.isfinite(self.energies).any(-1)
+        """Mask of the data that have a `usable` hypothesis."""
+        return self.usable.any(-1)
+
+    @property
+    def lost(self) -> Bool[Tensor, " b"]:
+        """Mask of the data not `found` though there are hypotheses of finite energy: all lose most of the datum."""
+        return torch.isfinite(self.energies).any(-1) & ~self.found
 
     def best_index(self) -> Int[Tensor, " b"]:
-        """Return the index of the hypothesis of lowest energy."""
+        """Return the index of the usable hypothesis of lowest energy."""
         return self._ranked().argmin(-1)
 
     def best(self) -> Tensor:
@@ -115,7 +133,7 @@ class InversionResult:
         Raises:
             ConfigurationError: the radius is not positive.
         """
-        return modes_of(self.group, self.elements, torch.isfinite(self.energies), radius)
+        return modes_of(self.group, self.elements, self.usable, radius)
 
     @renamed_arguments(until="0.4", count="num_images")
     def plot(self, x: Float[Tensor, "b c h w"], num_images: int = 4) -> Any:
@@ -139,12 +157,12 @@ class InversionResult:
         return draw_images(self.action, self.elements[:shown], self.best()[:shown], x[:shown], restored[:shown])
 
     def best_energy(self) -> Float[Tensor, " b"]:
-        """The lowest energies."""
+        """The lowest energies of usable hypotheses; infinite where none was `found`."""
         return self._ranked().amin(-1)
 
     def _ranked(self) -> Float[Tensor, "b k"]:
-        """The energies, with what is not finite last."""
-        return torch.where(torch.isfinite(self.energies), self.energies, torch.inf)
+        """The energies, with what is not usable last."""
+        return torch.where(self.usable, self.energies, torch.inf)
 
 
 InversionResult.__init__ = renamed_arguments(until="0.4", failures="num_masked_steps")(  # type: ignore[method-assign]

@@ -19,7 +19,7 @@ from trivgeo.inversion.law import Law, spread_of
 from trivgeo.inversion.methods.tied_for_data import TimedSearch
 from trivgeo.inversion.stages.add_noise import AddNoise
 from trivgeo.inversion.stages.replicate import Replicate
-from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, ReverseDiffusionOptions
+from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, ReverseDiffusionOptions, ScoreBound
 from trivgeo.sde import (
     Schedule,
 )
@@ -68,7 +68,7 @@ class TIED(Inverter):
         num_mc: int = 2,
         num_hypotheses: int = 16,
         temperature: float = 1.0,
-        max_score_norm: float | None = 100.0,
+        max_score_norm: ScoreBound = "adaptive",
         **reverse: Unpack[ReverseDiffusionOptions],
     ) -> None:
         known = ReverseDiffusionOptions.__annotations__

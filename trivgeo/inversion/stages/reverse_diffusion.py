@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from functools import partial
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -23,9 +25,14 @@ from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, r
 from trivgeo.sde.scores import EnergySamples
 from trivgeo.sde.solvers import Accumulator, StepState
 
-__all__ = ["ReverseDiffusion", "ReverseDiffusionOptions"]
+__all__ = ["ReverseDiffusion", "ReverseDiffusionOptions", "ScoreBound", "score_bound"]
+
+ScoreBound = float | Literal["adaptive"] | None
+"""Longest score; see `ReverseDiffusion`."""
 
 _TIME_TOLERANCE = 1e-9
+_NOISES, _REACH, _SPREADS = 3.0, 2.5, 2.0
+"""Bounds of a score, see `score_bound`: noises of a step, units of the basis in all, typical scores of one point."""
 
 
 class ReverseDiffusion(Stage):
@@ -47,7 +54,9 @@ class ReverseDiffusion(Stage):
         num_mc: number N of noise samples of one score. With few of them the wells that are found are right, but wide
             ones get more than their share: for weights of modes take dozens.
         temperature: T, positive.
-        max_score_norm: longer scores are shortened to this length; ``None`` for no bound.
+        max_score_norm: longer scores are shortened to this length. ``"adaptive"``, the default, follows the noise, see
+            `score_bound`. ``None`` is for no bound: of steep energies, such as those of a group that scales, many
+            chains then leave for infinity.
         side: which datum a step moves, ``"restored"`` or ``"given"``; that of the noise.
         keep_best: return of each chain the element of lowest energy among all that were evaluated for its scores, in
             place of its end.
@@ -68,7 +77,7 @@ class ReverseDiffusion(Stage):
         steps: int = 50,
         num_mc: int = 2,
         temperature: float = 1.0,
-        max_score_norm: float | None = 100.0,
+        max_score_norm: ScoreBound = "adaptive",
         side: Side = "restored",
         keep_best: bool = False,
         pruning: Sequence[tuple[float, int]] = (),
@@ -79,7 +88,9 @@ class ReverseDiffusion(Stage):
         self.steps = check_count("steps", steps)
         self.num_mc = check_count("num_mc", num_mc)
         self.temperature = check_positive("temperature", temperature)
-        self.max_score_norm = None if max_score_norm is None else check_positive("max_score_norm", max_score_norm)
+        if max_score_norm is not None and max_score_norm != "adaptive":
+            check_positive("max_score_norm", max_score_norm)
+        self.max_score_norm = max_score_norm
         self.side = check_choice("side", side, ("restored", "given"))
         self.keep_best = keep_best
         self.pruning = _check_pruning(pruning)
@@ -105,7 +116,7 @@ class ReverseDiffusion(Stage):
             self.schedule,
             score,
             modular_drift=not self.published,
-            max_score_norm=self.max_score_norm,
+            max_score_norm=self._bound(chain.group.dim, population.time),
         )
         population = population.moved(chain.swapped(population.elements))
         nothing = population.elements.new_full(population.num_masked_steps.shape, torch.inf)
@@ -138,6 +149,11 @@ class ReverseDiffusion(Stage):
                 f"pruning: expected numbers below num_hypotheses = {number}, got {[k for _, k in self.pruning]}"
             )
 
+    def _bound(self, dim: int, start: float) -> float | Callable[[float], float] | None:
+        if self.max_score_norm == "adaptive":
+            return partial(score_bound, self.schedule, start / self.steps, dim)
+        return self.max_score_norm
+
     def _segments(self, start: float) -> list[tuple[int | None, list[float]]]:
         """The parts of the grid between prunings, and the number of chains of each; ``None`` for all."""
         times = uniform_grid(self.steps, start, 0.0)
@@ -152,6 +168,27 @@ class ReverseDiffusion(Stage):
         ends = [*starts[1:], len(times) - 1]
         sizes = [None, *(k for _, k in self.pruning)]
         return [(k, times[a : b + 1]) for k, a, b in zip(sizes, starts, ends, strict=True)]
+
+
+def score_bound(schedule: Schedule, step: float, dim: int, t: float) -> float:
+    r"""The length to which `ReverseDiffusion` shortens a score of noise :math:`\gamma` at time t by default.
+
+    .. math:: \sqrt n \min\left(\frac{3}{\gamma \sqrt{\Delta t}},
+        \max\left(\frac{2.5}{\gamma^2}, \frac{2}{\sigma_t}\right)\right)
+
+    with :math:`\sigma_t^2` the variance of the noise up to t. A score drags a chain no farther in a step than three
+    times the noise of the step, and, while the noise is large, no farther than 2.5 of the basis in all steps; but what
+    the noise of a single point asks for, :math:`\sqrt n / \sigma_t`, it may always do.
+
+    Args:
+        schedule: the noise.
+        step: length :math:`\Delta t` of a step.
+        dim: n of the group.
+        t: the time.
+    """
+    gamma = float(schedule(t))
+    noise = math.sqrt(float(schedule.variance(0.0, max(t, step))))
+    return math.sqrt(dim) * min(_NOISES / (gamma * math.sqrt(step)), max(_REACH / gamma**2, _SPREADS / noise))
 
 
 def _check_pruning(pruning: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:

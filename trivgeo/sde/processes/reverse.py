@@ -23,7 +23,7 @@ def reverse_process(
     score: Score | Callable[[Tensor, float], Tensor],
     *,
     modular_drift: bool = True,
-    max_score_norm: float | None = None,
+    max_score_norm: float | Callable[[float], float] | None = None,
 ) -> TrivializedSDE:
     r"""The time reversal of the noise, for `solve` along a falling grid.
 
@@ -38,13 +38,14 @@ def reverse_process(
         group: see `TrivializedSDE`, also for ``schedule``.
         score: a `Score`, or a function (g, t) to ``[*batch, dim]``.
         modular_drift: keep the term a; ``False`` gives the published algorithm.
-        max_score_norm: longer scores are shortened to this length.
+        max_score_norm: longer scores are shortened to this length, or to this function of the time; ``None`` for no
+            bound.
 
     Raises:
         ConfigurationError: the score is none, or that of noise on another group or of another schedule, or the bound
             is not positive.
     """
-    if max_score_norm is not None:
+    if max_score_norm is not None and not callable(max_score_norm):
         check_positive("max_score_norm", max_score_norm)
     return TrivializedSDE(
         group, schedule, score_drift=reversed_score(group, schedule, score, 1.0, modular_drift, max_score_norm)
@@ -57,7 +58,7 @@ def reversed_score(
     score: Score | Callable[[Tensor, float], Tensor],
     weight: float,
     modular_drift: bool,
-    max_norm: float | None = None,
+    max_norm: float | Callable[[float], float] | None = None,
 ) -> Score:
     """Return the drift ``weight (a - s)`` for noise of this schedule, with scores shortened to ``max_norm``."""
     score = as_score(score)
@@ -73,7 +74,7 @@ class _Reversed(Score):
     group: LieGroup
     modular: bool
     weight: float
-    max_norm: float | None
+    max_norm: float | Callable[[float], float] | None
 
     @property
     def shares_noise(self) -> bool:
@@ -84,8 +85,9 @@ class _Reversed(Score):
         """Return the drift of one estimate of the score."""
         s, samples = self.score.estimate(g, t)
         s = check_drift(s, self.group, g)
-        if self.max_norm is not None:
-            s = s * (self.max_norm / s.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
+        bound = self.max_norm(t) if callable(self.max_norm) else self.max_norm
+        if bound is not None:
+            s = s * (bound / s.norm(dim=-1, keepdim=True).clamp(min=bound))
         drift = self.group.algebra.trace_ad_like(g) - s if self.modular else -s
         return ScoreEstimate(self.weight * drift, samples)
 
