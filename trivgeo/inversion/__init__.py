@@ -18,12 +18,14 @@ from trivgeo.inversion.methods.its import ITS
 from trivgeo.inversion.methods.kinetic_langevin import KineticLangevin
 from trivgeo.inversion.methods.learned_inverter import LearnedInverter
 from trivgeo.inversion.methods.lielac import LieLAC
+from trivgeo.inversion.methods.posterior_sampler import PosteriorSampler
 from trivgeo.inversion.methods.tied import TIED
 from trivgeo.inversion.modes import PosteriorModes
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
 from trivgeo.inversion.posterior_energy import PosteriorEnergy
 from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.sampling.weighted import PosteriorSample
 from trivgeo.inversion.stage import Stage
 
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "Posterior",
     "PosteriorEnergy",
     "PosteriorModes",
+    "PosteriorSample",
+    "PosteriorSampler",
     "RandomSearch",
     "Stage",
     "TestTimeEquivariant",

@@ -33,7 +33,8 @@ class TestTimeEquivariant(nn.Module):
         inverter: finds g.
         output_action: how g acts on outputs; ``None`` for an invariant prediction.
         ensemble: ``"best"`` takes the hypothesis of lowest energy, ``"mean"`` averages the predictions over the
-            usable hypotheses, and needs outputs that are floating-point or complex.
+            usable hypotheses, with the weights of a `PosteriorSample` if there are any; it needs
+            outputs that are floating-point or complex.
 
     Raises:
         ConfigurationError: the groups of inverter and output action differ, or an unknown ensemble.
@@ -102,9 +103,8 @@ class TestTimeEquivariant(nn.Module):
                 f"ensemble: 'mean' expects floating-point or complex outputs, got {outputs.dtype}; 'best' takes labels"
             )
         outputs = rearrange(outputs, "(b k) ... -> b k ...", k=hypotheses)
-        finite = rows_like(result.usable, outputs)
-        # zero over zero, NaN, where nothing was found
-        return torch.where(finite, outputs, 0.0).sum(1) / finite.sum(1)
+        weights = rows_like(result.averaging_weights(), outputs).to(outputs.dtype)  # NaN where nothing was found
+        return torch.where(weights == 0.0, 0.0, weights * outputs).sum(1)
 
     def _predict(self, x: Any, g: Tensor) -> Tensor:
         action = self.inverter.action

@@ -142,18 +142,7 @@ class Inverter(nn.Module):
             noise = streams_for(given.batch, given.like, generator)
             for stage in self.stages:
                 population = stage(given, population, noise)
-            end = population.evaluated(given)
-            kept = given.kept(end.elements)
-        return InversionResult(
-            self.action,
-            end.elements,
-            end.energies,
-            end.num_masked_steps,
-            given.energy_evaluations,
-            given.gradient_evaluations,
-            given.network_evaluations,
-            kept,
-        )
+            return population.evaluated(given).result(given)
 
     @contextmanager
     def _bar(self) -> Iterator[Callable[[], None] | None]:

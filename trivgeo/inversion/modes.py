@@ -24,13 +24,16 @@ class PosteriorModes(Described):
     Attributes:
         elements: their centres, ``[b, M, *element_shape]``: the point from which the mean of the logarithms of the
             hypotheses vanishes; NaN beyond the last mode.
-        weights: share of the hypotheses, ``[b, M]``; zero beyond the last mode.
+        weights: share of the hypotheses, ``[b, M]``; zero beyond the last mode. Of a `PosteriorSample` they are
+            probabilities; of a search they say how many chains ended there.
+        standard_errors: of the weights of a `PosteriorSample`, ``[b, M]``; NaN for a search, which estimates none.
         labels: the mode of each hypothesis, ``[b, K]``; -1 for none.
     """
 
     elements: Tensor
     weights: Float[Tensor, "b m"]
     labels: Int[Tensor, "b k"]
+    standard_errors: Float[Tensor, "b m"]
 
     @property
     def count(self) -> Int[Tensor, " b"]:
@@ -38,8 +41,25 @@ class PosteriorModes(Described):
         return (self.weights > 0).sum(-1)
 
 
-def modes_of(group: LieGroup, elements: Tensor, kept: Bool[Tensor, "b k"], radius: float) -> PosteriorModes:
-    """The connected components of the hypotheses less than a distance apart, see `InversionResult.modes`."""
+def modes_of(
+    group: LieGroup,
+    elements: Tensor,
+    kept: Bool[Tensor, "b k"],
+    radius: float,
+    *,
+    weights: Float[Tensor, "b k"] | None = None,
+    effective_size: Float[Tensor, " b"] | None = None,
+) -> PosteriorModes:
+    """Return the connected components of the hypotheses less than a distance apart, see `InversionResult.modes`.
+
+    Args:
+        group: the group.
+        elements: ``[b, K, *element_shape]``.
+        kept: which of them count.
+        radius: the distance.
+        weights: of the elements, if they are a sample with standard errors; else all count alike.
+        effective_size: the number of independent draws that stand behind the weights.
+    """
     check_positive("radius", radius)
     chains = elements.shape[1]
     difference = group.log(group.compose(group.inverse(elements).unsqueeze(2), elements.unsqueeze(1)))
@@ -54,22 +74,37 @@ def modes_of(group: LieGroup, elements: Tensor, kept: Bool[Tensor, "b k"], radiu
             break
         labels = torch.where(kept, least, labels)
     member = kept.unsqueeze(1) & (labels.unsqueeze(1) == torch.arange(chains, device=near.device).unsqueeze(-1))
-    share = member.sum(-1).to(elements.dtype) / kept.sum(-1, keepdim=True).clamp(min=1)
+    each = kept.to(elements.dtype) if weights is None else torch.where(kept, weights, 0.0)
+    each = each / each.sum(-1, keepdim=True).clamp(min=torch.finfo(each.dtype).tiny)
+    share = torch.where(member, each.unsqueeze(1), 0.0).sum(-1)
     most = max(1, int((share > 0).sum(-1).max()))
-    weights, heaviest = share.sort(dim=1, descending=True, stable=True)
-    weights, heaviest = weights[:, :most], heaviest[:, :most]
+    shares, heaviest = share.sort(dim=1, descending=True, stable=True)
+    shares, heaviest = shares[:, :most], heaviest[:, :most]
     rank = heaviest.new_full((len(elements), chains), -1)
     rank.scatter_(1, heaviest, torch.arange(most, device=near.device).expand_as(heaviest))
     labels = torch.where(kept, rank.gather(1, labels), -1)
     members = member.gather(1, heaviest.unsqueeze(-1).expand(-1, -1, chains))
-    return PosteriorModes(_centres(group, elements, members, heaviest), weights, labels)
+    errors = torch.full_like(shares, torch.nan)
+    if weights is not None:
+        errors = _standard_errors(each, members, shares, effective_size)
+    return PosteriorModes(_centres(group, elements, members, each, heaviest), shares, labels, errors)
 
 
-def _centres(group: LieGroup, elements: Tensor, members: Tensor, first: Tensor) -> Tensor:
-    """The mean of each cluster, from its member of the least index on."""
+def _standard_errors(each: Tensor, members: Tensor, shares: Tensor, effective_size: Tensor | None) -> Tensor:
+    """Standard errors of the shares of clusters by the weights of the elements; zero beyond the last cluster."""
+    off = members.to(each.dtype) - shares.unsqueeze(-1)
+    variance = (each.square().unsqueeze(1) * off.square()).sum(-1)
+    if effective_size is not None:  # the weights may be those of elements that were resampled
+        size = 1.0 / each.square().sum(-1).clamp(min=torch.finfo(each.dtype).tiny)
+        variance = variance * (size / effective_size.clamp(min=1e-3)).clamp(min=1.0).unsqueeze(-1)
+    return torch.where(shares > 0.0, variance.sqrt(), 0.0)
+
+
+def _centres(group: LieGroup, elements: Tensor, members: Tensor, each: Tensor, first: Tensor) -> Tensor:
+    """The mean of each cluster with the weights of its elements, from its member of the least index on."""
     shape = first.shape + (1,) * len(group.element_shape)
     centre = torch.take_along_dim(elements, first.reshape(shape), 1)
-    weight = members.to(elements.dtype)
+    weight = torch.where(members, each.unsqueeze(1), 0.0)
     weight = weight / weight.sum(-1, keepdim=True)  # NaN for no member
     for _ in range(_MEAN_STEPS):
         away = group.log(group.compose(group.inverse(centre).unsqueeze(2), elements.unsqueeze(1)))

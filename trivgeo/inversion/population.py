@@ -12,6 +12,7 @@ from torch import Tensor
 from trivgeo._deprecation import RenamedAttribute, renamed_arguments
 from trivgeo._text import Described
 from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import lower_rows, rows_like
 
 __all__ = ["EvaluatedPopulation", "Population"]
@@ -97,3 +98,20 @@ class EvaluatedPopulation(Population):
         """
         elements, energies = lower_rows(self.elements, self.energies, elements, energies)
         return replace(self, elements=elements, energies=energies)
+
+    def result(self, posterior: ConditionalPosterior) -> InversionResult:
+        """Return what an inverter returns that ends with this population.
+
+        Args:
+            posterior: of the data, with the evaluations so far.
+        """
+        return InversionResult(
+            posterior.action,
+            self.elements,
+            self.energies,
+            self.num_masked_steps,
+            posterior.energy_evaluations,
+            posterior.gradient_evaluations,
+            posterior.network_evaluations,
+            posterior.kept(self.elements),
+        )

@@ -98,6 +98,11 @@ class InversionResult:
         """Mask of the data not `found` though there are hypotheses of finite energy: all lose most of the datum."""
         return torch.isfinite(self.energies).any(-1) & ~self.found
 
+    def averaging_weights(self) -> Float[Tensor, "b k"]:
+        """Return the weights of an average over the hypotheses: equal ones for usable ones, with sum one."""
+        usable = self.usable.to(self.energies.dtype)
+        return usable / usable.sum(-1, keepdim=True)
+
     def best_index(self) -> Int[Tensor, " b"]:
         """Return the index of the usable hypothesis of lowest energy."""
         return self._ranked().argmin(-1)

@@ -17,6 +17,7 @@ from trivgeo.inversion.stages.descent_rules import (
     UpdateRule,
 )
 from trivgeo.inversion.stages.gaussian_search import GaussianSearch
+from trivgeo.inversion.stages.importance_sampling import ImportanceSampling
 from trivgeo.inversion.stages.keep_lower import KeepLower
 from trivgeo.inversion.stages.langevin import Langevin
 from trivgeo.inversion.stages.laplace import Laplace
@@ -41,6 +42,7 @@ __all__ = [
     "GaussianSearch",
     "GroupElements",
     "HeavyBall",
+    "ImportanceSampling",
     "KeepLower",
     "Langevin",
     "Laplace",

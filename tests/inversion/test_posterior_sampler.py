@@ -1,0 +1,302 @@
+"""Weighted samples of posteriors against laws in closed form, quadrature and conjugate priors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import Tensor
+
+from benchmarks.posterior import LeftTranslation, Wells
+from tests.helpers import affine_line, seeded
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.generative.base_distributions import HaarDistribution, NormalDistribution
+from trivgeo.groups import SE, SO, LieGroup, Similarity, Translation
+from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
+from trivgeo.inversion.sampling.importance import WeightedDraws, thinned
+from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.inversion.stages import Descend, ImportanceSampling
+from trivgeo.sde import NoiseStreams
+
+NUM_DATA = 8
+
+
+def at_identity(group: LieGroup, number: int = NUM_DATA, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Data from which g is restored to its inverse."""
+    return group.identity(number, dtype=dtype)
+
+
+def average(sample: PosteriorSample, values: Tensor) -> Tensor:
+    """The weighted average of values ``[b, K]``."""
+    return (sample.weights * values).sum(-1)
+
+
+def sampled(group: LieGroup, energy: object, number: int = NUM_DATA, **settings: object) -> PosteriorSample:
+    """A sample of the posterior of an energy of the element itself."""
+    sampler = PosteriorSampler(LeftTranslation(group), lambda y: energy(group.inverse(y)), **settings)
+    sample = sampler(at_identity(group, number), generator=seeded(0))
+    assert isinstance(sample, PosteriorSample)
+    return sample
+
+
+class TestKnownLaws:
+    @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+    @pytest.mark.parametrize("widths", [(0.1, 0.1), (0.1, 0.2)])
+    def test_two_wells(self, widths: tuple[float, float], temperature: float) -> None:
+        """The narrow well of weight .7 is no more likely to be met by chance than the other one."""
+        wells = Wells.apart(SE(2), [1.0, 0.0, 0.0], 2.0, widths)
+        weight, evidence = wells.truth(temperature)
+        sample = sampled(SE(2), lambda g: -wells.log_parts(g).logsumexp(-1), temperature=temperature)
+        first = (wells.log_parts(sample.elements).argmax(-1) == 0).double()
+        assert abs(float(average(sample, first).mean()) - weight) < 0.02
+        assert abs(float(sample.log_evidence.mean()) - evidence) < 0.05
+        assert bool(sample.trusted.all())
+        assert sample.energy_evaluations + sample.gradient_evaluations <= 2000
+        modes = sample.modes(radius=0.5)
+        assert (modes.weights[:, :2].sum(-1) > 0.96).all()
+        off = (modes.weights[:, 0] - max(weight, 1 - weight)).abs()
+        assert (off < 4 * modes.standard_errors[:, 0]).all()
+        assert (modes.standard_errors[:, 0] < 0.06).all()
+
+    def test_moments_within_a_well(self) -> None:
+        wells = Wells.apart(SE(2), [1.0, 0.0, 0.0], 2.0, (0.1, 0.2))
+        sample = sampled(SE(2), lambda g: -wells.log_parts(g).logsumexp(-1))
+        v = SE(2).log(SE(2).compose(SE(2).inverse(wells.centres[0]), sample.elements))
+        near = torch.where(v.norm(dim=-1) < 0.8, sample.weights, 0.0).unsqueeze(-1)
+        near = near / near.sum(1, keepdim=True)
+        mean = (near * v).sum(1)
+        spread = (near * (v - mean.unsqueeze(1)) ** 2).sum(1).sqrt()
+        assert mean.mean(0).abs().max() < 0.005  # a twentieth of the width
+        assert (spread.mean(0) - 0.1).abs().max() < 0.005
+
+    def test_wells_on_similarities(self) -> None:
+        wells = Wells.apart(Similarity(2), [1.0, 0.0, 0.0, 0.0], 2.0, (0.1, 0.1))
+        weight, evidence = wells.truth(1.0)
+        sample = sampled(Similarity(2), lambda g: -wells.log_parts(g).logsumexp(-1))
+        first = (wells.log_parts(sample.elements).argmax(-1) == 0).double()
+        assert abs(float(average(sample, first).mean()) - weight) < 0.02
+        assert abs(float(sample.log_evidence.mean()) - evidence) < 0.05
+
+    def test_left_haar_measure_of_the_affine_line(self) -> None:
+        """On a group that is not unimodular: quadrature of e^-E e^-a da db over x -> e^a x + b."""
+        group = affine_line()
+
+        def energy(g: Tensor) -> Tensor:
+            a, b = g.unbind(-1)
+            return 2.0 * a**2 + 0.5 * (b - 0.5) ** 2
+
+        def density(b: float, a: float) -> float:
+            return math.exp(-2.0 * a**2 - 0.5 * (b - 0.5) ** 2 - a)
+
+        mass = integrate.dblquad(density, -4, 4, -8, 8)[0]
+        mean = integrate.dblquad(lambda b, a: a * density(b, a), -4, 4, -8, 8)[0] / mass
+        sample = sampled(group, energy)
+        a = sample.elements[..., 0]
+        assert abs(float(average(sample, a).mean()) - mean) < 0.02
+        assert abs(float(sample.log_evidence.mean()) - math.log(mass)) < 0.05
+
+    def test_mass_one_on_rotations(self) -> None:
+        """A matrix Fisher density; its integral by the density (1 - cos t) / pi of the angle."""
+        concentration = 2.0
+        mass = integrate.quad(
+            lambda t: math.exp(concentration * (1 + 2 * math.cos(t))) * (1 - math.cos(t)) / math.pi, 0, math.pi
+        )[0]
+        sample = sampled(SO(3), lambda g: -concentration * g.diagonal(dim1=-2, dim2=-1).sum(-1))
+        assert abs(float(sample.log_evidence.mean()) - math.log(mass)) < 0.03
+        flat = sampled(SO(3), lambda g: 0.0 * g[..., 0, 0], 32)
+        assert flat.log_evidence.mean().abs() < 0.03
+        assert bool(flat.trusted.all())
+        haar = sampled(SO(3), lambda g: 0.0 * g[..., 0, 0], 32, prior=HaarDistribution(SO(3)))
+        assert haar.log_evidence.mean().abs() < 0.03
+
+    def test_conjugate_prior(self) -> None:
+        """Normal prior and likelihood on translations, in closed form; the temperature is that of the energy alone."""
+        group, temperature = Translation(2), 2.0
+        prior = NormalDistribution(
+            group, group.identity(dtype=torch.float64), torch.zeros(2).double(), 1.5 * torch.eye(2).double()
+        )
+        goal, width = torch.tensor([1.0, -0.5]).double(), 0.4
+        v, w = 1.5**2, temperature * width**2
+        sample = sampled(
+            group,
+            lambda g: ((group.log(g) - goal) ** 2).sum(-1) / (2 * width**2),
+            prior=prior,
+            temperature=temperature,
+        )
+        mean = (sample.weights.unsqueeze(-1) * group.log(sample.elements)).sum(1)
+        torch.testing.assert_close(mean.mean(0), goal * v / (v + w), atol=0.02, rtol=0.0)
+        exact = math.log(w / (v + w)) - float(goal.square().sum()) / (2 * (v + w))
+        assert abs(float(sample.log_evidence.mean()) - exact) < 0.03
+
+    @pytest.mark.slow
+    def test_ranks_are_uniform(self) -> None:
+        """Simulation-based calibration (Talts et al. 2018) of a pose seen through three noisy points."""
+        group, noise, number = SE(2), 0.15, 1000
+        prior = NormalDistribution(
+            group, group.identity(dtype=torch.float64), torch.zeros(3).double(), 0.5 * torch.eye(3).double()
+        )
+        points = torch.tensor([[1.0, 0.0], [-0.5, 0.8], [-0.5, -0.8]]).double()
+        truth = prior.sample(number, seeded(1))
+        action = group.action()
+        seen = action(truth, points) + noise * torch.randn(number, 3, 2, generator=seeded(2), dtype=torch.float64)
+        sampler = PosteriorSampler(
+            action, lambda y: (y - points).square().sum((-1, -2)) / (2 * noise**2), prior=prior, num_samples=99
+        )
+        sample = sampler(seen, generator=seeded(3))
+        for statistic in (lambda g: torch.atan2(g[..., 1, 0], g[..., 0, 0]), lambda g: g[..., 0, 2]):
+            below = (statistic(sample.elements) < statistic(truth).unsqueeze(-1)).double()
+            rank = average(sample, below)
+            counts = np.histogram(rank.numpy(), bins=20, range=(0, 1))[0]
+            assert stats.chisquare(counts).pvalue > 0.01
+
+
+class TestTrust:
+    def test_needle_in_many_dimensions(self) -> None:
+        sample = sampled(Translation(12), lambda g: 200.0 * g.abs().sum(-1) ** 0.5, budget=600)
+        assert not bool(sample.trusted.all())
+        few = (sample.effective_sample_size < 0.05 * 256).tolist()
+        assert all("effective sample size" in reason for reason, bad in zip(sample.reasons, few, strict=True) if bad)
+
+    def test_nothing_finite(self) -> None:
+        sample = sampled(SE(2), lambda g: torch.nan * g[..., 0, 0])
+        assert not bool(sample.trusted.any())
+        assert not bool(sample.found.any())
+        assert all("finite energy" in reason for reason in sample.reasons)
+        assert torch.isneginf(sample.log_evidence).all()
+        torch.testing.assert_close(sample.weights.sum(-1), torch.ones(NUM_DATA).double())
+
+    def test_moved_elements_have_no_weights(self) -> None:
+        group = SE(2)
+        sampler = PosteriorSampler(group.action(), lambda y: y.square().sum((-1, -2)), num_samples=20, budget=200)
+        x = torch.randn(2, 4, 2, generator=seeded(0), dtype=torch.float64)
+        assert type(sampler.then(Descend(2))(x, generator=seeded(0))) is InversionResult
+
+    def test_repr_says_what_it_is(self) -> None:
+        sample = sampled(SE(2), lambda g: g[..., 0, 2] ** 2 + g[..., 1, 2] ** 2, 2)
+        assert "PosteriorSample(2 data, 256 weighted elements" in repr(sample)
+        assert "2 trusted" in repr(sample)
+
+
+class TestSampler:
+    def test_alone_as_in_a_batch(self) -> None:
+        group = SE(2)
+        wells = Wells.apart(group, [1.0, 0.0, 0.0], 2.0, (0.2, 0.3))
+        sampler = PosteriorSampler(LeftTranslation(group), wells.energy, num_samples=32, budget=300)
+        x = group.random(3, std=0.1, generator=seeded(4), dtype=torch.float64)
+        together = sampler(x, generator=NoiseStreams(torch.arange(3), 7))
+        alone = sampler(x[1:2], generator=NoiseStreams(torch.tensor([1]), 7))
+        torch.testing.assert_close(together.elements[1:2], alone.elements, atol=1e-6, rtol=0.0)
+        torch.testing.assert_close(together.weights[1:2], alone.weights, atol=1e-6, rtol=0.0)
+
+    def test_single_precision(self) -> None:
+        group = SE(2)
+        wells = Wells.apart(group, [1.0, 0.0, 0.0], 2.0, (0.1, 0.2))
+        centres = Wells(group, wells.centres.float(), wells.widths)
+        sampler = PosteriorSampler(LeftTranslation(group), centres.energy)
+        sample = sampler(at_identity(group, dtype=torch.float32), generator=seeded(0))
+        assert sample.weights.dtype == torch.float32
+        first = (centres.log_parts(sample.elements).argmax(-1) == 0).float()
+        assert abs(float(average(sample, first).mean()) - 0.7) < 0.02
+
+    def test_proposals_show_where_to_look(self) -> None:
+        """A well out of the reach of the first proposal, found by a search from there."""
+        group = SE(2)
+        far = group.exp(torch.tensor([0.5, 40.0, 0.0], dtype=torch.float64))
+        wells = Wells(group, torch.stack([far, far]), (0.1, 0.1))
+        action = LeftTranslation(group)
+        search = PosteriorSampler(action, wells.energy, num_samples=50, budget=100)
+        blind = search(at_identity(group, 4), generator=seeded(0))
+        assert (group.distance(blind.best(), far) > 1.0).all()
+        there = group.retract(far, 0.1 * torch.ones(3).double()).expand(4, 1, *far.shape)
+
+        def near(posterior: object, population: Population, generator: object) -> Population:
+            return population.moved(there)
+
+        proposals = Inverter(action, wells.energy, [near, Descend(5)])
+        sample = PosteriorSampler(action, wells.energy, proposals=proposals)(at_identity(group, 4), generator=seeded(0))
+        assert sample.log_evidence.abs().max() < 0.1
+        assert bool(sample.trusted.all())
+        assert sample.energy_evaluations + sample.gradient_evaluations <= 2000
+
+    @pytest.mark.parametrize(
+        ("settings", "named"),
+        [
+            ({"num_samples": 0}, "num_samples"),
+            ({"budget": 100}, "budget"),
+            ({"temperature": 0.0}, "temperature"),
+            ({"prior": lambda g: g}, "prior"),
+            ({"proposals": 3}, "inverter"),
+        ],
+    )
+    def test_bad_settings(self, settings: dict[str, object], named: str) -> None:
+        with pytest.raises(ConfigurationError, match=named):
+            PosteriorSampler(SE(2).action(), lambda y: y.sum((-1, -2)), **settings)
+
+    def test_prior_of_another_group(self) -> None:
+        prior = HaarDistribution(SO(3))
+        sampler = PosteriorSampler(SE(2).action(), lambda y: y.sum((-1, -2)), prior=prior)
+        with pytest.raises(ShapeError, match="prior"):
+            PosteriorSampler(SO(2).action(), lambda y: y.sum((-1, -2)), prior=prior)(torch.zeros(1, 3, 2))
+        assert sampler.stages[0].prior is prior
+
+    def test_proposals_that_take_all(self) -> None:
+        action = SE(2).action()
+        proposals = TIED(action, lambda y: y.square().sum((-1, -2)), steps=40, num_hypotheses=16)
+        sampler = PosteriorSampler(action, lambda y: y.square().sum((-1, -2)), proposals=proposals, budget=600)
+        with pytest.raises(ConfigurationError, match="budget"):
+            sampler(torch.ones(1, 3, 2))
+
+
+class TestParts:
+    def test_density_of_a_mixture_has_its_mass(self) -> None:
+        """The average of p / q over draws of q is one for a p of mass one, also where exponentials come round."""
+        group = SE(2)
+        shape = (1, 2, 3, 3)
+        mixture = StudentMixture(
+            group,
+            group.exp(torch.tensor([[[0.3, 0.0, 0.0], [-1.0, 1.0, 0.0]]], dtype=torch.float64)),
+            torch.diag(torch.tensor([1.2, 0.8, 0.6], dtype=torch.float64)).expand(shape).clone(),
+            torch.tensor([[0.4, 0.6]], dtype=torch.float64).log(),
+            (1.0, 2.0),
+        )
+        known = NormalDistribution(
+            group, group.identity(dtype=torch.float64), torch.zeros(3).double(), 0.5 * torch.eye(3).double()
+        )
+        draws = mixture.sample(100_000, seeded(0))
+        assert 0.01 < float((~draws.principal).double().mean()) < 0.3
+        log_ratio = known.log_density(draws.elements) - mixture.log_density(draws.elements)
+        mass = torch.where(draws.principal, log_ratio.exp(), 0.0)
+        error = float(mass.std()) / math.sqrt(mass.numel())
+        assert abs(float(mass.mean()) - 1.0) < 4 * error < 0.05
+
+    def test_thinning_is_right_on_average(self) -> None:
+        weights = torch.tensor([0.4, 0.2, 0.1, 0.1, 0.1, 0.05, 0.03, 0.02, 0.0]).double()
+        repeats = 20_000
+        draws = WeightedDraws(
+            torch.zeros(repeats, 9, 2, 2),
+            torch.zeros(repeats, 9),
+            weights.log().expand(repeats, 9),
+            torch.arange(9).remainder(3).expand(repeats, 9),
+        )
+        index, kept = thinned(draws, 5, seeded(0))
+        assert (index.sort(-1).values.diff(dim=-1) > 0).all()  # each once
+        total = torch.zeros(repeats, 9, dtype=torch.float64).scatter_add(1, index, kept).mean(0)
+        torch.testing.assert_close(total, weights, atol=0.005, rtol=0.0)
+        assert (kept[index == 0] - 0.4).abs().max() < 1e-9  # a large one stays as it is
+
+    def test_stage_in_an_inverter_of_ones_own(self) -> None:
+        """Without the log-determinant the evidence of scaled points is another one."""
+        action = Similarity(2).action()
+        x = torch.randn(2, 5, 2, generator=seeded(0), dtype=torch.float64)
+
+        def energy(y: Tensor) -> Tensor:
+            return 0.5 * y.square().sum((-1, -2))
+
+        with_it = PosteriorSampler(action, energy)(x, generator=seeded(1))
+        without = Inverter(action, energy, [ImportanceSampling()])(x, generator=seeded(1))
+        assert isinstance(without, PosteriorSample)
+        assert with_it.energy_evaluations == without.energy_evaluations
+        assert (with_it.log_evidence - without.log_evidence).abs().min() > 0.1

@@ -1,0 +1,1 @@
+"""Sampling with weights: mixtures on groups, sequential Monte Carlo, ascents and importance sampling."""

@@ -1,0 +1,136 @@
+"""Weighted samples of posteriors: as a population between stages, and as a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from trivgeo._text import Described
+from trivgeo.inversion.modes import PosteriorModes, modes_of
+from trivgeo.inversion.population import EvaluatedPopulation, Population
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.result import InversionResult
+
+__all__ = ["ImportanceWeights", "PosteriorSample", "WeightedPopulation"]
+
+
+@dataclass(frozen=True, repr=False)
+class ImportanceWeights(Described):
+    """Weights of the elements of a sample, and what they say of it; see `PosteriorSample`.
+
+    Attributes:
+        weights: ``[b, K]``.
+        effective_sample_size: ``[b]``.
+        log_evidence: ``[b]``.
+        reasons: one text for each datum.
+    """
+
+    weights: Float[Tensor, "b k"]
+    effective_sample_size: Float[Tensor, " b"]
+    log_evidence: Float[Tensor, " b"]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PosteriorSample(InversionResult):
+    r"""A weighted sample of the posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data.
+
+    Averages over the sample with its `weights` are those of the posterior; for any function f of elements
+
+    .. math:: \sum_k w_k f(g_k) \approx \int f \, p \, d\mu
+
+    Attributes:
+        importance: the weights, and what they say of the sample.
+    """
+
+    importance: ImportanceWeights
+
+    @property
+    def weights(self) -> Float[Tensor, "b k"]:
+        """Weights of the elements, ``[b, K]``, with sum one."""
+        return self.importance.weights
+
+    @property
+    def effective_sample_size(self) -> Float[Tensor, " b"]:
+        """Number of independent draws of the posterior that would be as good: of the draws weighted, at most K."""
+        return self.importance.effective_sample_size
+
+    @property
+    def log_evidence(self) -> Float[Tensor, " b"]:
+        """Logarithm of the integral of :math:`p_0 e^{-E / T}`, for the measure of base distributions.
+
+        That is left Haar measure of total mass one on compact groups, else the one that is Lebesgue measure of the
+        algebra at the identity; see `trivgeo.generative.base_distributions.BaseDistribution`.
+        """
+        return self.importance.log_evidence
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why a sample is not to be trusted, for each datum; empty where it is."""
+        return self.importance.reasons
+
+    @property
+    def trusted(self) -> Bool[Tensor, " b"]:
+        """Mask of the data whose sample passes its own checks; `reasons` says which failed."""
+        return torch.tensor([not reason for reason in self.reasons], device=self.weights.device)
+
+    def __repr__(self) -> str:
+        """Sizes, counts and trust."""
+        data, size = self.energies.shape
+        ess = self.effective_sample_size
+        return (
+            f"PosteriorSample({data} data, {size} weighted elements each, of {self.group!r}; "
+            f"effective sample size {float(ess.min()):.3g} to {float(ess.max()):.3g}; "
+            f"{int(self.trusted.sum())} trusted; "
+            f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
+            f"{self.network_evaluations} networks)"
+        )
+
+    def modes(self, radius: float = 0.3) -> PosteriorModes:
+        r"""The modes of the posterior, with their weights and the standard errors of these.
+
+        See `InversionResult.modes`. The standard errors are those of importance sampling,
+        :math:`(\sum_k w_k^2 (1_m(k) - \pi_m)^2)^{1/2}`: they do not know of modes that were not found.
+        """
+        used = self.weights > 0.0
+        return modes_of(
+            self.group, self.elements, used, radius, weights=self.weights, effective_size=self.effective_sample_size
+        )
+
+    def averaging_weights(self) -> Float[Tensor, "b k"]:
+        """Return `weights`."""
+        return self.weights
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class WeightedPopulation(EvaluatedPopulation):
+    """A population that is a weighted sample of the posterior; see `PosteriorSample` for its attributes.
+
+    Elements that are moved or chosen by another stage are no longer such a sample: they are a `Population` without
+    weights.
+    """
+
+    importance: ImportanceWeights
+
+    def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
+        """Return the population itself."""
+        return self
+
+    def take(self, index: Int[Tensor, "b m"]) -> Population:
+        """See `Population.take`; without weights."""
+        return self.unweighted().take(index)
+
+    def copies(self, number: int) -> Population:
+        """See `Population.copies`; without weights."""
+        return self.unweighted().copies(number)
+
+    def unweighted(self) -> EvaluatedPopulation:
+        """Return the elements with their energies alone."""
+        return EvaluatedPopulation(self.elements, self.num_masked_steps, self.energies, self.time)
+
+    def result(self, posterior: ConditionalPosterior) -> PosteriorSample:
+        """Return what an inverter returns."""
+        return PosteriorSample(**vars(super().result(posterior)), importance=self.importance)

@@ -1,0 +1,258 @@
+"""The stage that draws a weighted sample of the posterior."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import keyed
+from trivgeo.checks import check_count, check_positive
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.generative.base_distributions import group_mean
+from trivgeo.generative.measure import sum_over_compact
+from trivgeo.groups import LieGroup
+from trivgeo.groups.harmonic import log_haar_volume
+from trivgeo.inversion.population import EvaluatedPopulation, Population
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.rows import rows_like
+from trivgeo.inversion.sampling.annealing import LogPosterior, anneal, effective_sample_size, starting_draws
+from trivgeo.inversion.sampling.ascent import ascend, with_wells
+from trivgeo.inversion.sampling.importance import (
+    WeightedDraws,
+    adaptive_importance_sampling,
+    mixture_of_particles,
+    thinned,
+)
+from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.inversion.sampling.weighted import ImportanceWeights, WeightedPopulation
+from trivgeo.inversion.stage import Stage
+
+__all__ = ["ImportanceSampling", "Prior"]
+
+_ASCENT_STEPS, _MOVES = 6, 6
+_ROUNDS = (0.2, 0.2)
+"""Shares of the draws in rounds that adapt the proposal; the rest are the sample."""
+_LEAST_EFFICIENCY = 0.05
+"""Effective share of the draws below which a sample is not trusted."""
+_NUM_PRIOR_DRAWS = 512
+_STARTING_SCALES = (1.0, 2.0, 0.4)
+"""Spreads of the first proposal, in units of the basis, or of the prior."""
+_HYPOTHESIS_SPREAD = 0.3
+_MOST_HYPOTHESES = 8
+
+
+@runtime_checkable
+class Prior(Protocol):
+    """A distribution of transformations: what `GroupDiffusion` and base distributions are.
+
+    Densities are for the measure of `trivgeo.generative.base_distributions.BaseDistribution`, and `torch.func` can
+    differentiate them.
+    """
+
+    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw elements ``[num_samples, *element_shape]``."""
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """Evaluations of each part, for one datum.
+
+    Attributes:
+        draws: elements of the first proposal.
+        ascents: their number, of `_ASCENT_STEPS` gradients each.
+        particles: their number, of `_MOVES` and one gradients each.
+        wells: components about ends of ascents.
+    """
+
+    draws: int
+    ascents: int
+    particles: int
+    wells: int
+
+    @staticmethod
+    def of(total: int, num_samples: int, dim: int) -> _Budget:
+        """Return the parts of a budget that leave enough draws for the sample."""
+        exploration = min(0.62 * total, total - 1.0 * num_samples / (1.0 - sum(_ROUNDS)))
+        draws = int(0.3 * exploration)
+        ascents = int(0.2 * exploration / _ASCENT_STEPS)
+        particles = int(0.45 * exploration / (_MOVES + 1))
+        return _Budget(draws, ascents, particles, min(4, int(0.05 * exploration / dim)))
+
+
+class ImportanceSampling(Stage):
+    r"""Draws a weighted sample of :math:`p_0(g)\, e^{-E(g) / T}` by adaptive importance sampling.
+
+    In order: elements of a broad first proposal; sequential Monte Carlo from it to the posterior, with Langevin moves;
+    ascents from many places, for wells that are narrow; a mixture of Student distributions in exponential coordinates
+    about what was found, refitted to its own weighted draws twice; and the sample, independent draws of the last
+    mixture, whose weights are right on average whatever was found before. See `anneal`, `ascend`,
+    `adaptive_importance_sampling`.
+
+    Args:
+        num_samples: number K of elements returned; more draws than that are weighted if the budget allows.
+        budget: the largest number of energies and gradients, together, for each datum.
+        temperature: T, positive.
+        prior: :math:`p_0`, see `Prior`; ``None`` for left Haar measure.
+        proposals: a stage whose hypotheses say where to look, beside the first proposal.
+
+    Raises:
+        ConfigurationError: a number out of its range, a budget below twice the number of samples, or a prior without
+            densities.
+    """
+
+    def __init__(
+        self,
+        num_samples: int = 256,
+        budget: int = 2000,
+        temperature: float = 1.0,
+        prior: Any = None,
+        proposals: Stage | None = None,
+    ) -> None:
+        self.num_samples = check_count("num_samples", num_samples)
+        self.budget = check_count("budget", budget)
+        if budget < max(2 * num_samples, 100):
+            raise ConfigurationError(
+                f"budget: expected at least {max(2 * num_samples, 100)} evaluations for {num_samples} samples, "
+                f"got {budget}"
+            )
+        self.temperature = check_positive("temperature", temperature)
+        self.prior = check_prior(prior)
+        self.proposals = proposals
+        self.steps = _MOVES + len(_ROUNDS) + 1
+
+    def __call__(
+        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+    ) -> WeightedPopulation:
+        """The sample.
+
+        Raises:
+            ConfigurationError: the stage before, or the proposals, have left too few of the budget.
+        """
+        group = posterior.group
+        target = LogPosterior(posterior, self.temperature, self._log_prior(group))
+        start = self._start(group, population.elements)
+        if self.proposals is not None:
+            found = self.proposals(posterior, population, generator)
+            start = _with_hypotheses(start, found.evaluated(posterior))
+        spent = posterior.energy_evaluations + posterior.gradient_evaluations
+        if self.budget - spent < 2 * self.num_samples:
+            raise ConfigurationError(
+                f"budget: expected at least {spent + 2 * self.num_samples} evaluations, since {spent} are taken by the "
+                f"proposals, got {self.budget}"
+            )
+        parts = _Budget.of(self.budget - spent, self.num_samples, group.dim)
+        first = starting_draws(target, start, parts.draws, generator)
+        particles = anneal(target, start, first, parts.particles, _MOVES, generator)
+        proposal = mixture_of_particles(particles, start)
+        if parts.wells and parts.ascents:
+            ends = ascend(target, first.spread(parts.ascents, generator), _ASCENT_STEPS)
+            proposal = with_wells(target, proposal, ends, parts.wells)
+        left = self.budget - posterior.energy_evaluations - posterior.gradient_evaluations
+        rounds = [int(share * left) for share in _ROUNDS]
+        draws = adaptive_importance_sampling(target, proposal, [*rounds, left - sum(rounds)], generator)
+        return self._sample(group, draws, generator)
+
+    def _start(self, group: LieGroup, elements: Tensor) -> StudentMixture:
+        """The first proposal: broad about what the stage is given, or about the mean of the prior."""
+        batch = len(elements)
+        factor = torch.eye(group.dim).to(elements)
+        if self.prior is not None:
+            drawn = self.prior.sample(_NUM_PRIOR_DRAWS, keyed(0, device=elements.device)).to(elements)
+            if drawn.shape[1:] != elements.shape[2:]:
+                raise ShapeError(
+                    f"prior: expected elements of {group!r} [n, {', '.join(map(str, elements.shape[2:]))}], "
+                    f"got {list(drawn.shape)}"
+                )
+            centre, v = group_mean(group, drawn)
+            covariance = v.mT @ v / max(1, len(v)) + 1e-6 * factor
+            factor = torch.linalg.cholesky(covariance)
+            elements = centre.expand(batch, 1, *centre.shape)
+        size = elements.shape[1]
+        shares = elements.new_full((batch, size), -math.log(size))
+        factors = factor.expand(batch, size, *factor.shape)
+        return StudentMixture(group, elements, factors, shares, _STARTING_SCALES)
+
+    def _log_prior(self, group: LieGroup) -> Any:
+        """Log-density of the prior for the measure of the proposals, which is Lebesgue measure of the algebra."""
+        size = sum_over_compact(group, log_haar_volume)
+        if self.prior is None:
+            return lambda g: g.new_full(group.batch_shape(g), -size)
+        density = getattr(self.prior, "log_density", None) or self.prior.log_prob
+
+        def log_prior(g: Tensor) -> Tensor:
+            shape = group.batch_shape(g)
+            return density(g.reshape(-1, *group.element_shape)).reshape(shape).to(g) - size
+
+        return log_prior
+
+    def _sample(self, group: LieGroup, draws: WeightedDraws, generator: torch.Generator | None) -> WeightedPopulation:
+        """The draws, thinned to the number of samples, and what they say of themselves."""
+        number = draws.log_weights.shape[1]
+        size = effective_sample_size(draws.log_weights)
+        index, weights = thinned(draws, self.num_samples, generator)
+        total = weights.sum(-1, keepdim=True)
+        weights = torch.where(total > 0.0, weights / total, 1.0 / self.num_samples).to(draws.energies.dtype)
+        evidence = draws.log_weights.logsumexp(-1) - math.log(number)
+        effective = torch.minimum(1.0 / weights.square().sum(-1), size)
+        return WeightedPopulation(
+            elements=torch.take_along_dim(draws.elements, rows_like(index, draws.elements), 1),
+            num_masked_steps=torch.zeros_like(index),
+            energies=draws.energies.gather(1, index),
+            importance=ImportanceWeights(
+                weights, effective, evidence, _reasons(size, number, effective, self.num_samples)
+            ),
+        )
+
+
+def check_prior(prior: Any) -> Any:
+    """Return a prior that has samples and densities, or ``None``, else raise `ConfigurationError`."""
+    if prior is None:
+        return None
+    density = getattr(prior, "log_density", None) or getattr(prior, "log_prob", None)
+    if not callable(getattr(prior, "sample", None)) or not callable(density):
+        raise ConfigurationError(
+            "prior: expected a distribution of elements with sample(num_samples, generator) and log_density(g) or "
+            f"log_prob(g), got {type(prior).__name__}"
+        )
+    return prior
+
+
+def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> StudentMixture:
+    """The first proposal with components about the hypotheses of lowest energy, which get four fifths of it."""
+    number = min(_MOST_HYPOTHESES, found.size)
+    lowest = found.energies.topk(number, dim=1, largest=False)
+    centres = torch.take_along_dim(found.elements, rows_like(lowest.indices, found.elements), 1)
+    usable = torch.isfinite(lowest.values) & torch.isfinite(centres).flatten(2).all(-1)
+    unit = start.group.identity(dtype=centres.dtype, device=centres.device)
+    centres = torch.where(rows_like(usable, centres), centres, unit)
+    factors = _HYPOTHESIS_SPREAD * start.factors[:, :1].expand(-1, number, -1, -1)
+    shares = torch.where(usable, 0.8 / number, 0.0).to(start.log_shares)
+    rest = start.log_shares + torch.log1p(-shares.sum(-1, keepdim=True))
+    return StudentMixture(
+        start.group,
+        torch.cat([start.centres, centres], 1),
+        torch.cat([start.factors, factors], 1),
+        torch.cat([rest, shares.log()], 1),
+        start.scales,
+    )
+
+
+def _reasons(size: Float[Tensor, " b"], number: int, effective: Float[Tensor, " b"], kept: int) -> tuple[str, ...]:
+    """Why the samples are not to be trusted; empty for those that are."""
+    said = []
+    for draws, sample in zip(size.tolist(), effective.tolist(), strict=True):
+        if draws == 0.0:
+            said.append(f"none of {number} draws has a finite energy")
+        elif draws < _LEAST_EFFICIENCY * number or sample < _LEAST_EFFICIENCY * kept:
+            said.append(
+                f"effective sample size {draws:.3g} of {number} draws: less than {_LEAST_EFFICIENCY:.0%}; a larger "
+                "budget, proposals or a prior may help"
+            )
+        else:
+            said.append("")
+    return tuple(said)
