@@ -12,9 +12,10 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 TORCH_ENDS := 2.8.0 2.14.1
 TORCH ?= $(firstword $(TORCH_ENDS))
 TORCH_VENV := .venv-torch$(TORCH)
-# group laws, derivatives, graphs of torch.compile and torch.export, time steps, sampled images and fields, inverters
+# group laws, derivatives, compiled groups, graphs of torch.compile and torch.export, time steps, sampled images and fields, inverters
 TORCH_TESTS := tests/test_numerics.py tests/groups/test_group_laws.py tests/groups/test_autodiff.py \
-	tests/groups/test_catalogue.py tests/groups/test_geometry.py tests/groups/test_standalone.py tests/actions \
+	tests/groups/test_catalogue.py tests/groups/test_geometry.py tests/groups/test_standalone.py \
+	tests/groups/test_compiled.py tests/actions \
 	tests/sde/test_solve.py tests/sde/test_processes.py tests/sde/test_gradient.py tests/sde/test_kinetic.py \
 	tests/inversion/test_every_inverter.py tests/inversion/test_least_squares.py tests/inversion/test_learned_inverter.py
 

@@ -130,10 +130,10 @@ class TestSwitch:
         assert line.seconds > 0
         assert "exp in torch.float64: compiled" in repr(group.compiler)
 
-    def test_batches_from_64_on_are_compiled(self) -> None:
+    def test_batches_from_1000_on_are_compiled(self) -> None:
         group = compiled(SL(2))
-        v = torch.randn(64, 3, generator=seeded(0), dtype=torch.float64)
-        group.exp(v[:63])
+        v = torch.randn(1000, 3, generator=seeded(0), dtype=torch.float64)
+        group.exp(v[:999])
         assert group.compiler.report == ()
         g = group.exp(v)
         group.compose(g, g)
@@ -299,13 +299,22 @@ def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
     assert [line.reason for line in exp] == [""]
 
 
+def test_a_hundred_thousand_rigid_motions_are_compiled() -> None:
+    """On every torch of the range, and the report says so."""
+    fast = compiled(SE(3))
+    v = 0.5 * torch.randn(100_000, 6, generator=seeded(0), dtype=torch.float64)
+    assert_relative(fast.exp(v), SE(3).exp(v), 1e-12)
+    (line,) = fast.compiler.report
+    assert str(line).startswith("exp in torch.float64: compiled in ")
+
+
 @pytest.mark.slow
 def test_a_forked_process_uses_and_compiles_code() -> None:
     script = """
 import os, sys, torch
 from trivgeo.groups import SL, compiled
 group = compiled(SL(2))
-v = torch.randn(100, 3, dtype=torch.float64)
+v = torch.randn(1000, 3, dtype=torch.float64)
 g = group.exp(v)
 child = os.fork()
 if not child:

@@ -19,7 +19,6 @@ __all__ = [
 ]
 
 _UNROLLED_ACTION = 4  # up to this size, sums over columns beat batched matrix products
-_MAX_SUMMED_SIZE_COMPILED = 4
 _MAX_MULTIPLIED_BATCH = 1000  # matrices, up to which the library's batched product is faster than sums
 _MAX_SUMMED_SIZE = 4  # up to which sums of products over a large batch beat batched matrix products
 
@@ -42,7 +41,8 @@ def matvec(a: Tensor, x: Tensor) -> Tensor:
 def product(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     """Multiply matrices, ``a @ b``, and add c; batches broadcast.
 
-    Small matrices of a large batch by sums over the batch, entry by entry; others by the library's batched product.
+    Small matrices of a large batch by sums over the batch, entry by entry; others, and those that lie in memory one
+    after the other, by the library's batched product.
 
     Args:
         a: ``[*batch, k, l]``.
@@ -50,12 +50,17 @@ def product(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
         c: ``[*batch, k, m]`` or none.
     """
     larger = a if a.numel() > b.numel() else b
-    largest = _MAX_SUMMED_SIZE_COMPILED if is_traced() else _MAX_SUMMED_SIZE
-    if a.shape[-1] <= largest and not is_small_batch(larger, _MAX_MULTIPLIED_BATCH):
+    is_large = a.shape[-1] <= _MAX_SUMMED_SIZE and not is_small_batch(larger, _MAX_MULTIPLIED_BATCH)
+    if is_large and (is_traced() or not (_is_interleaved(a) and _is_interleaved(b))):
         return _summed_product(a, b, c)
     if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:  # of a hundred small matrices a third of the time of `@`
         return torch.bmm(a, b) if c is None else torch.baddbmm(c, a, b)
     return a @ b if c is None else a @ b + c
+
+
+def _is_interleaved(matrix: Tensor) -> bool:
+    """Whether the entries of a matrix are neighbours in memory, as the library's product wants them."""
+    return 1 in matrix.stride()[-2:]
 
 
 def _summed_product(a: Tensor, b: Tensor, c: Tensor | None) -> Tensor:
