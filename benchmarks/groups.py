@@ -37,7 +37,6 @@ from trivgeo.groups import (
     GLPlus,
     HeatSymmetry,
     Heisenberg,
-    InhomogeneousGroup,
     KdVSymmetry,
     LieGroup,
     MatrixGroup,
@@ -48,6 +47,7 @@ from trivgeo.groups import (
     U,
     compiled,
 )
+from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 
 __all__ = ["Selection", "first_calls", "run", "table"]
 

@@ -27,7 +27,18 @@ from trivgeo.inversion import TIED, Posterior, RandomSearch
 from trivgeo.sde import GeometricSchedule, NoiseKernel, TrivializedSDE
 
 PACKAGES = (
-    *("groups", "groups.harmonic", "actions", "pde", "inversion", "symmetry", "geoopt", "checks", "expressions"),
+    *(
+        "groups",
+        "groups.harmonic",
+        "groups.rotations",
+        "actions",
+        "pde",
+        "inversion",
+        "symmetry",
+        "geoopt",
+        "checks",
+        "expressions",
+    ),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.score_matching"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),

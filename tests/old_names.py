@@ -4,7 +4,20 @@ One row a name, in order of the old ones: (old, new), both as dotted paths.
 """
 
 OLD_NAMES = [
-    ("trivgeo.groups.FlowSettings", "trivgeo.groups.OdeSettings"),
+    ("trivgeo.groups.Automorphism", "trivgeo.groups.semidirect.Automorphism"),
+    ("trivgeo.groups.FlowSettings", "trivgeo.groups.generated.OdeSettings"),
+    ("trivgeo.groups.GeneratedAction", "trivgeo.groups.generated.GeneratedAction"),
+    ("trivgeo.groups.InhomogeneousGroup", "trivgeo.groups.inhomogeneous.InhomogeneousGroup"),
+    ("trivgeo.groups.LinearAutomorphism", "trivgeo.groups.semidirect.LinearAutomorphism"),
+    ("trivgeo.groups.NilpotentGroup", "trivgeo.groups.nilpotent.NilpotentGroup"),
+    ("trivgeo.groups.PlaneAutomorphism", "trivgeo.groups.semidirect.PlaneAutomorphism"),
+    ("trivgeo.groups.UnitaryGroup", "trivgeo.groups.unitary.UnitaryGroup"),
+    ("trivgeo.groups.rotation_from_euler", "trivgeo.groups.rotations.rotation_from_euler"),
+    ("trivgeo.groups.rotation_from_quaternion", "trivgeo.groups.rotations.rotation_from_quaternion"),
+    ("trivgeo.groups.rotation_to_euler", "trivgeo.groups.rotations.rotation_to_euler"),
+    ("trivgeo.groups.rotation_to_quaternion", "trivgeo.groups.rotations.rotation_to_quaternion"),
+    ("trivgeo.groups.sphere_from_rotation", "trivgeo.groups.rotations.sphere_from_rotation"),
+    ("trivgeo.groups.sphere_to_rotation", "trivgeo.groups.rotations.sphere_to_rotation"),
     ("trivgeo.groups.structure.Split", "trivgeo.groups.structure.LeviDecomposition"),
     ("trivgeo.inversion.Adam", "trivgeo.inversion.stages.Adam"),
     ("trivgeo.inversion.AlgebraCoordinates", "trivgeo.inversion.stages.AlgebraCoordinates"),

@@ -24,13 +24,14 @@ PACKAGES = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.score_matching"),
-    "groups.harmonic",
+    *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.generated"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
 )
 
 SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}
 MAX_PARAMETERS = 9
 MAX_REPEATED_WORDS = 5
+MAX_FIRST_LEVEL_NAMES = 120
 CAMEL = re.compile(r"[A-Z]\w*[a-z]\w*(\.\w+)*|[A-Z]{2,}\w*(\.\w+)*")
 
 
@@ -206,3 +207,11 @@ def test_subpackages_are_attributes() -> None:
     assert {name for name in PACKAGES if "." not in name} <= set(dir(trivgeo))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         trivgeo.nothing  # noqa: B018
+
+
+def test_the_first_level_is_what_guides_use() -> None:
+    """Names in a package's first level are few; the rest is in its modules."""
+    first = [package for package in PACKAGES if "." not in package and package != "checks"]  # shared with the tasks
+    names = [name for package in first for name in importlib.import_module(f"trivgeo.{package}").__all__]
+    assert len(first) == 9
+    assert len(names) <= MAX_FIRST_LEVEL_NAMES

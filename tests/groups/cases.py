@@ -25,7 +25,6 @@ from trivgeo.groups import (
     GLPlus,
     HeatSymmetry,
     Heisenberg,
-    InhomogeneousGroup,
     KdVSymmetry,
     LieAlgebra,
     LieGroup,
@@ -40,6 +39,7 @@ from trivgeo.groups import (
     from_generators,
 )
 from trivgeo.groups.base import Scale
+from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 
 
 @dataclass(frozen=True)

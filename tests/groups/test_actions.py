@@ -12,7 +12,8 @@ from torch.func import jacfwd, jvp, vmap
 from tests.groups.cases import GroupCase
 from tests.helpers import BOUNDS, assert_relative, randn, random_elements, random_vectors
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import BurgersSymmetry, GeneratedAction, HeatSymmetry, PointAction, Translation
+from trivgeo.groups import BurgersSymmetry, HeatSymmetry, PointAction, Translation
+from trivgeo.groups.generated import GeneratedAction
 
 POINTS = 6
 

@@ -33,13 +33,13 @@ from trivgeo.groups import (
     GLPlus,
     HeatSymmetry,
     Heisenberg,
-    InhomogeneousGroup,
     KdVSymmetry,
     LieGroup,
     MatrixGroup,
     Projective,
     Translation,
 )
+from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 
 # group, standard deviation at which log inverts exp
 CATALOGUE: list[tuple[Callable[..., LieGroup], tuple[int, ...], float]] = [

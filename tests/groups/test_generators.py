@@ -69,10 +69,10 @@ from trivgeo.groups import (
     LieAlgebra,
     LieGroup,
     Nilpotent,
-    OdeSettings,
     Projective,
     from_generators,
 )
+from trivgeo.groups.generated import OdeSettings
 from trivgeo.groups.generated.homogeneous import fit_projective
 from trivgeo.groups.generated.reductive_group import ReductiveGroup
 from trivgeo.groups.generated.sparse_lstsq import least_squares

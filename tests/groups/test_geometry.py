@@ -14,16 +14,8 @@ from torch.func import jacfwd, jacrev, vmap
 from tests.groups.cases import GroupCase
 from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import (
-    SE,
-    SL,
-    SO,
-    SU,
-    Affine,
-    Similarity,
-    Torus,
-    Translation,
-    U,
+from trivgeo.groups import SE, SL, SO, SU, Affine, Similarity, Torus, Translation, U
+from trivgeo.groups.rotations import (
     rotation_from_euler,
     rotation_from_quaternion,
     rotation_to_euler,

@@ -22,11 +22,11 @@ from trivgeo.groups import (
     GLPlus,
     HeatSymmetry,
     Heisenberg,
-    InhomogeneousGroup,
     LieGroup,
     SemidirectProduct,
     Translation,
 )
+from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from torch.func import jacfwd, jacrev, vmap
 from tests.helpers import assert_relative, rand, randn
 from tests.symmetry.catalogue import CATALOGUE
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.groups import GeneratedGroup, OdeSettings, from_generators
+from trivgeo.groups import GeneratedGroup, from_generators
+from trivgeo.groups.generated import OdeSettings
 from trivgeo.groups.generated.motion import LocalFlowMotion
 from trivgeo.symmetry import find_symmetries
 

@@ -13,19 +13,8 @@ from torch.func import jacrev, vmap
 
 from tests.groups.cases import GroupCase
 from tests.helpers import assert_relative, randn, random_vectors
-from trivgeo.groups import (
-    SE,
-    SL,
-    SO,
-    Affine,
-    GLPlus,
-    HeatSymmetry,
-    InhomogeneousGroup,
-    LieGroup,
-    MatrixGroup,
-    Projective,
-    Similarity,
-)
+from trivgeo.groups import SE, SL, SO, Affine, GLPlus, HeatSymmetry, LieGroup, MatrixGroup, Projective, Similarity
+from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])

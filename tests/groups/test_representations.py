@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.groups.test_bases import WAVE, mixing
 from tests.groups.textbook import BURGERS, FILIFORM, HEAT, KDV, SCHROEDINGER, b, c, d, e, nu, t, u, v, x, y
 from tests.helpers import assert_relative, rand, randn
-from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, OdeSettings, from_generators
+from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, from_generators
+from trivgeo.groups.generated import OdeSettings
 from trivgeo.groups.generated.compact_subalgebra import simple_ideals
 from trivgeo.groups.generated.decomposition import decompose
 from trivgeo.groups.generated.motion_plan import MotionPlan, plan_motion

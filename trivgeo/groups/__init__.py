@@ -2,34 +2,26 @@
 
 from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
-from trivgeo.groups.action import Action, ContentGuard, JetAction, PointAction
+from trivgeo.groups.action import Action, JetAction, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
 from trivgeo.groups.basis import Basis
-from trivgeo.groups.compilation import Compilation, Compiler, compiled
-from trivgeo.groups.generated import GeneratedAction, GeneratedGroup, OdeSettings, from_generators
-from trivgeo.groups.inhomogeneous import SE, Affine, InhomogeneousGroup
+from trivgeo.groups.compilation import compiled
+from trivgeo.groups.generated import GeneratedGroup, from_generators
+from trivgeo.groups.inhomogeneous import SE, Affine
 from trivgeo.groups.kdv import KdVSymmetry
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
-from trivgeo.groups.nilpotent import Heisenberg, Nilpotent, NilpotentGroup, Translation
+from trivgeo.groups.nilpotent import Heisenberg, Nilpotent, Translation
 from trivgeo.groups.orthogonal import SO
 from trivgeo.groups.pde import BurgersSymmetry, HeatSymmetry
 from trivgeo.groups.product import DirectProduct
 from trivgeo.groups.projective import Projective
-from trivgeo.groups.rotations import (
-    rotation_from_euler,
-    rotation_from_quaternion,
-    rotation_to_euler,
-    rotation_to_quaternion,
-    sphere_from_rotation,
-    sphere_to_rotation,
-)
-from trivgeo.groups.semidirect import Automorphism, LinearAutomorphism, PlaneAutomorphism, SemidirectProduct
+from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.similarity import Similarity
 from trivgeo.groups.special_linear import SL
 from trivgeo.groups.standalone import exported
 from trivgeo.groups.torus import Torus
-from trivgeo.groups.unitary import SU, U, UnitaryGroup
+from trivgeo.groups.unitary import SU, U
 
 __all__ = [
     "SE",
@@ -38,29 +30,19 @@ __all__ = [
     "SU",
     "Action",
     "Affine",
-    "Automorphism",
     "Basis",
     "BurgersSymmetry",
-    "Compilation",
-    "Compiler",
-    "ContentGuard",
     "DirectProduct",
     "GLPlus",
-    "GeneratedAction",
     "GeneratedGroup",
     "HeatSymmetry",
     "Heisenberg",
-    "InhomogeneousGroup",
     "JetAction",
     "KdVSymmetry",
     "LieAlgebra",
     "LieGroup",
-    "LinearAutomorphism",
     "MatrixGroup",
     "Nilpotent",
-    "NilpotentGroup",
-    "OdeSettings",
-    "PlaneAutomorphism",
     "PointAction",
     "Projective",
     "SemidirectProduct",
@@ -68,16 +50,9 @@ __all__ = [
     "Torus",
     "Translation",
     "U",
-    "UnitaryGroup",
     "compiled",
     "exported",
     "from_generators",
-    "rotation_from_euler",
-    "rotation_from_quaternion",
-    "rotation_to_euler",
-    "rotation_to_quaternion",
-    "sphere_from_rotation",
-    "sphere_to_rotation",
 ]
 
 # elements, vectors and points are checked where they are made tensors of one dtype and device
@@ -88,5 +63,25 @@ _OPERATIONS = (
     *("ad", "bracket", "trace_ad_like", "to_natural", "from_natural", "operator_from_natural", "check_elements"),
 )
 check_calls(__name__, __all__, but=_OPERATIONS)
+check_calls(f"{__name__}.action", ("ContentGuard",), but=_OPERATIONS)
+check_calls(f"{__name__}.compilation", ("Compilation", "Compiler"), but=_OPERATIONS)
+check_calls(f"{__name__}.generated", ("GeneratedAction", "OdeSettings"), but=_OPERATIONS)
+check_calls(f"{__name__}.semidirect", ("Automorphism", "LinearAutomorphism", "PlaneAutomorphism"), but=_OPERATIONS)
 
-__getattr__ = old_names(__name__, {"FlowSettings": Renamed("trivgeo.groups.OdeSettings", until="0.4")})
+_MOVED = {
+    "Automorphism": "semidirect.Automorphism",
+    "FlowSettings": "generated.OdeSettings",
+    "GeneratedAction": "generated.GeneratedAction",
+    "InhomogeneousGroup": "inhomogeneous.InhomogeneousGroup",
+    "LinearAutomorphism": "semidirect.LinearAutomorphism",
+    "NilpotentGroup": "nilpotent.NilpotentGroup",
+    "PlaneAutomorphism": "semidirect.PlaneAutomorphism",
+    "UnitaryGroup": "unitary.UnitaryGroup",
+    "rotation_from_euler": "rotations.rotation_from_euler",
+    "rotation_from_quaternion": "rotations.rotation_from_quaternion",
+    "rotation_to_euler": "rotations.rotation_to_euler",
+    "rotation_to_quaternion": "rotations.rotation_to_quaternion",
+    "sphere_from_rotation": "rotations.sphere_from_rotation",
+    "sphere_to_rotation": "rotations.sphere_to_rotation",
+}
+__getattr__ = old_names(__name__, {old: Renamed(f"{__name__}.{new}", until="0.4") for old, new in _MOVED.items()})

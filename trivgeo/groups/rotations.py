@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trivgeo._numerics import in_single
 from trivgeo._random import normal
+from trivgeo._signatures import check_calls
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.orthogonal import SO, is_proper, quaternion
@@ -180,3 +181,6 @@ def _check_last(name: str, x: Tensor, size: int) -> Tensor:
     if x.ndim < 1 or x.shape[-1] != size:
         raise ShapeError(f"{name}: expected [*batch, {size}], got {list(x.shape)}")
     return x
+
+
+check_calls(__name__, __all__)

@@ -32,7 +32,7 @@ class PosteriorEnergy(Described):
 
     (Kim et al. 2026, eq. 3.) Infinite where :math:`g^{-1} \tilde x` is not defined.
 
-    Where the action has a `trivgeo.groups.ContentGuard`, what :math:`g^{-1} \tilde x` no longer shows of
+    Where the action has a `trivgeo.groups.action.ContentGuard`, what :math:`g^{-1} \tilde x` no longer shows of
     :math:`\tilde x` costs three times the energy of an empty datum, in absolute value and at least one, for each unit
     of the guard. It is zero where all is shown.
 
