@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
-from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
+from trivgeo.generative.paths.base import Network, TrainingBatch
+from trivgeo.generative.paths.noising import NoisingPath
 from trivgeo.generative.paths.simulation import (
     MAX_USUAL_FACTORS,
     MIN_STD_RATIO,
@@ -20,7 +20,6 @@ from trivgeo.generative.paths.simulation import (
     num_noise_factors,
     rows_at_once,
     stratified,
-    terminal_std,
 )
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import heat_kernel
@@ -32,17 +31,14 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun
 from trivgeo.sde.solvers.time_loop import solve
 
-__all__ = ["NUM_COMPONENTS", "DiffusionPath", "fit_to_finite"]
+__all__ = ["DiffusionPath"]
 
-NUM_COMPONENTS = 8
-"""Components of the mixture that noise of a noncompact group ends at."""
-_LOG_DECAY = 8.0  # minus the logarithm of what noise leaves of the slowest mode of a compact group
 _MIN_FACTORS = 3  # exponentials of one noise sample, where it has to be simulated
 _MAX_TARGET_FACTORS = 128  # exponentials of a noise sample that enter its target
 
 
 @dataclass(frozen=True)
-class DiffusionPath(ProbabilityPath):
+class DiffusionPath(NoisingPath):
     r"""Noise of growing variance, and its score: the network predicts the noise at g_t, divided by its size.
 
     The score is minus the prediction over :math:`\sigma`; the loss :math:`\sigma^2 |s - T|^2`, at times that are
@@ -59,26 +55,6 @@ class DiffusionPath(ProbabilityPath):
     schedule: Schedule
     start_time: float = 0.02
     end_time: ClassVar[float] = 1.0  # type: ignore[misc]
-    default_steps: ClassVar[int | None] = 100
-
-    @classmethod
-    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
-        """Haar's distribution on compact factors, mixtures of normal ones elsewhere."""
-        return fit_base_distribution(group, samples, num_components=NUM_COMPONENTS)
-
-    @classmethod
-    def fit(
-        cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
-    ) -> tuple[dict[str, Any], BaseDistribution]:
-        """Take the standard deviation of the widest noise from `terminal_std`, the distribution from noised data."""
-        widest = terminal_std(group, data, _LOG_DECAY)
-        noised = cls.of_terminal_std(group, widest).sample_terminal(data, generator)
-        return {"widest": widest}, fit_to_finite(cls, group, noised)
-
-    @classmethod
-    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
-        """Build the path of the widest noise; it does not depend on the base distribution."""
-        return cls.of_terminal_std(group, settings["widest"])
 
     @classmethod
     def of_terminal_std(cls, group: LieGroup, std: float) -> Self:
@@ -144,8 +120,3 @@ class DiffusionPath(ProbabilityPath):
         grid = [1.0 + (self.start_time - 1.0) * k / steps for k in range(steps)] + [self.start_time]
         process = reverse_process(self.group, self.schedule, self.score(network))
         return solve(process, start, grid, stepper=GeometricHeun(), generator=generator).final_or_nan
-
-
-def fit_to_finite(path: type[ProbabilityPath], group: LieGroup, samples: Tensor) -> BaseDistribution:
-    """Fit the base distribution of a path to the samples ``[m, *element_shape]`` that are finite."""
-    return path.fit_base(group, samples[torch.isfinite(samples.flatten(1)).all(-1)])

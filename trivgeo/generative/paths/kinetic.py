@@ -5,25 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import normal
-from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
-from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch, follow_flow
-from trivgeo.generative.paths.diffusion import NUM_COMPONENTS, fit_to_finite
+from trivgeo.generative.base_distributions import BaseDistribution
+from trivgeo.generative.paths.base import Network, TrainingBatch, follow_flow
+from trivgeo.generative.paths.noising import NoisingPath
 from trivgeo.generative.paths.simulation import (
     MIN_STD_RATIO,
     level_groups,
     num_noise_factors,
     rows_at_once,
     stratified,
-    terminal_std,
 )
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence, ExactDivergence, flow_likelihood
@@ -35,13 +33,12 @@ from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["KineticPath"]
 
-# minus the logarithm of what noise leaves of the slowest mode of a compact group; less where brackets make noise costly
-_LOG_DECAY_ABELIAN, _LOG_DECAY = 8.0, 6.0
+_LOG_DECAY = 6.0  # minus the logarithm of what noise leaves of the slowest mode, on groups that are not abelian
 _NUM_GRID_LEVELS = 256  # of the table of the density of levels
 
 
 @dataclass(frozen=True)
-class KineticPath(ProbabilityPath):
+class KineticPath(NoisingPath):
     r"""Kinetic diffusion (Zhu et al. 2025), whose score is learned at the element extrapolated back by its momentum.
 
     With :math:`C = \mathrm{Cov}(x, \xi)` and :math:`\sigma^2 = \mathrm{Var}(x \mid \xi)` of a displacement x and its
@@ -75,7 +72,6 @@ class KineticPath(ProbabilityPath):
     start_time: float
     end_time: float
     num_draws: int = 1
-    default_steps: ClassVar[int | None] = 100
 
     @property
     def group(self) -> LieGroup:  # type: ignore[override]
@@ -93,23 +89,9 @@ class KineticPath(ProbabilityPath):
         return 1 if self.group.algebra.is_abelian else 2
 
     @classmethod
-    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
-        """Haar's distribution on compact factors, mixtures of normal ones elsewhere."""
-        return fit_base_distribution(group, samples, num_components=NUM_COMPONENTS)
-
-    @classmethod
-    def fit(
-        cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
-    ) -> tuple[dict[str, Any], BaseDistribution]:
-        """Take the standard deviation of the widest noise from `terminal_std`, the distribution from noised data."""
-        widest = terminal_std(group, data, _LOG_DECAY if cls.uses_momentum(group) else _LOG_DECAY_ABELIAN)
-        noised = cls.of_terminal_std(group, widest).sample_terminal(data, generator)
-        return {"widest": widest}, fit_to_finite(cls, group, noised)
-
-    @classmethod
-    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
-        """Build the path of the widest noise; it does not depend on the base distribution."""
-        return cls.of_terminal_std(group, settings["widest"])
+    def log_decay(cls, group: LieGroup) -> float:
+        """Return less where the group is not abelian: brackets make noise costly."""
+        return _LOG_DECAY if cls.uses_momentum(group) else super().log_decay(group)
 
     @classmethod
     def of_terminal_std(cls, group: LieGroup, std: float) -> Self:

@@ -1,0 +1,59 @@
+"""Paths of growing noise: the widest noise, and the base distribution at which it ends."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
+from trivgeo.generative.paths.base import ProbabilityPath
+from trivgeo.generative.paths.simulation import terminal_std
+from trivgeo.groups import LieGroup
+
+__all__ = ["NoisingPath"]
+
+_NUM_COMPONENTS = 8  # of the mixture that noise of a noncompact group ends at
+
+
+class NoisingPath(ProbabilityPath):
+    """A path that adds noise to data; the standard deviation of the widest noise is its only setting."""
+
+    default_steps: ClassVar[int | None] = 100
+
+    @classmethod
+    @abstractmethod
+    def of_terminal_std(cls, group: LieGroup, std: float) -> Self:
+        """Make the path whose noise has this standard deviation at the last time."""
+
+    @abstractmethod
+    def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Draw noised data ``[m, *element_shape]`` at the last time."""
+
+    @classmethod
+    def log_decay(cls, group: LieGroup) -> float:
+        """Return minus the logarithm of what noise leaves of the slowest mode of a compact group."""
+        return 8.0
+
+    @classmethod
+    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
+        """Haar's distribution on compact factors, mixtures of normal ones elsewhere."""
+        return fit_base_distribution(group, samples, num_components=_NUM_COMPONENTS)
+
+    @classmethod
+    def fit(
+        cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
+    ) -> tuple[dict[str, Any], BaseDistribution]:
+        """Take the standard deviation of the widest noise from `terminal_std`, the distribution from noised data."""
+        widest = terminal_std(group, data, cls.log_decay(group))
+        noised = cls.of_terminal_std(group, widest).sample_terminal(data, generator)
+        is_finite = torch.isfinite(noised.flatten(1)).all(-1)
+        return {"widest": widest}, cls.fit_base(group, noised[is_finite])
+
+    @classmethod
+    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
+        """Build the path of the widest noise; it does not depend on the base distribution."""
+        return cls.of_terminal_std(group, settings["widest"])
