@@ -28,11 +28,11 @@ from trivgeo.sde import (
     NoiseKernel,
     Schedule,
     TrivializedSDE,
-    reverse_process,
     solve,
     trivialized_grad,
     uniform_grid,
 )
+from trivgeo.sde.processes import reverse_process
 
 LAW = CornerLaw()
 

@@ -133,6 +133,8 @@ OLD_NAMES = [
     ("trivgeo.sde.maximum_mean_discrepancy", "trivgeo.sde.diagnostics.maximum_mean_discrepancy"),
     ("trivgeo.sde.noise_log_density", "trivgeo.sde.noise.noise_log_density"),
     ("trivgeo.sde.noise_with_target", "trivgeo.sde.noise.noise_with_target"),
+    ("trivgeo.sde.overdamped_langevin", "trivgeo.sde.processes.overdamped_langevin"),
+    ("trivgeo.sde.reverse_process", "trivgeo.sde.processes.reverse_process"),
     ("trivgeo.sde.solve_adaptive", "trivgeo.sde.solvers.solve_adaptive"),
     ("trivgeo.sde.stein_z_scores", "trivgeo.sde.diagnostics.stein_z_scores"),
     ("trivgeo.sde.systematic_indices", "trivgeo.sde.solvers.systematic_indices"),

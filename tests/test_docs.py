@@ -39,7 +39,14 @@ PUBLIC = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.score_matching"),
-    *("groups.action", "groups.harmonic", "groups.rotations", "groups.semidirect", "groups.generated", "groups.compilation"),
+    *(
+        "groups.action",
+        "groups.harmonic",
+        "groups.rotations",
+        "groups.semidirect",
+        "groups.generated",
+        "groups.compilation",
+    ),
     *("groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
 )

@@ -11,17 +11,8 @@ from tqdm import tqdm
 
 from trivgeo.checks import check_count
 from trivgeo.groups import SO
-from trivgeo.sde import (
-    EnergyScore,
-    ExponentialEuler,
-    NoiseKernel,
-    Schedule,
-    Stepper,
-    reverse_process,
-    solve,
-    uniform_grid,
-)
-from trivgeo.sde.processes import KineticLangevinSDE, KineticLangevinState
+from trivgeo.sde import EnergyScore, ExponentialEuler, NoiseKernel, Schedule, Stepper, solve, uniform_grid
+from trivgeo.sde.processes import KineticLangevinSDE, KineticLangevinState, reverse_process
 
 from .law import CornerLaw
 

@@ -12,16 +12,9 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, rand, randn, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, SL, SO, SU, Affine, LieGroup, Torus, Translation
-from trivgeo.sde import (
-    GeometricSchedule,
-    TrivializedSDE,
-    heat_kernel,
-    probability_flow,
-    reverse_process,
-    solve,
-    uniform_grid,
-)
+from trivgeo.sde import GeometricSchedule, TrivializedSDE, heat_kernel, probability_flow, solve, uniform_grid
 from trivgeo.sde.noise import noise_with_target
+from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.scores import trivialized_grad_and_value as grad_and_value
 from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 

@@ -10,17 +10,9 @@ import torch
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SO, Translation
-from trivgeo.sde import (
-    EnergyScore,
-    GeometricSchedule,
-    NoiseKernel,
-    effective_sample_size,
-    reverse_process,
-    solve,
-    uniform_grid,
-)
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, effective_sample_size, solve, uniform_grid
 from trivgeo.sde.diagnostics import EnergyTrace, ScoreMonitor, maximum_mean_discrepancy, stein_z_scores
-from trivgeo.sde.processes import KineticLangevinSDE
+from trivgeo.sde.processes import KineticLangevinSDE, reverse_process
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 

@@ -12,16 +12,8 @@ import torch
 
 from tests.helpers import assert_relative, seeded
 from tests.sde.targets import TARGETS, KnownTarget
-from trivgeo.sde import (
-    EnergyScore,
-    GeometricHeun,
-    GeometricSchedule,
-    NoiseKernel,
-    forward_noising,
-    reverse_process,
-    solve,
-    uniform_grid,
-)
+from trivgeo.sde import EnergyScore, GeometricHeun, GeometricSchedule, NoiseKernel, forward_noising, solve, uniform_grid
+from trivgeo.sde.processes import reverse_process
 
 SCHEDULE = GeometricSchedule(0.1, 0.6)
 

@@ -13,16 +13,8 @@ from torch import Tensor
 from trivgeo import _random
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, Affine
-from trivgeo.sde import (
-    EnergyScore,
-    GeometricSchedule,
-    NoiseKernel,
-    NoiseStreams,
-    TrivializedSDE,
-    reverse_process,
-    solve,
-    uniform_grid,
-)
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, NoiseStreams, TrivializedSDE, solve, uniform_grid
+from trivgeo.sde.processes import reverse_process
 
 LIKE = torch.empty(0, dtype=torch.float64)
 

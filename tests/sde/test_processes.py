@@ -27,11 +27,11 @@ from trivgeo.sde import (
     forward_noising,
     probability_flow,
     probability_flow_sample,
-    reverse_process,
     solve,
     trivialized_grad,
     uniform_grid,
 )
+from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.scores import SolveContext
 from trivgeo.sde.solvers import RungeKuttaMuntheKaas4, StepState
 

@@ -21,11 +21,11 @@ from trivgeo.sde import (
     Schedule,
     Score,
     TrivializedSDE,
-    reverse_process,
     solve,
     uniform_grid,
 )
 from trivgeo.sde.noise import noise_log_density
+from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.scores import EnergySamples, ScoreEstimate
 from trivgeo.sde.solvers import Accumulator, PopulationWeights, Resampling, Solution, StepState, systematic_indices
 

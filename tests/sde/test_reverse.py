@@ -15,11 +15,11 @@ from trivgeo.sde import (
     NoiseKernel,
     forward_noising,
     reverse_diffusion,
-    reverse_process,
     solve,
     trivialized_grad,
     uniform_grid,
 )
+from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.scores import ScoreEstimate
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)

@@ -18,12 +18,7 @@ from trivgeo.sde.noise import (
     Schedule,
     heat_kernel,
 )
-from trivgeo.sde.processes import (
-    TrivializedSDE,
-    overdamped_langevin,
-    probability_flow,
-    reverse_process,
-)
+from trivgeo.sde.processes import TrivializedSDE, probability_flow
 from trivgeo.sde.sampling import forward_noising, probability_flow_sample, reverse_diffusion
 from trivgeo.sde.scores import EnergyScore, Score, trivialized_grad
 from trivgeo.sde.solvers import (
@@ -51,11 +46,9 @@ __all__ = [
     "effective_sample_size",
     "forward_noising",
     "heat_kernel",
-    "overdamped_langevin",
     "probability_flow",
     "probability_flow_sample",
     "reverse_diffusion",
-    "reverse_process",
     "solve",
     "trivialized_grad",
     "uniform_grid",
@@ -123,6 +116,8 @@ _MOVED = {
     "maximum_mean_discrepancy": "sde.diagnostics.maximum_mean_discrepancy",
     "noise_log_density": "sde.noise.noise_log_density",
     "noise_with_target": "sde.noise.noise_with_target",
+    "overdamped_langevin": "sde.processes.overdamped_langevin",
+    "reverse_process": "sde.processes.reverse_process",
     "solve_adaptive": "sde.solvers.solve_adaptive",
     "stein_z_scores": "sde.diagnostics.stein_z_scores",
     "systematic_indices": "sde.solvers.systematic_indices",

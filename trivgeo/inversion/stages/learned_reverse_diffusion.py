@@ -14,7 +14,8 @@ from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.stage import Stage
-from trivgeo.sde import Stepper, TrivializedSDE, reverse_process, solve, uniform_grid
+from trivgeo.sde import Stepper, TrivializedSDE, solve, uniform_grid
+from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.solvers import AncestralStep
 
 __all__ = ["LearnedReverseDiffusion"]

@@ -21,7 +21,8 @@ from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import lower_rows, rows_like
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.add_noise import Side
-from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, reverse_process, solve, uniform_grid
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, solve, uniform_grid
+from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.scores import EnergySamples
 from trivgeo.sde.solvers import Accumulator, StepState
 
@@ -63,7 +64,7 @@ class ReverseDiffusion(Stage):
         pruning: pairs (t, k): when the noise has fallen to time t, go on with those k chains of each datum that have
             met the lowest energies.
         published: as printed in Kim et al. (2026), algorithm 1: without the correction on non-unimodular groups (see
-            `trivgeo.sde.reverse_process`), and with one set of noise samples for the whole batch of data.
+            `trivgeo.sde.processes.reverse_process`), and with one set of noise samples for the whole batch of data.
 
     Raises:
         ConfigurationError: a count below one, a temperature or bound that is not positive, an unknown side, or
