@@ -15,9 +15,20 @@ from trivgeo._numerics import Constant, dense_exp, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups._gell_mann import gell_mann, index_pairs
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups._matrices.batches import is_small_batch
 from trivgeo.groups._matrices.circular import angle_factor, circular_pair
+from trivgeo.groups._matrices.complex_pairs import (
+    complex_product,
+    from_columns,
+    over_i,
+    real_inner,
+    real_trace,
+    stacked_columns,
+    times_conjugate,
+    times_phase,
+)
 from trivgeo.groups._matrices.components import flatten_array, from_entries, from_rows, last_entries
 from trivgeo.groups._matrices.hermitian import determinant, hermitian_exp, unitary_log
 from trivgeo.groups._matrices.series import embedded, unitary_exp
@@ -55,7 +66,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     """
 
     def __init__(self, n: int, has_phases: bool, scale: Scale = None) -> None:
-        basis, names = _gell_mann(n)
+        basis, names = gell_mann(n)
         if has_phases:
             phase = 1j * math.sqrt(2.0 / n) * torch.eye(n, dtype=torch.complex128)
             basis, names = torch.cat([basis, phase[None]]), [*names, "I"]
@@ -64,7 +75,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         c = -0.5 * (products - products.transpose(0, 1)).real
         self.size = n
         self._units = Constant(torch.view_as_real(basis).flatten(1))
-        self._pairs = _pairs(n)
+        self._pairs = index_pairs(n)
         self._diagonals = Constant(basis[2 * len(self._pairs) :].diagonal(dim1=-2, dim2=-1).imag)
         self._kernel = kernel(2 * n)
         algebra = LieAlgebra._unchecked(torch.where(c.abs() < 1e-14, 0.0, c), names)
@@ -126,7 +137,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return 0.5 * (flatten_array(matrix, 3) @ self._units.like(matrix).mT)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
-        return _from_columns(embedded(_columns(g)) @ _columns(h))
+        return from_columns(embedded(stacked_columns(g)) @ stacked_columns(h))
 
     def _inverse(self, g: Tensor) -> Tensor:
         a, b = g.unbind(-1)
@@ -156,9 +167,9 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         if self.size == 3 and (is_differentiated(g) or not is_small_batch(g[..., 0], _FEW_LOGARITHMS)):
             return self._log_of_three(g)
         delta, gap, member = self._cut(g.detach())
-        turned = _times_phase(g.double(), -delta)
+        turned = times_phase(g.double(), -delta)
         if is_differentiated(g):
-            log = _from_columns(self._kernel.log(embedded(_columns(turned)))[..., : self.size])
+            log = from_columns(self._kernel.log(embedded(stacked_columns(turned)))[..., : self.size])
         else:
             log = _eigenvector_log(turned, gap > _LEAST_GAP)
         phase = delta[..., None, None] * torch.eye(self.size, dtype=log.dtype, device=g.device)
@@ -207,21 +218,21 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
             return g.square().sum(-1)
         pairs, z = self._pairs, self._diagonals.like(g)
         left, right = (torch.stack([g.select(-3, pair[k]) for pair in pairs], -3) for k in (0, 1))
-        re, im = _times_conjugate(left.unsqueeze(-2), right.unsqueeze(-3))  # g_jc conj(g_kd) at [(j, k), c, d]
+        re, im = times_conjugate(left.unsqueeze(-2), right.unsqueeze(-3))  # g_jc conj(g_kd) at [(j, k), c, d]
         re_cd, im_cd = (torch.stack([x[..., c, d] for c, d in pairs], -1) for x in (re, im))
         re_dc, im_dc = (torch.stack([x[..., d, c] for c, d in pairs], -1) for x in (re, im))
         re_cc, im_cc = (x.diagonal(dim1=-2, dim2=-1) @ z.mT for x in (re, im))
         x = torch.cat([re_cd + re_dc, im_cd - im_dc, re_cc], -1)
         y = torch.cat([-im_cd - im_dc, re_cd - re_dc, -im_cc], -1)
         left, right = (torch.stack([g.select(-2, pair[k]) for pair in pairs], -2) for k in (0, 1))
-        re, im = _times_conjugate(left, right)  # g_ac conj(g_ad) at [a, (c, d)]
+        re, im = times_conjugate(left, right)  # g_ac conj(g_ad) at [a, (c, d)]
         diagonal = torch.cat([re, im, 0.5 * (g.square().sum(-1) @ z.mT)], -1)
         return torch.cat([x, y, z @ diagonal], -2)
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
         """Of the inverse, as the inner product is invariant."""
-        columns = embedded(_columns(self._inverse(g))) @ _columns(self._tangent(y))
-        return self._coordinates(_from_columns(embedded(columns) @ _columns(g)))
+        columns = embedded(stacked_columns(self._inverse(g))) @ stacked_columns(self._tangent(y))
+        return self._coordinates(from_columns(embedded(columns) @ stacked_columns(g)))
 
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         if is_differentiated(v, gradient):
@@ -232,12 +243,12 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
 
     def _project(self, g: Tensor) -> Tensor:
         """The nearest unitary matrix, by Newton's iteration; NaN where none is near."""
-        x = embedded(_columns(g))
+        x = embedded(stacked_columns(g))
         for _ in range(_POLAR_STEPS):
             x = 0.5 * (x + self._kernel.inverse(x).mT)
         eye = torch.eye(2 * self.size, dtype=g.dtype, device=g.device)
         off = (x.mT @ x - eye).detach().abs().amax((-2, -1))[..., None, None, None]
-        return torch.where(off < 1e-3, self._with_determinant(_from_columns(x[..., : self.size])), math.nan)
+        return torch.where(off < 1e-3, self._with_determinant(from_columns(x[..., : self.size])), math.nan)
 
     def _with_determinant(self, g: Tensor) -> Tensor:
         """The multiple of a unitary matrix by a phase that is in the group."""
@@ -280,7 +291,7 @@ class U(UnitaryGroup):
         super().__init__(n, True, scale)
 
     def _exp(self, v: Tensor) -> Tensor:
-        return super()._exp(v) if self.size != 2 else _times_phase(_quaternion_exp(v[..., :3]), v[..., 3])
+        return super()._exp(v) if self.size != 2 else times_phase(_quaternion_exp(v[..., :3]), v[..., 3])
 
     def _log(self, g: Tensor) -> Tensor:
         """For n = 2 of the phase and the quaternion, or of -1 times both: the one with angles within a half turn."""
@@ -288,10 +299,10 @@ class U(UnitaryGroup):
             return super()._log(g)
         matrix = g.double()
         (a, b), (c, d) = (row.unbind(-2) for row in matrix.unbind(-3))
-        real, imaginary = (x - y for x, y in zip(_product(a, d), _product(b, c), strict=True))
+        real, imaginary = (x - y for x, y in zip(complex_product(a, d), complex_product(b, c), strict=True))
         phase = 0.5 * torch.atan2(imaginary, real)
-        rest = _times_phase(matrix, -phase)
-        u, w = self._coordinates(rest)[..., :3], 0.5 * _real_trace(rest)
+        rest = times_phase(matrix, -phase)
+        u, w = self._coordinates(rest)[..., :3], 0.5 * real_trace(rest)
         angle = torch.atan2(u.detach().square().sum(-1).sqrt(), w.detach())
         turned = angle > math.pi - phase.detach().abs()
         sign = torch.where(turned, -1.0, 1.0).to(w.dtype)
@@ -307,9 +318,9 @@ class U(UnitaryGroup):
             return super()._adjoint(g)
         (a, b), (c, d) = (row.unbind(-2) for row in (0.5 * g).unbind(-3))
         # g = w I + x X + y Y + z Z with X, Y, Z = i times the Pauli matrices
-        w, x, y, z = a + d, _over_i(b + c), b - c, _over_i(a - d)
-        ((xx, xy, xz), (_, yy, yz), (_, _, zz)) = (tuple(_inner(s, t) for t in (x, y, z)) for s in (x, y, z))
-        wx, wy, wz = (_inner(w, t) for t in (x, y, z))
+        w, x, y, z = a + d, over_i(b + c), b - c, over_i(a - d)
+        ((xx, xy, xz), (_, yy, yz), (_, _, zz)) = (tuple(real_inner(s, t) for t in (x, y, z)) for s in (x, y, z))
+        wx, wy, wz = (real_inner(w, t) for t in (x, y, z))
         o, one = torch.zeros_like(xx), torch.ones_like(xx)
         rows = [1.0 - 2.0 * (yy + zz), 2.0 * (xy + wz), 2.0 * (xz - wy), o]
         rows += [2.0 * (xy - wz), 1.0 - 2.0 * (xx + zz), 2.0 * (yz + wx), o]
@@ -356,7 +367,7 @@ class SU(UnitaryGroup):
     def _log(self, g: Tensor) -> Tensor:
         if self.size > 2:
             return super()._log(g)
-        u, w = self._coordinates(g), 0.5 * _real_trace(g)
+        u, w = self._coordinates(g), 0.5 * real_trace(g)
         # of a matrix that is no multiple of a unitary one by a real number, a part is lost
         volume = u.detach().square().sum(-1) + w.detach().square()
         member = are_isometries(g.detach().square().sum((-3, -2, -1)), volume, self.size)
@@ -366,7 +377,7 @@ class SU(UnitaryGroup):
         """For n = 2 the rotation of the quaternion (w, -u) of g = w I + u_1 X + u_2 Y + u_3 Z."""
         if self.size > 2:
             return super()._adjoint(g)
-        u, w = self._coordinates(g), 0.5 * _real_trace(g)
+        u, w = self._coordinates(g), 0.5 * real_trace(g)
         return from_rows(rotation_rows([-x for x in last_entries(u)], 2.0 * w, torch.full_like(w, 2.0)))
 
     def _heat_kernel(self) -> HeatKernel | None:
@@ -385,7 +396,7 @@ class SU(UnitaryGroup):
 
     def _with_determinant(self, g: Tensor) -> Tensor:
         angle = _determinant(torch.complex(*g.unbind(-1))).angle() / self.size
-        return _times_phase(g, -angle)
+        return times_phase(g, -angle)
 
 
 def _log_special_volume(n: int) -> float:
@@ -409,61 +420,10 @@ def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
     return torch.where(good[..., None, None, None], torch.stack([log.real, log.imag], -1), math.nan)
 
 
-def _columns(g: Tensor) -> Tensor:
-    """[[A], [B]] of A + i B, ``[*batch, 2 n, n]``, see `embedded`."""
-    return torch.cat(g.unbind(-1), -2)
-
-
-def _from_columns(columns: Tensor) -> Tensor:
-    """The inverse of `_columns`."""
-    return torch.stack(columns.chunk(2, -2), -1)
-
-
-def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Real and imaginary part of a product of complex numbers ``[*batch, 2]``."""
-    return a[..., 0] * b[..., 0] - a[..., 1] * b[..., 1], a[..., 0] * b[..., 1] + a[..., 1] * b[..., 0]
-
-
-def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """Re a conj(b)."""
-    return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1]
-
-
-def _times_conjugate(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Real and imaginary part of a conj(b)."""
-    return _inner(a, b), a[..., 1] * b[..., 0] - a[..., 0] * b[..., 1]
-
-
-def _over_i(a: Tensor) -> Tensor:
-    return torch.stack([a[..., 1], -a[..., 0]], -1)
-
-
-def _real_trace(g: Tensor) -> Tensor:
-    return g[..., 0].diagonal(dim1=-2, dim2=-1).sum(-1)
-
-
 def _determinant(matrix: Tensor) -> Tensor:
     lu, pivots, _ = torch.linalg.lu_factor_ex(matrix)
     swaps = (pivots != torch.arange(1, matrix.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)).sum(-1)
     return lu.diagonal(dim1=-2, dim2=-1).prod(-1) * (1 - 2 * (swaps % 2))
-
-
-def _pairs(n: int) -> list[tuple[int, int]]:
-    return [(j, k) for j in range(n) for k in range(j + 1, n)]
-
-
-def _gell_mann(n: int) -> tuple[Tensor, list[str]]:
-    """i times the generalised Gell-Mann matrices, ``[n^2 - 1, n, n]``, and their names."""
-    pairs = _pairs(n)
-    basis = torch.zeros(n * n - 1, n, n, dtype=torch.complex128)
-    for row, (j, k) in enumerate(pairs):
-        basis[row, [j, k], [k, j]] = torch.tensor([1j, 1j], dtype=basis.dtype)
-        basis[row + len(pairs), [j, k], [k, j]] = torch.tensor([1.0, -1.0], dtype=basis.dtype)
-    for k in range(1, n):
-        diagonal = torch.cat([torch.ones(k), torch.tensor([-float(k)]), torch.zeros(n - k - 1)]).double()
-        basis[2 * len(pairs) + k - 1] = torch.diag(1j * math.sqrt(2.0 / (k * (k + 1))) * diagonal)
-    names = [f"{kind}{j + 1}{k + 1}" for kind in "XY" for j, k in pairs] + [f"Z{k}" for k in range(1, n)]
-    return basis, names
 
 
 def _quaternion_exp(v: Tensor) -> Tensor:
@@ -479,10 +439,3 @@ def _quaternion_exp(v: Tensor) -> Tensor:
 def _quaternion_log(u: Tensor, w: Tensor) -> Tensor:
     """atan2(|u|, w) u / |u| for the quaternion (w, u)."""
     return angle_factor(u.square().sum(-1), w).unsqueeze(-1) * u
-
-
-def _times_phase(g: Tensor, angle: Tensor) -> Tensor:
-    """exp(i angle) g."""
-    cos, sin = angle.cos()[..., None, None], angle.sin()[..., None, None]
-    a, b = g.unbind(-1)
-    return torch.stack([cos * a - sin * b, cos * b + sin * a], -1)
