@@ -22,8 +22,6 @@ from tasks.so10.samplers import ReverseDiffusion
 from trivgeo.groups import SO
 from trivgeo.sde import (
     EnergyScore,
-    ExponentialEuler,
-    GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
     Schedule,
@@ -33,6 +31,7 @@ from trivgeo.sde import (
     uniform_grid,
 )
 from trivgeo.sde.processes import reverse_process
+from trivgeo.sde.solvers import ExponentialEuler, GeometricHeun
 
 LAW = CornerLaw()
 

@@ -27,8 +27,6 @@ from trivgeo.inversion.stages import (
 from trivgeo.sde import (
     ConstantSchedule,
     EnergyScore,
-    ExponentialEuler,
-    GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
     TrivializedSDE,
@@ -37,7 +35,7 @@ from trivgeo.sde import (
 )
 from trivgeo.sde.diagnostics import ScoreMonitor
 from trivgeo.sde.processes import KineticLangevinSDE
-from trivgeo.sde.solvers import Resampling
+from trivgeo.sde.solvers import ExponentialEuler, GeometricHeun, Resampling
 
 GROUP = SE(2)
 ACTION = GROUP.action()

@@ -13,9 +13,10 @@ from torch import Tensor
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative.score_matching import implicit_loss
-from trivgeo.sde import GeometricHeun, forward_noising, solve, uniform_grid
+from trivgeo.sde import forward_noising, solve, uniform_grid
 from trivgeo.sde.noise import noise_with_target
 from trivgeo.sde.processes import reverse_process
+from trivgeo.sde.solvers import GeometricHeun
 from trivgeo.training import move_average, versions
 
 from ..checkpoints import load_checkpoint, save_checkpoint, trained_path

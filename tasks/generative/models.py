@@ -8,7 +8,8 @@ from torch import Tensor
 
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
-from trivgeo.generative import GroupDiffusion, NormalDistribution
+from trivgeo.generative import GroupDiffusion
+from trivgeo.generative.base_distributions import NormalDistribution
 from trivgeo.generative.measure import log_torus_volume, sum_over_compact
 from trivgeo.groups import LieGroup, Torus
 from trivgeo.sde import heat_kernel

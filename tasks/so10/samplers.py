@@ -11,8 +11,9 @@ from tqdm import tqdm
 
 from trivgeo.checks import check_count
 from trivgeo.groups import SO
-from trivgeo.sde import EnergyScore, ExponentialEuler, NoiseKernel, Schedule, Stepper, solve, uniform_grid
+from trivgeo.sde import EnergyScore, NoiseKernel, Schedule, Stepper, solve, uniform_grid
 from trivgeo.sde.processes import KineticLangevinSDE, KineticLangevinState, reverse_process
+from trivgeo.sde.solvers import ExponentialEuler
 
 from .law import CornerLaw
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tests.helpers import affine_line, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative import BaseDistribution, GroupDiffusion, NormalDistribution, fit_base_distribution
+from trivgeo.generative import BaseDistribution, GroupDiffusion, fit_base_distribution
+from trivgeo.generative.base_distributions import NormalDistribution
 from trivgeo.generative.model import PATHS
 from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths.simulation import terminal_std

@@ -12,7 +12,8 @@ from torch import Tensor
 from tests.helpers import seeded
 from trivgeo._random import uniform
 from trivgeo.errors import ConfigurationError
-from trivgeo.generative import GroupDiffusion, NormalDistribution
+from trivgeo.generative import GroupDiffusion
+from trivgeo.generative.base_distributions import NormalDistribution
 from trivgeo.groups import LieAlgebra, LieGroup, Torus
 from trivgeo.groups.harmonic import HarmonicAnalysis, log_haar_volume, slowest_rate
 from trivgeo.groups.heat_kernels import HeatKernel

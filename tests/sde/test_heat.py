@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative import HaarDistribution, MixtureDistribution, NormalDistribution, fit_base_distribution
+from trivgeo.generative import fit_base_distribution
+from trivgeo.generative.base_distributions import HaarDistribution, MixtureDistribution, NormalDistribution
 from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, MatrixGroup, Torus, Translation, U
 from trivgeo.groups.harmonic import slowest_rate
 from trivgeo.sde import GeometricSchedule, forward_noising, heat_kernel, probability_flow, trivialized_grad

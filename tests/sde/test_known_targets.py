@@ -12,8 +12,9 @@ import torch
 
 from tests.helpers import assert_relative, seeded
 from tests.sde.targets import TARGETS, KnownTarget
-from trivgeo.sde import EnergyScore, GeometricHeun, GeometricSchedule, NoiseKernel, forward_noising, solve, uniform_grid
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, forward_noising, solve, uniform_grid
 from trivgeo.sde.processes import reverse_process
+from trivgeo.sde.solvers import GeometricHeun
 
 SCHEDULE = GeometricSchedule(0.1, 0.6)
 

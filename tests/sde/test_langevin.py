@@ -13,8 +13,9 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, Heisenberg, LieGroup, Translation
-from trivgeo.sde import GeometricHeun, solve
+from trivgeo.sde import solve
 from trivgeo.sde.processes import KineticLangevinSDE, KineticLangevinState, overdamped_langevin
+from trivgeo.sde.solvers import GeometricHeun
 
 
 class Target:

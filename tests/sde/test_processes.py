@@ -18,8 +18,6 @@ from trivgeo.groups import SE, SL, SO, Affine, LieGroup, Translation
 from trivgeo.sde import (
     ConstantSchedule,
     EnergyScore,
-    ExponentialEuler,
-    GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
     Stepper,
@@ -33,7 +31,7 @@ from trivgeo.sde import (
 )
 from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.scores import SolveContext
-from trivgeo.sde.solvers import RungeKuttaMuntheKaas4, StepState
+from trivgeo.sde.solvers import ExponentialEuler, GeometricHeun, RungeKuttaMuntheKaas4, StepState
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 UNIT = ConstantSchedule(1.0)

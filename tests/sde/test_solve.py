@@ -16,8 +16,6 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, Translation
 from trivgeo.sde import (
     EnergyScore,
-    ExponentialEuler,
-    GeometricHeun,
     GeometricSchedule,
     NoiseKernel,
     Stepper,
@@ -28,7 +26,7 @@ from trivgeo.sde import (
 )
 from trivgeo.sde.processes import merge_evaluated
 from trivgeo.sde.scores import EnergySamples, SolveContext
-from trivgeo.sde.solvers import Accumulator, RungeKuttaMuntheKaas4, StepState
+from trivgeo.sde.solvers import Accumulator, ExponentialEuler, GeometricHeun, RungeKuttaMuntheKaas4, StepState
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
 

@@ -17,7 +17,8 @@ from tasks.so10.law import CornerLaw
 from tasks.so10.samplers import Langevin, ReverseDiffusion
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
-from trivgeo.sde import GeometricHeun, GeometricSchedule
+from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.solvers import GeometricHeun
 
 CONFIGS = Path("tasks/configs/so10")
 

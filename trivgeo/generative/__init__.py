@@ -1,13 +1,7 @@
 """Models fitted to samples on any group: probability paths, base distributions, networks."""
 
 from trivgeo._signatures import check_calls
-from trivgeo.generative.base_distributions import (
-    BaseDistribution,
-    HaarDistribution,
-    MixtureDistribution,
-    NormalDistribution,
-    fit_base_distribution,
-)
+from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
 from trivgeo.generative.model import GroupDiffusion
 from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths import ProbabilityPath
@@ -16,9 +10,6 @@ __all__ = [
     "BaseDistribution",
     "GroupDiffusion",
     "GroupNetwork",
-    "HaarDistribution",
-    "MixtureDistribution",
-    "NormalDistribution",
     "ProbabilityPath",
     "fit_base_distribution",
 ]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import choice, normal, permutation
+from trivgeo._signatures import check_calls
 from trivgeo.checks import check_count, check_positive, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.measure import sum_over_compact
@@ -26,7 +27,6 @@ __all__ = [
     "MixtureDistribution",
     "NormalDistribution",
     "fit_base_distribution",
-    "group_mean",
 ]
 
 _NUM_MASS_DRAWS = 20_000
@@ -333,3 +333,6 @@ def group_mean(group: LieGroup, samples: Tensor, num_rounds: int = 5) -> tuple[T
         centre = group.retract(centre, v.mean(0))
     v = group.log(group.compose(group.inverse(centre), samples))
     return centre, v[torch.isfinite(v).all(-1)]
+
+
+check_calls(__name__, __all__)

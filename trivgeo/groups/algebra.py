@@ -132,7 +132,7 @@ class LieAlgebra:
 
     @cached_property
     def noise_corrections(self) -> tuple[Constant, Constant]:
-        r"""What Brownian motion in the algebra asks of a scheme of weak order 2, see `trivgeo.sde.GeometricHeun`.
+        r"""What Brownian motion in the algebra asks of a scheme of weak order 2, see `GeometricHeun`.
 
         .. math:: M = \tfrac1{12} \sum_j \mathrm{ad}(e_j)^2, \quad S S^T = \tfrac18 \sum_{ij} [e_i, e_j] [e_i, e_j]^T
         """

@@ -21,20 +21,13 @@ from trivgeo.sde.noise import (
 from trivgeo.sde.processes import TrivializedSDE, probability_flow
 from trivgeo.sde.sampling import forward_noising, probability_flow_sample, reverse_diffusion
 from trivgeo.sde.scores import EnergyScore, Score, trivialized_grad
-from trivgeo.sde.solvers import (
-    ExponentialEuler,
-    GeometricHeun,
-    Stepper,
-    solve,
-)
+from trivgeo.sde.solvers import Stepper, solve
 from trivgeo.sde.weights import effective_sample_size
 
 __all__ = [
     "ConstantSchedule",
     "CosineSchedule",
     "EnergyScore",
-    "ExponentialEuler",
-    "GeometricHeun",
     "GeometricSchedule",
     "LinearSchedule",
     "NoiseKernel",
@@ -67,14 +60,16 @@ _MOVED = {
     "EnergySamples": "sde.scores.EnergySamples",
     "EnergyTrace": "sde.diagnostics.EnergyTrace",
     "ExactDivergence": "sde.likelihood.ExactDivergence",
+    "ExponentialEuler": "sde.solvers.ExponentialEuler",
     "FlowLikelihood": "sde.likelihood.FlowLikelihood",
     "FlowStep": "sde.solvers.FlowStep",
     "FlowTransport": "generative.paths.FlowMatchingPath",
     "Fold": "sde.solvers.Accumulator",
     "FunctionScore": "sde.scores.FunctionScore",
+    "GeometricHeun": "sde.solvers.GeometricHeun",
     "GroupDiffusion": "generative.GroupDiffusion",
     "GroupNetwork": "generative.GroupNetwork",
-    "HaarLaw": "generative.HaarDistribution",
+    "HaarLaw": "generative.base_distributions.HaarDistribution",
     "HeatKernel": "sde.noise.HeatKernel",
     "HutchinsonDivergence": "sde.likelihood.HutchinsonDivergence",
     "KineticAncestralStep": "sde.solvers.KineticAncestralStep",
@@ -83,12 +78,12 @@ _MOVED = {
     "KineticPoint": "sde.processes.KineticState",
     "KineticSample": "sde.noise.KineticSample",
     "Lesson": "generative.paths.TrainingBatch",
-    "MixtureLaw": "generative.MixtureDistribution",
+    "MixtureLaw": "generative.base_distributions.MixtureDistribution",
     "MomentumTransport": "generative.paths.KineticPath",
     "NoisePaths": "sde.noise.NoisePaths",
     "NoiseReplay": "sde.noise.VirtualNoisePaths",
     "NoiseSample": "sde.noise.NoiseSample",
-    "NormalLaw": "generative.NormalDistribution",
+    "NormalLaw": "generative.base_distributions.NormalDistribution",
     "PhasePoint": "sde.processes.KineticLangevinState",
     "PopulationWeights": "sde.solvers.PopulationWeights",
     "Process": "sde.processes.Process",
