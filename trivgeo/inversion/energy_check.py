@@ -21,7 +21,7 @@ from trivgeo.errors import DomainError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.evaluation import evaluation_mode
-from trivgeo.inversion.law import Law, drawn, noise_between, spread_of
+from trivgeo.inversion.law import Law, noise_between, sample_elements, spread_of
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.posterior_energy import PosteriorEnergy, check_action
 from trivgeo.sde import GeometricSchedule
@@ -173,7 +173,9 @@ def _checked(posterior: Posterior, spread: Tensor, clean: Any, law: Law, num_sam
 
     began = time.perf_counter()
     moved = (
-        drawn(group, law, data * num_samples, keyed(seed, 4)).to(like).reshape(data, num_samples, *group.element_shape)
+        sample_elements(group, law, data * num_samples, keyed(seed, 4))
+        .to(like)
+        .reshape(data, num_samples, *group.element_shape)
     )
     gradient, there = probe.gradients(group.inverse(moved))
     seconds = (time.perf_counter() - began) / (data * num_samples)

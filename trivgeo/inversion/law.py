@@ -13,7 +13,7 @@ from trivgeo.errors import DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde import GeometricSchedule
 
-__all__ = ["Law", "drawn", "noise_between", "spread_of"]
+__all__ = ["Law", "noise_between", "sample_elements", "spread_of"]
 
 Law = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""
@@ -23,8 +23,8 @@ _ERROR = 0.05  # share of the transformations that a first guess may leave
 _NOTHING = 1e-3  # in units of the largest spread
 
 
-def drawn(group: LieGroup, law: Law, count: int, generator: torch.Generator) -> Tensor:
-    """Elements ``[count, *element_shape]`` of a law that somebody wrote.
+def sample_elements(group: LieGroup, law: Law, count: int, generator: torch.Generator) -> Tensor:
+    """Draw elements ``[count, *element_shape]`` of a user's distribution, and check them.
 
     Raises:
         ConfigurationError: the law draws no floating-point numbers.
@@ -59,7 +59,7 @@ def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
         ShapeError: what the law draws are no elements, or too few.
         DomainError: fewer than half of them have a logarithm, or all are the identity.
     """
-    g = drawn(group, law, _NUM_SAMPLES, keyed(seed, 3))
+    g = sample_elements(group, law, _NUM_SAMPLES, keyed(seed, 3))
     v = group.with_scale(None).log(g.double().cpu())
     v = v[torch.isfinite(v).all(-1)]
     if len(v) < _NUM_SAMPLES // 2:

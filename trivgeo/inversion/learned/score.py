@@ -17,7 +17,7 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.law import drawn
+from trivgeo.inversion.law import sample_elements
 from trivgeo.inversion.posterior_energy import check_action, check_batch
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift
 from trivgeo.sde import Schedule, Score
@@ -162,7 +162,7 @@ class LearnedScore(nn.Module):
     def _augmentations(self, level: Float[Tensor, " b"], generator: torch.Generator | None) -> Tensor:
         """Draw the elements that move clean data, ``[b, *element_shape]``."""
         if callable(self.augmentation):  # a law that somebody wrote: with a generator on the CPU, in a dtype of its own
-            return drawn(self.group, self.augmentation, len(level), keyed(seed(level, generator))).to(level)
+            return sample_elements(self.group, self.augmentation, len(level), keyed(seed(level, generator))).to(level)
         each = self.levels[1] / math.sqrt(self.noise_steps)
         factors = self.group.exp(each * normal((self.noise_steps, len(level), self.group.dim), level, generator))
         return functools.reduce(self.group.compose, factors)
