@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trivgeo.generative.measure import sum_over_compact
 from trivgeo.groups import SE, SO, Action, Affine, HeatSymmetry, LieGroup, Similarity
+from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion import PosteriorSampler
 from trivgeo.sde.noise.density import log_volume
 
@@ -133,6 +135,7 @@ def main() -> None:
             continue
         for temperature in arguments.temperatures:
             weight, evidence = wells.truth(temperature)
+            evidence -= sum_over_compact(wells.group, log_haar_volume)  # of the measure of evidences
             sampler = PosteriorSampler(LeftTranslation(wells.group), wells.energy, temperature=temperature)
             data = wells.group.identity(NUM_DATA, dtype=torch.float64)
             start = time.perf_counter()

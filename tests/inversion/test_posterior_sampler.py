@@ -123,6 +123,7 @@ class TestKnownLaws:
         sample = sampled(
             group,
             lambda g: ((group.log(g) - goal) ** 2).sum(-1) / (2 * width**2),
+            32,
             prior=prior,
             temperature=temperature,
         )

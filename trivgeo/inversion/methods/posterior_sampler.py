@@ -35,7 +35,9 @@ class PosteriorSampler(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`; minus the logarithm of a density of clean data, up to a constant.
+        energy: see `Inverter`; minus the logarithm of a density of clean data, up to a constant. For one that is none,
+            such as a classifier's, the log-determinant, one of every pixel or point, is left out by
+            ``sampler.replace(log_det=False)``.
         prior: a distribution of transformations with ``sample(num_samples, generator)`` and ``log_density(g)`` or
             ``log_prob(g)``, such as those of `trivgeo.generative`; ``None`` for left Haar measure, which is improper on
             groups that are not compact: the energy must then hold g back. Where there is none, the search for wells

@@ -23,6 +23,8 @@ _SHORTEST_STEP = 0.02
 """Step that measures the width of a well, in such widths."""
 _LEAST_CURVATURE = 0.01
 """Least curvature of a component, as a share of the largest."""
+_COVERING = 3.0
+"""Size of a component that covers a well, in widths of the well, at most; its centre is within about one width."""
 _SHARE = 0.3
 """Share of the first draws that the further components get."""
 _SMALLEST_WIDTH, _LARGEST_WIDTH = 1e-4, 1.0
@@ -117,7 +119,13 @@ def _uncovered(proposal: StudentMixture, ends: Ascents, number: int) -> tuple[Te
     group, n, g = proposal.group, proposal.group.dim, ends.elements
     rows = torch.arange(len(g), device=g.device)
     reach = reach_of_normal(n)
-    free = torch.isfinite(ends.log_densities) & (proposal.distances(g)[..., :-1] > reach).all(-1)
+    sizes = proposal.factors.diagonal(dim1=-2, dim2=-1).log().mean(-1).exp()  # [b, j]
+    charts = proposal.charts(g)
+    away = torch.where(torch.isfinite(charts.log_volumes), charts.vectors.square().sum(-1), torch.inf)  # [b, d, j]
+    width = ends.widths.unsqueeze(-1)
+    covers = (away < (n + 1) * width.square()) & (sizes.unsqueeze(1) < _COVERING * width)
+    covers = covers & torch.isfinite(proposal.log_shares).unsqueeze(1)
+    free = torch.isfinite(ends.log_densities) & ~covers[..., :-1].any(-1)
     log_mass = ends.log_densities + n * ends.widths.log()
     chosen, used = [], []
     for _ in range(number):

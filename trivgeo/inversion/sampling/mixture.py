@@ -123,12 +123,6 @@ class StudentMixture(Described):
         unit = torch.eye(self.group.dim).to(self.factors)
         return torch.linalg.solve_triangular(self.factors, unit, upper=False)
 
-    def distances(self, g: Tensor) -> Float[Tensor, "b m j"]:
-        """Squared lengths of elements about each centre, in the metric of its factor; infinite where there is none."""
-        charts = self.charts(g)
-        used = torch.isfinite(self.log_shares).unsqueeze(1)
-        return torch.where(torch.isfinite(charts.log_volumes) & used, self._squares(charts), torch.inf)
-
     def _squares(self, charts: Charts) -> Float[Tensor, "b m j"]:
         return torch.einsum("bjkl,bmjl->bmjk", self._inverse_factors, charts.vectors).square().sum(-1)
 
