@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.helpers import assert_relative, randn, random_elements
+from tests.helpers import assert_relative, randn, random_elements, seeded
 from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operator_action
 from trivgeo.errors import ConfigurationError, DomainError
-from trivgeo.groups import Action, BurgersSymmetry, HeatSymmetry, LieGroup, Translation
+from trivgeo.groups import SE, SO, Action, BurgersSymmetry, HeatSymmetry, LieGroup, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, TestTimeEquivariant
+from trivgeo.inversion.stages import Descend, Newton, Promote, Select
 
 
 class Known(Inverter):
@@ -182,3 +183,102 @@ class TestBadInput:
             TestTimeEquivariant(3.0, inverter)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="output_action"):
             TestTimeEquivariant(square, inverter, Translation(2))  # type: ignore[arg-type]
+
+
+class TestEquivarianceError:
+    """Of point clouds under SE(2), and of what is wrong by a known amount."""
+
+    TEMPLATE = randn(14, 2, seed=3)
+
+    def energy(self, y: Tensor) -> Tensor:
+        return (y - self.TEMPLATE.to(y)).square().mean((-2, -1))
+
+    def clouds(self, dtype: torch.dtype) -> Tensor:
+        return (SE(2).action()(random_elements(SE(2), 2, std=1.0), self.TEMPLATE) + 0.05 * randn(2, 14, 2)).to(dtype)
+
+    def model(self, network: Any, output: Action | None, *finish: Any, **options: Any) -> TestTimeEquivariant:
+        search = TIED(SE(2).action(), self.energy, steps=20, num_hypotheses=8, temperature=0.01)
+        return TestTimeEquivariant(network, search.then(Select(1), *finish), output, **options)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_at_rounding_with_a_finish(self, dtype: torch.dtype) -> None:
+        """Any network: here one that turns small changes into large ones; without a finish it shows."""
+
+        def network(y: Tensor) -> Tensor:
+            return torch.cat([(5 * y).sin().flatten(1), y.square().sum(-1)], -1)
+
+        def points(y: Tensor) -> Tensor:
+            return y + (3 * y).sin()
+
+        x = self.clouds(dtype)
+        rough = self.model(network, None).equivariance_error(x, 50, generator=seeded(0))
+        assert rough.median > 1e-2
+        for output, function in ((None, network), (SE(2).action(), points)):
+            error = self.model(function, output, Promote(Descend(20), Newton(6))).equivariance_error(
+                x, 50, generator=seeded(0)
+            )
+            assert error.errors.shape == (50, 2)
+            assert error.median <= 1e-5
+            assert error.worst <= 1e-3
+            assert error.worst == float(error.errors.max())
+            assert dtype == torch.float32 or error.worst < 1e-6
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_from_a_frame(self, dtype: torch.dtype) -> None:
+        """Centre, and the direction to the first point: a descent from it needs no search."""
+
+        def frame(x: Tensor) -> Tensor:
+            middle = x.mean(-2)
+            first, known = x[:, 0] - middle, (self.TEMPLATE[0] - self.TEMPLATE.mean(0)).to(x)
+            angle = torch.atan2(first[:, 1], first[:, 0]) - torch.atan2(known[1], known[0])
+            turn = SO(2).exp(angle.unsqueeze(-1))
+            return SE(2).join(turn, middle - (turn @ self.TEMPLATE.mean(0).to(x)))
+
+        inverter = Inverter(SE(2).action(), self.energy, [Promote(Newton(8))])
+        model = TestTimeEquivariant(lambda y: (5 * y).sin().flatten(1), inverter, initial=frame)
+        error = model.equivariance_error(self.clouds(dtype), generator=seeded(1))
+        assert error.worst < (1e-9 if dtype == torch.float64 else 1e-3)
+        assert error.median < 1e-5
+        lost = self.clouds(dtype)
+        kabsch = SE(2).inverse(inverter(lost, initial=frame(lost)[:, None]).best())  # least squares in closed form
+        centred, target = lost.double() - lost.double().mean(-2, keepdim=True), self.TEMPLATE - self.TEMPLATE.mean(0)
+        u, _, vt = torch.linalg.svd(centred.mT @ target)
+        sign = torch.det(u @ vt)
+        rotation = (u @ torch.diag_embed(torch.stack([torch.ones_like(sign), sign], -1)) @ vt).mT
+        assert_relative(kabsch[:, :2, :2].double(), rotation, 1e-5 if dtype == torch.float32 else 1e-8)
+
+    def test_a_known_error(self) -> None:
+        """A prediction that is not moved along: |h.y - y| / |h.y| by hand."""
+        group = Translation(2)
+        inverter = Inverter(group.action(), lambda y: y.mean(-2).square().sum(-1), [Newton(2)])
+        model = TestTimeEquivariant(lambda y: 0 * y + 1, inverter, group.action())
+        x = randn(3, 4, 2)
+        assert model.equivariance_error(x, 5, generator=seeded(0)).worst < 1e-12
+        elements = randn(5, 2, seed=4)
+        nothing_done = Inverter(group.action(), lambda y: y.sum((1, 2)), [])
+        fixed = TestTimeEquivariant(lambda y: 0 * y + 1, nothing_done, group.action())
+        error = fixed.equivariance_error(x, 5, law=lambda number, generator: elements)
+        expected = (elements.norm(dim=-1) * 2) / (1 + elements).expand(4, 5, 2).movedim(0, 1).flatten(1).norm(dim=-1)
+        assert_relative(error.errors, expected[:, None].expand(5, 3), 1e-12)
+        assert error.median == pytest.approx(float(expected.median()))
+        with pytest.raises(ConfigurationError, match="floating-point"):
+            TestTimeEquivariant(lambda y: y.sum((1, 2)) > 0, inverter).equivariance_error(x, 2)
+        with pytest.raises(ConfigurationError, match="num_elements"):
+            model.equivariance_error(x, 0)
+        with pytest.raises(ConfigurationError, match="initial"):
+            TestTimeEquivariant(square, inverter, initial=3)  # type: ignore[arg-type]
+
+    def test_networks_are_copied(self) -> None:
+        """An energy with weights in single precision: it is used in double, and stays as it was."""
+        network = nn.Sequential(nn.Flatten(), nn.Linear(8, 3), nn.Tanh())
+        x = randn(2, 4, 2, dtype=torch.float32)
+        energy = nn.Sequential(network, Squares())
+        result = Inverter(Translation(2).action(), energy, [Promote(Newton(3))])(x)
+        assert result.elements.dtype == torch.float32
+        assert next(network.parameters()).dtype == torch.float32
+        assert bool((result.best_energy() <= energy(x)).all())
+
+
+class Squares(nn.Module):
+    def forward(self, y: Tensor) -> Tensor:
+        return y.square().sum(-1)

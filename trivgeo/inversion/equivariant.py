@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from einops import rearrange, repeat
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._random import normal
 from trivgeo._torch import pytree
-from trivgeo.checks import check_type, with_tensors
+from trivgeo.checks import check_count, check_type, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.law import Law, drawn
 from trivgeo.inversion.posterior_energy import check_action
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import rows_like, where_rows
 
-__all__ = ["TestTimeEquivariant"]
+__all__ = ["EquivarianceError", "TestTimeEquivariant"]
+
+
+class EquivarianceError(NamedTuple):
+    r"""Measured errors :math:`|\tilde f(h.x) - h.\tilde f(x)| / |h.\tilde f(x)|`.
+
+    Attributes:
+        median: of all that are defined.
+        worst: the largest of them; infinite where a prediction is not finite.
+        errors: of each element h and datum x, ``[num_elements, b]``; NaN where h.x is not defined.
+    """
+
+    median: float
+    worst: float
+    errors: Float[Tensor, "m b"]
 
 
 class TestTimeEquivariant(nn.Module):
@@ -35,6 +52,8 @@ class TestTimeEquivariant(nn.Module):
         ensemble: ``"best"`` takes the hypothesis of lowest energy, ``"mean"`` averages the predictions over the
             usable hypotheses, with the weights of a `PosteriorSample` if there are any; it needs
             outputs that are floating-point or complex.
+        initial: data to elements ``[b, *element_shape]`` from which the inverter starts: an equivariant frame, such as
+            centre and principal axes of a cloud, makes all that follows the same for moved data.
 
     Raises:
         ConfigurationError: the groups of inverter and output action differ, or an unknown ensemble.
@@ -48,6 +67,7 @@ class TestTimeEquivariant(nn.Module):
         inverter: Inverter,
         output_action: Action | None = None,
         ensemble: Literal["best", "mean"] = "best",
+        initial: Callable[[Any], Tensor] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(inverter, Inverter):
@@ -66,12 +86,68 @@ class TestTimeEquivariant(nn.Module):
         self.network = network
         self.inverter = inverter
         self.output_action = output_action
+        if initial is not None and not callable(initial):
+            raise ConfigurationError(f"initial: expected a function from data to elements, got {initial!r}")
         self.ensemble = ensemble
+        self.initial = initial
 
     def forward(self, x: Any, *, generator: torch.Generator | None = None) -> Tensor:
         """The prediction for a batch of data."""
         x = with_tensors("x", x)
-        return self.predict(x, self.inverter(x, generator=generator))
+        initial = None
+        if self.initial is not None:
+            initial = self.inverter.action.group.check_elements(self.initial(x), "initial").unsqueeze(1)
+        return self.predict(x, self.inverter(x, generator=generator, initial=initial))
+
+    def equivariance_error(
+        self,
+        x: Any,
+        num_elements: int = 50,
+        *,
+        law: Law | None = None,
+        generator: torch.Generator | None = None,
+    ) -> EquivarianceError:
+        r"""How far predictions of moved data are from the moved predictions, :math:`\tilde f(h.x)` from h.f(x).
+
+        It is zero where the law of the inverter's answer has a single point, as with a descent to a minimum that is
+        unique; what a search leaves to chance shows. Noise of moved data is drawn anew.
+
+        Args:
+            x: data with one batch dimension b.
+            num_elements: m, the number of elements h.
+            law: their law; default exp of standard normal vectors in the group's basis.
+            generator: of elements and inverter.
+
+        Raises:
+            ConfigurationError: the outputs are labels or truth values.
+            DomainError: no element is defined on any datum.
+        """
+        x = with_tensors("x", x)
+        action, like = self.inverter.action, pytree.tree_leaves(x)[0]
+        group, (batch,) = action.group, action.batch_shape(x)
+        count = check_count("num_elements", num_elements)
+        if law is None:
+            h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
+        else:
+            h = drawn(group, law, count, generator or torch.Generator().manual_seed(0))
+        h = h.to(like).unsqueeze(1)
+        valid = action.is_valid(h, x).reshape(count, batch, -1).all(-1)
+        if not bool(valid.any()):
+            raise DomainError(f"law: expected elements that are defined on some datum, got none of {count}")
+        unit = group.identity(dtype=h.dtype, device=h.device)
+        g = where_rows(valid, h.expand(count, batch, *group.element_shape), unit)
+        moved = pytree.tree_map(lambda leaf: leaf.flatten(0, 1), action(g, x))
+        output = self(x, generator=generator)
+        if not (output.is_floating_point() or output.is_complex()):
+            raise ConfigurationError(f"network: expected floating-point or complex outputs, got {output.dtype}")
+        expected = output.expand(count, *output.shape).flatten(0, 1)
+        if self.output_action is not None:
+            expected = self.output_action(g.flatten(0, 1), expected)
+        difference = (self(moved, generator=generator) - expected).flatten(1).norm(dim=-1)
+        errors = difference / expected.flatten(1).norm(dim=-1).clamp(min=torch.finfo(difference.dtype).tiny)
+        errors = torch.where(torch.isfinite(errors), errors, torch.inf).unflatten(0, (count, batch))
+        errors = torch.where(valid, errors, torch.nan)
+        return EquivarianceError(float(errors.nanmedian()), float(errors[valid].max()), errors)
 
     def predict(self, x: Any, result: InversionResult) -> Tensor:
         """The prediction from hypotheses found before.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,15 @@ class ConditionalPosterior(Described):
         """Return the posteriors of another energy for the same data, with counts of their own."""
         posterior = Posterior(self.action, energy, log_det=self._energy.log_det)
         return ConditionalPosterior(posterior, self.x, self.max_evaluations, self._on_step)
+
+    def in_double(self) -> ConditionalPosterior:
+        """Return the posteriors of the same data and energy in double precision, with own counts."""
+        energy = self._energy.energy
+        if isinstance(energy, nn.Module) and next(energy.parameters(), None) is not None:
+            energy = copy.deepcopy(energy).double()
+        posterior = Posterior(self.action, energy, log_det=self._energy.log_det)
+        x = pytree.tree_map(lambda leaf: leaf.double(), self.x)
+        return ConditionalPosterior(posterior, x, self.max_evaluations, self._on_step)
 
     def energies(self, g: Tensor) -> Float[Tensor, "b *chains"]:
         """The energies of elements ``[b, *chains, *element_shape]``; infinite where undefined."""

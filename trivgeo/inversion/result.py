@@ -31,7 +31,8 @@ class InversionResult:
 
     Attributes:
         action: the action on the data.
-        elements: ``[b, K, *element_shape]``: a sample of the posterior, or the end points of a search.
+        elements: ``[b, K, *element_shape]``: the end points of a search. How many of them lie in a well says little of
+            its weight, see `is_sample`.
         energies: their posterior energies, ``[b, K]``; infinite where the inverse transformation is not defined.
         num_masked_steps: masked steps of each chain, ``[b, K]``.
         energy_evaluations: energies evaluated without a gradient, for each datum.
@@ -59,7 +60,7 @@ class InversionResult:
         return (
             f"InversionResult({data} data, {chains} hypotheses each, of {self.group!r}; {int(self.found.sum())} found; "
             f"{f'{lost} would lose most of what the datum shows; ' if lost else ''}"
-            f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
+            f"a search, not a weighted sample; for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
             f"{self.network_evaluations} networks)"
         )
 
@@ -81,6 +82,14 @@ class InversionResult:
     def group(self) -> LieGroup:
         """The group of the elements."""
         return self.action.group
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether averages over the elements, with their weights, are those of the posterior: of a `PosteriorSample`.
+
+        False after every search, `TIED` with its usual settings included.
+        """
+        return False
 
     @property
     def usable(self) -> Bool[Tensor, "b k"]:
@@ -127,7 +136,10 @@ class InversionResult:
         return self.action(self.group.inverse(self.best()), x)
 
     def modes(self, radius: float = 0.3) -> PosteriorModes:
-        r"""The modes of a posterior sample: hypotheses less than a distance apart, directly or by way of others.
+        r"""The modes that were found: hypotheses less than a distance apart, directly or by way of others.
+
+        Their ``weights`` are shares of the hypotheses, and ``standard_errors`` are NaN: a search estimates no weights.
+        Those of the posterior come from `PosteriorSampler`.
 
         The distance of g and h is :math:`|\log(g^{-1} h)|`, which no transformation of the data changes. Hypotheses
         that cannot be undone belong to no mode.

@@ -31,12 +31,13 @@ _TOGETHER = 1024
 
 
 class TIED(Inverter):
-    r"""Samples the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
+    r"""Searches the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
 
     For each datum K independent chains start from the noise kernel k_1 and follow the score of :math:`p(g \mid \tilde
-    x) \propto e^{-E(g) / T}`: the stages `Replicate`, `AddNoise`, `ReverseDiffusion`, whose arguments these are. The
-    whole sample is returned; `InversionResult.best` keeps the lowest energy, which is equivariant too. Where only that
-    is wanted, ``keep_best`` and ``pruning``, and a `Descend` after it, make it a search.
+    x) \propto e^{-E(g) / T}`: the stages `Replicate`, `AddNoise`, `ReverseDiffusion`, whose arguments these are. All
+    of their ends are returned; `InversionResult.best` keeps the lowest energy, which is equivariant too. With the usual
+    number of noise samples their shares in wells are not the weights of these (see `ReverseDiffusion`): it is a search,
+    and `PosteriorSampler` is for samples. ``keep_best`` and ``pruning``, and a `Descend` after it, sharpen the search.
 
     ```python
     TIED(action, energy, GeometricSchedule(0.05, 0.7), keep_best=True, pruning=[(0.5, 8)]).then(Descend(50))

@@ -49,6 +49,11 @@ class PosteriorSample(InversionResult):
     importance: ImportanceWeights
 
     @property
+    def is_sample(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def weights(self) -> Float[Tensor, "b k"]:
         """Weights of the elements, ``[b, K]``, with sum one."""
         return self.importance.weights

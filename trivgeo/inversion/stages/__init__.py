@@ -25,6 +25,7 @@ from trivgeo.inversion.stages.learned_reverse_diffusion import LearnedReverseDif
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.stages.newton import Newton
 from trivgeo.inversion.stages.orbit_criteria import LowestEnergy, OrbitCriterion, OrbitCurvature
+from trivgeo.inversion.stages.promote import Promote
 from trivgeo.inversion.stages.replicate import Replicate
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion
 from trivgeo.inversion.stages.search_levels import SearchLevel, affine_levels, basis_levels
@@ -53,6 +54,7 @@ __all__ = [
     "OrbitCriterion",
     "OrbitCurvature",
     "Parametrization",
+    "Promote",
     "Replicate",
     "ReverseDiffusion",
     "SearchLevel",

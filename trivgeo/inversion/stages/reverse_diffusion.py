@@ -46,14 +46,16 @@ class ReverseDiffusion(Stage):
     measure is :math:`p(h^{-1}) / \lambda(h)`, so that T is sampled all the same. Where the noise is
     narrow against the transformation the side decides how much is found; where it is wide it does not.
 
-    Where only the best is wanted, ``keep_best`` and ``pruning`` get more from every evaluation: a search, no longer a
-    sample of the posterior.
+    As the number N of noise samples grows the ends of the chains become a sample of the posterior. With few they are a
+    search: see `num_mc`, and `PosteriorSampler` for samples with weights. Where only the best is wanted, ``keep_best``
+    and ``pruning`` get more from every evaluation; with them they are a search whatever N is.
 
     Args:
         schedule: see `TIED`.
         steps: number M of steps.
-        num_mc: number N of noise samples of one score. With few of them the wells that are found are right, but wide
-            ones get more than their share: for weights of modes take dozens.
+        num_mc: number N of noise samples of one score. With few of them the wells that are found are right, but the
+            shares of chains in them are not their weights: of two wells of .7 and .3 on SE(2) the first got .49 with
+            2 samples, .62 with 64, .66 with 512, .70 with 2,048; wide wells get more than their share.
         temperature: T, positive.
         max_score_norm: longer scores are shortened to this length. ``"adaptive"``, the default, follows the noise, see
             `score_bound`. ``None`` is for no bound: of steep energies, such as those of a group that scales, many
