@@ -113,7 +113,7 @@ class TestTimeEquivariant(nn.Module):
         unique; what a search leaves to chance shows. Noise of moved data is drawn anew.
 
         Args:
-            x: data with one batch dimension b.
+            x: data of the inverter, see `Inverter.forward`.
             num_elements: m, the number of elements h.
             law: their law; default exp of standard normal vectors in the group's basis.
             generator: of elements and inverter.

@@ -60,7 +60,8 @@ class InversionResult:
         return (
             f"InversionResult({data} data, {chains} hypotheses each, of {self.group!r}; {int(self.found.sum())} found; "
             f"{f'{lost} would lose most of what the datum shows; ' if lost else ''}"
-            f"a search, not a weighted sample; for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
+            f"a search, not a weighted sample; "
+            f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
             f"{self.network_evaluations} networks)"
         )
 
