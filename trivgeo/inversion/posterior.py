@@ -94,10 +94,9 @@ class ConditionalPosterior(Described):
 
     def in_double(self) -> ConditionalPosterior:
         """Return the posteriors of the same data and energy in double precision, with own counts."""
-        energy = self._energy.energy
-        if isinstance(energy, nn.Module) and next(energy.parameters(), None) is not None:
-            energy = copy.deepcopy(energy).double()
-        posterior = Posterior(self.action, energy, log_det=self._energy.log_det)
+        posterior = Posterior(self.action, self._energy.energy, log_det=self._energy.log_det)
+        if next(posterior.parameters(), None) is not None:
+            posterior = copy.deepcopy(posterior).double()
         x = pytree.tree_map(lambda leaf: leaf.double(), self.x)
         return ConditionalPosterior(posterior, x, self.max_evaluations, self._on_step)
 
