@@ -16,7 +16,7 @@ from trivgeo.checks import check_count, check_type, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.law import Law, drawn
+from trivgeo.inversion.law import Law, sample_elements
 from trivgeo.inversion.posterior_energy import check_action
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import rows_like, where_rows
@@ -129,7 +129,7 @@ class TestTimeEquivariant(nn.Module):
         if law is None:
             h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
         else:
-            h = drawn(group, law, count, generator or torch.Generator().manual_seed(0))
+            h = sample_elements(group, law, count, generator or torch.Generator().manual_seed(0))
         h = h.to(like).unsqueeze(1)
         valid = action.is_valid(h, x).reshape(count, batch, -1).all(-1)
         if not bool(valid.any()):
