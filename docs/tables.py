@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from statistics import median
 
 from tasks.report import KEPT, Result, count_text, find_result, format_table, read_tables
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 SPEED = BENCHMARKS / "groups-cpu.json"
 CATALOGUE = BENCHMARKS / "catalogue-cpu.json"
+XLA = BENCHMARKS / "xla-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 NONE = "–"
@@ -380,6 +382,21 @@ def catalogue() -> str:
     return markdown(["group", *operations], lines)
 
 
+def xla(mode: str) -> str:
+    """Milliseconds for 100,000 elements by `torch.compile`, eager, by the compiler before, and by jaxlie under XLA."""
+    libraries = ("trivgeo compiled", "trivgeo compiled before", "trivgeo", "trivgeo before", "jaxlie")
+    rows = [r for r in json.loads(XLA.read_text())["rows"] if (r["mode"], r["batch"]) == (mode, 100_000)]
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(f"{row['group']} {row['operation']}", {})[row["library"]] = 1e3 * row["seconds"]
+    lines = [[name, *(f"{x[n]:.1f}" if n in x else NONE for n in libraries)] for name, x in found.items()]
+    computed = [x for name, x in found.items() if name not in ("SO(3) inverse", "SO(3) Ad")]  # those are views
+    compiled, eager = (median(x[n] / x[f"{n} before"] for x in computed) for n in ("trivgeo compiled", "trivgeo"))
+    return markdown(
+        ["operation", *libraries], [*lines, ["median, by before", f"{compiled:.1f}", "1", f"{eager:.1f}", "1", NONE]]
+    )
+
+
 def conditions(path: Path) -> str:
     """Where the times were taken."""
     found = json.loads(path.read_text())["environment"]
@@ -420,6 +437,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "speed-backward": lambda: speed("forward+backward", 100_000, 1e-3),
     "speed-small": lambda: speed("forward", 100, 1e-6),
     "speed-small-backward": lambda: speed("forward+backward", 100, 1e-6),
+    "speed-xla": lambda: xla("forward"),
+    "speed-xla-backward": lambda: xla("forward+backward"),
     "speed-conditions": partial(conditions, SPEED),
     "speed-catalogue": catalogue,
     "speed-catalogue-conditions": partial(conditions, CATALOGUE),
