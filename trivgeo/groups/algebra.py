@@ -61,16 +61,15 @@ class LieAlgebra:
         self._c = Constant(c)
         # ad[i] = matrix of ad(e_i): ad(e_i)^k_j = c_ij^k
         self._ad = Constant(c.transpose(1, 2).contiguous())
-        self._trace_ad = Constant(torch.einsum("ijj->i", c))
+        trace_ad = torch.einsum("ijj->i", c)
         largest = float(c.abs().max()) if self.dim else 0.0
         # tr ad vanishes up to the cancellation in its own sum, or up to rounding of what e_i moves to and fro, whatever
         # the lengths of the basis
         cancelled = torch.einsum("ijj->i", c.abs())
         root = c.abs().sqrt()
         moved = (root * root.transpose(1, 2)).flatten(1).amax(-1) if self.dim else cancelled
-        self._is_unimodular = bool(
-            (self._trace_ad.value.abs() <= tolerance * cancelled + _ROUNDING_TOLERANCE * moved).all()
-        )
+        self._is_unimodular = bool((trace_ad.abs() <= tolerance * cancelled + _ROUNDING_TOLERANCE * moved).all())
+        self._trace_ad = Constant(torch.zeros_like(trace_ad) if self._is_unimodular else trace_ad)  # without rounding
         self._is_abelian = largest == 0.0
 
     def _check_antisymmetry(self, c: Tensor, bound: float) -> None:
