@@ -14,7 +14,17 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, jvp, vmap
 
 from tests.helpers import assert_relative, randn
-from trivgeo._numerics import Constant, dense_exp, jvp_columns, log_abs_det, log_ratio, phi1, polynomial, stumpff
+from trivgeo._numerics import (
+    Constant,
+    _constants,
+    dense_exp,
+    jvp_columns,
+    log_abs_det,
+    log_ratio,
+    phi1,
+    polynomial,
+    stumpff,
+)
 
 mpmath.mp.dps = 40
 
@@ -221,6 +231,51 @@ class TestConstant:
         constant = Constant(value)
         value.zero_()
         assert torch.equal(constant.value, torch.ones(2, dtype=torch.float64))
+
+
+class TestFirstCallInsideATransform:
+    """What is kept between calls is the same whether the first call is made inside a transform or not."""
+
+    @pytest.mark.parametrize("transform", ["grad", "jacfwd", "vmap", "grad of vmap", "inference"])
+    def test_polynomial(self, transform: str) -> None:
+        _constants.cache_clear()
+        x = torch.linspace(0.1, 0.3, 3, dtype=torch.float64)
+
+        def f(x: torch.Tensor) -> torch.Tensor:
+            return stumpff(x)[2].sum()
+
+        if transform == "inference":
+            with torch.inference_mode():
+                f(x)
+        else:
+            first = {
+                "grad": torch.func.grad(f),
+                "jacfwd": torch.func.jacfwd(f),
+                "vmap": torch.vmap(f),
+                "grad of vmap": torch.func.grad(lambda x: torch.vmap(f)(x).sum()),
+            }[transform]
+            first(x)
+        known = stumpff(x)[2]
+        assert known.tolist() == pytest.approx(
+            [math.fsum(y**k / math.factorial(2 * k + 2) for k in range(9)) for y in x.tolist()]
+        )
+        wanted = x.clone().requires_grad_()
+        f(wanted).backward()  # an inference tensor could not be saved for it
+        assert torch.isfinite(wanted.grad).all()
+
+    @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacfwd, torch.func.hessian])
+    def test_constant(self, transform: Callable[..., Callable[[Tensor], Tensor]]) -> None:
+        made: list[Constant] = []
+
+        def f(x: Tensor) -> Tensor:
+            made.append(Constant(2.0 * torch.ones(2, dtype=torch.float64)))
+            return (made[-1].like(x) * x).square().sum()
+
+        x = torch.ones(2, dtype=torch.float64)
+        transform(f)(x)
+        for constant in made:
+            assert (constant.like(x) * x).tolist() == [2.0, 2.0]
+            assert (constant.like(x.float()) * x.float()).tolist() == [2.0, 2.0]
 
 
 def test_arguments_are_sorted() -> None:

@@ -350,9 +350,14 @@ class Constant:
     """
 
     def __init__(self, value: Tensor) -> None:
-        """Keep ``value`` as a detached float64 CPU tensor."""
-        self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
-        self._float32 = self.value.float()
+        """Keep ``value`` as a detached float64 CPU tensor, which outlives inference mode and transforms around it."""
+        if torch.compiler.is_compiling():
+            self.value = value.detach().to(device="cpu", dtype=torch.float64).clone()
+            self._float32 = self.value.float()
+        else:
+            with torch.inference_mode(False):
+                self.value = _plain(value.detach().to(device="cpu", dtype=torch.float64).clone())
+                self._float32 = _plain(self.value.float())
         self._other: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -375,6 +380,11 @@ class Constant:
         if not is_transformed(converted) and not converted.is_inference():
             self._other[key] = converted
         return converted
+
+
+def _plain(x: Tensor) -> Tensor:
+    """The tensor without the wrapper of a transform of ``torch.func``, unless that is ``vmap`` over it."""
+    return x if is_abstract(x) else torch.func.debug_unwrap(x)
 
 
 @functools.lru_cache
