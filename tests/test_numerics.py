@@ -233,10 +233,15 @@ class TestConstant:
         assert torch.equal(constant.value, torch.ones(2, dtype=torch.float64))
 
 
+def along(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The derivative along the argument, in forward mode without vmap."""
+    return lambda x: jvp(f, (x,), (x,))[1]
+
+
 class TestFirstCallInsideATransform:
     """What is kept between calls is the same whether the first call is made inside a transform or not."""
 
-    @pytest.mark.parametrize("transform", ["grad", "jacfwd", "vmap", "grad of vmap", "inference"])
+    @pytest.mark.parametrize("transform", ["grad", "jvp", "jvp of jvp", "jacfwd", "vmap", "grad of vmap", "inference"])
     def test_polynomial(self, transform: str) -> None:
         _constants.cache_clear()
         x = torch.linspace(0.1, 0.3, 3, dtype=torch.float64)
@@ -250,6 +255,8 @@ class TestFirstCallInsideATransform:
         else:
             first = {
                 "grad": torch.func.grad(f),
+                "jvp": along(f),
+                "jvp of jvp": along(along(f)),
                 "jacfwd": torch.func.jacfwd(f),
                 "vmap": torch.vmap(f),
                 "grad of vmap": torch.func.grad(lambda x: torch.vmap(f)(x).sum()),
@@ -259,11 +266,14 @@ class TestFirstCallInsideATransform:
         assert known.tolist() == pytest.approx(
             [math.fsum(y**k / math.factorial(2 * k + 2) for k in range(9)) for y in x.tolist()]
         )
+        along(f)(x)  # what a transform within another has wrapped is refused here
         wanted = x.clone().requires_grad_()
         f(wanted).backward()  # an inference tensor could not be saved for it
         assert torch.isfinite(wanted.grad).all()
 
-    @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacfwd, torch.func.hessian])
+    @pytest.mark.parametrize(
+        "transform", [torch.func.grad, torch.func.jacfwd, along, lambda f: along(along(f)), torch.func.hessian]
+    )
     def test_constant(self, transform: Callable[..., Callable[[Tensor], Tensor]]) -> None:
         made: list[Constant] = []
 
@@ -275,6 +285,7 @@ class TestFirstCallInsideATransform:
         transform(f)(x)
         for constant in made:
             assert (constant.like(x) * x).tolist() == [2.0, 2.0]
+            assert along(lambda x, c=constant: c.like(x) * x)(x).tolist() == [2.0, 2.0]
             assert (constant.like(x.float()) * x.float()).tolist() == [2.0, 2.0]
 
 
