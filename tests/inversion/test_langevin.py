@@ -84,7 +84,9 @@ class TestRun:
         group = problem.action.group
         settings = {"friction": 0.7, "temperature": 0.3}
         result = KineticLangevin(problem.action, problem, 12, 0.05, 3, **settings)(problem.x, generator=seeded(3))
-        process = sde.processes.KineticLangevinSDE(group, PosteriorEnergy(problem.action, problem, problem.x), **settings)
+        process = sde.processes.KineticLangevinSDE(
+            group, PosteriorEnergy(problem.action, problem, problem.x), **settings
+        )
         generator = streams(2, 3)
         start = process.start(group.identity(2, 3, dtype=torch.float64), generator=generator)
         final = sde.solve(process, start, [0.05 * m for m in range(13)], generator=generator).final

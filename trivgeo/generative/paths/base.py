@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,8 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.adaptive import solve_adaptive
 
 __all__ = ["Network", "ProbabilityPath", "TrainingBatch", "follow_flow"]
+
+PathT = TypeVar("PathT", bound="ProbabilityPath")
 
 Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(elements, levels ``[*batch]`` in [0, 1], momenta or ``None``) to algebra vectors ``[*batch, dim]``."""
@@ -88,7 +90,7 @@ class ProbabilityPath(ABC):
 
     @classmethod
     @abstractmethod
-    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
+    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
         """Build the path of settings that `fit` chose; raise ``KeyError`` where one is missing."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["DiffusionPath"]
 
+PathT = TypeVar("PathT", bound="DiffusionPath")
+
 _MIN_FACTORS = 3  # exponentials of one noise sample, where it has to be simulated
 _MAX_TARGET_FACTORS = 128  # exponentials of a noise sample that enter its target
 
@@ -57,7 +59,7 @@ class DiffusionPath(NoisingPath):
     end_time: ClassVar[float] = 1.0  # type: ignore[misc]
 
     @classmethod
-    def of_terminal_std(cls, group: LieGroup, std: float) -> Self:
+    def of_terminal_std(cls: type[PathT], group: LieGroup, std: float) -> PathT:
         """The path with a geometric schedule whose noise has this standard deviation at t = 1."""
         top = std * math.sqrt(-2.0 * math.log(MIN_STD_RATIO))
         return cls(group, GeometricSchedule(MIN_STD_RATIO * top, top))

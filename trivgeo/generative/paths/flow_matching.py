@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from trivgeo.sde.noise.schedule import ConstantSchedule
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 
 __all__ = ["FlowMatchingPath"]
+
+PathT = TypeVar("PathT", bound="FlowMatchingPath")
 
 _WIDEN = 1.2  # factor on standard deviations: the base distribution covers the data
 
@@ -57,7 +59,7 @@ class FlowMatchingPath(ProbabilityPath):
         return {"speed": float(velocity[torch.isfinite(velocity).all(-1)].square().mean().sqrt())}, base
 
     @classmethod
-    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
+    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
         """Build the path of a speed to a base distribution."""
         return cls(group, base, settings["speed"])
 

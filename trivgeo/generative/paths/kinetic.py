@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -32,6 +32,8 @@ from trivgeo.sde.solvers.kinetic import KineticAncestralStep
 from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["KineticPath"]
+
+PathT = TypeVar("PathT", bound="KineticPath")
 
 _LOG_DECAY = 6.0  # minus the logarithm of what noise leaves of the slowest mode, on groups that are not abelian
 _NUM_GRID_LEVELS = 256  # of the table of the density of levels
@@ -94,7 +96,7 @@ class KineticPath(NoisingPath):
         return _LOG_DECAY if cls.uses_momentum(group) else super().log_decay(group)
 
     @classmethod
-    def of_terminal_std(cls, group: LieGroup, std: float) -> Self:
+    def of_terminal_std(cls: type[PathT], group: LieGroup, std: float) -> PathT:
         """The path whose displacement has this standard deviation at the last time."""
         noise = KineticNoise(group, 4.0 / std)
         start = (1.5 * (MIN_STD_RATIO * std) ** 2 / noise.friction) ** (1.0 / 3.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from trivgeo.groups import LieGroup
 
 __all__ = ["NoisingPath"]
 
+PathT = TypeVar("PathT", bound="NoisingPath")
+
 _NUM_COMPONENTS = 8  # of the mixture that noise of a noncompact group ends at
 
 
@@ -26,7 +28,7 @@ class NoisingPath(ProbabilityPath):
 
     @classmethod
     @abstractmethod
-    def of_terminal_std(cls, group: LieGroup, std: float) -> Self:
+    def of_terminal_std(cls: type[PathT], group: LieGroup, std: float) -> PathT:
         """Make the path whose noise has this standard deviation at the last time."""
 
     @abstractmethod
@@ -54,6 +56,6 @@ class NoisingPath(ProbabilityPath):
         return {"widest": widest}, cls.fit_base(group, noised[is_finite])
 
     @classmethod
-    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
+    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
         """Build the path of the widest noise; it does not depend on the base distribution."""
         return cls.of_terminal_std(group, settings["widest"])
