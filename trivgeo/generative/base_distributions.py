@@ -19,7 +19,7 @@ from trivgeo.generative.measure import sum_over_compact
 from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.groups.product import scaled_factors
-from trivgeo.sde.noise.density import log_volume
+from trivgeo.sde.noise.density import is_principal, log_about
 
 __all__ = [
     "BaseDistribution",
@@ -147,15 +147,13 @@ class NormalDistribution(BaseDistribution):
 
     def log_density(self, g: Tensor) -> Tensor:
         """Log-density by the logarithm and its derivative, see `BaseDistribution.log_density`."""
-        v, volume = _log_about(self._group, self.centre, g)
+        v, volume = log_about(self._group, self.centre, g)
         return _normal_log_density(v, self.mean, self.factor) - self.log_mass - volume + self._log_volume
 
     def _accepted(self, num_draws: int, generator: torch.Generator | None) -> Tensor:
         """Draw normal vectors, and keep the ones that are logarithms of their exponentials."""
         v = self.mean + normal((num_draws, self._group.dim), self.mean, generator) @ self.factor.mT
-        back = self._group.log(self._group.exp(v))
-        bound = torch.finfo(v.dtype).eps ** 0.4 * (1.0 + v.abs().amax(-1))
-        return v[(back - v).abs().amax(-1) < bound]
+        return v[is_principal(v, self._group.log(self._group.exp(v)))]
 
 
 class MixtureDistribution(BaseDistribution):
@@ -273,7 +271,7 @@ def _fit_mixture(group: LieGroup, samples: Tensor, widen: float, num_components:
     logs, centres = [], []
     for _ in range(num_components):
         centres.append(samples[order[0]])
-        logs.append(_log_about(group, centres[-1], samples))
+        logs.append(log_about(group, centres[-1], samples))
         missing = torch.stack([volume for _, volume in logs]).isinf().all(0)[order]
         order = torch.cat([order[missing], order[~missing][1:]])  # next centres among samples without a logarithm yet
     v, volumes = (torch.stack(x).double() for x in zip(*logs, strict=True))  # [K, m, n], [K, m]
@@ -301,14 +299,6 @@ def _factor(covariance: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
     if bool(fault.any()) or not bool(torch.isfinite(factor).all()):
         raise DomainError("samples: expected elements whose logarithms have a covariance, got some that are none")
     return factor
-
-
-def _log_about(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Logarithm v about a centre, and :math:`\log |\det J_r(v)|`; zero and infinity where there is no logarithm."""
-    v = group.log(group.compose(group.inverse(centre), g))
-    found = torch.isfinite(v).all(-1)
-    v = torch.where(found.unsqueeze(-1), v, 0.0)
-    return v, torch.where(found, log_volume(group, v), torch.inf)
 
 
 def _normal_log_density(v: Tensor, mean: Tensor, factor: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
 from trivgeo.inversion.posterior_energy import check_bound
 from trivgeo.inversion.result import InversionResult
-from trivgeo.inversion.stage import StageLike, check_stage, steps_of
+from trivgeo.inversion.stage import StageLike, check_stage, run_stages, steps_of
 
 __all__ = ["Inverter"]
 
@@ -140,9 +140,7 @@ class Inverter(nn.Module):
             given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.like, generator)
-            for stage in self.stages:
-                population = stage(given, population, noise)
-            return population.evaluated(given).result(given)
+            return run_stages(self.stages, given, population, noise).evaluated(given).result(given)
 
     @contextmanager
     def _bar(self) -> Iterator[Callable[[], None] | None]:

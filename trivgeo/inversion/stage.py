@@ -59,6 +59,18 @@ def check_stage(stage: StageLike) -> StageLike:
     return stage
 
 
+def run_stages(
+    stages: Sequence[StageLike],
+    posterior: ConditionalPosterior,
+    population: Population,
+    generator: torch.Generator | None,
+) -> Population:
+    """Return the population after stages, one after another."""
+    for stage in stages:
+        population = stage(posterior, population, generator)
+    return population
+
+
 def steps_of(stages: Sequence[StageLike]) -> int:
     """Return the number of steps of all stages together."""
     return sum(stage.steps for stage in stages if isinstance(stage, Stage))

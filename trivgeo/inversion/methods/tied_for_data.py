@@ -7,7 +7,7 @@ import torch
 from trivgeo.inversion.energy_check import EnergyCheck
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.stage import Stage, StageLike
+from trivgeo.inversion.stage import Stage, StageLike, run_stages
 from trivgeo.inversion.stages.add_noise import AddNoise
 from trivgeo.inversion.stages.descend import Descend
 from trivgeo.inversion.stages.descent_rules import Adam
@@ -62,6 +62,4 @@ class TimedSearch(Stage):
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """The best that was found for each datum."""
-        for stage in self.stages(posterior.batch):
-            population = stage(posterior, population, generator)
-        return population
+        return run_stages(self.stages(posterior.batch), posterior, population, generator)

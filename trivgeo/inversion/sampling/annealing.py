@@ -11,18 +11,19 @@ from torch import Tensor
 
 from trivgeo._random import normal, uniform
 from trivgeo._text import Described
-from trivgeo.groups import LieGroup
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 from trivgeo.sde.solvers import systematic_indices
+from trivgeo.sde.weights import effective_sample_size
 
 __all__ = [
     "Annealed",
     "LogPosterior",
     "StartingDraws",
     "anneal",
-    "effective_sample_size",
+    "effective_size",
     "next_beta",
     "resampled",
     "starting_draws",
@@ -33,6 +34,7 @@ _TARGET_ACCEPTANCE = 0.6
 _KEPT_EFFICIENCY = 0.4
 """Effective share of the particles after one change of the inverse temperature."""
 _RESAMPLING_POWER = 0.5
+"""Power of the weights by which particles are resampled."""
 _BISECTIONS = 30
 _FIRST_LOG_STEP = 0.2
 _BROADEST = 3.0
@@ -45,14 +47,14 @@ class LogPosterior:
     Args:
         posterior: energies of elements.
         temperature: T.
-        log_prior: :math:`\log p_0` of elements ``[b, m, *element_shape]``; ``None`` for zero.
+        log_prior: :math:`\log p_0` of elements ``[b, m, *element_shape]``.
     """
 
     def __init__(
         self,
         posterior: ConditionalPosterior,
         temperature: float,
-        log_prior: Callable[[Tensor], Tensor] | None,
+        log_prior: Callable[[Tensor], Tensor],
     ) -> None:
         self.posterior = posterior
         self.group = posterior.group
@@ -62,9 +64,7 @@ class LogPosterior:
     def __call__(self, g: Tensor, counted: Bool[Tensor, "b m"] | None = None) -> tuple[Tensor, Tensor]:
         """Return log-densities ``[b, m]``, minus infinity where undefined, and energies."""
         energy = self.posterior.energies(g)
-        value = -energy / self.temperature
-        if self.log_prior is not None:
-            value = value + self.log_prior(g)
+        value = self.log_prior(g) - energy / self.temperature
         if counted is not None:
             value = torch.where(counted, value, -torch.inf)
         return value.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf), energy
@@ -73,22 +73,8 @@ class LogPosterior:
         """Return log-densities and their derivatives by v in ``g exp(v)``; zero where undefined."""
         v = g.new_zeros(*self.group.batch_shape(g), self.group.dim)
         slope, energy = self.posterior.gradient(lambda v: self.group.perturb(g, v), v)
-        value, slope = -energy / self.temperature, -slope / self.temperature
-        if self.log_prior is not None:
-            prior, prior_slope = with_gradient(self.group, self.log_prior, g)
-            value, slope = value + prior, slope + prior_slope
-        return _where_defined(value, slope)
-
-
-def with_gradient(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values of a function of elements, and their derivatives by v in ``g exp(v)`` at zero."""
-
-    def total(v: Tensor) -> tuple[Tensor, Tensor]:
-        value = f(group.perturb(g, v))
-        return value.sum(), value
-
-    slope, value = torch.func.grad(total, has_aux=True)(g.new_zeros(*group.batch_shape(g), group.dim))
-    return value, slope
+        prior_slope, prior = trivialized_grad_and_value(self.group, self.log_prior, g)
+        return _where_defined(prior - energy / self.temperature, prior_slope - slope / self.temperature)
 
 
 def _where_defined(value: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,14 +227,13 @@ def resampled(
 
 
 def _evaluated(target: LogPosterior, start: StudentMixture, g: Tensor) -> _Particles:
-    value, slope = target.with_gradient(g)
-    return _Particles(g, *_where_defined(*with_gradient(target.group, start.log_density, g)), value, slope)
+    slope, value = trivialized_grad_and_value(target.group, start.log_density, g)
+    return _Particles(g, *_where_defined(value, slope), *target.with_gradient(g))
 
 
-def effective_sample_size(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
-    """Return the square of the sum of weights over the sum of squares; zero where no weight is finite."""
-    size = (2.0 * log_weights.logsumexp(-1) - (2.0 * log_weights).logsumexp(-1)).exp()
-    return size.nan_to_num(nan=0.0)
+def effective_size(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
+    """Return `effective_sample_size` of weights given by their logarithms; zero where no weight is finite."""
+    return effective_sample_size(torch.softmax(log_weights, -1).nan_to_num(0.0))
 
 
 def next_beta(
@@ -267,14 +252,14 @@ def next_beta(
         step = (new - beta).unsqueeze(-1)
         return torch.where(torch.isfinite(gains), log_weights + step * gains, -torch.inf)
 
-    enough = (0.7 * effective_sample_size(weights(beta))).clamp(max=wanted)
+    enough = (0.7 * effective_size(weights(beta))).clamp(max=wanted)
     low, high = beta, torch.ones_like(beta)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        good = effective_sample_size(weights(middle)) >= enough
+        good = effective_size(weights(middle)) >= enough
         low, high = torch.where(good, middle, low), torch.where(good, high, middle)
     whole = torch.ones_like(beta)
-    new = torch.where(effective_sample_size(weights(whole)) >= enough, whole, low)
+    new = torch.where(effective_size(weights(whole)) >= enough, whole, low)
     return new, weights(new)
 
 

@@ -1,4 +1,4 @@
-"""Wells of a posterior that particles may miss: short descents from many places, and curvatures where they end."""
+"""Wells of a posterior that particles may miss: short ascents from many places, and curvatures where they end."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def adaptive_importance_sampling(
         densities = proposal.log_densities(charts)
         log_weights = torch.where(torch.isfinite(value), value - densities.logsumexp(-1), -torch.inf)
         if place < len(numbers) - 1:
-            proposal = proposal.refitted(charts, log_weights, _LEAST_SHARE)
+            proposal = proposal.refitted(charts, densities, log_weights, _LEAST_SHARE)
         target.posterior.step()
     return WeightedDraws(draws.elements, energy, log_weights, densities.argmax(-1))
 
@@ -130,6 +130,7 @@ def thinned(
 
     Weights above a bound c stay; one of w below it is taken with probability w / c, and has then the weight c
     (Fearnhead and Clifford 2003), along the components, so that each keeps its share.
+
     Returns:
         Indices ``[b, number]``, and weights ``[b, number]``.
     """

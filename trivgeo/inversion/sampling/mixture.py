@@ -15,7 +15,7 @@ from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.rows import rows_like
-from trivgeo.sde.noise.density import log_volume
+from trivgeo.sde.noise.density import is_principal, log_about
 from trivgeo.sde.solvers import systematic_indices
 
 __all__ = ["Charts", "Draws", "StudentMixture", "reach_of_normal"]
@@ -86,22 +86,16 @@ class StudentMixture(Described):
         v = (factor @ (scale.unsqueeze(-1) * parts[..., :n] / length).unsqueeze(-1)).squeeze(-1)
         moved = self.group.exp(v)
         centre = torch.take_along_dim(self.centres, rows_like(label, self.centres), 1)
-        back = self.group.log(moved)
-        close = (back - v).abs().amax(-1) < torch.finfo(v.dtype).eps ** 0.4 * (1.0 + v.abs().amax(-1))
         elements = self.group.compose(centre, moved)
         finite = torch.isfinite(elements).flatten(2).all(-1)
-        kept = close & finite
+        kept = finite & is_principal(v, self.group.log(moved))
         unit = self.group.identity(dtype=v.dtype, device=v.device)
         return Draws(torch.where(rows_like(kept, elements), elements, unit), kept)
 
     def charts(self, g: Tensor) -> Charts:
         """The coordinates of elements ``[b, m, *element_shape]`` about every centre."""
-        group = self.group
-        v = group.log(group.compose(group.inverse(self.centres).unsqueeze(1), g.unsqueeze(2)))
-        exists = torch.isfinite(v).all(-1)
-        v = torch.where(exists.unsqueeze(-1), v, 0.0)
-        volume = log_volume(group, v)
-        return Charts(v, torch.where(exists & torch.isfinite(volume), volume, torch.inf))
+        v, volume = log_about(self.group, self.centres.unsqueeze(1), g.unsqueeze(2))
+        return Charts(v, torch.where(torch.isfinite(volume), volume, torch.inf))
 
     def log_densities(self, charts: Charts) -> Float[Tensor, "b m j"]:
         """Return the log-density of each component, with its share, at elements in `charts`."""
@@ -126,16 +120,19 @@ class StudentMixture(Described):
     def _squares(self, charts: Charts) -> Float[Tensor, "b m j"]:
         return torch.einsum("bjkl,bmjl->bmjk", self._inverse_factors, charts.vectors).square().sum(-1)
 
-    def refitted(self, charts: Charts, log_weights: Float[Tensor, "b m"], floor: float) -> StudentMixture:
+    def refitted(
+        self, charts: Charts, densities: Float[Tensor, "b m j"], log_weights: Float[Tensor, "b m"], floor: float
+    ) -> StudentMixture:
         r"""One step of expectation and maximisation to weighted elements (Cappe et al. 2008, section 5).
 
         Args:
             charts: the elements about the centres of this mixture.
+            densities: `log_densities` there.
             log_weights: their importance weights, unnormalised; minus infinity for none.
             floor: the least share of a component that is in use.
         """
         n, dof = self.group.dim, _DEGREES_OF_FREEDOM
-        share = torch.softmax(self.log_densities(charts), -1).nan_to_num(0.0)  # of each component in each element
+        share = torch.softmax(densities, -1).nan_to_num(0.0)  # of each component in each element
         weight = torch.softmax(log_weights, -1).nan_to_num(0.0).unsqueeze(-1) * share
         tail = (dof + n) / (dof + self._squares(charts))  # weight of an element in a Student distribution
         mass, soft = weight.sum(1), weight * tail

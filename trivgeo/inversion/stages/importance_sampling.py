@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,7 +21,7 @@ from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion.population import EvaluatedPopulation, Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import rows_like
-from trivgeo.inversion.sampling.annealing import LogPosterior, anneal, effective_sample_size, starting_draws
+from trivgeo.inversion.sampling.annealing import LogPosterior, anneal, effective_size, starting_draws
 from trivgeo.inversion.sampling.ascent import ascend, with_wells
 from trivgeo.inversion.sampling.importance import (
     WeightedDraws,
@@ -177,12 +178,12 @@ class ImportanceSampling(Stage):
         factors = factor.expand(batch, size, *factor.shape)
         return StudentMixture(group, elements, factors, shares, _STARTING_SCALES)
 
-    def _log_prior(self, group: LieGroup) -> Any:
+    def _log_prior(self, group: LieGroup) -> Callable[[Tensor], Tensor]:
         """Log-density of the prior for the measure of the proposals, which is Lebesgue measure of the algebra."""
         size = sum_over_compact(group, log_haar_volume)
         if self.prior is None:
             return lambda g: g.new_full(group.batch_shape(g), -size)
-        density = getattr(self.prior, "log_density", None) or self.prior.log_prob
+        density = density_of(self.prior)
 
         def log_prior(g: Tensor) -> Tensor:
             shape = group.batch_shape(g)
@@ -193,7 +194,7 @@ class ImportanceSampling(Stage):
     def _sample(self, group: LieGroup, draws: WeightedDraws, generator: torch.Generator | None) -> WeightedPopulation:
         """The draws, thinned to the number of samples, and what they say of themselves."""
         number = draws.log_weights.shape[1]
-        size = effective_sample_size(draws.log_weights)
+        size = effective_size(draws.log_weights)
         index, weights = thinned(draws, self.num_samples, generator)
         total = weights.sum(-1, keepdim=True)
         weights = torch.where(total > 0.0, weights / total, 1.0 / self.num_samples).to(draws.energies.dtype)
@@ -213,13 +214,17 @@ def check_prior(prior: Any) -> Any:
     """Return a prior that has samples and densities, or ``None``, else raise `ConfigurationError`."""
     if prior is None:
         return None
-    density = getattr(prior, "log_density", None) or getattr(prior, "log_prob", None)
-    if not callable(getattr(prior, "sample", None)) or not callable(density):
+    if not isinstance(prior, Prior) or not callable(density_of(prior)):
         raise ConfigurationError(
             "prior: expected a distribution of elements with sample(num_samples, generator) and log_density(g) or "
             f"log_prob(g), got {type(prior).__name__}"
         )
     return prior
+
+
+def density_of(prior: Prior) -> Any:
+    """Return the log-density of a prior, by either of its names; ``None`` if it has none."""
+    return getattr(prior, "log_density", None) or getattr(prior, "log_prob", None)
 
 
 def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> StudentMixture:

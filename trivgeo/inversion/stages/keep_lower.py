@@ -9,7 +9,7 @@ import torch
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.stage import Stage, StageLike, check_stage, steps_of
+from trivgeo.inversion.stage import Stage, StageLike, check_stage, run_stages, steps_of
 
 __all__ = ["KeepLower"]
 
@@ -33,10 +33,7 @@ class KeepLower(Stage):
     ) -> Population:
         """Return each chain as the stages leave it, or as it was if its energy was lower."""
         before = population.evaluated(posterior)
-        moved: Population = before
-        for stage in self.stages:
-            moved = stage(posterior, moved, generator)
-        after = moved.evaluated(posterior)
+        after = run_stages(self.stages, posterior, before, generator).evaluated(posterior)
         if after.size != before.size:
             raise ConfigurationError(f"stages: expected {before.size} chains to stay as many, got {after.size}")
         start = replace(before, num_masked_steps=after.num_masked_steps, time=after.time)

@@ -8,7 +8,7 @@ import torch
 
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.stage import Stage, StageLike, check_stage, steps_of
+from trivgeo.inversion.stage import Stage, StageLike, check_stage, run_stages, steps_of
 
 __all__ = ["Promote"]
 
@@ -41,7 +41,6 @@ class Promote(Stage):
         """The population after the stages, in the precision of the data."""
         wide = posterior.in_double()
         moved = replace(population, elements=population.elements.double(), energies=None)
-        for stage in self.stages:
-            moved = stage(wide, moved, generator)
+        moved = run_stages(self.stages, wide, moved, generator)
         posterior.count(wide.energy_evaluations, wide.gradient_evaluations, wide.network_evaluations)
         return replace(moved, elements=moved.elements.to(population.elements.dtype), energies=None)

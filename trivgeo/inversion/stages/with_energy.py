@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.stage import Stage, StageLike, check_stage, steps_of
+from trivgeo.inversion.stage import Stage, StageLike, check_stage, run_stages, steps_of
 
 __all__ = ["WithEnergy"]
 
@@ -43,7 +43,6 @@ class WithEnergy(Stage):
         """The population after the stages, its energies forgotten; what they evaluated counts."""
         other = posterior.under(self.energy)
         population = population.moved(population.elements)
-        for stage in self.stages:
-            population = stage(other, population, generator)
+        population = run_stages(self.stages, other, population, generator)
         posterior.count(other.energy_evaluations, other.gradient_evaluations, other.network_evaluations)
         return population.moved(population.elements)

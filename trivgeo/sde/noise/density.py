@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from trivgeo._numerics import log_abs_det
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import heat_kernel
 
-__all__ = ["log_volume", "noise_log_density"]
+__all__ = ["is_principal", "log_about", "log_volume", "noise_log_density"]
 
 
 def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Tensor]:
@@ -41,3 +43,16 @@ def log_volume(group: LieGroup, v: Tensor) -> Tensor:
     if group.algebra.is_abelian:
         return v.new_zeros(v.shape[:-1])
     return log_abs_det(group.right_jacobian(v.double())).to(v)
+
+
+def log_about(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Logarithm v about a centre, and :math:`\log |\det J_r(v)|`; zero and infinity where there is no logarithm."""
+    v = group.log(group.compose(group.inverse(centre), g))
+    found = torch.isfinite(v).all(-1)
+    v = torch.where(found.unsqueeze(-1), v, 0.0)
+    return v, torch.where(found, log_volume(group, v), torch.inf)
+
+
+def is_principal(v: Tensor, back: Tensor) -> Bool[Tensor, "*batch"]:
+    """Whether vectors are the logarithms ``back`` of their exponentials, to two fifths of the digits, ``[*batch]``."""
+    return (back - v).abs().amax(-1) < torch.finfo(v.dtype).eps ** 0.4 * (1.0 + v.abs().amax(-1))
