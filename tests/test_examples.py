@@ -35,8 +35,9 @@ def test_digits(channels: int, learned: float, tied: float, monkeypatch: pytest.
     of_classifier = check_energy(
         script["action"], lambda z: -classifier(z).logsumexp(-1), script["clean"], script["law"]
     )
-    assert script["check"].trusted
-    assert not of_classifier.trusted
+    assert script["check"].finds_transformations
+    assert script["check"].network_right
+    assert not of_classifier.finds_transformations
 
 
 def test_registration() -> None:

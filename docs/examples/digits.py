@@ -27,7 +27,7 @@ def energy(z: torch.Tensor) -> torch.Tensor:  # the share of the ink that the au
 
 
 moved = action(law(len(x), torch.Generator().manual_seed(1)).to(x), x)
-print(check := check_energy(action, energy, clean, law))
+print(check := check_energy(action, energy, clean, law, network=classifier, labels=labels))
 search = TIED.for_data(action, energy, clean, law, seconds=60)
 restored = search(moved, generator=torch.Generator().manual_seed(0)).restore(moved)
 model = TestTimeEquivariant(classifier, LearnedInverter(action, seed=0).fit(clean, law, steps=1000))

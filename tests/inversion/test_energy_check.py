@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.helpers import assert_relative, randn, seeded
+from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SO, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, calibrated_scale, check_energy
@@ -90,6 +92,81 @@ class TestCheck:
         assert_relative(check.well.rises, check_energy(ACTION, square, CLEAN, law).well.rises, 1e-12)
         scales = [calibrated_scale(ACTION, energy, CLEAN, generator=seeded(0)) for energy in (network, square)]
         assert_relative(scales[0], scales[1], 1e-12)
+
+    def test_two_questions(self) -> None:
+        """An energy that sees one direction of two; a class depends on that one alone, a position on both."""
+        wide = lambda n, g: torch.randn(n, 2, generator=g, dtype=torch.float64)  # noqa: E731
+        half = lambda y: y[:, 0, 0].square()  # noqa: E731
+        x = torch.tensor([[-0.4, 0.0], [0.4, 0.0]]).double().unsqueeze(1).repeat(16, 1, 1)
+        energy = lambda y: (y[:, 0, 0].abs() - 0.4).square()  # noqa: E731
+        pair = lambda y: torch.stack([-y[:, 0, 0], y[:, 0, 0]], -1)  # noqa: E731
+        labels = torch.tensor([0, 1]).repeat(16)
+        blind = check_energy(ACTION, lambda y: half(y - 0.4), x[1::2], wide, network=pair, labels=labels[1::2])
+        assert not blind.finds_transformations
+        assert blind.trial.error > 0.25
+        assert blind.network_right
+        assert blind.trial.network is not None
+        assert blind.trial.network.restored == blind.trial.network.clean == 0.0
+        assert 0.1 < blind.trial.network.moved < 0.6  # P(z < -.4) = .34
+        assert repr(blind).count("NO: ") == 1
+        # of two wells .8 apart the wrong one is as good
+        torn = check_energy(ACTION, energy, x, wide, network=pair, labels=labels)
+        assert not torn.network_right
+        place = lambda outputs, goal: (outputs - goal).square().sum(-1)  # noqa: E731
+        asked = {"network": lambda y: y[:, 0], "labels": x[1::2, 0], "loss": place}
+        lost = check_energy(ACTION, lambda y: half(y - 0.4), x[1::2], wide, **asked)
+        assert not lost.network_right
+        right = check_energy(ACTION, lambda y: square(y - x[1]), x[1::2], wide, **asked)
+        assert right.finds_transformations
+        assert right.network_right
+        assert right.trial.network is not None
+        assert right.trial.network.restored < 0.01
+
+    @pytest.mark.parametrize("well", [1.0, 0.02])
+    def test_says_what_the_search_does(self, well: float) -> None:
+        """A wide well, and a narrow one that is seldom met in a flat energy: shares found elsewhere agree."""
+        energy = lambda y: -10.0 * (-0.5 * square(y) / well**2).exp()  # noqa: E731
+        wide = lambda n, g: torch.randn(n, 2, generator=g, dtype=torch.float64)  # noqa: E731
+        check = check_energy(ACTION, energy, CLEAN.repeat(4, 1, 1), wide, seconds=2.0)
+        g = wide(32, seeded(7))
+        search = TIED.for_data(ACTION, energy, CLEAN, wide, seconds=2.0)
+        found = search(ACTION(g, CLEAN.repeat(4, 1, 1)), generator=seeded(1)).best()
+        share = float(((found - g).norm(dim=-1) < 0.25 * 2**0.5).double().mean())
+        assert abs(share - check.trial.share_found) < 0.25
+        assert check.finds_transformations == (well == 1.0)
+
+    def test_images(self) -> None:
+        """Corners are off by the shift that is left, in pixels; the old argument makes a generator."""
+        x = torch.zeros(4, 1, 12, 16).double()
+        x[:, :, 4:8, 6:10] = 1.0
+        action = ImageWarp(Translation(2))
+        shifts = lambda n, g: 0.25 * torch.randn(n, 2, generator=g, dtype=torch.float64)  # noqa: E731
+        energy = lambda y: (y - x[:1]).square().sum((1, 2, 3))  # noqa: E731
+        with pytest.warns(DeprecationWarning, match="'seed' is now 'generator'"):
+            check = check_energy(action, energy, x, shifts, seed=3)
+        assert check.finds_transformations
+        assert check.trial.pixels is not None
+        # one spread in both directions is a quarter of 8 and of 6 pixels, (2^2 + 1.5^2)^(1/2) together
+        assert abs(check.trial.pixels / check.trial.error - 2.5) < 1.0
+        again = check_energy(action, energy, x, shifts, generator=seeded(3))
+        assert torch.equal(again.well.rises, check.well.rises)
+        other = check_energy(action, energy, x, shifts, generator=seeded(4))
+        assert not torch.equal(other.well.rises, check.well.rises)
+
+    @pytest.mark.parametrize(
+        ("settings", "error"),
+        [
+            ({"labels": torch.zeros(8)}, ConfigurationError),
+            ({"network": lambda y: y, "labels": torch.zeros(3)}, ShapeError),
+            ({"network": lambda y: y}, ConfigurationError),
+            ({"network": lambda y: y[:, 0], "loss": lambda y, t: y.sum(-1)}, ConfigurationError),
+            ({"network": lambda y: y, "labels": CLEAN, "loss": lambda y, t: y.sum()}, ShapeError),
+            ({"seconds": 0.0}, ConfigurationError),
+        ],
+    )
+    def test_tasks_that_are_none(self, settings: dict[str, Any], error: type[Exception]) -> None:
+        with pytest.raises(error):
+            check_energy(ACTION, square, CLEAN, law, **settings)
 
     def test_draws(self) -> None:
         axes = check_energy(ACTION, square, CLEAN, law).plot()

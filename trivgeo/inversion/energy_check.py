@@ -1,108 +1,67 @@
-"""Measurement of an energy before any inversion: whether it can find transformations."""
+"""Check of an energy before any inversion: are transformations found by it, is a network right afterwards."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._deprecation import renamed_arguments
-from trivgeo._random import keyed, normal, permutation
+from trivgeo._deprecation import Converted, renamed_arguments
+from trivgeo._random import seed as seed_of
 from trivgeo._torch import pytree
-from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count, with_tensors
-from trivgeo.errors import DomainError
-from trivgeo.groups import Action, LieGroup
+from trivgeo.checks import check_count, check_positive, with_tensors
+from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
-from trivgeo.inversion.evaluation import evaluation_mode
-from trivgeo.inversion.law import Law, noise_between, sample_elements, spread_of
-from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.posterior_energy import PosteriorEnergy, check_action
-from trivgeo.sde import GeometricSchedule
-from trivgeo.sde.scores import trivialized_grad_and_value
+from trivgeo.inversion.energy_measurement import EnergyMeasurement, measure_energy
+from trivgeo.inversion.law import Law
+from trivgeo.inversion.search_trial import NetworkTask, SearchTrial, try_search
 
 __all__ = ["EnergyCheck", "check_energy"]
 
-_DATA = 64
-_TOGETHER = 256
-_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]
-_DIRECTIONS = 16
-_NEAR = 0.02
-_ROUND = 0.1
+_LARGEST_SEED = 2**32
 
 
-class Well(NamedTuple):
-    """Rise of the energy around clean data; lengths are in units of the spread of the law.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class EnergyCheck(EnergyMeasurement):
+    """Measurements of `check_energy`, the settings that it suggests, and two verdicts; prints as a table.
 
     Attributes:
-        depth: median rise from the clean datum to a random transformation.
-        width: distance at which half of that rise is reached; infinite if none is.
-        roundness: the shortest axis over the longest, in (0, 1].
-        radii: distances, ``[r]``.
-        rises: quarter, median and three quarters of the rises at those distances, ``[r, 3]``.
+        trial: what `TIED.for_data` has made of some moved clean data.
     """
 
-    depth: float
-    width: float
-    roundness: float
-    radii: Float[Tensor, " r"]
-    rises: Float[Tensor, "r 3"]
+    trial: SearchTrial
 
+    @property
+    def finds_transformations(self) -> bool:
+        """Whether `TIED.for_data` has found the transformations of the trial."""
+        return self.trial.finds
 
-class Suggestion(NamedTuple):
-    """Settings for a search with the energy, see `TIED`.
+    @property
+    def network_right(self) -> bool | None:
+        """Whether the network is right on the data that were restored; ``None`` if none was given.
 
-    Attributes:
-        scale: basis ``[n, n]``, for `trivgeo.groups.Action.with_scale`.
-        temperature: of the posterior.
-        schedule: the noise.
-        frame_weight: of a `FramedEnergy`, for images; else ``None``.
-    """
-
-    scale: Float[Tensor, "n n"]
-    temperature: float
-    schedule: GeometricSchedule
-    frame_weight: float | None
-
-
-@dataclass(frozen=True)
-class EnergyCheck:
-    """Measurements of `check_energy`, and the settings that it suggests; prints as a table.
-
-    Attributes:
-        share_below: share of random transformations whose energy lies below that of the clean datum: below a twentieth
-            for an energy that can find them.
-        share_undefined: share of them with an energy or gradient that is not finite.
-        share_flat: share of them where the gradient is zero.
-        well: depth, width and roundness of the well in which clean data lie.
-        spread: standard deviation of the energies of clean data.
-        seconds: of one energy with its gradient, of one datum, on this machine.
-        suggested: basis, temperature, noise, frame weight.
-    """
-
-    share_below: float
-    share_undefined: float
-    share_flat: float
-    well: Well
-    spread: float
-    seconds: float
-    suggested: Suggestion
+        It may be where transformations are not found: a classifier may not mind what is left of them.
+        """
+        return None if self.trial.network is None else self.trial.network.right
 
     @property
     def trusted(self) -> bool:
-        """Whether clean data lie in a well of their own that gradients lead to."""
-        return self.share_below < 0.05 and self.share_undefined + self.share_flat < 0.5
+        """Whether transformations are found: `finds_transformations`."""
+        return self.finds_transformations
+
+    def __repr__(self) -> str:
+        """The verdicts."""
+        network = "not asked" if self.trial.network is None else str(self.trial.network)
+        return f"EnergyCheck(finds transformations: {self.trial}; network right afterwards: {network})"
 
     def __str__(self) -> str:
         """Return a table."""
         well, suggested = self.well, self.suggested
         frame = "none" if suggested.frame_weight is None else f"{suggested.frame_weight:.3g}"
+        network = "give network=" if self.trial.network is None else str(self.trial.network)
         rows = [
             ("random transformations below the clean datum", f"{self.share_below:.1%}"),
             ("gradients that are zero", f"{self.share_flat:.1%}"),
@@ -115,9 +74,10 @@ class EnergyCheck:
             ("suggested schedule", repr(suggested.schedule)),
             ("suggested frame weight", frame),
             ("time of one energy with gradient", f"{1e3 * self.seconds:.3g} ms"),
-            ("can find transformations", "yes" if self.trusted else "NO"),
+            ("can find transformations", str(self.trial)),
+            ("network right afterwards", network),
         ]
-        return "\n".join(f"{name:<46}{value:>26}" for name, value in rows)
+        return "\n".join(f"{name:<46}{value:>36}" for name, value in rows)
 
     def plot(self, axes: Any = None) -> Any:
         """The rise of the energy against the distance (needs matplotlib); returns the axes."""
@@ -126,154 +86,59 @@ class EnergyCheck:
         return draw_well(self.well.radii, self.well.rises, self.well.depth, self.share_below, axes)
 
 
-@renamed_arguments(until="0.4", samples="num_samples")
+@renamed_arguments(
+    until="0.4",
+    samples="num_samples",
+    seed=Converted("generator", lambda seed: torch.Generator().manual_seed(seed)),
+)
 def check_energy(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],
     clean: Any,
     law: Law,
     *,
+    network: Callable[[Any], Tensor] | None = None,
+    labels: Any = None,
+    loss: Callable[[Tensor, Any], Tensor] | None = None,
     num_samples: int = 32,
-    seed: int = 0,
+    seconds: float = 10.0,
+    generator: torch.Generator | None = None,
 ) -> EnergyCheck:
-    """Measure whether the energy of clean data rises wherever they are moved, and how; takes seconds.
+    """Measure how the energy of clean data rises when they are moved, and try a search; takes seconds.
+
+    It answers two questions. Are transformations found by `TIED.for_data` with this energy? Some clean data are moved
+    by the law and inverted. And is the network right afterwards, on what was restored? One may be without the other.
+
+    ```python
+    check = check_energy(action, energy, clean, law, network=classifier, labels=labels)
+    check.finds_transformations, check.network_right
+    ```
 
     Args:
         action: see `Inverter`, also for ``energy``.
-        clean: clean data with one batch dimension; at most 64 of them are looked at.
+        clean: clean data with one batch dimension; at most 64 of them are looked at, and 32 inverted.
         law: see `LearnedInverter.fit`.
-        num_samples: random transformations of each datum.
-        seed: of all that is random.
+        network: data to outputs, in evaluation mode here if it is a module.
+        labels: of the clean data, their classes or what ``loss`` takes; default the classes that the network says.
+        loss: outputs and labels to losses ``[b]``; default one for a wrong class of the outputs ``[b, c]``, else zero.
+        num_samples: random transformations of each datum, for the measurement.
+        seconds: of the trial, about; `TIED.for_data` does as well where it has as many seconds a datum.
+        generator: of all that is random; default one that is the same at every call.
 
     Raises:
         ConfigurationError: the energy has no gradient (it is detached, computed without gradients, or made of
-            integers); or see `Inverter`.
+            integers); labels or a loss without a network, or outputs that need a loss; or see `Inverter`.
         DomainError: no clean datum has a finite energy; or the law is unfit, see `LearnedInverter.fit`.
-        ShapeError: the data or the elements do not fit the action.
+        ShapeError: the data or the elements do not fit the action, or labels or losses not the data.
         NonFiniteError: the data hold NaN or infinity.
     """
     check_count("num_samples", num_samples)
-    spread = spread_of(check_action(action).group, law, seed)
-    posterior = Posterior(action.with_scale(spread), energy)
-    with evaluation_mode(posterior.energy):
-        return _checked(posterior, spread, clean, law, num_samples, seed)
-
-
-def _checked(posterior: Posterior, spread: Tensor, clean: Any, law: Law, num_samples: int, seed: int) -> EnergyCheck:
-    x = _some(posterior, clean, seed)
-    like: Tensor = pytree.tree_leaves(x)[0]
-    group = posterior.group
-    at_rest = _Probe(posterior, x).energies(group.identity(len(like), 1, dtype=like.dtype, device=like.device))
-    kept = torch.isfinite(at_rest[:, 0])
-    data = int(kept.sum())
-    if data == 0:
-        raise DomainError("energy: expected finite energies of clean data, got none")
-    x, at_rest = pytree.tree_map(lambda leaf: leaf[kept], x), at_rest[kept]
-    probe = _Probe(posterior, x)
-
-    began = time.perf_counter()
-    moved = (
-        sample_elements(group, law, data * num_samples, keyed(seed, 4))
-        .to(like)
-        .reshape(data, num_samples, *group.element_shape)
-    )
-    gradient, there = probe.gradients(group.inverse(moved))
-    seconds = (time.perf_counter() - began) / (data * num_samples)
-    defined = torch.isfinite(there) & torch.isfinite(gradient).all(-1)
-    rise = there - at_rest
-    flat = (gradient == 0).all(-1) & defined
-    below = torch.isfinite(rise) & (rise < 0)
-    depth = float(rise[torch.isfinite(rise)].median()) if bool(torch.isfinite(rise).any()) else math.nan
-
-    metric, roundness = _metric(probe, group, like, data, keyed(seed, 5))
-    radii, rises = _profile(probe, group, like, at_rest, keyed(seed, 6))
-    half = torch.nonzero(rises[:, 1] >= 0.5 * depth) if depth > 0 else rises.new_empty(0)
-    width = float(radii[half[0, 0]]) if len(half) else math.inf
-    return EnergyCheck(
-        share_below=float(below.double().mean()),
-        share_undefined=float((~defined).double().mean()),
-        share_flat=float(flat.double().mean()),
-        well=Well(depth, width, roundness, radii, rises),
-        spread=float(at_rest.std()) if data > 1 else 0.0,
-        seconds=seconds,
-        suggested=Suggestion(
-            spread if roundness > _ROUND else _round_scale(metric) @ spread,
-            max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
-            noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
-            _frame_weight(posterior.action, moved, x, depth),
-        ),
-    )
-
-
-class _Probe:
-    """Energies and gradients of moved data, a few at once."""
-
-    def __init__(self, posterior: Posterior, x: Any) -> None:
-        self.group: LieGroup = posterior.group
-        self._energy = PosteriorEnergy(posterior.action, posterior.energy, x)
-
-    def energies(self, g: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._energy.in_blocks(g, _TOGETHER)
-
-    def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        each = max(1, _TOGETHER // len(g))
-        parts = [trivialized_grad_and_value(self.group, self._energy, part) for part in g.split(each, 1)]
-        return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
-
-
-def _some(posterior: Posterior, clean: Any, seed: int) -> Any:
-    """A few of the data."""
+    check_positive("seconds", seconds)
     clean = with_tensors("clean", clean)
-    first: Tensor = pytree.tree_leaves(clean)[0]
-    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
-    x = pytree.tree_map(lambda leaf: leaf[index], clean)
-    posterior.given(x)
-    return x
-
-
-def _metric(
-    probe: _Probe, group: LieGroup, like: Tensor, data: int, generator: torch.Generator
-) -> tuple[Tensor, float]:
-    """The Hessian of the well, as `calibrated_scale` measures it, and its roundness."""
-    v = _NEAR * normal((data, _DIRECTIONS, group.dim), torch.empty(0), generator).to(like)
-    gradient = probe.gradients(group.exp(torch.cat([v, -v], 1)))[0].reshape(-1, group.dim).double().cpu()
-    gradient = gradient[torch.isfinite(gradient).all(-1)]
-    values, vectors = torch.linalg.eigh(gradient.mT @ gradient / max(1, len(gradient)) / _NEAR**2)
-    values = values.clamp(min=0.0).sqrt()
-    largest = float(values[-1])
-    roundness = math.sqrt(float(values[0]) / largest) if largest > 0 else 1.0
-    return vectors @ torch.diag(values) @ vectors.mT, roundness
-
-
-def _round_scale(metric: Tensor) -> Tensor:
-    """The rows, in units of the law's spread, in which the well is round and the law nowhere wider than one."""
-    values, vectors = torch.linalg.eigh(metric)
-    root = values.clamp(min=1e-8 * float(values[-1])).rsqrt()
-    return vectors @ torch.diag(root / root.min()) @ vectors.mT
-
-
-def _profile(
-    probe: _Probe, group: LieGroup, like: Tensor, at_rest: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Quartiles of the rise at some distances, in random directions."""
-    radii = torch.tensor(_RADII, dtype=torch.float64)
-    v = normal((len(at_rest), 4, group.dim), torch.empty(0), generator).to(like)
-    v = v / v.norm(dim=-1, keepdim=True) * math.sqrt(group.dim)
-    steps = radii.to(like).reshape(-1, 1) * v.unsqueeze(-2)  # [data, 4, r, n]
-    rise = probe.energies(group.exp(steps.flatten(1, 2))).unflatten(1, steps.shape[1:3]) - at_rest.unsqueeze(-1)
-    flat = rise.flatten(0, 1).double().cpu()
-    flat = torch.where(torch.isfinite(flat), flat, torch.inf).sort(0).values
-    rows = [flat[round(q * (len(flat) - 1))] for q in (0.25, 0.5, 0.75)]
-    return radii, torch.stack(rows, -1)
-
-
-def _frame_weight(action: Action, moved: Tensor, x: Any, depth: float) -> float | None:
-    """As much for a typical transformation out of the frame as the well is deep."""
-    if not isinstance(action, ImageWarp) or not depth > 0:
-        return None
-    source = action.source_points(moved, *x.shape[-2:])
-    outside = torch.relu(source.abs() - 1).square().sum(-1).mean((-2, -1)).flatten()
-    outside = outside[torch.isfinite(outside)]
-    typical = float(outside.quantile(0.9)) if len(outside) else 0.0
-    return depth / typical if typical > 0 else None
+    task = NetworkTask.of(network, labels, loss, len(pytree.tree_leaves(clean)[0]))
+    seed = 0
+    if generator is not None:
+        seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
+    measured = measure_energy(action, energy, clean, law, num_samples=num_samples, seed=seed)
+    trial = try_search(action, energy, clean, law, measured, task, seconds=seconds, seed=seed)
+    return EnergyCheck(**vars(measured), trial=trial)

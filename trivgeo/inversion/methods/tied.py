@@ -12,11 +12,10 @@ from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
-from trivgeo.inversion.energies.prior import PriorEnergy
-from trivgeo.inversion.energy_check import check_energy
+from trivgeo.inversion.energy_measurement import measure_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.law import Law, spread_of
-from trivgeo.inversion.methods.tied_for_data import TimedSearch
+from trivgeo.inversion.law import Law
+from trivgeo.inversion.methods.tied_for_data import timed_search
 from trivgeo.inversion.stages.add_noise import AddNoise
 from trivgeo.inversion.stages.replicate import Replicate
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, ReverseDiffusionOptions, ScoreBound
@@ -27,7 +26,6 @@ from trivgeo.sde import (
 __all__ = ["TIED"]
 
 _SETTINGS = ("schedule", "steps", "num_mc", "num_hypotheses", "temperature", "max_score_norm")
-_TOGETHER = 1024
 
 
 class TIED(Inverter):
@@ -95,6 +93,8 @@ class TIED(Inverter):
     ) -> Inverter:
         """A search with the settings that `check_energy` suggests, which takes about a given time for a call.
 
+        Whether it finds the transformations, and whether a network is right after it, `check_energy` tells.
+
         The energy has a `PriorEnergy` of the law added, at the temperature suggested. Stages: `GaussianSearch` many
         elements, `Descend` from fewer and fewer of the best, go on from there by `AddNoise` and `ReverseDiffusion`
         (``keep_best``, ``pruning``), `Select` the lowest, and `Descend`; as many of them as the time allows for the
@@ -113,9 +113,5 @@ class TIED(Inverter):
             ConfigurationError: the time is not positive.
         """
         check_positive("seconds", seconds)
-        check = check_energy(action, energy, clean, law, seed=seed)
-        suggested = check.suggested
-        expected = PriorEnergy(energy, spread_of(action.group, law, seed), suggested.temperature)
-        return Inverter(
-            action.with_scale(suggested.scale), expected, [TimedSearch(check, seconds)], max_evaluations=_TOGETHER
-        )
+        measured = measure_energy(action, energy, clean, law, seed=seed)
+        return timed_search(action, energy, law, measured, seconds, seed)

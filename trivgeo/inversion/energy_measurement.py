@@ -1,0 +1,246 @@
+"""Measurement of an energy before any inversion: the well in which clean data lie, and settings that suit it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trivgeo._random import keyed, normal, permutation
+from trivgeo._torch import pytree
+from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_count, with_tensors
+from trivgeo.errors import DomainError
+from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.energies.base import DataEnergy
+from trivgeo.inversion.evaluation import evaluation_mode
+from trivgeo.inversion.law import Law, noise_between, sample_elements, spread_of
+from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.posterior_energy import PosteriorEnergy, check_action
+from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.scores import trivialized_grad_and_value
+
+__all__ = ["EnergyMeasurement", "Suggestion", "Well", "measure_energy", "some_data"]
+
+_DATA = 64
+_TOGETHER = 256
+_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]
+_DIRECTIONS = 16
+_NEAR = 0.02
+_ROUND = 0.1
+_UNSEEN = 1e-7
+"""Curvature of a direction, in units of the largest, that counts as none."""
+
+
+class Well(NamedTuple):
+    """Rise of the energy around clean data; lengths are in units of the spread of the law.
+
+    Attributes:
+        depth: median rise from the clean datum to a random transformation.
+        width: distance at which half of that rise is reached; infinite if none is.
+        roundness: the shortest axis over the longest, in (0, 1].
+        radii: distances, ``[r]``.
+        rises: quarter, median and three quarters of the rises at those distances, ``[r, 3]``.
+    """
+
+    depth: float
+    width: float
+    roundness: float
+    radii: Float[Tensor, " r"]
+    rises: Float[Tensor, "r 3"]
+
+
+class Suggestion(NamedTuple):
+    """Settings for a search with the energy, see `TIED`.
+
+    Attributes:
+        scale: basis ``[n, n]``, for `trivgeo.groups.Action.with_scale`.
+        temperature: of the posterior.
+        schedule: the noise.
+        frame_weight: of a `FramedEnergy`, for images; else ``None``.
+    """
+
+    scale: Float[Tensor, "n n"]
+    temperature: float
+    schedule: GeometricSchedule
+    frame_weight: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyMeasurement:
+    """What `measure_energy` finds.
+
+    Attributes:
+        share_below: share of random transformations whose energy lies below that of the clean datum: below a twentieth
+            for an energy that can find them.
+        share_undefined: share of them with an energy or gradient that is not finite.
+        share_flat: share of them where the gradient is zero.
+        well: depth, width and roundness of the well in which clean data lie.
+        spread: standard deviation of the energies of clean data.
+        seconds: of one energy with its gradient, of one datum, on this machine.
+        suggested: basis, temperature, noise, frame weight.
+    """
+
+    share_below: float
+    share_undefined: float
+    share_flat: float
+    well: Well
+    spread: float
+    seconds: float
+    suggested: Suggestion
+
+
+def measure_energy(
+    action: Action,
+    energy: DataEnergy | Callable[[Any], Tensor],
+    clean: Any,
+    law: Law,
+    *,
+    num_samples: int = 32,
+    seed: int = 0,
+) -> EnergyMeasurement:
+    """Measure how the energy of clean data rises when they are moved; arguments and errors as of `check_energy`.
+
+    Args:
+        seed: of all that is random.
+    """
+    check_count("num_samples", num_samples)
+    spread = spread_of(check_action(action).group, law, seed)
+    posterior = Posterior(action.with_scale(spread), energy)
+    with evaluation_mode(posterior.energy):
+        return _measured(posterior, spread, clean, law, num_samples, seed)
+
+
+def _measured(
+    posterior: Posterior, spread: Tensor, clean: Any, law: Law, num_samples: int, seed: int
+) -> EnergyMeasurement:
+    group = posterior.group
+    x, index, at_rest = some_data(posterior, clean, seed)
+    data, like = len(index), at_rest
+    probe = _Probe(posterior, x)
+
+    began = time.perf_counter()
+    moved = (
+        sample_elements(group, law, data * num_samples, keyed(seed, 4))
+        .to(like)
+        .reshape(data, num_samples, *group.element_shape)
+    )
+    gradient, there = probe.gradients(group.inverse(moved))
+    seconds = (time.perf_counter() - began) / (data * num_samples)
+    defined = torch.isfinite(there) & torch.isfinite(gradient).all(-1)
+    rise = there - at_rest
+    flat = (gradient == 0).all(-1) & defined
+    below = torch.isfinite(rise) & (rise < 0)
+    depth = float(rise[torch.isfinite(rise)].median()) if bool(torch.isfinite(rise).any()) else math.nan
+
+    metric, roundness = _metric(probe, group, like, data, keyed(seed, 5))
+    radii, rises = _profile(probe, group, like, at_rest, keyed(seed, 6))
+    half = torch.nonzero(rises[:, 1] >= 0.5 * depth) if depth > 0 else rises.new_empty(0)
+    width = float(radii[half[0, 0]]) if len(half) else math.inf
+    return EnergyMeasurement(
+        share_below=float(below.double().mean()),
+        share_undefined=float((~defined).double().mean()),
+        share_flat=float(flat.double().mean()),
+        well=Well(depth, width, roundness, radii, rises),
+        spread=float(at_rest.std()) if data > 1 else 0.0,
+        seconds=seconds,
+        suggested=Suggestion(
+            spread if roundness > _ROUND else _round_scale(metric) @ spread,
+            max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
+            noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
+            _frame_weight(posterior.action, moved, x, depth),
+        ),
+    )
+
+
+class _Probe:
+    """Energies and gradients of moved data, a few at once."""
+
+    def __init__(self, posterior: Posterior, x: Any) -> None:
+        self.group: LieGroup = posterior.group
+        self._energy = PosteriorEnergy(posterior.action, posterior.energy, x)
+
+    def energies(self, g: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._energy.in_blocks(g, _TOGETHER)
+
+    def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        each = max(1, _TOGETHER // len(g))
+        parts = [trivialized_grad_and_value(self.group, self._energy, part) for part in g.split(each, 1)]
+        return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
+
+
+def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
+    """A few of the data with a finite energy, which they are, and their energies.
+
+    Raises:
+        DomainError: there is none.
+    """
+    clean = with_tensors("clean", clean)
+    first: Tensor = pytree.tree_leaves(clean)[0]
+    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
+    x = posterior.given(pytree.tree_map(lambda leaf: leaf[index], clean)).x
+    like: Tensor = pytree.tree_leaves(x)[0]
+    unit = posterior.group.identity(len(like), 1, dtype=like.dtype, device=like.device)
+    energies = _Probe(posterior, x).energies(unit)
+    kept = torch.isfinite(energies[:, 0])
+    if not bool(kept.any()):
+        raise DomainError("energy: expected finite energies of clean data, got none")
+    return pytree.tree_map(lambda leaf: leaf[kept], x), index[kept], energies[kept]
+
+
+def _metric(
+    probe: _Probe, group: LieGroup, like: Tensor, data: int, generator: torch.Generator
+) -> tuple[Tensor, float]:
+    """The Hessian of the well, as `calibrated_scale` measures it, and its roundness."""
+    v = _NEAR * normal((data, _DIRECTIONS, group.dim), torch.empty(0), generator).to(like)
+    gradient = probe.gradients(group.exp(torch.cat([v, -v], 1)))[0].reshape(-1, group.dim).double().cpu()
+    gradient = gradient[torch.isfinite(gradient).all(-1)]
+    values, vectors = torch.linalg.eigh(gradient.mT @ gradient / max(1, len(gradient)) / _NEAR**2)
+    values = values.clamp(min=0.0).sqrt()
+    largest = float(values[-1])
+    roundness = math.sqrt(float(values[0]) / largest) if largest > 0 else 1.0
+    return vectors @ torch.diag(values) @ vectors.mT, roundness
+
+
+def _round_scale(metric: Tensor) -> Tensor:
+    """The rows, in units of the law's spread, in which the well is round and the law nowhere wider than one.
+
+    Along directions that the energy does not see they are as wide as the law.
+    """
+    values, vectors = torch.linalg.eigh(metric)
+    seen = values > _UNSEEN * values[-1]
+    root = torch.where(seen, values, values[-1]).rsqrt()
+    return vectors @ torch.diag(root / root.min()) @ vectors.mT
+
+
+def _profile(
+    probe: _Probe, group: LieGroup, like: Tensor, at_rest: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Quartiles of the rise at some distances, in random directions."""
+    radii = torch.tensor(_RADII, dtype=torch.float64)
+    v = normal((len(at_rest), 4, group.dim), torch.empty(0), generator).to(like)
+    v = v / v.norm(dim=-1, keepdim=True) * math.sqrt(group.dim)
+    steps = radii.to(like).reshape(-1, 1) * v.unsqueeze(-2)  # [data, 4, r, n]
+    rise = probe.energies(group.exp(steps.flatten(1, 2))).unflatten(1, steps.shape[1:3]) - at_rest.unsqueeze(-1)
+    flat = rise.flatten(0, 1).double().cpu()
+    flat = torch.where(torch.isfinite(flat), flat, torch.inf).sort(0).values
+    rows = [flat[round(q * (len(flat) - 1))] for q in (0.25, 0.5, 0.75)]
+    return radii, torch.stack(rows, -1)
+
+
+def _frame_weight(action: Action, moved: Tensor, x: Any, depth: float) -> float | None:
+    """As much for a typical transformation out of the frame as the well is deep."""
+    if not isinstance(action, ImageWarp) or not depth > 0:
+        return None
+    source = action.source_points(moved, *x.shape[-2:])
+    outside = torch.relu(source.abs() - 1).square().sum(-1).mean((-2, -1)).flatten()
+    outside = outside[torch.isfinite(outside)]
+    typical = float(outside.quantile(0.9)) if len(outside) else 0.0
+    return depth / typical if typical > 0 else None
