@@ -12,7 +12,7 @@ from torch import Tensor
 from trivgeo._deprecation import Converted, renamed_arguments
 from trivgeo._random import seed as seed_of
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count, check_positive, with_tensors
+from trivgeo.checks import check_count, with_tensors
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.energy_measurement import EnergyMeasurement, measure_energy
@@ -22,6 +22,8 @@ from trivgeo.inversion.search_trial import NetworkTask, SearchTrial, try_search
 __all__ = ["EnergyCheck", "check_energy"]
 
 _LARGEST_SEED = 2**32
+_TRIAL_SECONDS = 10.0
+"""For the inversion of up to 32 data."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -101,13 +103,12 @@ def check_energy(
     labels: Any = None,
     loss: Callable[[Tensor, Any], Tensor] | None = None,
     num_samples: int = 32,
-    seconds: float = 10.0,
     generator: torch.Generator | None = None,
 ) -> EnergyCheck:
     """Measure how the energy of clean data rises when they are moved, and try a search; takes seconds.
 
     It answers two questions. Are transformations found by `TIED.for_data` with this energy? Some clean data are moved
-    by the law and inverted. And is the network right afterwards, on what was restored? One may be without the other.
+    by the law and inverted, in about ten seconds. And is the network right afterwards, on what was restored? One may be without the other.
 
     ```python
     check = check_energy(action, energy, clean, law, network=classifier, labels=labels)
@@ -122,7 +123,6 @@ def check_energy(
         labels: of the clean data, their classes or what ``loss`` takes; default the classes that the network says.
         loss: outputs and labels to losses ``[b]``; default one for a wrong class of the outputs ``[b, c]``, else zero.
         num_samples: random transformations of each datum, for the measurement.
-        seconds: of the trial, about; `TIED.for_data` does as well where it has as many seconds a datum.
         generator: of all that is random; default one that is the same at every call.
 
     Raises:
@@ -133,12 +133,11 @@ def check_energy(
         NonFiniteError: the data hold NaN or infinity.
     """
     check_count("num_samples", num_samples)
-    check_positive("seconds", seconds)
     clean = with_tensors("clean", clean)
     task = NetworkTask.of(network, labels, loss, len(pytree.tree_leaves(clean)[0]))
     seed = 0
     if generator is not None:
         seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
     measured = measure_energy(action, energy, clean, law, num_samples=num_samples, seed=seed)
-    trial = try_search(action, energy, clean, law, measured, task, seconds=seconds, seed=seed)
+    trial = try_search(action, energy, clean, law, measured, task, seconds=_TRIAL_SECONDS, seed=seed)
     return EnergyCheck(**vars(measured), trial=trial)
