@@ -108,7 +108,8 @@ def check_energy(
     """Measure how the energy of clean data rises when they are moved, and try a search; takes seconds.
 
     It answers two questions. Are transformations found by `TIED.for_data` with this energy? Some clean data are moved
-    by the law and inverted, in about ten seconds. And is the network right afterwards, on what was restored? One may be without the other.
+    by the law and inverted, in about ten seconds. And is the network right afterwards, on what was restored? One may
+    be without the other.
 
     ```python
     check = check_energy(action, energy, clean, law, network=classifier, labels=labels)
