@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree  # required: nested containers; kept by torch since 1.8
 
-__all__ = ["dynamo_errors", "mark_dynamic", "pytree"]
+__all__ = ["dynamo_errors", "in_forward_mode", "mark_dynamic", "pytree"]
 
 
 def mark_dynamic(x: Tensor, dim: int) -> None:
@@ -22,6 +23,14 @@ def mark_dynamic(x: Tensor, dim: int) -> None:
     mark: Any = getattr(getattr(torch, "_dynamo", None), "mark_dynamic", None)
     if mark is not None:
         mark(x, dim)
+
+
+def in_forward_mode() -> bool:
+    """Whether derivatives in forward mode may be taken of what is computed now.
+
+    Without ``torch.autograd.forward_ad._current_level``, False.
+    """
+    return getattr(forward_ad, "_current_level", -1) >= 0
 
 
 def dynamo_errors() -> tuple[type[Exception], ...]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo.actions.image import pixel_centres
+from trivgeo.actions.frame import half_sides, pixel_centres
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, Affine, LieGroup, Projective, Similarity
@@ -32,7 +32,7 @@ class AffineRecipe(TransformationLaw):
 
     theta, shear and the two scales are uniform and independent, about the centre of the frame. The translation b is
     uniform among those that keep all ink inside the frame: every pixel of clean ink is a square, and its image under g
-    stays in [-1, 1]^2. Ink that A makes too large for the frame in a direction is centred in that direction.
+    stays inside. Ink that A makes too large for the frame in a direction is centred in that direction.
     T. Tieleman, "affNIST", 2013.
 
     Args:
@@ -64,7 +64,8 @@ class AffineRecipe(TransformationLaw):
         second = torch.stack([(cos * shear - sin) * scale_y, (sin * shear + cos) * scale_y], -1)
         linear = torch.stack([first, second], -1)
         low, high = self._extent(linear, (images > 0).any(1))
-        middle, room = -0.5 * (low + high), (2.0 - (high - low)).clamp_min(0.0)
+        sides = 2.0 * linear.new_tensor(half_sides(*images.shape[-2:]))
+        middle, room = -0.5 * (low + high), (sides - (high - low)).clamp_min(0.0)
         return self.group.join(linear, middle + (uniform[:, 4:] - 0.5) * room)
 
     @staticmethod
@@ -73,12 +74,13 @@ class AffineRecipe(TransformationLaw):
         height, width = ink.shape[-2:]
         centres = pixel_centres(height, width, linear)
         moved = centres @ linear.mT
-        half = linear.abs() @ torch.tensor([1.0 / width, 1.0 / height], dtype=torch.float64)
+        half = linear.abs() @ torch.tensor([1.0 / max(height, width)] * 2, dtype=torch.float64)
         outside = ~ink.flatten(1).unsqueeze(-1)
         low = moved.masked_fill(outside, math.inf).amin(1) - half
         high = moved.masked_fill(outside, -math.inf).amax(1) + half
         blank = outside.all(1)
-        return low.masked_fill(blank, -1.0), high.masked_fill(blank, 1.0)
+        sides = linear.new_tensor(half_sides(height, width)).expand_as(low)
+        return torch.where(blank, -sides, low), torch.where(blank, sides, high)
 
 
 class SimilarityRecipe(TransformationLaw):

@@ -45,7 +45,7 @@ class TestExactWarps:
 
     def test_shift_by_whole_pixels_brings_zeros_in(self) -> None:
         image, group = rand(1, 6, 10), Affine(2)
-        g = group.join(torch.eye(2, dtype=torch.float64), torch.tensor([2 * 3 / 10, -2 * 2 / 6], dtype=torch.float64))
+        g = group.join(torch.eye(2, dtype=torch.float64), torch.tensor([2 * 3 / 10, -2 * 2 / 10], dtype=torch.float64))
         expected = torch.zeros_like(image)
         expected[:, :-2, 3:] = image[:, 2:, :-3]  # three to the right, two up
         assert_relative(ImageWarp(group)(g, image), expected, 1e-12)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional
 
-from trivgeo._numerics import Constant, broadcast_shapes
+from trivgeo._numerics import Constant, broadcast_shapes, is_traced
+from trivgeo.actions.frame import check_sides, frame_corners, frame_from_pixels, half_sides, pixel_centres
 from trivgeo.actions.image_guard import ImageGuard
-from trivgeo.checks import promoted
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.actions.sampling import Interpolation, Padding, sample_images
+from trivgeo.checks import check_tensor, promoted
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.groups.action import ContentGuard
 
@@ -24,16 +25,19 @@ __all__ = ["ImageWarp"]
 
 _MODES = ("bilinear", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
-_CORNERS = ((-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0))
+_MATRIX_TOLERANCE = 1e-4
+"""By how much a matrix may differ from one of the group, in units of half the longer side of a frame."""
 
 
 class ImageWarp(Action):
     r"""A transformation of the plane applied to images: :math:`(g \cdot I)(p) = I(g^{-1} p)`.
 
-    Points p = (x right, y down); the frame of every image is :math:`[-1, 1]^2`, whatever its size, with the centres
-    of its pixels at -1 + (2 i + 1) / w. Data are ``[*batch, c, h, w]``, of any size and number of channels. Outside
-    its frame an image is zero, or ``fill``: the value of the background, which is not zero in normalised images;
-    or what the padding says.
+    Points p = (x right, y down), in one unit for both: the longer side of the frame is [-1, 1], the shorter one as
+    much less as it has fewer pixels, with the centres of pixels at ((2 i + 1) - w) / max(h, w). So rotations turn what
+    is on an image of any shape, and do not shear it; elements in pixels, as other libraries have them, are made by
+    `from_pixels`. Data are ``[*batch, c, h, w]``, of any size and number of channels; images of several sizes take a
+    call for each size. Outside its frame an image is zero, or ``fill``: the value of the background, which is not zero
+    in normalised images; or what the padding says. Which pixels show the image is said by `coverage`.
 
     Between pixels the image is interpolated, so ``(g h).I`` and ``g.(h.I)`` differ by the error of resampling. For a
     smooth image it is second order in the size of a pixel with bilinear interpolation; only first order with torch's
@@ -48,7 +52,7 @@ class ImageWarp(Action):
     them, take ``guarded=False``.
 
     Second derivatives, and ``vmap`` of ``torch.func.grad``, need torch 2.12, whose ``grid_sample`` has them; older
-    versions raise a ``RuntimeError``.
+    versions raise a ``RuntimeError``. Derivatives in forward mode are those of bilinear interpolation.
 
     Args:
         group: a group with an action on points of the plane: ``Affine(2)``, ``Projective(2)``, ``SE(2)``, ``SO(2)``.
@@ -63,13 +67,19 @@ class ImageWarp(Action):
         ConfigurationError: the group does not act on the plane, an unknown mode or padding, or a fill that is not
             finite or goes with another padding.
         ShapeError: (when called) a fill for another number of channels.
+
+    Example:
+        >>> warp = ImageWarp(SE(2))
+        >>> right = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])  # by one pixel
+        >>> warp(warp.from_pixels(right, (1, 4)), torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]))
+        tensor([[[0., 1., 2., 3.]]])
     """
 
     def __init__(
         self,
         group: LieGroup,
-        mode: Literal["bilinear", "bicubic"] = "bilinear",
-        padding: Literal["zeros", "border", "reflection"] = "zeros",
+        mode: Interpolation = "bilinear",
+        padding: Padding = "zeros",
         fill: float | Sequence[float] = 0.0,
         guarded: bool = True,
     ) -> None:
@@ -124,7 +134,11 @@ class ImageWarp(Action):
         # at NaN torch reads some pixel of the border, and outside memory in the backward pass; at numbers that
         # overflow when they are counted in pixels, too
         bound = torch.finfo(g.dtype).max / (16 * max(height, width))
-        kept = self._keeps_frame(inverse) if self._local else inverse.detach().flatten(-event).abs().amax(-1) < bound
+        kept = (
+            self._keeps_frame(inverse, height, width)
+            if self._local
+            else inverse.detach().flatten(-event).abs().amax(-1) < bound
+        )
         inverse = torch.where(kept[..., *[None] * event], inverse, self.group.identity(dtype=g.dtype, device=g.device))
         source = self.point_action(inverse, pixel_centres(height, width, g))
         if not self.point_action._is_affine:  # else sums of entries of its matrix
@@ -140,9 +154,12 @@ class ImageWarp(Action):
         grid = rearrange(source.expand(*batch, -1, -1), "... (h w) xy -> ... h w xy", h=height)
         grid = grid.reshape(rows.shape[0], chains * height, width, 2)
         fill = self._background(rows)
+        if height != width:  # each side is [-1, 1] to torch
+            across, down = half_sides(height, width)
+            grid = torch.stack([grid[..., 0] / across, grid[..., 1] / down], -1)
         # what is zero outside the frame is the difference from the background
         rows = rows if fill is None else rows - fill
-        warped = functional.grid_sample(rows, grid, mode=self.mode, padding_mode=self.padding, align_corners=False)
+        warped = sample_images(rows, grid, self.mode, self.padding)
         warped = warped if fill is None else warped + fill
         warped = rearrange(warped, "b c (k h) w -> (b k) c h w", k=chains, h=height).reshape(
             *batch, channels, height, width
@@ -155,15 +172,86 @@ class ImageWarp(Action):
         inverse = self.group.inverse(g)
         source = self.point_action(inverse, pixel_centres(height, width, g))
         if self._local:
-            source = torch.where(self._keeps_frame(inverse)[..., None, None], source, math.nan)
+            source = torch.where(self._keeps_frame(inverse, height, width)[..., None, None], source, math.nan)
         return source.unflatten(-2, (height, width))
+
+    def coverage(self, g: Tensor, size: tuple[int, int]) -> Bool[Tensor, "*batch h w"]:
+        """Which pixels of ``g.I`` show the image alone: they are read between centres of its pixels, not beyond.
+
+        What is compared with a moved image is compared there; other pixels hold the padding, or some of it.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            size: height and width of the images.
+
+        Example:
+            >>> warp = ImageWarp(Translation(2))
+            >>> warp.coverage(torch.tensor([0.5, 0.0]), (1, 4))  # by one pixel
+            tensor([[False,  True,  True,  True]])
+        """
+        height, width = check_sides(size)
+        source = self.source_points(g, height, width).detach()
+        pixels = 0.5 * (max(height, width) * source + source.new_tensor([width - 1, height - 1]))
+        # pixels that the kernel reads beyond both neighbours, less rounding
+        beyond = (1 if self.mode == "bicubic" else 0) - 16 * torch.finfo(source.dtype).eps * max(height, width)
+        inside = (pixels >= beyond) & (pixels <= source.new_tensor([width - 1, height - 1]) - beyond)
+        return inside.all(-1)
+
+    def to_pixels(self, g: Tensor, size: tuple[int, int]) -> Float[Tensor, "*batch 3 3"]:
+        """The homography in pixels: from where something is in I to where it is in ``g.I``.
+
+        Matrices on (x, y, 1), with the centres of pixels at whole numbers, as of ``warpPerspective`` of OpenCV, of
+        kornia, and of ``ProjectiveTransform`` of scikit-image. The last entry is one, where it can be.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            size: see `coverage`.
+
+        Raises:
+            ConfigurationError: the elements of the group are no homographies, or there are no pixels.
+        """
+        to_frame = frame_from_pixels(*check_sides(size), g := self.group.check_elements(g))
+        matrix = torch.linalg.inv(to_frame) @ self.point_action.homogeneous(g).double() @ to_frame
+        last = matrix[..., -1:, -1:]
+        return (matrix / torch.where(last == 0, 1.0, last)).to(g.dtype)
+
+    def from_pixels(self, matrix: Float[Tensor, "*batch 3 3"], size: tuple[int, int]) -> Tensor:
+        """The element of a homography in pixels, the inverse of `to_pixels`.
+
+        Args:
+            matrix: any multiple of the matrix of a homography.
+            size: see `coverage`.
+
+        Raises:
+            ConfigurationError: see `to_pixels`.
+            ShapeError: the matrices are not 3 x 3.
+            DomainError: a matrix is not in the group, such as a shear in ``SE(2)``, or a rotation about a corner in
+                ``SO(2)``, whose elements turn about the middle of the frame.
+        """
+        matrix = check_tensor("matrix", matrix)
+        if matrix.ndim < 2 or matrix.shape[-2:] != (3, 3):
+            raise ShapeError(f"matrix: expected [*batch, 3, 3], got {list(matrix.shape)}")
+        to_frame = frame_from_pixels(*check_sides(size), matrix)
+        inside = to_frame @ matrix.double() @ torch.linalg.inv(to_frame)
+        last = inside[..., -1:, -1:]
+        inside = inside / torch.where(last == 0, 1.0, last)
+        g = self.point_action.from_homogeneous(inside)
+        if not is_traced():
+            found = self.point_action.homogeneous(g)
+            scale = (found * inside).sum((-2, -1), keepdim=True) / found.square().sum((-2, -1), keepdim=True)
+            off = (scale * found - inside).abs().amax((-2, -1)) / inside.abs().amax((-2, -1)).clamp(min=1.0)
+            if wrong := int((~(off <= _MATRIX_TOLERANCE)).sum()):
+                raise DomainError(f"matrix: expected matrices of {self.group!r}, got {wrong} that are none: {matrix}")
+        return g.to(matrix.dtype)
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Bool[Tensor, "*out"]:
         """Whether g is defined and finite on the whole frame."""
         batch = self._out_shape(g, x)
         inverse = self.group.inverse(g)
-        finite = self.point_action.is_valid(inverse, inverse.new_tensor(_CORNERS)).all(-1)
-        return (self._keeps_frame(inverse) & finite).expand(batch)
+        height, width = x.shape[-2:]
+        corners = inverse.new_tensor(frame_corners(height, width))
+        finite = self.point_action.is_valid(inverse, corners).all(-1)
+        return (self._keeps_frame(inverse, height, width) & finite).expand(batch)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out"]:
         r"""Half the sum over pixels and channels of :math:`\log |\det D g(p)|`.
@@ -176,7 +264,8 @@ class ImageWarp(Action):
         g = self.group.check_elements(g)
         channels, height, width = x.shape[-3:]
         total = 0.5 * channels * self.point_action.log_abs_det_jacobian(g, pixel_centres(height, width, g))
-        return torch.where(self._keeps_frame(self.group.inverse(g)), total, math.nan).expand(batch)
+        kept = self._keeps_frame(self.group.inverse(g), height, width)
+        return torch.where(kept, total, math.nan).expand(batch)
 
     def batch_shape(self, x: Any) -> torch.Size:
         """All dimensions but channels, height and width."""
@@ -203,9 +292,9 @@ class ImageWarp(Action):
             raise ShapeError(f"x: expected images of {len(self.fill)} channels, as the fill, got {rows.shape[1]}")
         return self._fill.like(rows).reshape(-1, 1, 1)
 
-    def _keeps_frame(self, inverse: Tensor) -> Bool[Tensor, "*batch"]:
+    def _keeps_frame(self, inverse: Tensor, height: int, width: int) -> Bool[Tensor, "*batch"]:
         """Whether the denominator of the inverse has one sign at the corners of the frame, and so on all of it."""
-        d = self.point_action.denominator(inverse, inverse.new_tensor(_CORNERS))
+        d = self.point_action.denominator(inverse, inverse.new_tensor(frame_corners(height, width)))
         return (d > 0).all(-1) | (d < 0).all(-1)
 
     def _out_shape(self, g: Tensor, x: Tensor) -> torch.Size:
@@ -228,10 +317,3 @@ def _check_fill(fill: float | Sequence[float], padding: str) -> tuple[float, ...
     if padding != "zeros" and any(value != 0 for value in values):
         raise ConfigurationError(f"fill: expected none with padding {padding!r}, got {fill!r}")
     return tuple(float(value) for value in values)
-
-
-def pixel_centres(height: int, width: int, like: Tensor) -> Float[Tensor, "p 2"]:
-    """The centres (x, y) of the pixels of the frame, row by row, in the dtype and on the device of ``like``."""
-    x = (2 * torch.arange(width, dtype=like.dtype, device=like.device) + (1 - width)) / width
-    y = (2 * torch.arange(height, dtype=like.dtype, device=like.device) + (1 - height)) / height
-    return torch.stack([x.expand(height, width), y.unsqueeze(-1).expand(height, width)], -1).flatten(0, 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trivgeo._numerics import broadcast_shapes, in_single, jvp_columns, log_abs_det
 from trivgeo.checks import check_tensor, promoted
-from trivgeo.errors import ShapeError
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.basis import Scale
 
 if TYPE_CHECKING:
@@ -122,6 +122,24 @@ class PointAction(Action):
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
         """What must not vanish for ``g.x`` to be defined, ``[*batch, p]``; ``None`` for a global action."""
         return None
+
+    def homogeneous(self, g: Tensor) -> Float[Tensor, "*batch k k"]:
+        """The matrix on (x, 1), k = n + 1, of an element that is a homography of points x.
+
+        Raises:
+            ConfigurationError: elements of the group are not known to be homographies.
+        """
+        raise ConfigurationError(f"group: expected one of homographies, got {self.group!r}")
+
+    def from_homogeneous(self, matrix: Float[Tensor, "*batch k k"]) -> Tensor:
+        """The element of a matrix on (x, 1) whose last entry is one, as of `homogeneous`.
+
+        For a matrix that is not in the group, some element near it, or NaN.
+
+        Raises:
+            ConfigurationError: see `homogeneous`.
+        """
+        raise ConfigurationError(f"group: expected one of homographies, got {self.group!r}")
 
     @final
     def __call__(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n"]:

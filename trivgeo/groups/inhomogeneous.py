@@ -196,7 +196,14 @@ class InhomogeneousGroup(LieGroup):
 
 
 class _InhomogeneousAction(PointAction):
+    group: InhomogeneousGroup
     _is_affine = True
+
+    def homogeneous(self, g: Tensor) -> Tensor:
+        return self.group.homogeneous(g)
+
+    def from_homogeneous(self, matrix: Tensor) -> Tensor:
+        return self.group.project(self.group.from_homogeneous(matrix))
 
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
         return transform_points(g[..., :-1], x) + g[..., -1]

@@ -145,6 +145,16 @@ class LinearAction(PointAction):
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
         return transform_points(g, x)
 
+    def homogeneous(self, g: Tensor) -> Tensor:
+        """The matrix with a last row and column of the unit matrix."""
+        bordered = torch.nn.functional.pad(self.group.check_elements(g), (0, 1, 0, 1))
+        last = torch.eye(bordered.shape[-1], dtype=bordered.dtype, device=bordered.device)[-1]
+        return bordered + torch.diag(last)
+
+    def from_homogeneous(self, matrix: Tensor) -> Tensor:
+        """The matrix without its last row and column, projected on the group."""
+        return self.group.project(matrix[..., :-1, :-1])
+
 
 @final
 class GLPlus(MatrixGroup):

@@ -119,6 +119,15 @@ class _TranslationAction(PointAction):
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
         return x + g
 
+    def homogeneous(self, g: Tensor) -> Tensor:
+        g = self.group.check_elements(g)
+        n = g.shape[-1]
+        shift = torch.nn.functional.pad(g.unsqueeze(-1), (n, 0, 0, 1))
+        return torch.eye(n + 1, dtype=g.dtype, device=g.device) + shift
+
+    def from_homogeneous(self, matrix: Tensor) -> Tensor:
+        return matrix[..., :-1, -1]
+
 
 @final
 class Heisenberg(NilpotentGroup):

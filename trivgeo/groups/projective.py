@@ -108,6 +108,14 @@ class Projective(MatrixGroup):
 class _ProjectiveAction(PointAction):
     r"""x -> (A x + b) / (c.x + d) for the matrix [[A, b], [c, d]]."""
 
+    group: Projective
+
+    def homogeneous(self, g: Tensor) -> Tensor:
+        return self.group.check_elements(g)
+
+    def from_homogeneous(self, matrix: Tensor) -> Tensor:
+        return self.group.from_matrix(matrix)
+
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor:
         return (g[..., -1, :-1] * x).sum(-1) + g[..., -1, -1]
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo.actions import ImageWarp
+from trivgeo.actions.frame import half_sides
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
@@ -21,9 +22,10 @@ __all__ = ["FramedEnergy"]
 class FramedEnergy(nn.Module, DataEnergy):
     r"""An energy of images plus the squared amount by which the sampling grid leaves the frame.
 
-    .. math:: E(y) + \frac{w}{|P|} \sum_{p \in P} \sum_{i=1}^{2} \max(|q_i(p)| - 1, 0)^2
+    .. math:: E(y) + \frac{w}{|P|} \sum_{p \in P} \sum_{i=1}^{2} \max(|q_i(p)| - s_i, 0)^2
 
-    with P the pixels of the warped image y and q(p) where each is read in the given one. It holds back
+    with P the pixels of the warped image y, q(p) where each is read in the given one, and s_i half the sides of its
+    frame, one for the longer. It holds back
     transformations that shrink the image to nothing or push it out of its frame, which an energy that reads the
     warped image alone may like.
 
@@ -61,6 +63,7 @@ class FramedEnergy(nn.Module, DataEnergy):
         if not isinstance(action, ImageWarp):
             raise ConfigurationError(f"action: expected an ImageWarp, got {type(action).__name__}")
         source = action.source_points(g, *x.shape[-2:])
-        frame = self.weight * torch.relu(source.abs() - 1).square().sum(-1).mean((-2, -1))
+        half = source.new_tensor(half_sides(*x.shape[-2:]))
+        frame = self.weight * torch.relu(source.abs() - half).square().sum(-1).mean((-2, -1))
         inner = self.energy.transformation_energy(action, g, x)
         return frame if inner is None else frame + inner

@@ -1,0 +1,72 @@
+"""Values of images between their pixels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from trivgeo._torch import in_forward_mode
+from trivgeo.errors import ConfigurationError
+
+__all__ = ["Interpolation", "Padding", "sample_images"]
+
+Interpolation = Literal["bilinear", "bicubic"]
+Padding = Literal["zeros", "border", "reflection"]
+
+
+def sample_images(
+    x: Float[Tensor, "b c h w"], grid: Float[Tensor, "b p q 2"], mode: Interpolation, padding: Padding
+) -> Float[Tensor, "b c p q"]:
+    """Return the values at points of a grid on which every image is [-1, 1]^2, as torch's ``grid_sample``.
+
+    That has no derivative in forward mode; where one is taken, values come from the four pixels around each point.
+
+    Raises:
+        ConfigurationError: a derivative in forward mode of the bicubic kernel.
+    """
+    if torch.compiler.is_compiling() or not in_forward_mode():
+        return functional.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=False)
+    if mode != "bilinear":
+        raise ConfigurationError(f"mode: expected bilinear, which has derivatives in forward mode, got {mode}")
+    return _bilinear(x, grid, padding)
+
+
+def _bilinear(x: Tensor, grid: Tensor, padding: Padding) -> Tensor:
+    """The sum over four pixels of value times weight."""
+    height, width = x.shape[-2:]
+    across, down = (_position(grid[..., axis], size, padding) for axis, size in enumerate((width, height)))
+    flat = x.flatten(2)
+    total: Tensor | float = 0.0
+    for row, row_weight in _taps(down, height):
+        for column, column_weight in _taps(across, width):
+            index = (row * width + column).flatten(1).unsqueeze(1).expand(-1, flat.shape[1], -1)
+            value = flat.gather(2, index).unflatten(2, grid.shape[1:3])
+            total = total + value * (row_weight * column_weight).unsqueeze(1)
+    assert isinstance(total, Tensor)
+    return total
+
+
+def _position(coordinate: Tensor, size: int, padding: Padding) -> Tensor:
+    """The coordinate in pixels, whose centres are at whole numbers, after the padding has brought it inside."""
+    position = 0.5 * ((coordinate + 1) * size - 1)
+    if padding == "reflection":
+        beyond = (position + 0.5).abs()
+        turns = (beyond / size).detach().floor()
+        rest = beyond - turns * size
+        position = torch.where(turns % 2 == 0, rest, size - rest) - 0.5
+    return position if padding == "zeros" else position.clamp(0, size - 1)
+
+
+def _taps(position: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+    """The pixels on both sides of a position, with their weights: zero outside the image."""
+    low = position.detach().floor()
+    part = position - low
+    taps = []
+    for pixel, weight in ((low, 1 - part), (low + 1, part)):
+        inside = (pixel >= 0) & (pixel <= size - 1)
+        taps.append((pixel.clamp(0, size - 1).long(), torch.where(inside, weight, 0.0)))
+    return taps
