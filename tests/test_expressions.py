@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import fractions
 import pathlib
+import re
 import time
 from typing import Any
 
@@ -186,6 +187,52 @@ def test_equations() -> None:
     for text in ["x + y", "u(x, t) + v(t, x)", "u(x, x)", "u(2)", "u_t + u(x) = 0 = 1"]:
         with pytest.raises(ConfigurationError):
             parse_equations([text])
+
+
+@pytest.mark.parametrize(
+    ("equation", "named"),
+    [
+        ("ux = u_t - u_xx", "ux"),
+        ("u_t = uxx", "uxx"),
+        ("u_t + u*ux = u_xx", "ux"),
+        ("w(theta, tau)*wtheta = w_tau", "wtheta"),
+        ("u_t + u_x1 = u_xx", "u_x1"),
+        ("u_1_t = u_xx", "u_1_t"),
+        ("v_t = u_1_x", "u_1_x"),
+        ("du/dt = u_xx", "du/dt"),
+        ("d/dt*u = u_xx", "d/dt"),
+        ("u_t = d2u/dx2", "d2u/dx2"),
+        ("u_t = nu*(d2u)/(dx2) + u_x", "d2u/dx2"),
+        ("dudt = u_xx", "dudt"),
+        ("u_t + du_dx = u_xx", "du_dx"),
+        ("x'' + x = xdot", "xdot"),
+        ("u_t + u*u' = u_xx", "u'"),
+        ("u_t = u_xx + f'(u)", "f'"),
+        ("u_t = f'*u_xx", "f'"),
+        ("u__1 + u_x = 0", "u__1"),
+    ],
+)
+def test_what_reads_as_a_derivative_is_no_parameter(equation: str, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"pde: .*{re.escape(named)}"):
+        parse_equations([equation])
+
+
+@pytest.mark.parametrize(
+    ("equation", "parameters"),
+    [
+        ("u_t = du*u_xx + u_0", "du u_0"),
+        ("u_t = dx*u_xx + dy*u_yy", "dx dy"),
+        ("u_t = Dx*u_xx + a/d*u", "Dx a d"),
+        ("u_t = u/dt + u_xx", "dt"),
+        ("n_t = nu*n_uu", "nu"),
+        ("u_t = mu*u_xx + u_1*u", "mu u_1"),
+        ("x'' = -x + x_0 + x_1", "x_0 x_1"),
+    ],
+)
+def test_parameters_with_names_near_those_of_derivatives(equation: str, parameters: str) -> None:
+    (residual,) = parse_equations([equation])
+    variables = {s for d in residual.atoms(sp.Derivative) for s in d.expr.args}
+    assert {s.name for s in residual.free_symbols - variables} == set(parameters.split())
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from trivgeo._deprecation import renamed_arguments
+from trivgeo._notation import check_notation
 from trivgeo._signatures import check_calls
 from trivgeo.errors import ConfigurationError
 
@@ -52,6 +53,7 @@ _NAME = re.compile(rf"(?!.*__)[{_LETTER}][{_LETTER}0-9_]*")
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
 _DERIVATIVE = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)_([{_LETTER}]+)")
 _PRIMES = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)(?![{_LETTER}0-9_'])")
+_PRIMED = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)__(\d+)")  # how primes are written for Python; no name of text
 
 
 @renamed_arguments(until="0.4", what="argument")
@@ -124,7 +126,9 @@ def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
         argument: the name of the texts in error messages.
 
     Raises:
-        ConfigurationError: as for `parse_expression`, or there is no unknown, or they depend on different variables.
+        ConfigurationError: as for `parse_expression`, or there is no unknown, or they depend on different variables, or
+            a name reads as a derivative and is none, such as ``ux``, ``u_1_t``, ``du/dt`` or primes where there are
+            several variables.
     """
     sp = require_sympy()
     sides: list[tuple[str, ...]] = []
@@ -138,6 +142,7 @@ def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
     free = _arbitrary(nodes, named)
     functions, variables = _declared(nodes, free, argument) or _derived(named, *_differentiated(nodes), argument)
+    check_notation(texts, trees, functions, variables, argument, {*FUNCTIONS, *_RESERVED_NAMES, *free, "E", "I"})
     own = sp.symbols(variables)
     unknowns = {name: sp.Function(name)(*own) for name in functions}
     # a variable E is not Euler's number
@@ -145,7 +150,7 @@ def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
     letters = "|".join(sorted(map(re.escape, variables), key=len, reverse=True))
     for name in named:
         match = re.fullmatch(rf"(.*?)_(({letters})+)", name)
-        primes = re.fullmatch(r"(.*?)_(\d+)", name) if "'" in "".join(texts) else None
+        primes = _PRIMED.fullmatch(name)
         if match and match[1] in unknowns:
             table[name] = unknowns[match[1]].diff(*(own[variables.index(v)] for v in re.findall(letters, match[2])))
         elif primes and primes[1] in unknowns and len(own) == 1:
@@ -166,7 +171,7 @@ def _calls(nodes: Sequence[ast.AST]) -> list[tuple[str, list[ast.expr]]]:
 def _arbitrary(nodes: Sequence[ast.AST], named: set[str]) -> set[str]:
     """Letters that are called with one argument and have no derivatives, where others have: no misspelt functions."""
     moved = _differentiated(nodes)[0]
-    moved |= {m[1] for name in named if (m := _DERIVATIVE.fullmatch(name) or re.fullmatch(r"(.*?)_(\d+)", name))}
+    moved |= {m[1] for name in named if (m := _DERIVATIVE.fullmatch(name) or _PRIMED.fullmatch(name))}
     return {
         name
         for name, arguments in _calls(nodes)
@@ -205,7 +210,7 @@ def _differentiated(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
 def _derived(named: set[str], functions: set[str], variables: set[str], argument: str) -> tuple[list[str], list[str]]:
     """The unknowns that have derivatives and their variables, t last."""
     found = [(m[1], m[2]) for name in named if (m := _DERIVATIVE.fullmatch(name))]
-    primed = [m[1] for name in named if (m := re.fullmatch(rf"([{_LETTER}][{_LETTER}0-9]*)_(\d+)", name))]
+    primed = [m[1] for name in named if (m := _PRIMED.fullmatch(name))]
     letters = {letter for _, suffix in found for letter in suffix} | variables
     if primed and not letters:
         letters = {"t" if "x" in primed or ("t" in named and "x" not in named) else "x"}
@@ -217,15 +222,17 @@ def _derived(named: set[str], functions: set[str], variables: set[str], argument
 
 
 def _tree(text: str, argument: str, primes: bool) -> ast.expr:
-    """The syntax of text within bounds; nothing is evaluated. Derivatives with primes are written with numbers."""
+    """The syntax of text within bounds; nothing is evaluated. Primes become numbers after two underscores."""
     if not isinstance(text, str) or len(text) > _MAX_CHARACTERS:
         raise ConfigurationError(f"{argument}: expected text of at most {_MAX_CHARACTERS} characters")
+    if "__" in text:
+        raise ConfigurationError(f"{argument}: expected names without two underscores in a row, got {text[:80]!r}")
     if not _ALLOWED.fullmatch(text):
         strange = sorted({c for c in text if not _ALLOWED.fullmatch(c)})
         raise ConfigurationError(f"{argument}: expected a formula, got the characters {strange} in {text[:80]!r}")
     plain = " ".join(text.split()).replace("^", "**")
     if primes:
-        plain = _PRIMES.sub(lambda m: f"{m[1]}_{len(m[2])}", plain)
+        plain = _PRIMES.sub(lambda m: f"{m[1]}__{len(m[2])}", plain)
     try:
         body = ast.parse(plain, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -159,3 +159,38 @@ def test_refused_early(pde: Any, reason: str) -> None:
     """Equations without a real solution, and orders for which there is no bound on the time."""
     with pytest.raises(ConfigurationError, match=reason):
         find_symmetries(pde)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["u_t = diff(u_x*abs(u_x), x)", "u_t = diff(abs(u)*u_x, x)", "u_t = abs(u_x)", "u_t = diff(sign(u)*u_x, x)"],
+)
+def test_corners_are_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="pde: expected functions of the unknowns .* (Abs|sign)"):
+        find_symmetries(text)
+
+
+@pytest.mark.parametrize(
+    ("equations", "solutions", "size"),
+    [
+        # u = a + b x + c t + d x t, so sl(2) + sl(2) + R
+        (["u_xx = 0", "u_tt = 0"], "1 x t x*t", 7),
+        (["u_t = u_x", "u_t = u_xx"], "1 exp(x+t)", None),
+        (["u_x = u", "u_t = 2*u"], "exp(x+2*t)", None),
+        (["u_t = u_xx", "u_x = 0"], "1", None),
+    ],
+)
+def test_more_equations_than_unknowns(equations: list[str], solutions: str, size: int | None) -> None:
+    """All solutions are known, and what a field adds to any of them is one."""
+    found = find_symmetries(equations)
+    assert found.dimension.size == size
+    known = [sp.sympify(s) for s in solutions.split()]
+    value = sum(a * s for a, s in zip(sp.symbols("c:4"), known, strict=False))
+    assert len(found) > 2
+    for field in found:
+        xi, tau, eta = (e.subs(sp.Symbol("u"), value) for e in field.components)
+        moved = eta - xi * value.diff(x) - tau * value.diff(t)
+        # linear equations with constant coefficients: left sides at what was added
+        values = {"u": moved} | {f"u_{w}": moved.diff(*w) for w in ("x", "t", "xx", "tt")}
+        for left, right in (e.split("=") for e in equations):
+            assert sp.expand(sp.sympify(left, values) - sp.sympify(right, values)) == 0

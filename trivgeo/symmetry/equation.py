@@ -22,6 +22,7 @@ Index = tuple[int, ...]
 
 _MAX_EQUATIONS = 60  # with their consequences
 _REAL_POINTS = 200
+_CORNERED = (sp.Abs, sp.sign, sp.re, sp.im, sp.arg, sp.conjugate, sp.Max, sp.Min, sp.Heaviside, sp.DiracDelta)
 _MAX_ORDER = 10  # of derivatives: as in text; beyond it the work grows without a known bound
 
 
@@ -184,7 +185,7 @@ class EvolutionSystem:
 
     def characteristic_field(self) -> tuple[sp.Expr, ...] | None:
         """The field along the characteristics of one quasilinear equation of first order; ``None`` for others."""
-        if len(self.unknowns) > 1:
+        if len(self.unknowns) > 1 or len(self.right) > 1:
             return None
         (right,) = self.right
         slopes = [self.jet(0, _shift(self.zero, i, 1)) for i in range(len(self.variables))]
@@ -344,6 +345,12 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
         raise ConfigurationError("pde: expected equations that are all text or all SymPy expressions, got both")
     equations = parse_equations(texts) if texts else [exact(entry, "pde") for entry in entries]
     residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else e for e in equations]
+    cornered = {a.func.__name__ for e in residuals for a in e.atoms(*_CORNERED) if a.has(AppliedUndef)}
+    if cornered:
+        raise ConfigurationError(
+            "pde: expected functions of the unknowns that have derivatives everywhere, got some that Abs, sign and the "
+            f"like make: {', '.join(sorted(cornered))}"
+        )
     if any(residual.has(sp.I) for residual in residuals):
         raise ConfigurationError("pde: expected real equations: write real and imaginary parts as two unknowns")
     return [exact(residual.doit(), "pde") for residual in _with_arbitrary(residuals)]
