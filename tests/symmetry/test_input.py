@@ -166,7 +166,7 @@ def test_refused_early(pde: Any, reason: str) -> None:
     ["u_t = diff(u_x*abs(u_x), x)", "u_t = diff(abs(u)*u_x, x)", "u_t = abs(u_x)", "u_t = diff(sign(u)*u_x, x)"],
 )
 def test_corners_are_named(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="pde: expected functions of the unknowns .* (Abs|sign)"):
+    with pytest.raises(ConfigurationError, match=r"pde: expected functions of the unknowns .* (Abs|sign)"):
         find_symmetries(text)
 
 
