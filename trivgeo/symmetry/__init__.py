@@ -1,4 +1,4 @@
-"""Point symmetries of ordinary and partial differential equations, found exactly, and how many there are.
+"""Point symmetries of differential equations, found exactly, and how many there are; and conservation laws.
 
 ``python -m trivgeo.symmetry "u_t + u*u_x = 0.1*u_xx"`` prints a report.
 
@@ -6,8 +6,8 @@ SymPy and python-flint are imported on first use; ``pip install 'trivgeo[symboli
 """
 
 from trivgeo._signatures import check_calls
-from trivgeo.symmetry.api import find_symmetries, special_functions, special_values, verify
+from trivgeo.symmetry.api import conservation_laws, find_symmetries, special_functions, special_values, verify
 
-__all__ = ["find_symmetries", "special_functions", "special_values", "verify"]
+__all__ = ["conservation_laws", "find_symmetries", "special_functions", "special_values", "verify"]
 
 check_calls(__name__, __all__)

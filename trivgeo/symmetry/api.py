@@ -13,9 +13,10 @@ from trivgeo.expressions import require_sympy
 if TYPE_CHECKING:
     from trivgeo.symmetry.dimension import Dimension
     from trivgeo.symmetry.equation import EvolutionSystem
+    from trivgeo.symmetry.laws import ConservationLaws
     from trivgeo.symmetry.result import Symmetries
 
-__all__ = ["find_symmetries", "solved_form", "special_functions", "special_values", "verify"]
+__all__ = ["conservation_laws", "find_symmetries", "solved_form", "special_functions", "special_values", "verify"]
 
 
 def _require_libraries() -> None:
@@ -120,6 +121,47 @@ def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
     from trivgeo.symmetry.finder import residual
 
     return residual(pde, field, time)
+
+
+def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = None) -> ConservationLaws:
+    r"""The conservation laws of equations whose multipliers are polynomials up to an order and a degree.
+
+    A law :math:`D_t T + D_x X = \Lambda_a \Delta^a` holds on solutions of :math:`\Delta = 0`: the integral of the
+    density T changes by the flux X through the boundary alone. Multipliers :math:`\Lambda_a` are those for which the
+    Euler operators of :math:`\Lambda_a \Delta^a` vanish identically (Olver 1993, section 4.3; Anco and Bluman 2002,
+    "Direct construction method for conservation laws", parts I and II): linear equations for the coefficients of
+    polynomials, solved exactly, at random points modulo primes. Densities and fluxes come from a homotopy, and each law
+    is checked as an identity, off solutions too, before it is returned.
+
+    For equations that are solved for leading derivatives, as evolution equations are, multipliers without these
+    derivatives vanish for trivial laws alone: laws with independent multipliers are independent, and none is trivial.
+
+    ```python
+    laws = conservation_laws("u_t + u*u_x + u_xxx = 0", order=2)
+    laws.densities  # [u, u**2/2, t*u**2/2 - u*x, u**3/3 - u_x**2]: mass, momentum, centre of mass, energy
+    ```
+
+    Args:
+        pde: as for `find_symmetries`; as many equations as unknowns, in any number of variables.
+        order: of the derivatives in the multipliers.
+        degree: the total degree of multipliers as polynomials in the variables, the unknowns and their derivatives.
+        time: the variable of the densities, in whose derivatives the equations are solved if they can be; default:
+            ``t`` if there is one, else as for `find_symmetries`.
+
+    Returns:
+        The laws, simple ones first; see `trivgeo.symmetry.result.ConservationLaws`.
+
+    Raises:
+        ConfigurationError: as for `find_symmetries`, or there are more or fewer equations than unknowns, or too many
+            monomials, or a multiplier is not rational in the parameters, of low degree.
+        AlgebraError: a flux has no closed form.
+    """
+    _require_libraries()
+    check_count("order", order, 0)
+    check_count("degree", degree)
+    from trivgeo.symmetry.conservation import search_laws
+
+    return search_laws(pde, order, degree, time)
 
 
 def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict[Any, Dimension]:

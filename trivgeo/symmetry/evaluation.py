@@ -39,6 +39,7 @@ class RandomEvaluator:
         fixed: values of some symbols, such as parameters: one number, or one for each point.
         constants: symbols with the same value at all points.
         at_one_point: whether all points have the same values of the symbols to expand in.
+        given: series of some symbols, ``[samples, monomials]``, such as functions of those to expand in.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class RandomEvaluator:
         fixed: Mapping[sp.Expr, Any] | None = None,
         constants: Sequence[sp.Symbol] = (),
         at_one_point: bool = False,
+        given: Mapping[sp.Expr, Values] | None = None,
     ) -> None:
         self.series = PowerSeries(prime, len(symbols) if order else 0, order)
         self.prime, self.samples = prime, samples
@@ -58,7 +60,7 @@ class RandomEvaluator:
         self._symbols = tuple(symbols)
         self._constants = set(constants) | set(fixed or {})
         self._same = self._constants | (set(symbols) if at_one_point else set())
-        self._known: dict[Any, Values] = {}
+        self._known: dict[Any, Values] = dict(given or {})
         for symbol, value in (fixed or {}).items():
             self._known[symbol] = self.series.constant(np.broadcast_to(np.asarray(value) % prime, (samples,)))
         self._kernels: dict[Any, Values] = {}

@@ -17,6 +17,7 @@ from trivgeo.symmetry.algebra import SymmetryAlgebra, parameter_value
 from trivgeo.symmetry.brackets import keeping, structure_constants
 from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import moved_solution
+from trivgeo.symmetry.laws import ConservationLaw, ConservationLaws
 from trivgeo.symmetry.optimal import OptimalSystem
 from trivgeo.symmetry.reduction import Reduction, reduced
 from trivgeo.symmetry.solutions import Particular, Solution
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.equation import EvolutionSystem
 
 __all__ = [
+    "ConservationLaw",
+    "ConservationLaws",
     "Knowledge",
     "OptimalSystem",
     "Reduction",

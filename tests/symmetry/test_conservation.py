@@ -1,0 +1,146 @@
+"""Conservation laws are those of textbooks, identities by SymPy's own derivatives, and no trivial ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sympy as sp
+from sympy.calculus.euler import euler_equations
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.expressions import parse_equations
+from trivgeo.symmetry import conservation_laws
+from trivgeo.symmetry.result import ConservationLaws
+
+KDV = "u_t + u*u_x + u_xxx = 0"
+SCHROEDINGER = ["u_t = -v_xx - v*(u^2 + v^2)", "v_t = u_xx + u*(u^2 + v^2)"]
+VORTICITY = ["w_t + psi_y*w_x - psi_x*w_y = nu*(w_xx + w_yy)", "w = psi_xx + psi_yy"]
+
+
+def as_functions(expression: sp.Expr, unknowns: str, variables: tuple[sp.Symbol, ...]) -> sp.Expr:
+    """With functions for unknowns and SymPy's derivatives for symbols such as u_xx."""
+    values = {}
+    for symbol in expression.free_symbols:
+        name, _, letters = symbol.name.partition("_")
+        if name in unknowns.split():
+            function = sp.Function(name)(*variables)
+            values[symbol] = function.diff(*letters) if letters else function
+    return expression.xreplace(values)
+
+
+def assert_identities(pde: Any, laws: ConservationLaws, unknowns: str) -> None:
+    """D_t T + D_x X less multipliers times equations, with functions of which nothing is known."""
+    residuals = parse_equations([pde] if isinstance(pde, str) else pde)
+    z = laws.variables
+    for law in laws:
+        assert len(law.fluxes) == len(z) - 1
+        components = list(law.fluxes)
+        components.insert(law.time, law.density)
+        total = sum(as_functions(c, unknowns, z).diff(v) for c, v in zip(components, z, strict=True))
+        total -= sum(as_functions(m, unknowns, z) * e for m, e in zip(law.multipliers, residuals, strict=True))
+        assert sp.simplify(total.doit()) == 0
+
+
+CASES = [
+    # Miura, Gardner, Kruskal 1968: mass, momentum, energy, with the centre of mass, and the next of order 4
+    (KDV, 2, 3, "u", "1; u; t*u - x; u^2 + 2*u_xx"),
+    ("u_t + u^2*u_x + u_xxx = 0", 2, 3, "u", "1; u; u^3 + 3*u_xx"),
+    ("u_t + u*u_x = nu*u_xx", 2, 3, "u", "1"),
+    ("u_t = nu*u_xx", 2, 3, "u", "1; x; x^2 - 2*nu*t; x^3 - 6*nu*t*x"),
+    ("u_t = diff(u^n*u_x, x)", 1, 2, "u", "1; x"),
+    # energy, momentum, boost
+    ("u_tt = u_xx - sin(u)", 1, 2, "u", "u_t; u_x; t*u_x + x*u_t"),
+    ("u_tt = u_xx + diff(u^2, x, 2) + u_xxxx", 1, 2, "u", "1; t; x; t*x"),
+    ("u_tt = c^2*u_xx - u^3", 1, 1, "u", "u_t; u_x"),
+    (["u_t = v_x", "v_t = diff(u + u^2 + u_xx, x)"], 0, 1, "u v", "1, 0; 0, 1; v, u; x, t"),
+    # the norm, momentum, energy, centre of mass
+    (SCHROEDINGER, 2, 3, "u v", "u, v; v_x, -u_x; 2*t*v_x - u*x, -2*t*u_x - v*x; u^3+u*v^2+u_xx, v^3+u^2*v+v_xx"),
+    ("y'' + y^3 = 0", 1, 2, "y", "y_x"),
+]
+
+
+@pytest.mark.parametrize(("pde", "order", "degree", "unknowns", "multipliers"), CASES, ids=lambda v: str(v)[:30])
+def test_textbooks(pde: Any, order: int, degree: int, unknowns: str, multipliers: str) -> None:
+    laws = conservation_laws(pde, order, degree)
+    expected = sorted(multipliers.split("; "), key=len)
+    rows = [sp.sympify(f"[{text}]") for text in expected]
+    found = [list(law.multipliers) for law in laws]
+    assert len(found) == len(rows)
+    # the same space: both together have no larger rank at random points
+    for left in ([*found, *rows], found):
+        symbols = sorted({s for row in left for m in row for s in m.free_symbols}, key=str)
+        points = [
+            {s: sp.Rational(3 * i * i + 7 * j + i * j + 2, 5 + i) for j, s in enumerate(symbols)} for i in range(9)
+        ]
+        nu = {s: sp.Rational(2, 3) for s in symbols if s.name in ("nu", "n", "c")}
+        matrix = sp.Matrix([[m.subs(nu).subs(at) for m in row for at in points] for row in left])
+        assert matrix.rank() == len(rows)
+    assert_identities(pde, laws, unknowns)
+    assert len(laws.densities) == len(laws.fluxes) == len(laws.multipliers) == len(laws)
+
+
+def test_densities_of_kdv() -> None:
+    """The variational derivative of a density is the multiplier, by SymPy's Euler operator."""
+    laws = conservation_laws(KDV)
+    x, t = laws.variables
+    u = sp.Function("u")(x, t)
+    for density, multiplier in list(zip(laws.densities, laws.multipliers, strict=True))[1:]:
+        (equation,) = euler_equations(as_functions(density, "u", laws.variables), [u], [x, t])
+        ratio = sp.simplify(equation.lhs.doit() / as_functions(multiplier, "u", laws.variables))
+        assert ratio in (1, -1)
+    assert sp.Symbol("u") in laws.densities
+    soliton = "3*c/cosh(sqrt(c)*(x - c*t)/2)^2"
+    assert laws.residual(laws[3], {"u": soliton}) == 0
+    assert laws.residual(laws[1], {"u": "x*t"}) != 0
+
+
+def test_light_cone() -> None:
+    """sin-Gordon in u_xt: two of order one with the boost, and the next ones of order three."""
+    laws = conservation_laws("u_xt = sin(u)", 3, 3)
+    multipliers = {sp.expand(m) for m in laws.multipliers}
+    u_x, u_t, u_xxx, u_ttt = sp.symbols("u_x u_t u_xxx u_ttt")
+    assert {u_x, u_t, u_x**3 + 2 * u_xxx, u_t**3 + 2 * u_ttt} < multipliers
+    assert len(laws) == 5
+    assert_identities("u_xt = sin(u)", laws, "u")
+
+
+def test_vorticity() -> None:
+    """Circulation, linear and angular impulse, and those with a function of time by the divergence of the gradient."""
+    laws = conservation_laws(VORTICITY, 1, 2)
+    assert_identities(VORTICITY, laws, "w psi")
+    x, y, w = sp.symbols("x y w")
+    assert {w, w * x, w * y} < {sp.expand(d) for d in laws.densities}
+    assert all(isinstance(flux, sp.Tuple) and len(flux) == 2 for flux in laws.fluxes)
+
+
+def test_more_of_kdv_by_order() -> None:
+    """One more at each even order, and no more between."""
+    assert [len(conservation_laws(KDV, order, 3)) for order in (0, 1, 2, 3, 4)] == [3, 3, 4, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("pde", "message"),
+    [
+        (["u_t = u_x", "u_t = u_xx"], "as many equations as unknowns"),
+        ("u_t + ux = 0", "reads as one"),
+        ("u_t = abs(u)", "derivatives everywhere"),
+    ],
+)
+def test_what_is_outside(pde: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        conservation_laws(pde)
+
+
+def test_bounds() -> None:
+    with pytest.raises(ConfigurationError, match="degree: expected multipliers of at most"):
+        conservation_laws(VORTICITY, 4, 8)
+    with pytest.raises(ConfigurationError, match="order"):
+        conservation_laws(KDV, -1)
+
+
+def test_what_is_said() -> None:
+    text = repr(conservation_laws("u_t + u*u_x = nu*u_xx"))
+    assert "D_t(u) + D_x(-nu*u_x + u^2/2) = 0, multiplier 1" in text
+    assert "1 independent: all whose multipliers are polynomials of degree 3 in x, t, u, u_x, u_xx" in text
+    assert "adjoint" in conservation_laws("u_t = u_xx", 0, 1).statement
