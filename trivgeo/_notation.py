@@ -32,7 +32,7 @@ def check_notation(
         trees: the syntax of their sides.
         unknowns: the names of the unknowns.
         variables: the names of the independent variables.
-        argument: the name of the texts in error messages.
+        argument: see `trivgeo.expressions.parse_equations`.
         calls: names with a meaning of their own, such as functions.
 
     Raises:
