@@ -345,6 +345,7 @@ def train(
     seconds: float | None,
     folder: str | Path | None,
     progress: bool | None,
+    is_repeatable: bool = True,
 ) -> None:
     """Run a Lightning module on random batches, from where an interrupted run has left off.
 
@@ -356,6 +357,8 @@ def train(
         seconds: see `NetworkTraining`.
         folder: where the state is kept, every hundred steps or tenth of them, as ``last.ckpt``; ``None`` for nowhere.
         progress: a bar of the steps; ``None`` for one on a terminal.
+        is_repeatable: whether batch i is the same in every run; else the data of a checkpoint are not compared with
+            those of this run.
 
     Raises:
         CheckpointError: the folder holds the state of another training.
@@ -371,9 +374,12 @@ def train(
         callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
     last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
     data = SteppedData(draw, batch_size, module.seed)
-    leaves = [leaf for leaf in pytree.tree_leaves(data[0]) if isinstance(leaf, Tensor)]
-    device = leaves[0].device
-    module._first = [leaf.detach().cpu() for leaf in leaves]
+    module._first = []
+    device = next(module.network.parameters()).device
+    if is_repeatable:
+        leaves = [leaf for leaf in pytree.tree_leaves(data[0]) if isinstance(leaf, Tensor)]
+        device = leaves[0].device
+        module._first = [leaf.detach().cpu() for leaf in leaves]
     module.seconds, module.max_steps = seconds, steps
     with _quietly():
         trainer = pl.Trainer(

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import copy
+import math
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
-from trivgeo._random import integers, permutation
+from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.base_distributions import BaseDistribution
+from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder, check_condition
+from trivgeo.generative.data import Pair, TrainingData, training_data
+from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
 from trivgeo.generative.measure import log_torus_volume, sum_over_compact
 from trivgeo.generative.networks import GroupNetwork
-from trivgeo.generative.paths.base import ProbabilityPath
+from trivgeo.generative.paths.base import Network, ProbabilityPath
 from trivgeo.generative.paths.diffusion import DiffusionPath
 from trivgeo.generative.paths.flow_matching import FlowMatchingPath
 from trivgeo.generative.paths.kinetic import KineticPath
 from trivgeo.groups import LieGroup
-from trivgeo.networks import read_file, write_file
 from trivgeo.sde.likelihood import Divergence
 
 __all__ = ["PATHS", "FittedPath", "GroupDiffusion"]
@@ -34,28 +39,10 @@ PATHS: dict[str, type[ProbabilityPath]] = {
 }
 """The shipped kinds by name."""
 
-_HEADER = "trivgeo.GroupDiffusion"  # entry of the header of its files
 _TOLERANCE = 1e-4
+_DEFAULT_SECONDS = 600.0
 _NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
 _MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of data from those of the nearest element
-
-
-class FittedPath(nn.Module):
-    """Result of `GroupDiffusion.fit` beside the weights of the network.
-
-    Attributes:
-        path: the probability path.
-        base: its base distribution.
-        settings: numbers that the path was built from.
-        num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
-    """
-
-    def __init__(
-        self, path: ProbabilityPath, base: BaseDistribution, settings: dict[str, Any], num_skipped_rows: int = 0
-    ) -> None:
-        super().__init__()
-        self.path, self.base = path, base
-        self.settings, self.num_skipped_rows = settings, num_skipped_rows
 
 
 class GroupDiffusion(nn.Module):
@@ -75,14 +62,39 @@ class GroupDiffusion(nn.Module):
     measure of total mass one on other compact groups, and on others left Haar measure that is Lebesgue measure of the
     algebra, in the basis of the group, at the identity.
 
+    A model with a ``condition`` learns :math:`p(g \mid c)`:
+
+    >>> model = GroupDiffusion(SO(3), kind="flow", condition=3)  # vectors of three numbers
+    >>> model.fit(samples, vectors)
+    >>> drawn = model.sample(100, condition=vector)
+
+    A condition is a vector, or whatever a module makes features ``[b, d]`` of, which is trained with the network:
+    ``condition=nn.Embedding(10, 32)`` for classes, a convolutional network for pictures. Parameters that need no
+    gradient stay as they are.
+
+    A ``network`` of your own is a module ``(g, t, features)`` to vectors ``[*batch, dim]`` in the basis of the algebra,
+    for elements g ``[*batch, *element_shape]``, positions on the path t ``[*batch]``, 0 at the data and 1 at the base
+    distribution, and the features of the conditions, of any shape, or ``None``. Its output v is left-trivialized: it
+    stands for the tangent vector :math:`d(L_g)_e[v]` at g. It approximates targets of unit size: with kind "flow" the
+    velocity of the path divided by its root mean square, with "diffusion" the noise, :math:`-\sigma \nabla \log p_t`.
+    With kind "momentum" it has one more argument ``momentum`` ``[*batch, dim]`` where the group is not abelian.
+    Densities need its forward-mode derivatives under `torch.vmap`. Without ``condition`` it is given conditions as they
+    are.
+
     Args:
         group: the group of the data.
         kind: "diffusion", "momentum" or "flow", or a subclass of `ProbabilityPath`.
         seed: of the initial weights and of the training.
+        condition: the dimension of conditions that are vectors, or a module from a batch of conditions to features;
+            ``None`` for a model without conditions.
+        network: a module of your own in place of a `GroupNetwork`; it is copied.
+        condition_dropout: probability that a row of a training batch is without its condition. The model can then draw
+            without a condition, and by classifier-free guidance (Ho and Salimans 2022).
         width: see `GroupNetwork`, also for ``depth``.
 
     Attributes:
         network: the network that is trained.
+        encoder: of the conditions, with the module that was given; ``None`` for a model without.
         fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
 
     Raises:
@@ -95,6 +107,9 @@ class GroupDiffusion(nn.Module):
         kind: str | type[ProbabilityPath] = "diffusion",
         seed: int = 0,
         *,
+        condition: int | nn.Module | None = None,
+        network: nn.Module | None = None,
+        condition_dropout: float = 0.1,
         width: int = 256,
         depth: int = 3,
     ) -> None:
@@ -103,9 +118,18 @@ class GroupDiffusion(nn.Module):
         self._path_class = _path_class(kind)
         self.kind = kind if isinstance(kind, str) else kind.__name__
         self.seed = check_count("seed", seed, 0)
+        self.encoder: ConditionEncoder | None = None
+        if condition is not None:
+            self.encoder = ConditionEncoder(condition, condition_dropout)
+        elif network is not None:
+            self.encoder = ConditionEncoder(nn.Identity(), 0.0)
+        features: int | Literal["lazy"] | None = "lazy" if isinstance(condition, nn.Module) else condition
+        uses_momentum = self._path_class.uses_momentum(group)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.network = GroupNetwork(group, self._path_class.uses_momentum(group), width, depth)
+            own = copy.deepcopy(network)
+            self.network = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
+        self._trainable = {name for name, x in self._networks().named_parameters() if x.requires_grad}
         self.fitted: FittedPath | None = None
         self._shape = (width, depth)
 
@@ -117,10 +141,11 @@ class GroupDiffusion(nn.Module):
     @renamed_arguments(until="0.4", train="samples", minutes=Converted("seconds", lambda minutes: 60.0 * minutes))
     def fit(
         self,
-        samples: Tensor,
+        samples: Any,
+        condition: Any = None,
         *,
         steps: int = 20_000,
-        seconds: float = 600.0,
+        seconds: float | None = None,
         batch_size: int = 512,
         learning_rate: float = 2e-3,
         folder: str | Path | None = None,
@@ -129,10 +154,15 @@ class GroupDiffusion(nn.Module):
         """Train on elements, for a number of steps or a time; needs Lightning (``pip install trivgeo[training]``).
 
         Args:
-            samples: ``[m, *element_shape]``; the model is then in their dtype and on their device.
+            samples: elements ``[m, *element_shape]``, or a pair of them and their conditions; a `Dataset`, `DataLoader`
+                or Lightning data module of elements, or of such pairs. They are brought to the device of the model,
+                which takes their dtype.
+            condition: the conditions of the elements: vectors ``[m, condition]``, or what the module of the model
+                takes, a tensor, or a tuple or dictionary of tensors, each ``[m, ...]``.
             steps: number of steps of the optimiser, at most.
-            seconds: time after which the training ends; the step size falls to zero by then.
-            batch_size: rows of a step, drawn with repetition.
+            seconds: time after which the training ends; the step size falls to zero by then. By default ten minutes, of
+                which a warning tells where they end the training.
+            batch_size: rows of a step, drawn with repetition; a loader has its own.
             learning_rate: largest step size of the optimiser.
             folder: for checkpoints; a training that was killed goes on from there when called again.
             progress: show a bar; ``None`` for one on a terminal.
@@ -141,111 +171,139 @@ class GroupDiffusion(nn.Module):
             The model itself.
 
         Raises:
-            ShapeError: the data are no batch of two elements or more.
+            ShapeError: the data are no batch of two elements or more, or there are not as many conditions.
             NonFiniteError: they hold NaN or infinity.
             DomainError: they are no elements of the group, or all the same one, of a group that is not compact.
-            ConfigurationError: a number is out of range, the data are in half precision, or the axes of a compact group
-                are of lengths so unequal that its noise cannot be simulated.
+            ConfigurationError: a number is out of range, the data are in half precision, conditions are missing or not
+                expected, or the axes of a compact group are of lengths so unequal that its noise cannot be simulated.
             CheckpointError: the folder holds the checkpoint of another training.
         """
         from trivgeo.generative.training import PathTraining, train
 
-        data = self._check_samples(samples)
         check_count("steps", steps)
-        check_positive("seconds", seconds)
+        limit = _DEFAULT_SECONDS if seconds is None else check_positive("seconds", seconds)
         check_count("batch_size", batch_size)
         check_positive("learning_rate", learning_rate)
-
-        def draw(count: int, generator: torch.Generator) -> Tensor:
-            return data[integers(len(data), (count,), torch.empty(0), generator).to(data.device)]
-
-        generator = torch.Generator(data.device).manual_seed(self.seed)
-        rows = self._fit_rows(data, generator)
-        settings, base = self._path_class.fit(self.group, rows, generator)
-        path = self._path_class.build(self.group, settings, base)
-        network = copy.deepcopy(self.network).to(data).requires_grad_(True).train()
-        elements = path.training_batch(rows, generator).elements
-        network.standardise(elements[torch.isfinite(elements.flatten(1)).all(-1)])
-        training = PathTraining(network, path, learning_rate, self.seed)
-        train(training, draw, steps, batch_size, seconds, folder, progress)
-        network.load_state_dict(training.average.state_dict())
-        fitted = FittedPath(path, base, settings, int(training.num_skipped_rows))
-        self.network, self.fitted = network.to(data).eval(), fitted
+        data = training_data(samples, condition, self._check_pair)
+        networks, path, base, settings, conditions = self._set_up(data)
+        training = PathTraining(networks, path, learning_rate, self.seed)
+        train(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
+        networks.load_state_dict(training.average.state_dict())
+        networks.to(self._like()).eval()
+        early = training.num_steps < steps
+        if early and seconds is None:
+            warnings.warn(
+                f"fit: {limit:g} seconds ended the training after {training.num_steps} of {steps} steps; give seconds=",
+                stacklevel=2,
+            )
+        fitted = FittedPath(
+            path,
+            base,
+            settings,
+            () if conditions is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(conditions)),
+            networks.feature_shape(conditions),
+            num_skipped_rows=int(training.num_skipped_rows),
+            num_steps=training.num_steps,
+            ended_by_time=early,
+        )
+        self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
         return self
 
     @renamed_arguments(until="0.4", number="num_samples")
     def sample(
         self,
-        num_samples: int,
+        num_samples: int | Sequence[int],
         *,
+        condition: Any = None,
+        guidance: float = 1.0,
         generator: torch.Generator | None = None,
         steps: int | None = None,
         tolerance: float | None = None,
     ) -> Tensor:
-        """Draw elements, ``[num_samples, *element_shape]``, projected on the group to the last digit.
+        r"""Draw elements, ``[num_samples, *element_shape]``, projected on the group to the last digit.
 
         By the stochastic process, whose noise corrects errors of the network; or, given a tolerance, and always with
         kind "flow", by the flow, whose distribution is that of `log_prob`. Rows are NaN where a network that has
         learned little makes a chain non-finite.
 
         Args:
-            num_samples: number of elements.
+            num_samples: number of elements, or the shape of their batch.
+            condition: of all elements, or one for each of them; without one, a model that was trained with
+                ``condition_dropout`` draws from the law of all data.
+            guidance: the factor w of classifier-free guidance, by which predictions with a condition are extrapolated
+                from those without, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`: 1 for none, more for samples
+                that are more typical of their condition, and less diverse.
             generator: source of the noise, on the device of the model.
             steps: of the stochastic process, by default 100; there are none with kind "flow".
             tolerance: of the flow, see `solve_adaptive`; by default 1e-4.
 
         Raises:
-            ConfigurationError: the model is not fitted, a number is out of range, or there are both steps and a
-                tolerance.
+            ConfigurationError: the model is not fitted, a number is out of range, there are both steps and a
+                tolerance, or a condition is missing or not expected.
+            ShapeError: the condition has another shape than those of the training.
         """
-        check_count("num_samples", num_samples)
+        shape = (num_samples,) if isinstance(num_samples, int) else tuple(num_samples)
+        for size in shape:
+            check_count("num_samples", size)
         fitted = self._fitted()
         if steps is not None and tolerance is not None:
             raise ConfigurationError(f"steps, tolerance: expected one of them, got {steps} and {tolerance}")
         if tolerance is None:
             steps = fitted.path.default_steps if steps is None else check_count("steps", steps)
+        if not math.isfinite(guidance):
+            raise ConfigurationError(f"guidance: expected a finite number, got {guidance}")
         with torch.no_grad():
-            start = fitted.base.sample(num_samples, generator)
+            network = self._given(condition, torch.Size(shape), guidance)
+            start = fitted.base.sample(math.prod(shape), generator)
             if steps is None:
                 tolerance = _TOLERANCE if tolerance is None else tolerance
-                found = fitted.path.sample(self.network, start, generator, tolerance)
+                found = fitted.path.sample(network, start, generator, tolerance)
             else:
-                found = fitted.path.sample_stochastic(self.network, start, generator, steps)
-            return self.group.project(found.double()).to(found.dtype)
+                found = fitted.path.sample_stochastic(network, start, generator, steps)
+            found = self.group.project(found.double()).to(found.dtype)
+        return found.reshape(*shape, *self.group.element_shape)
 
     def log_prob(
         self,
         g: Tensor,
         *,
+        condition: Any = None,
         tolerance: float = _TOLERANCE,
         divergence: Divergence | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, " b"]:
+    ) -> Float[Tensor, "*batch"]:
         """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
 
         Args:
-            g: ``[b, *element_shape]``.
+            g: ``[*batch, *element_shape]``.
+            condition: see `sample`.
             tolerance: see `solve_adaptive`.
             divergence: see `flow_likelihood`.
             generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
 
         Raises:
-            ShapeError: the elements are no batch of the group's.
+            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
             NonFiniteError: they hold NaN or infinity.
             DomainError: they are no elements of the group.
-            ConfigurationError: the model is not fitted.
+            ConfigurationError: the model is not fitted, or a condition is missing or not expected.
         """
         fitted = self._fitted()
-        g = self._check_elements(g, "g")
+        g = self.group.check_elements(g, "g")
+        batch = self.group.batch_shape(g)
+        flat = self._check_elements(g.reshape(-1, *self.group.element_shape), "g")
         if generator is None:
             generator = torch.Generator(g.device).manual_seed(0)
-        like = next(self.network.parameters())
         with torch.no_grad():
-            found = fitted.path.log_density(self.network, g.to(like), fitted.base, generator, tolerance, divergence)
-        return found - sum_over_compact(self.group, log_torus_volume)
+            network = self._given(condition, batch, 1.0)
+            found = fitted.path.log_density(
+                network, flat.to(self._like()), fitted.base, generator, tolerance, divergence
+            )
+        return (found - sum_over_compact(self.group, log_torus_volume)).reshape(batch)
 
     def save(self, path: str | Path) -> None:
         """Write weights, base distribution and settings to a safetensors file, with the fingerprint of the group.
+
+        Weights of modules of your own are in it, their code is not: `load` is given such modules again.
 
         Args:
             path: the file.
@@ -254,60 +312,40 @@ class GroupDiffusion(nn.Module):
             ConfigurationError: the model is not fitted.
         """
         fitted = self._fitted()
-        header = {
-            "group": self.group.fingerprint(),
-            "scale": self.group.scale.tolist(),
-            "kind": self.kind,
-            "seed": self.seed,
-            "shape": list(self._shape),
-            "settings": fitted.settings,
-            "version": [fitted.path.target_version, self.network.version],
-        }
-        write_file(_modules(self.network, fitted.base), path, {_HEADER: header})
+        model = {"kind": self.kind, "seed": self.seed, "shape": list(self._shape)}
+        write_model(path, self.group, self._networks(), fitted, model)
 
     @classmethod
-    def load(cls, path: str | Path, group: LieGroup, kind: type[ProbabilityPath] | None = None) -> GroupDiffusion:
+    def load(
+        cls,
+        path: str | Path,
+        group: LieGroup,
+        kind: type[ProbabilityPath] | None = None,
+        *,
+        condition: nn.Module | None = None,
+        network: nn.Module | None = None,
+    ) -> GroupDiffusion:
         """Read a model that `save` wrote.
 
         Args:
             path: the file.
             group: the group of the model, with its scale.
             kind: the class of the path, for models of a kind of your own.
+            condition: a module like that of the conditions, whose weights are replaced, for models that have one.
+            network: a module like the network, whose weights are replaced, for models with a network of your own.
 
         Raises:
-            CheckpointError: the file is none of these, or its model is on another group or of another kind, its weights
-                are not finite, or they were trained on another version of the regression target.
+            CheckpointError: the file is none of these, or its model is on another group or of another kind, has other
+                modules, its weights are not finite, or they were trained on another version of the regression target.
         """
-        file = read_file(path)
-        header = file.entry(_HEADER)
+        saved = SavedModel(path, group)
         try:
-            fits = group.matches(header["group"]) and group.scale.tolist() == header["scale"]
-            width, depth = header["shape"]
-            model = cls(group, header["kind"] if kind is None else kind, header["seed"], width=width, depth=depth)
-            settings = dict(header["settings"])
-            same_kind = model.kind == header["kind"]
-        except (KeyError, TypeError, ValueError) as error:
+            model = cls(group, saved.kind if kind is None else kind, **saved.arguments(condition, network))
+        except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
-        if not fits:
-            raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
-        if not same_kind:
-            raise CheckpointError(f"{path}: expected a model of kind {model.kind!r}, got one of {header['kind']!r}")
-        like = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
-        base = model._path_class.fit_base(group, like)  # for its shapes; the numbers are read
-        try:
-            built = model._path_class.build(group, settings, base)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: expected settings of kind {model.kind!r}: {error!r}") from error
-        expected = [built.target_version, model.network.version]
-        version = header.get("version", 1)
-        version = version if isinstance(version, list) else [version, 1]
-        if version != expected:
-            raise CheckpointError(
-                f"{path}: expected versions {expected} of targets and inputs of a network of kind {model.kind!r} "
-                f"on {group!r}, got {version}; fit the model again"
-            )
-        file.fill(_modules(model.network, base))
-        model.fitted = FittedPath(built, base, settings)
+        if model.kind != saved.kind:
+            raise CheckpointError(f"{path}: expected a model of kind {model.kind!r}, got one of {saved.kind!r}")
+        model.fitted = saved.fill(model._networks(), model._path_class)
         return model.eval()
 
     def _fitted(self) -> FittedPath:
@@ -316,23 +354,76 @@ class GroupDiffusion(nn.Module):
             raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
         return self.fitted
 
-    def _fit_rows(self, data: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a fixed number of rows of the data in random order, with repetitions if the data have fewer."""
-        rows = data[permutation((len(data),), data, generator)[:_NUM_FIT_ROWS]]
-        if len(rows) < _NUM_FIT_ROWS:
-            rows = rows.repeat(_NUM_FIT_ROWS // len(rows) + 1, *[1] * len(self.group.element_shape))[:_NUM_FIT_ROWS]
-        return rows
+    def _networks(self) -> ConditionalNetwork:
+        """The network and the encoder of its conditions in one module."""
+        return ConditionalNetwork(self.group, self.network, self.encoder, self._path_class.uses_momentum(self.group))
 
-    def _check_samples(self, samples: Any) -> Tensor:
-        """Return the elements ``[m, *element_shape]`` of a training, or raise an error of `fit`."""
+    def _like(self) -> Tensor:
+        """A tensor of the dtype and the device of the model."""
+        return next((x for x in self._networks().parameters() if x.is_floating_point()), torch.empty(0))
+
+    def _given(self, condition: Any, batch: torch.Size, guidance: float) -> Network:
+        """The fitted network, with conditions for a batch of elements, which is flattened."""
+        fitted, networks = self._fitted(), self._networks()
+        if fitted.condition_ndims:
+            if condition is None and guidance != 1.0:
+                raise ConfigurationError("guidance: expected a condition, got none")
+            ndims, shape = fitted.condition_ndims, fitted.feature_shape
+            return networks.given(networks.features(condition, ndims, shape, batch, self._like()), guidance)
+        if condition is not None or guidance != 1.0:
+            raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
+        return networks.given(None)
+
+    def _set_up(
+        self, data: TrainingData
+    ) -> tuple[ConditionalNetwork, ProbabilityPath, BaseDistribution, dict[str, Any], Any]:
+        """Return networks, path, base distribution and settings for the data of a training, and some conditions."""
+        generator = torch.Generator(self._like().device).manual_seed(self.seed)
+        rows, conditions = self._fit_rows(data, generator)
+        settings, base = self._path_class.fit(self.group, rows, generator)
+        path = self._path_class.build(self.group, settings, base)
+        networks = copy.deepcopy(self._networks()).to(rows).train()
+        elements = path.training_batch(rows, generator).elements
+        networks.prepare(elements[torch.isfinite(elements.flatten(1)).all(-1)], conditions, self.seed)
+        for name, parameter in networks.named_parameters():
+            parameter.requires_grad_(name in self._trainable)
+        return networks, path, base, settings, conditions
+
+    def _fit_rows(self, data: TrainingData, generator: torch.Generator) -> Pair:
+        """Return a fixed number of rows of the data in random order, with repetitions if the data have fewer."""
+        rows = data.first_rows(_NUM_FIT_ROWS, generator)
+        elements = rows[0]
+        if len(elements) < 2:
+            raise ShapeError(f"samples: expected at least two elements, got {len(elements)}")
+        if not self.group.is_compact and bool((elements == elements[:1]).all()):
+            raise DomainError("samples: expected elements that differ, which set the levels of noise, got the same one")
+        if len(elements) < _NUM_FIT_ROWS:
+            elements = elements.repeat(_NUM_FIT_ROWS // len(elements) + 1, *[1] * len(self.group.element_shape))
+        return elements[:_NUM_FIT_ROWS], rows[1]
+
+    def _check_pair(self, pair: Any) -> Pair:
+        """Return elements and conditions of a training on the device of the model, or raise an error of `fit`."""
+        samples, condition = pair
         data = self._check_elements(samples.detach() if isinstance(samples, Tensor) else samples, "samples")
-        if len(data) < 2:
-            raise ShapeError(f"samples: expected at least two elements, got {len(data)}")
         if torch.finfo(data.dtype).bits < 32:
             raise ConfigurationError(f"samples: expected float32 or float64, got {data.dtype}")
-        if not self.group.is_compact and bool((data == data[:1]).all()):
-            raise DomainError("samples: expected elements that differ, which set the levels of noise, got the same one")
-        return data
+        data = data.to(self._like().device)
+        if self.encoder is None:
+            if condition is not None:
+                raise ConfigurationError(
+                    "condition: expected none, for the model has no conditions; GroupDiffusion(group, condition=3) has"
+                )
+            return data, None
+        if condition is None:
+            if not self.encoder.is_optional:
+                raise ConfigurationError("condition: expected one for each element, got none")
+            return data, None
+        condition = check_condition(condition, self.encoder.is_vector, data)
+        for x in pytree.tree_leaves(condition):
+            if x.ndim == 0 or len(x) != len(data):
+                raise ShapeError(f"condition: expected one for each of {len(data)} elements, got {list(x.shape)}")
+        self.encoder.check(condition)
+        return data, condition
 
     def _check_elements(self, g: Tensor, name: str) -> Tensor:
         """Project elements ``[b, *element_shape]`` on the group; raise an error for rows that are far from it."""
@@ -355,8 +446,3 @@ def _path_class(kind: Any) -> type[ProbabilityPath]:
     if isinstance(kind, type) and issubclass(kind, ProbabilityPath):
         return kind
     return PATHS[check_choice("kind", kind, tuple(PATHS))]
-
-
-def _modules(network: GroupNetwork, base: BaseDistribution) -> nn.ModuleDict:
-    """Modules of a file, by the names of the file format."""
-    return nn.ModuleDict({"network": network, "law": base})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -38,9 +39,17 @@ class GroupNetwork(nn.Module):
         uses_momentum: whether momenta are given.
         width: width of the layers.
         depth: number of residual blocks.
+        condition_dim: dimension of the features of a condition; "lazy" for that of the first call, ``None`` for none.
     """
 
-    def __init__(self, group: LieGroup, uses_momentum: bool = False, width: int = 256, depth: int = 3) -> None:
+    def __init__(
+        self,
+        group: LieGroup,
+        uses_momentum: bool = False,
+        width: int = 256,
+        depth: int = 3,
+        condition_dim: int | Literal["lazy"] | None = None,
+    ) -> None:
         super().__init__()
         check_count("width", width)
         check_count("depth", depth)
@@ -57,6 +66,10 @@ class GroupNetwork(nn.Module):
         size = 2 * len(_ANGLE_HARMONICS) * len(self._periodic) + (1 + 2 * len(_ENTRY_FREQUENCIES)) * len(self._plain)
         self.first = nn.Linear(size + (group.dim if uses_momentum else 0), width)
         self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 1, width), nn.SiLU())
+        self.condition: nn.Sequential | None = None
+        if condition_dim is not None:
+            first = nn.LazyLinear(width) if condition_dim == "lazy" else nn.Linear(condition_dim, width)
+            self.condition = nn.Sequential(first, nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width, group.dim)
@@ -87,8 +100,25 @@ class GroupNetwork(nn.Module):
         self.mean.copy_(middle)
         self.std.copy_((0.74 * (high - low)).clamp(min=1e-3))  # the standard deviation of a normal distribution
 
-    def forward(self, g: Tensor, level: Float[Tensor, "*batch"], momentum: Tensor | None = None) -> Tensor:
-        """Return vectors ``[*batch, dim]`` for elements, levels ``[*batch]`` and momenta ``[*batch, dim]``."""
+    def forward(
+        self,
+        g: Tensor,
+        level: Float[Tensor, "*batch"],
+        momentum: Tensor | None = None,
+        condition: Tensor | None = None,
+    ) -> Tensor:
+        """Return vectors ``[*batch, dim]``.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            level: position on the path, in [0, 1].
+            momentum: momenta ``[*batch, dim]``, where they are used.
+            condition: features of the conditions ``[*batch, condition_dim]``, or one for all, where they are used.
+
+        Raises:
+            ShapeError: levels or features of another shape.
+            ConfigurationError: momenta or features are missing, or not used.
+        """
         self.group.check_elements(g)
         if level.shape != (batch := self.group.batch_shape(g)):
             raise ShapeError(f"level: expected one for each of {list(batch)}, got {list(level.shape)}")
@@ -105,9 +135,14 @@ class GroupNetwork(nn.Module):
             features += [entries, *(f for k in _ENTRY_FREQUENCIES for f in ((k * entries).sin(), (k * entries).cos()))]
         if momentum is not None:
             features.append(momentum)
+        if (self.condition is None) is not (condition is None):
+            expected = "none" if self.condition is None else "features"
+            raise ConfigurationError(f"condition: expected {expected}, got {type(condition).__name__}")
         order = math.pi * torch.arange(1, _NUM_LEVEL_WAVES + 1, dtype=level.dtype, device=level.device)
         wave = order * level.unsqueeze(-1)
         embedded = self.level(torch.cat([wave.sin(), wave.cos(), level.unsqueeze(-1)], -1))
+        if self.condition is not None and condition is not None:
+            embedded = embedded + self._embedded_condition(condition, batch)
         hidden = self.first(torch.cat(features, -1))
         for block in self.blocks:
             hidden = block(hidden, embedded)
@@ -117,6 +152,16 @@ class GroupNetwork(nn.Module):
         coefficients = self.ambient(hidden).reshape(g.shape)
         rank = len(self.group.element_shape)
         return self.last(hidden) + trivialized_grad(self.group, lambda x: (coefficients * x).flatten(-rank).sum(-1), g)
+
+    def _embedded_condition(self, condition: Tensor, batch: torch.Size) -> Tensor:
+        """Embedding of features ``[*batch, d]``, or ``[d]`` for all rows."""
+        assert self.condition is not None
+        if condition.shape[:-1] not in (batch, ()):
+            raise ShapeError(f"condition: expected features [*{list(batch)}, d], got {list(condition.shape)}")
+        first = self.condition[0]
+        if not isinstance(first, nn.LazyLinear) and condition.shape[-1] != first.in_features:
+            raise ShapeError(f"condition: expected {first.in_features} features a row, got {condition.shape[-1]}")
+        return self.condition(condition)
 
 
 class _Block(nn.Module):

@@ -1,0 +1,316 @@
+"""Conditions of a model: from what a user gives to features of a network, and a vector for a missing condition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trivgeo._random import uniform
+from trivgeo._torch import pytree
+from trivgeo.checks import check_count, check_fraction, check_tensor
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.generative.networks import GroupNetwork
+from trivgeo.generative.paths.base import Network
+from trivgeo.groups import LieGroup
+
+__all__ = ["ConditionEncoder", "ConditionalNetwork", "Standardization", "batched_condition", "check_condition"]
+
+_MIN_STD = 1e-3  # of an entry of a vector condition, in its own units
+
+
+class Standardization(nn.Module):
+    """Vectors ``[*batch, dim]`` minus a mean, over a standard deviation, both fitted to data.
+
+    Args:
+        dim: number of entries.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("std", torch.ones(dim))
+        self.mean: Tensor
+        self.std: Tensor
+
+    def fit(self, x: Tensor) -> None:
+        """Set mean and standard deviation to those of rows ``[m, dim]``."""
+        self.mean.copy_(x.mean(0))
+        self.std.copy_(x.std(0).clamp(min=_MIN_STD))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the standardised vectors."""
+        return (x - self.mean) / self.std
+
+
+class ConditionEncoder(nn.Module):
+    r"""Features of a condition, and a learned vector in their place where the condition is missing.
+
+    Args:
+        condition: the dimension of conditions that are vectors, or a module from a batch of conditions to a batch of
+            features.
+        dropout: probability that a row of a training batch has no condition; zero for models that always have one.
+
+    Attributes:
+        missing: the learned vector, of the size of the last dimension of the features; ``None`` without dropout.
+    """
+
+    def __init__(self, condition: int | nn.Module, dropout: float) -> None:
+        super().__init__()
+        if not isinstance(condition, nn.Module):
+            condition = Standardization(check_count("condition", condition))
+        self.encoder = condition
+        self.dropout = check_fraction("condition_dropout", dropout)
+        self.missing = nn.UninitializedParameter() if dropout else None
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether conditions are vectors."""
+        return isinstance(self.encoder, Standardization)
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a network of a user is given conditions as they are, or none."""
+        return isinstance(self.encoder, nn.Identity) and self.missing is None
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What rebuilds the encoder, as plain types; a module of a user is given again."""
+        dim = len(self.encoder.mean) if isinstance(self.encoder, Standardization) else None
+        return {"vector_dim": dim, "own_condition": dim is None and not self.is_optional, "dropout": self.dropout}
+
+    def check(self, condition: Any) -> None:
+        """Raise `ShapeError` for vectors ``[m, dim]`` of another dimension."""
+        if isinstance(self.encoder, Standardization) and condition.shape[1:] != self.encoder.mean.shape:
+            dim = len(self.encoder.mean)
+            raise ShapeError(f"condition: expected vectors [{len(condition)}, {dim}], got {list(condition.shape)}")
+
+    def forward(self, condition: Any) -> Any:
+        """Return the features of a batch of conditions."""
+        return self.encoder(condition)
+
+    def prepare(self, condition: Any) -> Any:
+        """Fit what depends on conditions ``[m, ...]``, and return the features of the first two.
+
+        Raises:
+            ConfigurationError: conditions are to be dropped, and the features are no tensor of floating-point numbers.
+        """
+        if isinstance(self.encoder, Standardization):
+            self.encoder.fit(condition)
+        features = self(pytree.tree_map(lambda x: x[:2], condition))
+        if self.missing is not None:
+            self.initialise(self._checked(features).shape[-1])
+        return features
+
+    def initialise(self, dim: int) -> None:
+        """Draw the vector of a missing condition, of this size, if it has none yet."""
+        if isinstance(self.missing, nn.UninitializedParameter):
+            self.missing.materialize((dim,))
+            nn.init.normal_(self.missing)
+
+    def without(self, features: Any) -> Tensor:
+        """Return features of the shape of ``features`` that stand for a missing condition.
+
+        Raises:
+            ConfigurationError: the model was not trained with missing conditions.
+        """
+        if self.missing is None:
+            raise ConfigurationError(
+                "condition: expected one, for this model never was without; train with condition_dropout > 0 for "
+                "samples without a condition and for guidance"
+            )
+        return self.missing.expand_as(self._checked(features))
+
+    def drop(self, features: Any, generator: torch.Generator) -> Any:
+        """Return features of a training batch ``[b, ...]``, of which random rows are those of a missing condition."""
+        if self.missing is None:
+            return features
+        features = self._checked(features)
+        dropped = uniform((len(features),), features, generator) < self.dropout
+        return torch.where(dropped.reshape(-1, *[1] * (features.ndim - 1)), self.without(features), features)
+
+    def _checked(self, features: Any) -> Tensor:
+        """Return features that can be replaced by a vector, or raise `ConfigurationError`."""
+        if not isinstance(features, Tensor) or not features.is_floating_point() or features.ndim < 2:
+            is_tensor = isinstance(features, Tensor)
+            found = f"{features.dtype} {list(features.shape)}" if is_tensor else type(features).__name__
+            raise ConfigurationError(
+                "condition: expected features [b, ..., d] of floating-point numbers, of which rows can be dropped, got "
+                f"{found}; or set condition_dropout=0"
+            )
+        return features
+
+
+class ConditionalNetwork(nn.Module):
+    """The network of a model with the encoder of its conditions.
+
+    Args:
+        group: the group of the elements.
+        network: a `GroupNetwork`, or a module (g, t, features), see `GroupDiffusion`.
+        encoder: of the conditions; ``None`` for a model without.
+        uses_momentum: whether momenta are given.
+    """
+
+    def __init__(
+        self, group: LieGroup, network: nn.Module, encoder: ConditionEncoder | None, uses_momentum: bool
+    ) -> None:
+        super().__init__()
+        self.group, self.network, self.encoder, self.uses_momentum = group, network, encoder, uses_momentum
+
+    @property
+    def version(self) -> int:
+        """Version of the input features of a `GroupNetwork`; 1 for other networks."""
+        return self.network.version if isinstance(self.network, GroupNetwork) else 1
+
+    def prepare(self, elements: Tensor, condition: Any, seed: int) -> None:
+        """Fit and initialise what depends on data ``[m, *element_shape]`` and their conditions, in evaluation mode.
+
+        Raises:
+            ShapeError: the network returns other than a vector for each element.
+            ConfigurationError: see `ConditionEncoder.prepare`.
+        """
+        if isinstance(self.network, GroupNetwork):
+            self.network.standardise(elements)
+        modes = {module: module.training for module in self.modules()}
+        self.eval()  # two rows must not move running statistics
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)  # of layers that are initialised by their first call
+            features = None
+            if self.encoder is not None and condition is not None:
+                features = self.encoder.prepare(condition)
+            few = elements[:2]
+            momentum = few.new_zeros(len(few), self.group.dim) if self.uses_momentum else None
+            self(few, few.new_full((len(few),), 0.5), momentum, features)
+        for module, mode in modes.items():
+            module.training = mode
+
+    def initialise(self, feature_shape: tuple[int, ...]) -> None:
+        """Give parameters that depend on the features of a condition their shapes, before weights are read."""
+        if self.encoder is not None and feature_shape:
+            self.encoder.initialise(feature_shape[-1])
+        if isinstance(self.network, GroupNetwork) and self.network.condition is not None:
+            with torch.no_grad():
+                self.network.condition(torch.zeros(1, *feature_shape))
+
+    def feature_shape(self, condition: Any) -> tuple[int, ...]:
+        """Return the shape of the features of one of the conditions ``[m, ...]``; empty if they are no tensor."""
+        if self.encoder is None or condition is None:
+            return ()
+        with torch.no_grad():
+            features = self.encoder(pytree.tree_map(lambda x: x[:1], condition))
+        return tuple(features.shape[1:]) if isinstance(features, Tensor) else ()
+
+    def forward(self, g: Tensor, level: Tensor, momentum: Tensor | None, features: Any) -> Tensor:
+        """Return vectors ``[*batch, dim]``."""
+        if isinstance(self.network, GroupNetwork):
+            return self.network(g, level, momentum, features)
+        given = {"momentum": momentum} if self.uses_momentum else {}
+        found = check_tensor("network", self.network(g, level, features, **given))
+        expected = (*self.group.batch_shape(g), self.group.dim)
+        if found.shape != expected:
+            raise ShapeError(
+                f"network: expected an algebra vector for each element {list(expected)}, got {list(found.shape)}"
+            )
+        return found
+
+    def features(
+        self, condition: Any, ndims: tuple[int, ...], shape: tuple[int, ...], batch: torch.Size, like: Tensor
+    ) -> Any:
+        """Return features of conditions of a batch of elements, with one batch dimension.
+
+        Args:
+            condition: of all elements, or one for each; ``None`` for elements without.
+            ndims: number of dimensions of one condition, for each tensor in it.
+            shape: shape of the features of one condition.
+            batch: batch shape of the elements.
+            like: a tensor of the dtype and the device of the model.
+
+        Raises:
+            ConfigurationError: a condition is missing.
+            ShapeError: the condition has another structure or shape.
+        """
+        assert self.encoder is not None
+        if condition is None:
+            found: Any = self.encoder.without(like.new_zeros(1, *shape))
+        else:
+            condition = check_condition(condition, self.encoder.is_vector, like)
+            condition = batched_condition(condition, ndims, batch)
+            self.encoder.check(condition)
+            found = self.encoder(condition)
+        count = math.prod(batch)
+        expanded = lambda x: x.expand(count, *x.shape[1:]) if isinstance(x, Tensor) and len(x) == 1 else x  # noqa: E731
+        return pytree.tree_map(expanded, found)
+
+    def given(self, features: Any, guidance: float = 1.0) -> Network:
+        r"""Return the network with fixed features, by classifier-free guidance (Ho and Salimans 2022) if asked.
+
+        With guidance w the prediction is :math:`f(\varnothing) + w (f(c) - f(\varnothing))`.
+        """
+
+        def conditional(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
+            return self(g, level, momentum, features)
+
+        if guidance == 1.0 or self.encoder is None:
+            return conditional
+        missing = self.encoder.without(features)
+
+        def guided(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
+            without = self(g, level, momentum, missing)
+            return without + guidance * (self(g, level, momentum, features) - without)
+
+        return guided
+
+
+def check_condition(condition: Any, is_vector: bool, like: Tensor) -> Any:
+    """Return conditions as tensors on the device of a model, floating-point numbers in its dtype.
+
+    Args:
+        condition: vectors, or for a module a tensor or a tuple, list or dictionary of tensors; arrays are taken, too.
+        is_vector: whether conditions are vectors.
+        like: a tensor of the model.
+
+    Raises:
+        ConfigurationError: there is something else in it.
+        NonFiniteError: there is NaN or infinity in it.
+    """
+
+    def to_model(x: Any) -> Tensor:
+        x = torch.as_tensor(x) if isinstance(x, np.ndarray | np.generic) else x
+        if not isinstance(x, Tensor):
+            raise ConfigurationError(f"condition: expected tensors, got {type(x).__name__}")
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise NonFiniteError("condition: expected finite numbers, got NaN or infinity")
+        return x.to(like) if x.is_floating_point() else x.to(like.device)
+
+    return to_model(check_tensor("condition", condition)) if is_vector else pytree.tree_map(to_model, condition)
+
+
+def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size) -> Any:
+    """Return conditions with one batch dimension, which has length one for a condition of all elements.
+
+    Args:
+        condition: a tensor, or a tuple, list or dictionary of tensors.
+        ndims: number of dimensions of one condition, for each tensor.
+        batch: batch shape of the elements.
+
+    Raises:
+        ShapeError: the condition has another structure, or another batch shape.
+    """
+    leaves, structure = pytree.tree_flatten(condition)
+    if len(leaves) != len(ndims):
+        raise ShapeError(f"condition: expected {len(ndims)} tensors, as in the training, got {len(leaves)}")
+    found = []
+    for x, ndim in zip(leaves, ndims, strict=True):
+        if x.ndim == ndim:
+            found.append(x.unsqueeze(0))
+        elif x.shape[: x.ndim - ndim] == batch:
+            found.append(x.reshape(-1, *x.shape[x.ndim - ndim :]))
+        else:
+            raise ShapeError(
+                f"condition: expected one for all elements, or one for each of {list(batch)}, with {ndim} dimensions "
+                f"each as in the training, got {list(x.shape)}"
+            )
+    return pytree.tree_unflatten(found, structure)

@@ -1,0 +1,159 @@
+"""Data of a training: tensors, data sets and loaders, of elements alone or with their conditions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from trivgeo._random import integers, permutation
+from trivgeo._torch import pytree
+from trivgeo.errors import ConfigurationError, ShapeError
+
+__all__ = ["Pair", "TrainingData", "training_data"]
+
+Pair = tuple[Tensor, Any]
+"""Elements ``[m, *element_shape]``, and their conditions or ``None``."""
+Check = Callable[[Any], Pair]
+
+
+class TrainingData(ABC):
+    """Elements, with their conditions, from which batches are drawn.
+
+    Args:
+        check: from raw data to a `Pair` on the device of the model; raises an error for what is none.
+
+    Attributes:
+        is_repeatable: whether a batch is a function of the generator alone.
+    """
+
+    is_repeatable = True
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+    @abstractmethod
+    def first_rows(self, count: int, generator: torch.Generator) -> Pair:
+        """Return at most ``count`` rows in random order, by which a model is set up."""
+
+    @abstractmethod
+    def draw(self, count: int, generator: torch.Generator) -> Pair:
+        """Return a batch for one step."""
+
+
+class _Tensors(TrainingData):
+    """Tensors that are checked once."""
+
+    def __init__(self, samples: Any, condition: Any, check: Check) -> None:
+        super().__init__(check)
+        self.data = check((samples, condition))
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Pair:
+        order = permutation((len(self.data[0]),), self.data[0], generator)
+        return _rows(self.data, order[:count])
+
+    def draw(self, count: int, generator: torch.Generator) -> Pair:
+        return _rows(self.data, integers(len(self.data[0]), (count,), torch.empty(0), generator))
+
+
+class _Indexed(TrainingData):
+    """A data set whose items are elements, or pairs of an element and its condition."""
+
+    def __init__(self, dataset: Any, check: Check) -> None:
+        super().__init__(check)
+        self.dataset = dataset
+        if len(dataset) < 2:
+            raise ShapeError(f"samples: expected at least two elements, got {len(dataset)}")
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Pair:
+        return self._items(torch.randperm(len(self.dataset), generator=generator, device=generator.device)[:count])
+
+    def draw(self, count: int, generator: torch.Generator) -> Pair:
+        return self._items(integers(len(self.dataset), (count,), torch.empty(0), generator))
+
+    def _items(self, indices: Tensor) -> Pair:
+        return self.check(_pair(default_collate([self.dataset[i] for i in indices.tolist()])))
+
+
+class _Loaded(TrainingData):
+    """A loader, in its own order and batches; it begins anew when it is through."""
+
+    is_repeatable = False
+
+    def __init__(self, loader: Any, check: Check) -> None:
+        super().__init__(check)
+        self.loader = loader
+        self._stream: Iterator[Any] = iter(())
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Pair:
+        parts: list[Pair] = []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator.initial_seed())  # loaders take their order from it, unless told otherwise
+            for batch in self.loader:
+                parts.append(self.check(_pair(batch)))
+                if sum(len(part[0]) for part in parts) >= count:
+                    break
+        if not parts:
+            raise ShapeError("samples: expected at least two elements, got a loader without batches")
+        whole: Pair = pytree.tree_map(lambda *x: torch.cat(x) if isinstance(x[0], Tensor) else x[0], *parts)
+        return _rows(whole, permutation((len(whole[0]),), whole[0], generator)[:count])
+
+    def draw(self, count: int, generator: torch.Generator) -> Pair:
+        batch = next(self._stream, None)
+        if batch is None:
+            self._stream = iter(self.loader)
+            batch = next(self._stream)
+        return self.check(_pair(batch))
+
+
+def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
+    """Return the data of a training.
+
+    Args:
+        samples: elements, a pair of elements and conditions, a `Dataset`, a `DataLoader`, or a Lightning data module.
+        condition: conditions of a tensor of elements, or ``None``.
+        check: see `TrainingData`.
+
+    Raises:
+        ConfigurationError: there are conditions beside something that has its own.
+    """
+    if isinstance(samples, tuple) and len(samples) == 2 and isinstance(samples[0], Tensor):
+        own: TrainingData | None = None if condition is not None else _Tensors(*samples, check)
+    elif hasattr(samples, "train_dataloader"):
+        samples.prepare_data()
+        samples.setup("fit")
+        own = _Loaded(samples.train_dataloader(), check)
+    elif isinstance(samples, DataLoader):
+        own = _Loaded(samples, check)
+    elif isinstance(samples, IterableDataset):
+        raise ConfigurationError(
+            "samples: expected a data set with items by index, got an IterableDataset; give a DataLoader"
+        )
+    elif isinstance(samples, Dataset):
+        own = _Indexed(samples, check)
+    else:
+        return _Tensors(samples, condition, check)
+    if condition is not None or own is None:
+        raise ConfigurationError(
+            f"condition: expected none beside {type(samples).__name__}, which holds conditions itself"
+        )
+    return own
+
+
+def _pair(batch: Any) -> Pair:
+    """Return elements and conditions of a batch of a loader, which may be a list of both."""
+    if isinstance(batch, Tensor):
+        return batch, None
+    if isinstance(batch, list | tuple) and len(batch) in (1, 2):
+        return (batch[0], batch[1]) if len(batch) == 2 else (batch[0], None)
+    raise ConfigurationError(
+        f"samples: expected elements, or pairs of elements and conditions, got {type(batch).__name__}"
+    )
+
+
+def _rows(data: Pair, indices: Tensor) -> Pair:
+    return pytree.tree_map(lambda x: x[indices.to(x.device)] if isinstance(x, Tensor) else x, data)
