@@ -27,6 +27,7 @@ COMMAND = re.compile(r"(?:trivgeo|python -m tasks) (?:test|fit|sweep)((?: --conf
 HEAVY = {
     "howto/augment.md",
     "howto/classifier.md",
+    "howto/conditional.md",
     "howto/export.md",
     "howto/group.md",
     "howto/learned.md",
