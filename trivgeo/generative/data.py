@@ -70,7 +70,8 @@ class _Indexed(TrainingData):
             raise ShapeError(f"samples: expected at least two elements, got {len(dataset)}")
 
     def first_rows(self, count: int, generator: torch.Generator) -> Pair:
-        return self._items(torch.randperm(len(self.dataset), generator=generator, device=generator.device)[:count])
+        like = torch.empty(0, device=generator.device)
+        return self._items(permutation((len(self.dataset),), like, generator)[:count])
 
     def draw(self, count: int, generator: torch.Generator) -> Pair:
         return self._items(integers(len(self.dataset), (count,), torch.empty(0), generator))
