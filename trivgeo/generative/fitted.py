@@ -87,7 +87,7 @@ class SavedModel:
 
     Args:
         path: the file.
-        group: the group of the model, with its scale.
+        group: see `GroupDiffusion.load`.
 
     Attributes:
         kind: the name of the kind.
