@@ -18,9 +18,9 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from tqdm import tqdm
 
+from benchmarks.published import CLIP, HIGH, LOW, SCALE, PublishedLoop
 from benchmarks.timing import environment, median_seconds
 from tasks.images.energies import ClassifierEnergy, Precision, load_classifier
 from tasks.images.laws import AffineRecipe
@@ -31,76 +31,9 @@ from trivgeo.inversion import TIED
 from trivgeo.inversion.energies import FramedEnergy
 from trivgeo.sde import GeometricSchedule
 
-SCALE = (0.084, 0.084, 0.084, 0.084, 0.421, 0.421)
-LOW, HIGH = 0.1, 1.0
-K, N, M, CLIP = 8, 2, 50, 100.0
+K, N, M = 8, 2, 50
 PRUNING = ((0.8, 4), (0.6, 2), (0.4, 1))
 FEWER, EARLIER = 20, ((0.9, 4), (0.75, 2), (0.5, 1))
-
-
-class PublishedLoop:
-    """Algorithm 1 of Kim et al. 2026 line by line, elements as 3 x 3 matrices.
-
-    The noise of every score is simulated anew from time 0, energies of Monte Carlo samples are used for their score
-    alone, and all hypotheses run to the end.
-    """
-
-    def __init__(self, classifier: Callable[[Tensor], Tensor], generator: torch.Generator) -> None:
-        self.classifier = classifier
-        self.generator = generator
-        self.evaluations = 0
-        basis = torch.zeros(6, 3, 3)
-        for i, (row, column) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2))):
-            basis[i, row, column] = SCALE[i]
-        self.basis = basis
-
-    def exp(self, v: Tensor) -> Tensor:
-        """The exponential of algebra coordinates ``[*batch, 6]``."""
-        return torch.linalg.matrix_exp(torch.einsum("...i,ijk->...jk", v, self.basis))
-
-    def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers."""
-        return torch.randn(*shape, 6, generator=self.generator)
-
-    def gamma(self, t: float) -> float:
-        """The diffusion coefficient."""
-        return LOW * (HIGH / LOW) ** t
-
-    def noise(self, steps: int, *shape: int) -> tuple[Tensor, Tensor]:
-        """w_t after so many steps, and log lambda(w_t) = -log det of its linear part."""
-        w = torch.eye(3).expand(*shape, 3, 3)
-        for i in range(1, steps + 1):
-            w = w @ self.exp(self.gamma(i / M) * M**-0.5 * self.normal(*shape))
-        return w, -torch.linalg.det(w[..., :2, :2]).log()
-
-    def energy(self, g: Tensor, images: Tensor) -> Tensor:
-        """Energies of elements ``[b, n, 3, 3]`` for images ``[b, 1, h, w]``."""
-        b, n = g.shape[:2]
-        self.evaluations += b * n
-        grid = functional.affine_grid(g[..., :2, :].reshape(-1, 2, 3), [b * n, 1, *images.shape[-2:]], False)
-        given = images.unsqueeze(1).expand(b, n, *images.shape[1:]).reshape(-1, *images.shape[1:])
-        warped = functional.grid_sample(given, grid, align_corners=False)
-        frame = torch.relu(grid.abs() - 1).square().sum(-1).mean((-2, -1))
-        return (frame - torch.logsumexp(self.classifier(warped), -1)).reshape(b, n)
-
-    def invert(self, images: Tensor) -> Tensor:
-        """The elements of lowest energy, ``[b, 3, 3]``."""
-        b = len(images)
-        g, _ = self.noise(M, b, K)
-        for m in range(M, 0, -1):
-            w, log_modular = self.noise(m, b, K, N)
-            v = torch.zeros(b, K, 6, requires_grad=True)
-            moved = (g @ self.exp(v)).unsqueeze(2) @ torch.linalg.inv(w)
-            energy = self.energy(moved.flatten(1, 2), images).reshape(b, K, N)
-            weights = torch.softmax(-energy - log_modular, -1).detach()
-            (gradient,) = torch.autograd.grad((weights * energy).sum(), v)
-            norm = gradient.norm(dim=-1, keepdim=True)
-            score = -gradient * (CLIP / norm.clamp(min=CLIP))
-            gamma = self.gamma(m / M)
-            g = g @ self.exp(gamma**2 * score / M + gamma * M**-0.5 * self.normal(b, K))
-        with torch.no_grad():
-            best = self.energy(g, images).argmin(1)
-        return g[torch.arange(b), best]
 
 
 def faster(source: str, images: Tensor) -> Precision:
@@ -143,7 +76,7 @@ def main() -> None:
         return invert
 
     def published(images: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
-        loop = PublishedLoop(classifier, generator)
+        loop = PublishedLoop(classifier, generator, K, N, M)
         return loop.invert(images)[:, :2], loop.evaluations
 
     methods: dict[str, Callable[[Tensor, torch.Generator], tuple[Tensor, int]]] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import gpu
 from benchmarks.compare import compare, picture
 
 
@@ -53,3 +54,29 @@ def test_the_picture_names_every_library(tmp_path: Path) -> None:
     picture(kept(tmp_path / "rows.json", rows), target)
     text = target.read_text()
     assert all(f"<!-- {word} -->" in text for word in ("trivgeo", "pypose", "floor", "SO(3) exp"))
+
+
+def test_the_benchmark_of_a_gpu_is_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sections write rows, are gone on with, and say what failed."""
+    path = tmp_path / "gpu.json"
+
+    def measured(*names: str) -> int:
+        options = ["--device", "cpu", "--small", "--output", str(path), "--runs", str(tmp_path / "runs")]
+        return gpu.main([*options, "--sections", *names])
+
+    names = ["networks", "floors", "published", "tied-affnist-classifier-eager", "learned-affnist", "warps", "fields"]
+    assert measured(*names) == 0
+    sections = json.loads(path.read_text())["sections"]
+    assert list(sections) == names
+    assert all(section["complete"] for section in sections.values())
+    assert [row["images"] for row in sections["published"]["rows"]] == [2, 2]
+    (row,) = sections["tied-affnist-classifier-eager"]["rows"]
+    assert (row["images"], row["complete"]) == (8, True)
+    assert row["milliseconds_an_image"] > 0
+    monkeypatch.setitem(gpu.SECTIONS, "floors", gpu.Section(1.0, lambda setting, seconds: iter([])))  # done: not asked
+    monkeypatch.setitem(gpu.SECTIONS, "groups", gpu.Section(1.0, lambda setting, seconds: 1 / 0))
+    assert measured("floors", "groups") == 1
+    again = json.loads(path.read_text())["sections"]
+    assert again["floors"] == sections["floors"]
+    assert "ZeroDivisionError" in again["groups"]["error"]
+    assert not again["groups"]["complete"]

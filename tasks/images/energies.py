@@ -2,8 +2,9 @@
 
 import copy
 from abc import abstractmethod
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +15,7 @@ from trivgeo.inversion.energies import DataEnergy
 
 from ..checkpoints import load_checkpoint
 from ..seeds import generator_of
+from .block_convolution import channels_last, with_blocks
 from .models import ImageClassifier
 from .regulariser import AdversarialRegulariser
 from .vae import VAE
@@ -23,6 +25,8 @@ Precision = Literal["float32", "bfloat16"]
 
 class NetworkEnergy(nn.Module, DataEnergy):
     """An energy made of networks whose parameters are constant.
+
+    On a GPU, convolutions have their channels last in memory, and those of images are by `BlockConvolution`.
 
     Args:
         precision: of the networks' own arithmetic; the energy is float32 or that of the images. bfloat16 halves the
@@ -39,6 +43,13 @@ class NetworkEnergy(nn.Module, DataEnergy):
             energy = self.evaluate(x)
         return energy.to(x.dtype)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As its parent, by which a module moves to a device."""
+        super()._apply(fn, recurse)
+        if any(parameter.is_cuda for parameter in self.parameters()):
+            channels_last(self)
+        return self
+
     @abstractmethod
     def evaluate(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
         """The energy in the precision of the surrounding context."""
@@ -54,7 +65,7 @@ class ClassifierEnergy(NetworkEnergy):
 
     def __init__(self, classifier: str, precision: Precision = "float32") -> None:
         super().__init__(precision)
-        self.network = fused(load_classifier(classifier))
+        self.network = with_blocks(fused(load_classifier(classifier)))
 
     def evaluate(self, x: Tensor) -> Tensor:
         """The classifier's energy."""
@@ -92,7 +103,9 @@ class VAEEnergy(NetworkEnergy):
     ) -> None:
         super().__init__(precision)
         self.vae = load_checkpoint(VAE, vae).network
-        self.regulariser = None if regulariser is None else load_checkpoint(AdversarialRegulariser, regulariser).network
+        self.regulariser: nn.Module | None = None
+        if regulariser is not None:
+            self.regulariser = with_blocks(load_checkpoint(AdversarialRegulariser, regulariser).network)
         self.weight = weight
 
     def evaluate(self, x: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ class ImageInversion(ShardedTest):
         energy: an energy of images, low for clean ones; ``None`` for an inverter that needs none.
         inverter: makes the inverter from an action and an energy.
         finish: see `tasks.inverters.finished`.
-        max_evaluations: see `trivgeo.inversion.Inverter`.
+        max_evaluations: see `trivgeo.inversion.Inverter`, also for the next.
+        compiled: of use on a GPU.
         frame_weight: weight of the frame term, see `trivgeo.inversion.energies.FramedEnergy`; ``None`` for none.
         features: name or path of the `VAE` in whose latent variables the Fréchet distance of the restored images to
             the clean ones is measured; ``None`` for no distance.
@@ -64,6 +65,7 @@ class ImageInversion(ShardedTest):
         figure: str | None = "figure.png",
         finish: Stage | None = None,
         max_evaluations: int | None = 8192,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         self.classifier = load_classifier(classifier)
@@ -71,7 +73,7 @@ class ImageInversion(ShardedTest):
         self.energy = energy
         framed = energy if energy is None or frame_weight is None else FramedEnergy(energy, frame_weight)
         self.equivariant = TestTimeEquivariant(
-            self.classifier, finished(inverter(action, framed), finish, max_evaluations)
+            self.classifier, finished(inverter(action, framed), finish, max_evaluations, compiled)
         )
         self.features = None if features is None else load_checkpoint(VAE, features).network
         self.equivariance = equivariance

@@ -52,8 +52,8 @@ class ResNet18(ImageClassifier):
         self.stem = nn.Sequential(
             nn.Conv2d(self.images.channels, channels, 7, 2, 3, bias=False),
             nn.BatchNorm2d(channels),
-            nn.ReLU(),
             nn.MaxPool2d(3, 2, 1),
+            nn.ReLU(),  # after pooling, with which it commutes: on a quarter of the numbers
         )
         blocks: list[nn.Module] = []
         for outputs, stride in _STAGES:

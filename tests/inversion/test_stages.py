@@ -177,7 +177,9 @@ class TestOwnStage:
         other = tied.replace(log_det=True, max_evaluations=9)
         assert (other.posterior.log_det, other.max_evaluations, other.stages) == (True, 9, tied.stages)
         assert other.then(Descend(2)).max_evaluations == 9
-        with pytest.raises(ConfigurationError, match="settings: expected some of log_det, max_evaluations, progress"):
+        with pytest.raises(
+            ConfigurationError, match="settings: expected some of log_det, max_evaluations, progress, compiled"
+        ):
             tied.replace(steps=3)
 
     def test_no_graph_is_kept(self) -> None:

@@ -197,7 +197,7 @@ class Compiler(Evaluator):
         try:
             with _COMPILING, torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch about itself: what goes wrong raises
-                fast = fuse(_with_own_code(function))
+                fast = fuse(with_own_code(function))
                 for x in columns:
                     mark_dynamic(x, x.ndim - 1)
                 result = fast(*columns)
@@ -287,7 +287,7 @@ def _environment(columns: Sequence[Tensor]) -> Key:
     return first.dtype, first.device, torch.is_inference_mode_enabled(), torch.get_num_threads()
 
 
-def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """Copy a function with a code object of its own, on which `torch.compile` counts its compilations."""
     code = function.__code__.replace(co_name=f"trivgeo_operation_{next(_COUNTER)}")
     return types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)

@@ -52,6 +52,9 @@ class Inverter(nn.Module):
             changes no result but by rounding; ``None`` for no bound.
         progress: a progress bar; ``None`` for one on a terminal in runs of more than two seconds; or a function of
             the numbers of steps done and in all.
+        compiled: evaluate energies with their gradients by one graph of `torch.compile`, action, networks and all; of
+            use on a GPU. Compiling takes half a minute at the first call; code is kept in torch's cache. The first
+            result is compared with the eager one; a warning says where evaluation stays eager, and why.
 
     Raises:
         ConfigurationError: an action, energy or stage that is none, or a bound below one.
@@ -66,9 +69,11 @@ class Inverter(nn.Module):
         log_det: bool = False,
         max_evaluations: int | None = None,
         progress: Progress = None,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
-        self._posterior = Posterior(action, energy, log_det=log_det)
+        self._posterior = Posterior(action, energy, log_det=log_det, compiled=compiled)
+        self.compiled = compiled
         self._stages = tuple(check_stage(stage) for stage in stages)
         own = self._posterior.energy
         self.networks = nn.ModuleList(networks_in(() if isinstance(own, nn.Module) else own, self._stages))
@@ -110,11 +115,20 @@ class Inverter(nn.Module):
             log_det=self.posterior.log_det,
             max_evaluations=self.max_evaluations,
             progress=self.progress,
+            compiled=self.compiled,
         )
 
     def replace(self, **settings: Any) -> Inverter:
-        """Return an inverter of the same stages with other settings: ``log_det``, ``max_evaluations``, ``progress``."""
-        own = {"log_det": self.posterior.log_det, "max_evaluations": self.max_evaluations, "progress": self.progress}
+        """Return an inverter of the same stages with other settings.
+
+        Args:
+            **settings: ``log_det``, ``max_evaluations``, ``progress``, ``compiled``; see `Inverter`.
+
+        Raises:
+            ConfigurationError: a setting is unknown, or none of its values.
+        """
+        own: dict[str, Any] = {"log_det": self.posterior.log_det, "max_evaluations": self.max_evaluations}
+        own |= {"progress": self.progress, "compiled": self.compiled}
         if unknown := settings.keys() - own.keys():
             raise ConfigurationError(f"settings: expected some of {', '.join(own)}, got {', '.join(sorted(unknown))}")
         return Inverter(self.action, self.energy, self.stages, **(own | settings))

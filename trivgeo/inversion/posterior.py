@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,23 +16,40 @@ from trivgeo._text import Described
 from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.bounded_energy import BoundedEnergy, Gradient, nan_where_infinite, value_and_gradient
+from trivgeo.inversion.compiled_gradient import CompiledGradient
 from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, as_energy
-from trivgeo.inversion.posterior_energy import BoundedEnergy, PosteriorEnergy, check_action, nan_where_infinite
+from trivgeo.inversion.posterior_energy import Evaluation, PosteriorEnergy, check_action
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum
 
 __all__ = ["ConditionalPosterior", "Posterior"]
 
 
 class Posterior(nn.Module):
-    """The transformation posteriors of an action and an energy, for any data; arguments as in `PosteriorEnergy`."""
+    """The transformation posteriors of an action and an energy, for any data.
+
+    Args:
+        action: see `PosteriorEnergy`, also for the others.
+        compiled: evaluate energies and gradients by a `CompiledGradient`.
+
+    Attributes:
+        gradient: that evaluates these, ``None`` for eager evaluation.
+    """
 
     def __init__(
-        self, action: Action, energy: DataEnergy | Callable[[Any], Tensor] | None = None, *, log_det: bool = False
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor] | None = None,
+        *,
+        log_det: bool = False,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         self.action = check_action(action)
         self.energy = None if energy is None else as_energy(energy)
         self.log_det = log_det
+        wanted = compiled and self.energy is not None
+        self.gradient = CompiledGradient(Evaluation(self.action, self.energy, log_det)) if wanted else None
 
     @property
     def group(self) -> LieGroup:
@@ -76,6 +94,7 @@ class ConditionalPosterior(Described):
         self._energy = PosteriorEnergy(
             posterior.action, posterior.energy, x, log_det=posterior.log_det, max_evaluations=max_evaluations
         )
+        self._gradient = posterior.gradient
         self._on_step = on_step
         self.action = posterior.action
         self.group = posterior.group
@@ -120,10 +139,16 @@ class ConditionalPosterior(Described):
         if self._energy.energy is None:
             raise ConfigurationError("energy: expected one, for a stage that follows its gradient, got None")
         self.gradient_evaluations += self._chains(g)
-        bound = self.max_evaluations
-        if bound is None or self.group.batch_shape(g).numel() <= bound:
+        bound, gradient = self.max_evaluations, self._gradient
+        if gradient is None and (bound is None or self.group.batch_shape(g).numel() <= bound):
             return nan_where_infinite(self._energy(g), g)
-        return BoundedEnergy.apply(g, self._energy, bound)[0]
+        self._energy.check(g)
+        if gradient is not None:
+            of_blocks: Gradient = partial(gradient, bound=bound)
+        else:
+            eager = partial(value_and_gradient, self._energy.evaluate)
+            of_blocks = lambda g, data: in_blocks(eager, self.group, g, data, bound)  # noqa: E731
+        return BoundedEnergy.apply(g, of_blocks, self._energy.data)[0]
 
     def gradient(
         self, elements: Callable[[Tensor], Tensor], v: Float[Tensor, "b k n"]

@@ -17,121 +17,31 @@ from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.groups.action import ContentGuard
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
-from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum, rows_like
+from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum
 
-__all__ = ["PosteriorEnergy", "check_action", "check_batch", "check_bound"]
+__all__ = ["Evaluation", "PosteriorEnergy", "check_action", "check_batch", "check_bound"]
 
 _LOSS = 3.0
 """Energy of one unit of what a guard measures, in units of that of an empty datum."""
 
 
-class PosteriorEnergy(Described):
-    r"""The energy of the transformation posterior of a batch of data.
-
-    .. math:: E(g) = E_x(g^{-1} \tilde x) - \log|\det J_{g^{-1}}(\tilde x)|
-
-    (Kim et al. 2026, eq. 3.) Infinite where :math:`g^{-1} \tilde x` is not defined.
-
-    Where the action has a `trivgeo.groups.action.ContentGuard`, what :math:`g^{-1} \tilde x` no longer shows of
-    :math:`\tilde x` costs three times the energy of an empty datum, in absolute value and at least one, for each unit
-    of the guard. It is zero where all is shown.
+class Evaluation:
+    """How energies of elements are evaluated, whatever the data.
 
     Args:
-        action: the action on data.
-        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for zero wherever the
-            inverse transformation is defined.
-        x: the transformed data, with one batch dimension.
-        log_det: keep the log-determinant (the published experiments drop it).
-        max_evaluations: the largest number of energies of empty data at once; ``None`` for no bound.
-
-    Attributes:
-        x: the data as tensors.
-        prepared: what the energy reads of them, see `DataEnergy.prepare`.
-        batch: their number b.
-        content: what of the data must not be lost; ``()`` where nothing can be.
-
-    Raises:
-        ConfigurationError: the action or the energy is not one.
-        ShapeError: the data do not have exactly one batch dimension, or do not fit the action.
-        NonFiniteError: the data hold NaN or infinity.
+        action: see `PosteriorEnergy`, also for the others.
     """
 
-    def __init__(
-        self,
-        action: Action,
-        energy: DataEnergy | Callable[[Any], Tensor] | None,
-        x: Any,
-        *,
-        log_det: bool = False,
-        max_evaluations: int | None = None,
-    ) -> None:
-        self.action = check_action(action)
-        self.energy = None if energy is None else as_energy(energy)
-        self.x, self.batch = check_batch(action, x)
-        self.log_det = log_det
-        self.prepared = self.x if self.energy is None else self.energy.prepare(action, self.x)
+    def __init__(self, action: Action, energy: DataEnergy | None, log_det: bool) -> None:
+        self.action, self.energy, self.log_det = action, energy, log_det
         self.guard = action.guard
-        self.content: Any = () if self.guard is None else self.guard.content(self.x)
-        self._loss_weight: Any = (
-            () if self.guard is None or self.energy is None else self._weight(self.guard, max_evaluations)
-        )
 
-    def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
-        """The share of each datum that elements ``[b, *chains, *element_shape]`` restore; ``None`` without a guard."""
-        if self.guard is None:
-            return None
-        self._check(g)
-        chains = len(self.action.group.batch_shape(g)) - 1
-        with torch.no_grad():
-            return self.guard.kept(self.action.group.inverse(g), lift(self.content, chains))
-
-    def _weight(self, guard: ContentGuard, bound: int | None) -> Float[Tensor, " b"]:
-        """The energy of one unit of loss, for each datum."""
-        assert self.energy is not None
-        empty = self.energy.prepare(self.action, guard.empty(self.x))
-        together = self.batch if bound is None else bound
-        rows = []
-        with torch.no_grad():
-            for i in range(0, self.batch, together):
-                part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], empty)
-                rows.append(self.energy(part))
-        energy = one_per_datum("energy", torch.cat(rows), torch.Size([self.batch]))
-        size = energy.abs().to(pytree.tree_leaves(self.x)[0].dtype)
-        size = torch.where(torch.isfinite(size), size, 1.0).clamp(min=1.0)
-        return _LOSS * size
-
-    def __call__(self, g: Tensor) -> Float[Tensor, "b *chains"]:
-        """Energies of elements ``[b, *chains, *element_shape]``.
-
-        Raises:
-            ShapeError: the elements are not for this batch, or the energy returns no number per datum.
-        """
-        self._check(g)
-        return self.evaluate(g, self.data)
-
-    def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
-        """Energies of elements as of a call, no more than ``bound`` of them evaluated at once."""
-        check_bound(bound)
-        self._check(g)
-        return in_blocks(self.evaluate, self.action.group, g, self.data, bound)
-
-    @property
-    def data(self) -> tuple[Any, Any, Any]:
-        """The data as they are, as the energy reads them, and what may be lost: `evaluate` takes the same rows."""
-        return self.x, self.prepared, (self.content, self._loss_weight)
-
-    def _check(self, g: Tensor) -> None:
-        self.action.group.check_elements(g)
-        shape = self.action.group.batch_shape(g)
-        if len(shape) < 1 or shape[0] != self.batch:
-            raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
-
-    def evaluate(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
+    def __call__(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
         """Energies of elements for some rows of the data, unchecked.
 
         Args:
             g: elements ``[b, *chains, *element_shape]``.
-            data: rows of `data`, b of them.
+            data: rows of `PosteriorEnergy.data`, b of them.
         """
         shape = self.action.group.batch_shape(g)
         inverse = self.action.group.inverse(g)
@@ -160,42 +70,113 @@ class PosteriorEnergy(Described):
         return energy if transformation_energy is None else energy + transformation_energy
 
 
-class BoundedEnergy(torch.autograd.Function):
-    """Energies whose gradient is taken on the way, block by block, so that one block alone is in memory."""
+class PosteriorEnergy(Described):
+    r"""The energy of the transformation posterior of a batch of data.
 
-    @staticmethod
-    def forward(g: Tensor, energy: PosteriorEnergy, bound: int) -> tuple[Tensor, Tensor]:
-        group = energy.action.group
+    .. math:: E(g) = E_x(g^{-1} \tilde x) - \log|\det J_{g^{-1}}(\tilde x)|
 
-        def value_and_gradient(g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
-            def total(g: Tensor) -> tuple[Tensor, Tensor]:
-                values = nan_where_infinite(energy.evaluate(g, data), g)
-                return values.sum(), values
+    (Kim et al. 2026, eq. 3.) Infinite where :math:`g^{-1} \tilde x` is not defined.
 
-            gradient, values = torch.func.grad(total, has_aux=True)(g)
-            return torch.cat([values.unsqueeze(-1), gradient.flatten(len(group.batch_shape(g)))], -1)
+    Where the action has a `trivgeo.groups.action.ContentGuard`, what :math:`g^{-1} \tilde x` no longer shows of
+    :math:`\tilde x` costs three times the energy of an empty datum, in absolute value and at least one, for each unit
+    of the guard. It is zero where all is shown.
 
-        both = in_blocks(value_and_gradient, group, g, energy.data, bound)
-        return both[..., 0], both[..., 1:].reshape(g.shape)
+    Args:
+        action: the action on data.
+        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for zero wherever the
+            inverse transformation is defined.
+        x: the transformed data, with one batch dimension.
+        log_det: keep the log-determinant (the published experiments drop it).
+        max_evaluations: the largest number of energies of empty data at once; ``None`` for no bound.
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(output[1])
-        ctx.mark_non_differentiable(output[1])
+    Attributes:
+        x: the data as tensors.
+        prepared: what the energy reads of them, see `DataEnergy.prepare`.
+        batch: their number b.
+        content: what of the data must not be lost; ``()`` where nothing can be.
+        evaluate: elements and rows of `data` to energies, unchecked, see `Evaluation`.
 
-    @staticmethod
-    def backward(ctx: Any, of_energy: Tensor, of_gradient: Tensor) -> Any:
-        (gradient,) = ctx.saved_tensors
-        return rows_like(of_energy, gradient) * gradient, None, None
-
-
-def nan_where_infinite(energy: Tensor, g: Tensor) -> Tensor:
-    """The energies, NaN with their gradients where they are not finite.
-
-    A constant infinity would have the gradient zero, as if nothing were wrong.
+    Raises:
+        ConfigurationError: the action or the energy is not one.
+        ShapeError: the data do not have exactly one batch dimension, or do not fit the action.
+        NonFiniteError: the data hold NaN or infinity.
     """
-    undefined = torch.where(torch.isfinite(energy), 0.0, torch.nan).to(g.dtype)
-    return energy + (rows_like(undefined, g) * g).flatten(energy.ndim).sum(-1)
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor] | None,
+        x: Any,
+        *,
+        log_det: bool = False,
+        max_evaluations: int | None = None,
+    ) -> None:
+        self.action = check_action(action)
+        self.energy = None if energy is None else as_energy(energy)
+        self.x, self.batch = check_batch(action, x)
+        self.log_det = log_det
+        self.prepared = self.x if self.energy is None else self.energy.prepare(action, self.x)
+        self.evaluate = Evaluation(self.action, self.energy, log_det)
+        self.guard = self.evaluate.guard
+        self.content: Any = () if self.guard is None else self.guard.content(self.x)
+        self._loss_weight: Any = (
+            () if self.guard is None or self.energy is None else self._weight(self.guard, max_evaluations)
+        )
+
+    def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
+        """The share of each datum that elements ``[b, *chains, *element_shape]`` restore; ``None`` without a guard."""
+        if self.guard is None:
+            return None
+        self.check(g)
+        chains = len(self.action.group.batch_shape(g)) - 1
+        with torch.no_grad():
+            return self.guard.kept(self.action.group.inverse(g), lift(self.content, chains))
+
+    def _weight(self, guard: ContentGuard, bound: int | None) -> Float[Tensor, " b"]:
+        """The energy of one unit of loss, for each datum."""
+        assert self.energy is not None
+        empty = self.energy.prepare(self.action, guard.empty(self.x))
+        together = self.batch if bound is None else bound
+        rows = []
+        with torch.no_grad():
+            for i in range(0, self.batch, together):
+                part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], empty)
+                rows.append(self.energy(part))
+        energy = one_per_datum("energy", torch.cat(rows), torch.Size([self.batch]))
+        size = energy.abs().to(pytree.tree_leaves(self.x)[0].dtype)
+        size = torch.where(torch.isfinite(size), size, 1.0).clamp(min=1.0)
+        return _LOSS * size
+
+    def __call__(self, g: Tensor) -> Float[Tensor, "b *chains"]:
+        """Energies of elements ``[b, *chains, *element_shape]``.
+
+        Raises:
+            ShapeError: the elements are not for this batch, or the energy returns no number per datum.
+        """
+        self.check(g)
+        return self.evaluate(g, self.data)
+
+    def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
+        """Energies of elements as of a call, no more than ``bound`` of them evaluated at once."""
+        check_bound(bound)
+        self.check(g)
+        return in_blocks(self.evaluate, self.action.group, g, self.data, bound)
+
+    @property
+    def data(self) -> tuple[Any, Any, Any]:
+        """The data as they are, as the energy reads them, and what may be lost: an `Evaluation` takes the same rows."""
+        return self.x, self.prepared, (self.content, self._loss_weight)
+
+    def check(self, g: Tensor) -> None:
+        """Raise unless these are elements for the data.
+
+        Raises:
+            ShapeError: they are not.
+        """
+        self.action.group.check_elements(g)
+        shape = self.action.group.batch_shape(g)
+        if len(shape) < 1 or shape[0] != self.batch:
+            raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
 
 
 def check_action(action: Action, name: str = "action") -> Action:

@@ -1,0 +1,75 @@
+"""Energies with gradients that are taken on the way."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trivgeo.groups import Action
+from trivgeo.inversion.rows import rows_like
+
+__all__ = ["BoundedEnergy", "Evaluate", "Gradient", "nan_where_infinite", "value_and_gradient"]
+
+
+class Evaluate(Protocol):
+    """Elements ``[b, *chains, *element_shape]`` and b data to energies ``[b, *chains]``."""
+
+    action: Action
+    log_det: bool
+
+    def __call__(self, g: Tensor, data: tuple[Any, Any, Any], /) -> Tensor:
+        """The energies."""
+
+
+class Gradient(Protocol):
+    """Elements and data as of `Evaluate` to energies and gradients, see `value_and_gradient`."""
+
+    def __call__(self, g: Tensor, data: tuple[Any, Any, Any], /) -> Tensor:
+        """Energies and gradients."""
+
+
+def value_and_gradient(evaluate: Evaluate, g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
+    """Return energies and their gradients by the entries of g, side by side, ``[b, *chains, 1 + entries]``.
+
+    NaN where an energy is not finite.
+    """
+
+    def total(g: Tensor) -> tuple[Tensor, Tensor]:
+        values = nan_where_infinite(evaluate(g, data), g)
+        return values.sum(), values
+
+    gradient, values = torch.func.grad(total, has_aux=True)(g)
+    return torch.cat([values.unsqueeze(-1), gradient.flatten(values.ndim)], -1)
+
+
+class BoundedEnergy(torch.autograd.Function):
+    """Energies whose gradient is taken on the way, so that nothing else of their evaluation is in memory."""
+
+    @staticmethod
+    def forward(g: Tensor, gradient: Gradient, data: tuple[Any, Any, Any]) -> tuple[Tensor, Tensor]:
+        """Energies and gradients."""
+        both = gradient(g, data)
+        return both[..., 0], both[..., 1:].reshape(g.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Keep the gradients."""
+        ctx.save_for_backward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, of_energy: Tensor, of_gradient: Tensor) -> Any:
+        """Gradients times what comes in."""
+        (gradient,) = ctx.saved_tensors
+        return rows_like(of_energy, gradient) * gradient, None, None
+
+
+def nan_where_infinite(energy: Tensor, g: Tensor) -> Tensor:
+    """Return the energies, NaN with their gradients where they are not finite.
+
+    A constant infinity would have the gradient zero, as if nothing were wrong.
+    """
+    undefined = torch.where(torch.isfinite(energy), 0.0, torch.nan).to(g.dtype)
+    return energy + (rows_like(undefined, g) * g).flatten(energy.ndim).sum(-1)
