@@ -17,6 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from trivgeo._autocast import full_precision
+
 __all__ = [
     "Constant",
     "abs_det",
@@ -217,8 +219,9 @@ def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
     return first if agree else torch.broadcast_shapes(*shapes)
 
 
+@full_precision
 def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-    """``f`` computed in float32 where an argument has half that precision, in which the result comes back.
+    """``f`` without autocast, in float32 where an argument has half that precision, in which the result comes back.
 
     Torch's linear algebra refuses such numbers, or is wrong: ``matrix_exp`` of 0.1 in bfloat16 is 1e30 (torch 2.13).
     """
@@ -375,9 +378,10 @@ class Constant:
         key = (x.dtype, x.device)
         if key in self._other:
             return self._other[key]
-        converted = self.value.to(device=x.device, dtype=x.dtype)
-        # a tensor made inside a transform or in inference mode must not outlive it
-        if not is_transformed(converted) and not converted.is_inference():
+        with torch.inference_mode(False):
+            converted = _plain(self.value.to(device=x.device, dtype=x.dtype))
+        # a tensor made inside a transform must not outlive it
+        if not is_transformed(converted):
             self._other[key] = converted
         return converted
 

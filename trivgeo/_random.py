@@ -1,4 +1,4 @@
-"""Every random number of the library: drawn from an explicit generator, on the device of the tensors it serves."""
+"""Every random number of the library: drawn from an explicit generator, on its device, and moved from there."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ def streams_for(batch: int, like: Tensor, generator: torch.Generator | None) -> 
     """
     if torch.compiler.is_compiling():  # a program keeps the random numbers of torch
         return generator
-    _checked(generator, like)
-    if not isinstance(generator, NoiseStreams):
-        return NoiseStreams(torch.arange(batch, device=like.device), seed(like, generator))
+    if not isinstance(_checked(generator), NoiseStreams):
+        return NoiseStreams(torch.arange(batch, device=_source_device(like, generator)), seed(like, generator))
+    assert isinstance(generator, NoiseStreams)
     if len(generator) != batch:
         raise ShapeError(f"generator: expected streams of {batch} data, got {len(generator)}")
     return generator
@@ -173,51 +173,54 @@ def common(generator: torch.Generator | None) -> torch.Generator | None:
 
 
 def replayed(like: Tensor, generator: torch.Generator | None) -> Callable[[int], torch.Generator]:
-    """Generators by number, the same at every call."""
+    """Generators by number, the same at every call, on the device of the generator."""
     if isinstance(generator, NoiseStreams):
         return generator.fork().at
-    first = seed(like, generator)
-    return lambda number: torch.Generator(like.device).manual_seed(first + number)
+    first, device = seed(like, generator), _source_device(like, generator)
+    return lambda number: torch.Generator(device).manual_seed(first + number)
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal numbers in the dtype and on the device of ``like``."""
-    source = _checked(generator, like)
+    source = _checked(generator)
     if isinstance(source, NoiseStreams):
-        return source.symmetric(shape).erfinv_().mul_(math.sqrt(2.0)).to(like.dtype)
-    return torch.randn(tuple(shape), generator=source, dtype=like.dtype, device=like.device)
+        return source.symmetric(shape).erfinv_().mul_(math.sqrt(2.0)).to(like)
+    device = _source_device(like, source)
+    return torch.randn(tuple(shape), generator=source, dtype=like.dtype, device=device).to(like.device)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Numbers in [0, 1) in the dtype and on the device of ``like``."""
-    source = _checked(generator, like)
+    source = _checked(generator)
     if isinstance(source, NoiseStreams):
         below_one = 1.0 - 0.5 * torch.finfo(like.dtype).eps
-        return source.symmetric(shape).add_(1.0).mul_(0.5).clamp_(max=below_one).to(like.dtype)
-    return torch.rand(tuple(shape), generator=source, dtype=like.dtype, device=like.device)
+        return source.symmetric(shape).add_(1.0).mul_(0.5).clamp_(max=below_one).to(like)
+    device = _source_device(like, source)
+    return torch.rand(tuple(shape), generator=source, dtype=like.dtype, device=device).to(like.device)
 
 
 def integers(high: int, shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Integers from 0 to ``high - 1``, with repetition."""
-    source = _checked(generator, like)
+    source = _checked(generator)
     if isinstance(source, NoiseStreams):
-        return source.symmetric(shape).add_(1.0).mul_(0.5 * high).long().clamp_(max=high - 1)
-    return torch.randint(high, tuple(shape), generator=source, device=like.device)
+        return source.symmetric(shape).add_(1.0).mul_(0.5 * high).long().clamp_(max=high - 1).to(like.device)
+    return torch.randint(high, tuple(shape), generator=source, device=_source_device(like, source)).to(like.device)
 
 
 def permutation(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """The places 0, ..., n - 1 of a tensor in a random order, in its shape; in streams each datum keeps its own."""
-    source, number = _checked(generator, like), math.prod(shape)
+    source, number = _checked(generator), math.prod(shape)
     if isinstance(source, NoiseStreams):
-        order = source.symmetric(shape).reshape(len(source), number // max(1, len(source))).argsort(-1)
+        order = source.symmetric(shape).reshape(len(source), number // max(1, len(source))).to(like.device).argsort(-1)
         first = order.shape[1] * torch.arange(len(source), device=like.device)
         return (order + first.unsqueeze(-1)).reshape(tuple(shape))
-    return torch.randperm(number, generator=source, device=like.device).reshape(tuple(shape))
+    device = _source_device(like, source)
+    return torch.randperm(number, generator=source, device=device).reshape(tuple(shape)).to(like.device)
 
 
 def seed(like: Tensor, generator: torch.Generator | None) -> int:
     """A seed for generators that are to be made again."""
-    return int(torch.randint(2**62, (), generator=_checked(generator, like), device=like.device))
+    return int(torch.randint(2**62, (), generator=_checked(generator), device=_source_device(like, generator)))
 
 
 def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
@@ -247,12 +250,15 @@ def _mixed(key: Sequence[int]) -> np.random.SeedSequence:
     return np.random.SeedSequence((len(key), *key))
 
 
-def _checked(generator: torch.Generator | None, like: Tensor) -> torch.Generator | None:
-    """The generator, if it is one, on the device of ``like``."""
-    if generator is None or torch.compiler.is_compiling():
+def _checked(generator: torch.Generator | None) -> torch.Generator | None:
+    """The generator, if it is one."""
+    if generator is None or torch.compiler.is_compiling() or isinstance(generator, torch.Generator):
         return generator
-    if not isinstance(generator, torch.Generator):
-        raise ConfigurationError(f"generator: expected a torch.Generator, got {generator!r}")
-    if generator.device.type != like.device.type and not like.is_meta:
-        raise ConfigurationError(f"generator: expected one on {like.device}, got one on {generator.device}")
-    return generator
+    raise ConfigurationError(f"generator: expected a torch.Generator, got {generator!r}")
+
+
+def _source_device(like: Tensor, generator: torch.Generator | None) -> torch.device:
+    """The device on which random numbers are drawn: that of the generator, if there is one."""
+    if generator is None or like.is_meta or torch.compiler.is_compiling():
+        return like.device
+    return generator.device

@@ -5,6 +5,7 @@ Each entry says what happens where a version of torch lacks the name.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,20 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree  # required: nested containers; kept by torch since 1.8
 
-__all__ = ["dynamo_errors", "in_forward_mode", "mark_dynamic", "pytree"]
+__all__ = ["dynamo_errors", "in_forward_mode", "is_any_autocast_enabled", "mark_dynamic", "pytree"]
+
+
+_ANY_AUTOCAST: Callable[[], bool] | None = getattr(torch._C, "_is_any_autocast_enabled", None)
+
+
+def is_any_autocast_enabled() -> bool:
+    """Return whether ``torch.autocast`` is on for some device.
+
+    Without ``torch._C._is_any_autocast_enabled``, whether it is on for the CPU or CUDA.
+    """
+    if _ANY_AUTOCAST is None:
+        return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    return _ANY_AUTOCAST()
 
 
 def mark_dynamic(x: Tensor, dim: int) -> None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo._signatures import check_calls
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -86,7 +87,7 @@ class GroupManifold(geoopt.Manifold):
         inverse = self.group.inverse(x)
         # tangents of zeros, not none: torch evaluates absent ones through slow Python code
         moved = jvp(self.group.compose, (inverse, x.contiguous()), (torch.zeros_like(inverse), u.contiguous()))[1]
-        return moved.flatten(-self.ndim) @ self._dual.like(moved)
+        return matmul(moved.flatten(-self.ndim), self._dual.like(moved))
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The tangent vector at x of an algebra vector ``[*batch, dim]``."""
@@ -94,7 +95,7 @@ class GroupManifold(geoopt.Manifold):
         if v.shape[-1:] != (self.group.dim,):
             raise ShapeError(f"v: expected algebra vectors [*batch, {self.group.dim}], got {list(v.shape)}")
         shape = self.group.element_shape
-        direction = (v @ self._basis.like(v)).unflatten(-1, shape)
+        direction = matmul(v, self._basis.like(v)).unflatten(-1, shape)
         x, direction = torch.broadcast_tensors(x, direction)
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         return jvp(self.group.compose, (x.contiguous(), e), (torch.zeros_like(x), direction.contiguous()))[1]
@@ -169,7 +170,7 @@ class GroupManifold(geoopt.Manifold):
         x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         pull = vjp(lambda y: self.group.compose(x, y), e)[1]
-        return self.tangent(x, pull(u)[0].flatten(-self.ndim) @ self._basis.like(x).mT)
+        return self.tangent(x, matmul(pull(u)[0].flatten(-self.ndim), self._basis.like(x).mT))
 
     def projx(self, x: Tensor) -> Tensor:
         """A near element; see `LieGroup.project`."""

@@ -54,11 +54,14 @@ class Network(nn.Module, ABC):
 def initialise(network: nn.Module, generator: torch.Generator) -> None:
     """Draw initial weights in place: normal with variance 2 / fan_in (He et al. 2015), biases zero.
 
-    Parameters of one dimension that are no biases, those of normalisation, keep what their constructor gave.
+    Parameters of one dimension that are no biases, those of normalisation, keep what their constructor gave. Numbers
+    are drawn on the device of the generator, so that they are the same for a network on any device.
     """
     for name, parameter in network.named_parameters():
         if parameter.ndim > 1:
-            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
+            drawn = torch.empty_like(parameter, device=generator.device, requires_grad=False)
+            nn.init.kaiming_normal_(drawn, nonlinearity="relu", generator=generator)
+            parameter.detach().copy_(drawn)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
 

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
 import trivgeo
+from trivgeo._devices import module_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_fraction, check_positive
@@ -30,6 +31,7 @@ from trivgeo.networks import Network, check_destination, check_weights, write_fi
 try:
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+    from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.utilities.types import OptimizerLRScheduler
 except ModuleNotFoundError as missing:
     raise ConfigurationError(f"training needs Lightning: pip install 'trivgeo[training]' ({missing})") from missing
@@ -349,6 +351,8 @@ def train(
 ) -> None:
     """Run a Lightning module on random batches, from where an interrupted run has left off.
 
+    Training is where the module is, and the module stays there.
+
     Args:
         module: what is trained.
         draw: (count, generator) to data; batch i is a function of the module's seed and i.
@@ -375,16 +379,16 @@ def train(
     last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
     data = SteppedData(draw, batch_size, module.seed)
     module._first = []
-    device = next(module.network.parameters()).device
+    device = module_device(module) or torch.device("cpu")
     if is_repeatable:
         leaves = [leaf for leaf in pytree.tree_leaves(data[0]) if isinstance(leaf, Tensor)]
-        device = leaves[0].device
         module._first = [leaf.detach().cpu() for leaf in leaves]
     module.seconds, module.max_steps = seconds, steps
     with _quietly():
         trainer = pl.Trainer(
-            accelerator="cpu" if device.type == "cpu" else device.type,
+            accelerator=device.type,
             devices=1 if device.index is None or device.type == "cpu" else [device.index],
+            strategy=SingleDeviceStrategy(device),
             max_epochs=epochs,
             gradient_clip_val=module.gradient_norm,
             logger=False,
@@ -395,6 +399,7 @@ def train(
         )
         loader = DataLoader(data, batch_size=None, sampler=EpochSampler(each))
         trainer.fit(module, loader, ckpt_path=last, weights_only=True)
+    module.to(device)  # Lightning leaves it on the CPU
 
 
 def _alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:

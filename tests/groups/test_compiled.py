@@ -181,9 +181,10 @@ class TestSwitch:
         torch.func.vmap(rotations.exp)(v)
         torch.func.jvp(rotations.exp, (v,), (v,))
         rotations.exp(v.to(torch.bfloat16))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            rotations.compose(g, g)
         assert len(rotations.compiler.report) == 1
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # which is for networks: compiled as without it
+            assert_relative(rotations.compose(g, g), g.double().matmul(g.double()).float(), 1e-6)
+        assert [entry.reason for entry in rotations.compiler.report[1:]] == [""]
 
     @pytest.mark.parametrize("group", [Translation(2), Heisenberg(1), Torus(2), SO(3)], ids=repr)
     def test_results_have_memory_of_their_own(self, group: LieGroup) -> None:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import broadcast_shapes
 from trivgeo._text import described
 from trivgeo.errors import DomainError, ShapeError
@@ -267,7 +268,7 @@ def evaluate(
     for k in range(nodes.shape[-1]):
         index, weight = nodes[..., k], weights[..., k, None]
         origin, steps = _take(field.grid.origin, index, 1)[..., :-1], _take(field.grid.steps, index, 2)
-        position = (points[..., :-1] - origin.unsqueeze(-2)) @ _inverse(steps)
+        position = matmul(points[..., :-1] - origin.unsqueeze(-2), _inverse(steps))
         bases, reached = _bases(position, counts, periodic)
         value = _summed(_take(coefficients, index, dims + 1), bases)
         hole = _summed(_take(holes, index, dims + 1), _used(bases, periodic))
@@ -373,7 +374,7 @@ def _used(bases: Sequence[Tensor], periodic: Sequence[bool]) -> list[Tensor]:
 def _summed(value: Tensor, bases: Sequence[Tensor]) -> Tensor:
     """Coefficients ``[*batch, r, c, *k]`` times bases ``[*batch, r, m, k]``, ``[*batch, r, c, m]``."""
     last = len(bases) - 1
-    value = value @ bases[last].mT[..., *[None] * last, :, :]
+    value = matmul(value, bases[last].mT[..., *[None] * last, :, :])
     for axis in reversed(range(last)):
         value = (value * bases[axis].mT[..., *[None] * (axis + 1), :, :]).sum(-2)
     return value

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import broadcast_shapes, jvp_columns, log_abs_det
 from trivgeo.actions.field import Field, Grid, evaluate, resample
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -119,7 +120,7 @@ class FieldAction(Action):
         whole = self.point_action.jacobian(g, jets)
         moved = whole[..., :-unknowns, :-unknowns]
         if not self._projectable:
-            total = log_abs_det(moved + whole[..., :-unknowns, -unknowns:] @ self._slopes(x))
+            total = log_abs_det(moved + matmul(whole[..., :-unknowns, -unknowns:], self._slopes(x)))
             return (log_abs_det(whole) + (0.5 * unknowns - 1.0) * total).sum(-1)
         fibre = log_abs_det(whole[..., -unknowns:, -unknowns:]).sum(-1)
         if self.regrid:
@@ -240,7 +241,7 @@ class FieldAction(Action):
         u = jets[..., -unknowns:].expand(*batch, -1, -1)
         for _ in range(_NEWTON_STEPS):
             slope = jvp_columns(lambda u: miss(u, inverse), u)
-            u = u - (torch.linalg.inv_ex(slope).inverse @ miss(u, inverse).unsqueeze(-1)).squeeze(-1)
+            u = u - matmul(torch.linalg.inv_ex(slope).inverse, miss(u, inverse).unsqueeze(-1)).squeeze(-1)
         y = torch.cat([target.expand(*batch, -1, -1), u], -1)
         source = self.point_action(inverse, y)
         _, covered = self._values(x, source[..., :-unknowns])
@@ -299,7 +300,7 @@ class FieldAction(Action):
         points = torch.cat([places, torch.full_like(places[:, :1], 0.9)], -1)
         image = self.point_action(g, points)
         plane = torch.cat([places, torch.ones_like(places[:, :1])], -1)
-        fit = plane @ (torch.linalg.pinv(plane) @ image[:, :-1])
+        fit = matmul(plane, matmul(torch.linalg.pinv(plane), image[:, :-1]))
         error = torch.cat([image[:, :-1] - fit, image[:, -1:] - image[:1, -1:]], -1).abs().amax()
         return bool(error <= _PROBE_TOLERANCE * (1.0 + image.abs().amax()))
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._autocast import matmul
 from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import choice, normal, permutation
 from trivgeo._signatures import check_calls
@@ -152,7 +153,7 @@ class NormalDistribution(BaseDistribution):
 
     def _accepted(self, num_draws: int, generator: torch.Generator | None) -> Tensor:
         """Draw normal vectors, and keep the ones that are logarithms of their exponentials."""
-        v = self.mean + normal((num_draws, self._group.dim), self.mean, generator) @ self.factor.mT
+        v = self.mean + matmul(normal((num_draws, self._group.dim), self.mean, generator), self.factor.mT)
         return v[is_principal(v, self._group.log(self._group.exp(v)))]
 
 
@@ -305,7 +306,7 @@ def _normal_log_density(v: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
     """Log-density of the normal distribution at rows of vectors."""
     n, mean, factor = v.shape[-1], mean.to(v), factor.to(v)
     inverse = torch.linalg.solve_triangular(factor, torch.eye(n).to(factor), upper=False)
-    squares = ((v - mean) @ inverse.mT).square().sum(-1)
+    squares = matmul(v - mean, inverse.mT).square().sum(-1)
     size = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True) + 0.5 * n * math.log(2.0 * math.pi)
     return -0.5 * squares - (size if factor.ndim > 2 else size.squeeze(-1))
 

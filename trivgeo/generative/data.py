@@ -93,7 +93,9 @@ class _Loaded(TrainingData):
     def first_rows(self, count: int, generator: torch.Generator) -> Pair:
         parts: list[Pair] = []
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(generator.initial_seed())  # loaders take their order from it, unless told otherwise
+            torch.default_generator.manual_seed(
+                generator.initial_seed()
+            )  # loaders take their order from it, unless told otherwise
             for batch in self.loader:
                 parts.append(self.check(_pair(batch)))
                 if sum(len(part[0]) for part in parts) >= count:

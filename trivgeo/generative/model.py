@@ -126,7 +126,7 @@ class GroupDiffusion(nn.Module):
         features: int | Literal["lazy"] | None = "lazy" if isinstance(condition, nn.Module) else condition
         uses_momentum = self._path_class.uses_momentum(group)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             own = copy.deepcopy(network)
             self.network = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
         self._trainable = {name for name, x in self._networks().named_parameters() if x.requires_grad}
@@ -233,7 +233,7 @@ class GroupDiffusion(nn.Module):
             guidance: the factor w of classifier-free guidance, by which predictions with a condition are extrapolated
                 from those without, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`: 1 for none, more for samples
                 that are more typical of their condition, and less diverse.
-            generator: source of the noise, on the device of the model.
+            generator: source of the noise, on any device.
             steps: of the stochastic process, by default 100; there are none with kind "flow".
             tolerance: of the flow, see `solve_adaptive`; by default 1e-4.
 
@@ -275,7 +275,7 @@ class GroupDiffusion(nn.Module):
         """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
 
         Args:
-            g: ``[*batch, *element_shape]``.
+            g: ``[*batch, *element_shape]``, brought to the device of the model.
             condition: see `sample`.
             tolerance: see `solve_adaptive`.
             divergence: see `flow_likelihood`.

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import jvp
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_count
@@ -77,7 +78,7 @@ def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: 
         _, change = jvp(lambda v: score(group.perturb(g, v), t), (zero,), (direction,))
         divergence = divergence + change[..., i]
     a = group.algebra.trace_ad_like(s)
-    return ((s**2).sum(-1) + 2.0 * divergence - 2.0 * s @ a).mean()
+    return ((s**2).sum(-1) + 2.0 * divergence - 2.0 * matmul(s, a)).mean()
 
 
 class ScoreNetwork(nn.Module):

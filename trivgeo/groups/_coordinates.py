@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import full_precision
 from trivgeo._numerics import broadcast_shapes
 from trivgeo.checks import check_count, check_device, check_dtype, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -129,6 +130,7 @@ class GroupCoordinates:
         return self._evaluate(f, (1,), (v,))
 
     @final
+    @full_precision
     def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
         """Evaluate ``f`` of one or two arguments with trailing dimensions of these ranks, see `Evaluator`."""
         return self._evaluator(f, ranks, arguments)

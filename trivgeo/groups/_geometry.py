@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from trivgeo._autocast import full_precision
 from trivgeo._numerics import broadcast_shapes, in_single, is_abstract, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count, check_tensor, promoted
@@ -177,7 +178,7 @@ class GroupGeometry(GroupCoordinates, ABC):
             raise ShapeError(f"weight: expected a number or one for each vector, [*batch, 1], got {list(weight.shape)}")
         check_broadcast(v.shape[:-1], weight.shape[:-1])
         v, gradient, _ = torch.broadcast_tensors(v, gradient, weight)
-        element, score = self._exp_with_score(
+        element, score = full_precision(self._exp_with_score)(
             self._basis.to_natural(v), self._basis.covector_to_natural(gradient), weight.reshape(weight.shape or (1,))
         )
         element, score = element.to(dtype), self._basis.covector_from_natural(score).to(dtype)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from trivgeo._linalg import eigh
 from trivgeo._numerics import is_traced, is_transformed, polynomial
 
 __all__ = ["exp_with_score", "finite", "is_differentiated"]
@@ -45,7 +46,7 @@ def exp_with_score(tangent: Tensor, gradient: Tensor, weight: Tensor, is_real: b
     """
     good = torch.isfinite(tangent).flatten(-2).all(-1)[..., None, None]
     hermitian = torch.where(good, -1j * tangent.to(torch.complex128), 0.0)  # of NaN LAPACK makes an error
-    angles, vectors = torch.linalg.eigh(hermitian)
+    angles, vectors = eigh(hermitian)
     phases = torch.polar(torch.ones_like(angles), angles)
     differences = angles.unsqueeze(-1) - angles.unsqueeze(-2)
     # 1 / phi_1(i d) = exp(-i d / 2) / sinc(d / 2)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from trivgeo._autocast import full_precision
 from trivgeo._numerics import broadcast_shapes, in_single, jvp_columns, log_abs_det
 from trivgeo.checks import check_tensor, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -162,7 +163,7 @@ class PointAction(Action):
         It keeps its sign exactly on the connected pieces of the domain of the transformation.
         """
         g, x = self._lift(g, x)
-        d = self._denominator(g, x)
+        d = full_precision(self._denominator)(g, x)
         return torch.ones(self._out_shape(g, x), dtype=x.dtype, device=x.device) if d is None else d
 
     @final

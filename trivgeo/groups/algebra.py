@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import einsum
 from trivgeo._numerics import Constant
 from trivgeo.errors import AlgebraError, ShapeError
 
@@ -159,7 +160,7 @@ class LieAlgebra:
             ShapeError: a vector does not have `dim` coordinates.
         """
         self._check_vectors(u, v)
-        return torch.einsum("...i,...j,ijk->...k", u, v, self._c.like(u))
+        return einsum("...i,...j,ijk->...k", u, v, self._c.like(u))
 
     def ad(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
         """The matrix of ``u -> [v, u]``.
@@ -168,7 +169,7 @@ class LieAlgebra:
             ShapeError: the vector does not have `dim` coordinates.
         """
         self._check_vectors(v)
-        return torch.einsum("...i,ikj->...kj", v, self._ad.like(v))
+        return einsum("...i,ikj->...kj", v, self._ad.like(v))
 
     def _check_vectors(self, *vectors: Tensor) -> None:
         for v in vectors:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo._text import Described
 from trivgeo.checks import check_count
@@ -50,28 +51,28 @@ class Basis(Described):
         if self.is_natural:
             return v
         forward = self._forward.like(v)
-        return v * forward if self._diagonal else v @ forward
+        return v * forward if self._diagonal else matmul(v, forward)
 
     def from_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Coordinates in this basis, from those in the natural one."""
         if self.is_natural:
             return v
         backward = self._backward.like(v)
-        return v * backward if self._diagonal else v @ backward
+        return v * backward if self._diagonal else matmul(v, backward)
 
     def covector_to_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """The natural components of a gradient, from those in this basis."""
         if self.is_natural:
             return y
         backward = self._backward.like(y)
-        return y * backward if self._diagonal else y @ backward.mT
+        return y * backward if self._diagonal else matmul(y, backward.mT)
 
     def covector_from_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """The components of a gradient in this basis, from the natural ones."""
         if self.is_natural:
             return y
         forward = self._forward.like(y)
-        return y * forward if self._diagonal else y @ forward.mT
+        return y * forward if self._diagonal else matmul(y, forward.mT)
 
     def operator_from_natural(self, m: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
         """The matrix of a linear map in this basis, from that in the natural one."""
@@ -80,7 +81,7 @@ class Basis(Described):
         forward, backward = self._forward.like(m), self._backward.like(m)
         if self._diagonal:
             return m * forward * backward.unsqueeze(-1)
-        return backward.mT @ m @ forward.mT
+        return matmul(matmul(backward.mT, m), forward.mT)
 
 
 def _checked(scale: Scale, dim: int) -> Tensor:

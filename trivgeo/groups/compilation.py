@@ -48,7 +48,7 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     the cache of `torch.compile` (``TORCHINDUCTOR_CACHE_DIR``) for the next process.
 
     Evaluated eagerly are batches below the threshold, calls inside the transforms of ``torch.func``, in forward mode,
-    inside another `torch.compile` and under ``torch.autocast``, half precision, second derivatives, and operations of
+    inside another `torch.compile`, half precision, second derivatives, and operations of
     which ``group.compiler`` says why: those that compute nothing, and those too long to compile (logarithms by
     iteration, of general matrices of four or more rows). The first compiled result is compared with the eager one; a
     warning says where compilation fails or the results differ, and the operation stays eager.

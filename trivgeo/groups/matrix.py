@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
@@ -87,10 +88,10 @@ class MatrixGroup(LieGroup):
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
-        return flatten_array(matrix) @ self._dual.like(matrix)
+        return matmul(flatten_array(matrix), self._dual.like(matrix))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return (v @ self._units.like(v)).unflatten(-1, self._element_shape)
+        return matmul(v, self._units.like(v)).unflatten(-1, self._element_shape)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         return product(g, h)

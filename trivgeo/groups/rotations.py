@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import in_single
 from trivgeo._random import normal
 from trivgeo._signatures import check_calls
@@ -85,7 +86,7 @@ def rotation_from_euler(angles: Float[Tensor, "*batch 3"], axes: str = "xyz") ->
     angles = _check_last("angles", angles, 3)
     units = torch.eye(3, dtype=angles.dtype, device=angles.device)
     first, second, third = (SO(3).exp(angles[..., k, None] * units[axis]) for k, axis in enumerate(order))
-    return third @ second @ first if fixed else first @ second @ third
+    return matmul(matmul(third, second), first) if fixed else matmul(matmul(first, second), third)
 
 
 def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Float[Tensor, "*batch 3"]:

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
+from trivgeo._linalg import eigh
 from trivgeo._numerics import Constant, dense_exp, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count
@@ -131,10 +133,10 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return (v @ self._units.like(v)).unflatten(-1, self._element_shape)
+        return matmul(v, self._units.like(v)).unflatten(-1, self._element_shape)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
-        return 0.5 * (flatten_array(matrix, 3) @ self._units.like(matrix).mT)
+        return 0.5 * matmul(flatten_array(matrix, 3), self._units.like(matrix).mT)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         return from_columns(embedded(stacked_columns(g)) @ stacked_columns(h))
@@ -414,7 +416,7 @@ def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
     good = good & torch.isfinite(g).flatten(-3).all(-1)
     eye = torch.eye(g.shape[-2], dtype=torch.complex128, device=g.device)
     matrix = torch.where(good[..., None, None], finite(g), eye)
-    _, vectors = torch.linalg.eigh(1j * torch.linalg.inv_ex(eye + matrix)[0] @ (eye - matrix))
+    _, vectors = eigh(1j * torch.linalg.inv_ex(eye + matrix)[0] @ (eye - matrix))
     angles = (vectors.conj() * (matrix @ vectors)).sum(-2).angle()
     log = (vectors * (1j * angles).unsqueeze(-2)) @ vectors.mH
     return torch.where(good[..., None, None, None], torch.stack([log.real, log.imag], -1), math.nan)

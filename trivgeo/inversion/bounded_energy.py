@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trivgeo._autocast import grad_and_aux
 from trivgeo.groups import Action
 from trivgeo.inversion.rows import rows_like
 
@@ -40,7 +41,7 @@ def value_and_gradient(evaluate: Evaluate, g: Tensor, data: tuple[Any, Any, Any]
         values = nan_where_infinite(evaluate(g, data), g)
         return values.sum(), values
 
-    gradient, values = torch.func.grad(total, has_aux=True)(g)
+    gradient, values = grad_and_aux(total, g)
     return torch.cat([values.unsqueeze(-1), gradient.flatten(values.ndim)], -1)
 
 

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._devices import module_device, on_device
 from trivgeo._random import normal
 from trivgeo._torch import pytree
 from trivgeo.checks import check_positive, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
-from trivgeo.inversion.energies.base import DataEnergy
-from trivgeo.inversion.evaluation import evaluation_mode
+from trivgeo.inversion.energies.base import DataEnergy, as_energy
+from trivgeo.inversion.evaluation import evaluation_mode, networks_in
 from trivgeo.inversion.posterior_energy import PosteriorEnergy, check_action
 from trivgeo.sde import trivialized_grad
 
@@ -59,7 +60,8 @@ def calibrated_scale(
     """
     check_positive("unit", unit)
     group = check_action(action).group
-    clean = with_tensors("clean", clean)
+    energy = as_energy(energy)
+    clean = on_device(with_tensors("clean", clean), module_device(*networks_in(energy)))
     posterior = PosteriorEnergy(action, energy, clean)
     per_datum = num_samples // posterior.batch
     if per_datum < 1:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed, normal, permutation
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
@@ -182,7 +183,7 @@ def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Ten
     Raises:
         DomainError: there is none.
     """
-    clean = with_tensors("clean", clean)
+    clean = on_device(with_tensors("clean", clean), module_device(posterior))
     first: Tensor = pytree.tree_leaves(clean)[0]
     index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
     x = posterior.given(pytree.tree_map(lambda leaf: leaf[index], clean)).x

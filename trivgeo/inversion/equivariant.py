@@ -10,6 +10,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._devices import module_device, on_device
 from trivgeo._random import normal
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_type, with_tensors
@@ -93,7 +94,7 @@ class TestTimeEquivariant(nn.Module):
 
     def forward(self, x: Any, *, generator: torch.Generator | None = None) -> Tensor:
         """The prediction for a batch of data."""
-        x = with_tensors("x", x)
+        x = on_device(with_tensors("x", x), module_device(self))
         initial = None
         if self.initial is not None:
             initial = self.inverter.action.group.check_elements(self.initial(x), "initial").unsqueeze(1)
@@ -122,7 +123,7 @@ class TestTimeEquivariant(nn.Module):
             ConfigurationError: the outputs are labels or truth values.
             DomainError: no element is defined on any datum.
         """
-        x = with_tensors("x", x)
+        x = on_device(with_tensors("x", x), module_device(self))
         action, like = self.inverter.action, pytree.tree_leaves(x)[0]
         group, (batch,) = action.group, action.batch_shape(x)
         count = check_count("num_elements", num_elements)
@@ -147,7 +148,8 @@ class TestTimeEquivariant(nn.Module):
         errors = difference / expected.flatten(1).norm(dim=-1).clamp(min=torch.finfo(difference.dtype).tiny)
         errors = torch.where(torch.isfinite(errors), errors, torch.inf).unflatten(0, (count, batch))
         errors = torch.where(valid, errors, torch.nan)
-        return EquivarianceError(float(errors.nanmedian()), float(errors[valid].max()), errors)
+        known = errors.detach()
+        return EquivarianceError(float(known.nanmedian()), float(known[valid].max()), errors)
 
     def predict(self, x: Any, result: InversionResult) -> Tensor:
         """The prediction from hypotheses found before.
@@ -157,7 +159,7 @@ class TestTimeEquivariant(nn.Module):
             ConfigurationError: a mean of outputs that are labels or truth values.
             DomainError: none was found for some datum, and the network's outputs cannot be NaN.
         """
-        x = with_tensors("x", x)
+        x = on_device(with_tensors("x", x), result.elements.device)
         batch = self.inverter.action.batch_shape(x)
         if batch != result.energies.shape[:1]:
             raise ShapeError(f"x: expected the {len(result.energies)} data that were inverted, got batch {list(batch)}")

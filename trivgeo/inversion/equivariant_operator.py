@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._devices import on_device
 from trivgeo.actions import Field, FieldAction, Grid
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -87,6 +88,7 @@ class EquivariantOperator(nn.Module):
         """Return the solution for known transformations ``[b, *element_shape]``."""
         if initial.values.shape[2] != 1:
             raise ShapeError(f"initial: expected fields at one time, got {initial.values.shape[2]} times")
+        initial = on_device(initial, g.device)
         start = self.action(self.action.group.inverse(g), initial)
         values = self._solved(start.values.squeeze(2), parameters)
         after = torch.tensor(self.times, dtype=g.dtype, device=g.device)

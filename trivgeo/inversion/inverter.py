@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from trivgeo._devices import module_device, on_device
 from trivgeo._random import streams_for
 from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -77,6 +78,9 @@ class Inverter(nn.Module):
         self._stages = tuple(check_stage(stage) for stage in stages)
         own = self._posterior.energy
         self.networks = nn.ModuleList(networks_in(() if isinstance(own, nn.Module) else own, self._stages))
+        # shows where `to` put an inverter without networks
+        self.register_buffer("_reference", torch.empty(0), persistent=False)
+        self._reference: Tensor
         self.max_evaluations = check_bound(max_evaluations)
         self.progress = progress
 
@@ -108,15 +112,7 @@ class Inverter(nn.Module):
 
     def then(self, *stages: StageLike) -> Inverter:
         """An inverter that goes on with further stages."""
-        return Inverter(
-            self.action,
-            self.energy,
-            [*self.stages, *stages],
-            log_det=self.posterior.log_det,
-            max_evaluations=self.max_evaluations,
-            progress=self.progress,
-            compiled=self.compiled,
-        )
+        return self._made_of([*self.stages, *stages], self._settings())
 
     def replace(self, **settings: Any) -> Inverter:
         """Return an inverter of the same stages with other settings.
@@ -127,11 +123,21 @@ class Inverter(nn.Module):
         Raises:
             ConfigurationError: a setting is unknown, or none of its values.
         """
-        own: dict[str, Any] = {"log_det": self.posterior.log_det, "max_evaluations": self.max_evaluations}
-        own |= {"progress": self.progress, "compiled": self.compiled}
+        own = self._settings()
         if unknown := settings.keys() - own.keys():
             raise ConfigurationError(f"settings: expected some of {', '.join(own)}, got {', '.join(sorted(unknown))}")
-        return Inverter(self.action, self.energy, self.stages, **(own | settings))
+        return self._made_of(self.stages, own | settings)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings that `replace` changes."""
+        own: dict[str, Any] = {"log_det": self.posterior.log_det, "max_evaluations": self.max_evaluations}
+        return own | {"progress": self.progress, "compiled": self.compiled}
+
+    def _made_of(self, stages: Sequence[StageLike], settings: dict[str, Any]) -> Inverter:
+        """Return an inverter of other stages and settings, at the place of this one."""
+        other = Inverter(self.action, self.energy, stages, **settings)
+        other._reference = self._reference
+        return other
 
     def forward(
         self, x_tilde: Any, *, generator: torch.Generator | None = None, initial: Tensor | None = None
@@ -139,9 +145,10 @@ class Inverter(nn.Module):
         """Hypotheses for g; the restored data are ``action(group.inverse(r.best()), x_tilde)``.
 
         Args:
-            x_tilde: data of the action, with one batch dimension b.
-            generator: the source of noise; every datum gets a stream of its own from it, so that it is found alone what
-                is found in a batch. Data 0, ..., b - 1 unless it is a `trivgeo.sde.NoiseStreams`.
+            x_tilde: data of the action, with one batch dimension b. They are brought to the device of the inverter; one
+                that has no networks and was not moved is where they are. The result is there, too.
+            generator: the source of noise, on any device; every datum gets a stream of its own from it, so that it is
+                found alone what is found in a batch. Data 0, ..., b - 1 unless it is a `trivgeo.sde.NoiseStreams`.
             initial: the elements that the first stage is given, ``[b, K, *element_shape]``; default the identity.
 
         Raises:
@@ -150,7 +157,9 @@ class Inverter(nn.Module):
         """
         # gradients by torch.func need no graph of what happens outside of them
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self), self._bar() as on_step:
-            x = pytree.tree_map(_usable, x_tilde)
+            device = module_device(self)
+            x = pytree.tree_map(_usable, on_device(x_tilde, device))
+            initial = on_device(initial, device)
             given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.like, generator)

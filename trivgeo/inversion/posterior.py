@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._autocast import grad_and_aux
 from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo._torch import pytree
@@ -164,7 +165,7 @@ class ConditionalPosterior(Described):
             energy = self.differentiable(elements(v))
             return energy.sum(), energy
 
-        return torch.func.grad(total, has_aux=True)(v)
+        return grad_and_aux(total, v)
 
     def curvature(self, g: Tensor) -> Float[Tensor, "b k n n"]:
         """Gauss and Newton's curvature of a `LeastSquares` energy by v in ``g exp(v)`` at v = 0, see `CurvedEnergy`.

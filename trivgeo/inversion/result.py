@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo._deprecation import RenamedAttribute, renamed_arguments
+from trivgeo._devices import on_device
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
@@ -126,10 +127,12 @@ class InversionResult:
     def restore(self, x: Any) -> Any:
         """The given data with the best transformation undone, ``g^-1 . x``; NaN where none was `found`.
 
+        The data are brought to the device of the elements.
+
         Raises:
             ShapeError: the data are not those that were inverted, as many and of that shape.
         """
-        x = with_tensors("x", x)
+        x = on_device(with_tensors("x", x), self.elements.device)
         self.action.check_data(x)
         batch = self.action.batch_shape(x)
         if batch != self.energies.shape[:1]:

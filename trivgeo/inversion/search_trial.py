@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
@@ -81,9 +82,10 @@ class NetworkTask(NamedTuple):
             ConfigurationError: the outputs are no scores ``[b, c]`` of classes, where no loss is given.
             ShapeError: the loss does not return a number for each datum.
         """
-        output = check_type("output", self.network(x), Tensor)
+        output = self._output(x)
+        labels = on_device(labels, output.device)
         if self.loss is None:
-            losses = (self._classes(output) != labels.to(output.device)).double()
+            losses = (self._classes(output) != labels).double()
         else:
             losses = check_type("loss", self.loss(output, labels), Tensor)
         if losses.shape != (len(output),):
@@ -93,8 +95,13 @@ class NetworkTask(NamedTuple):
     def labels_of(self, x: Any, index: Tensor) -> Any:
         """The labels of some of the data."""
         if self.labels is None:
-            return self._classes(check_type("output", self.network(x), Tensor))
+            return self._classes(self._output(x))
         return pytree.tree_map(lambda leaf: leaf[index.to(leaf.device)], self.labels)
+
+    def _output(self, x: Any) -> Tensor:
+        """The output of the network for data that are brought to it."""
+        device = module_device(self.network) if isinstance(self.network, nn.Module) else None
+        return check_type("output", self.network(on_device(x, device)), Tensor)
 
     @staticmethod
     def _classes(output: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._random import uniform
 from trivgeo._signatures import check_calls
 from trivgeo._text import Described
@@ -61,7 +62,9 @@ class Divergence(ABC):
             g: the elements.
         """
         value, trace = self.trace(group, field, g)
-        return value, trace if group.algebra.is_unimodular else trace - value @ group.algebra.trace_ad_like(value)
+        if group.algebra.is_unimodular:
+            return value, trace
+        return value, trace - matmul(value, group.algebra.trace_ad_like(value))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from trivgeo._devices import module_device
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
@@ -70,7 +71,8 @@ def reverse_diffusion(
     Args:
         num_samples: the number, or the batch shape, of samples; not with ``initial``.
         steps: number of equal steps.
-        generator: see `solve`; new samples are on its device.
+        generator: see `solve`; new samples are on the device of a score that is a module, else on that of the
+            generator.
         initial: elements at t = 1, ``[*batch, *element_shape]``; default: drawn from k_1.
         dtype: of the samples; default torch's, or that of ``initial``.
 
@@ -90,7 +92,9 @@ def reverse_diffusion(
         batch = num_samples if isinstance(num_samples, tuple) else (num_samples,)
         for size in batch:
             check_count("num_samples", size)
-        device = None if generator is None else generator.device
+        device = module_device(score) if isinstance(score, nn.Module) else None
+        if device is None and generator is not None:
+            device = generator.device
         kernel = NoiseKernel(group, schedule, steps)
         initial, _ = kernel.sample(*batch, t=1.0, generator=generator, dtype=dtype, device=device)
     return solve(process, initial, times, generator=generator).final_or_nan

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._random import normal
 from trivgeo.generative.base_distributions import BaseDistribution
 from trivgeo.generative.paths.base import Network, TrainingBatch, follow_flow
@@ -187,7 +188,7 @@ class KineticPath(NoisingPath):
 
         def log_growth(momentum: Tensor) -> Tensor:
             """Logarithm by which right translation by exp(xi) scales left Haar measure."""
-            return -momentum @ group.algebra.trace_ad_like(momentum)
+            return -matmul(momentum, group.algebra.trace_ad_like(momentum))
 
         def end_log_density(state: Tensor) -> Tensor:
             elements, momentum = split_state(group, state)

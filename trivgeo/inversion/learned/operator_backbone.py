@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -97,12 +98,14 @@ class OperatorBackbone(NoiseNetwork):
         }
 
     def initialise(self, seed: int) -> None:
-        """Draw the weights by the layers' own laws."""
+        """Draw the weights by the layers' own laws, on the CPU."""
+        layers = copy.deepcopy(self.layers).cpu()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            for layer in self.layers:
+            torch.default_generator.manual_seed(seed)
+            for layer in layers:
                 if isinstance(layer, nn.Linear):
                     layer.reset_parameters()
+        self.layers.load_state_dict(layers.state_dict())
 
     def reduced(self, x: OperatorInput) -> OperatorInput:
         """By `OperatorReader`."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trivgeo._deprecation import renamed_arguments
+from trivgeo._devices import module_device, on_device, tree_device
 from trivgeo._random import integers, keyed
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
@@ -150,7 +151,8 @@ class LearnedInverter(Inverter):
     ) -> LearnedInverter:
         """Train on clean data, which are moved at random in every step.
 
-        A second time it begins anew, and nothing changes unless it ends.
+        A second time it begins anew, and nothing changes unless it ends. Training is where the inverter is; where
+        the data are, if it has no networks yet and was not moved.
 
         Args:
             clean: clean data with one batch dimension, or a function (count, generator) that draws some.
@@ -268,9 +270,11 @@ class LearnedInverter(Inverter):
         """The score before training, and what draws the data of a step."""
         drawing = self._drawing(clean) if callable(clean) else None
         some = drawing(max(batch_size, 512), keyed(self.seed, 2)) if drawing else check_batch(self.action, clean)[0]
+        device = module_device(self) or self.make_backbone.device or tree_device(some)
+        some = on_device(some, device)
         scale = spread_of(self.action.group, law, self.seed)
         action = self.action.with_scale(_WIDER * scale)
-        backbone = self.make_backbone(action, some)
+        backbone = self.make_backbone(action, some).to(device)
         prepare = backbone.reduced if isinstance(backbone, NoiseNetwork) else None
         lowest = backbone.finest if isinstance(backbone, NoiseNetwork) else NoiseNetwork.finest
         schedule, time = noise_between(lowest, 1.0)
@@ -314,6 +318,12 @@ class _BackboneFactory:
     """
 
     template: nn.Module | None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of a template that is not on the CPU."""
+        device = module_device(self.template)
+        return None if device is None or device.type == "cpu" else device
 
     def __call__(self, action: Action, x: Any) -> nn.Module:
         """Return an untrained network, or a copy of the template whose parameters are not constant."""

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._linalg import eigh
 from trivgeo._text import Described
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.sampling.annealing import LogPosterior
@@ -147,7 +148,7 @@ def _curvature(target: LogPosterior, centre: Tensor, slope: Tensor, width: Tenso
     bend = (slope.unsqueeze(2) - slopes.unflatten(1, (-1, n))) / h
     bend = 0.5 * (bend + bend.mT)
     defined = torch.isfinite(bend).flatten(2).all(-1)[..., None, None]
-    values, vectors = torch.linalg.eigh(torch.where(defined, bend, unit / width[..., None, None].square()))
+    values, vectors = eigh(torch.where(defined, bend, unit / width[..., None, None].square()))
     largest = values.abs().amax(-1, keepdim=True)
     values = torch.maximum(values.abs(), _LEAST_CURVATURE * largest).clamp(min=1.0)
     return vectors @ (values.unsqueeze(-1) * vectors.mT)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._linalg import eigh
 from trivgeo.checks import check_count
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
@@ -53,7 +54,7 @@ class Newton(Stage):
             found = torch.isfinite(hessian).all(-1).all(-1) & torch.isfinite(slope).all(-1)
             unit = torch.eye(group.dim, dtype=g.dtype, device=g.device)
             known = where_rows(found, hessian, unit)
-            decomposed = torch.linalg.eigh(known.to(torch.promote_types(g.dtype, torch.float32)))  # none in half
+            decomposed = eigh(known.to(torch.promote_types(g.dtype, torch.float32)))  # none in half
             values, vectors = (part.to(g.dtype) for part in decomposed)
             curvature = values.abs()
             least = _MIN_RELATIVE_CURVATURE * curvature.amax(-1, keepdim=True)

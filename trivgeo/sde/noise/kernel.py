@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._deprecation import RenamedAttribute
 from trivgeo._random import normal, replayed
 from trivgeo._text import Described
@@ -195,7 +196,7 @@ class NoiseKernel(Described):
         """Return the logarithm of the modular function of ``exp(v)``."""
         if self.group.algebra.is_unimodular:
             return v.new_zeros(v.shape[:-1])
-        return -(v @ self.group.algebra.trace_ad_like(v))
+        return -matmul(v, self.group.algebra.trace_ad_like(v))
 
 
 class VirtualNoisePaths(Described):

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import einsum
 from trivgeo._random import normal
 from trivgeo._text import described
 from trivgeo.checks import check_count, check_positive
@@ -113,9 +114,9 @@ class KineticNoise:
         factor = factor.masked_fill(unknown[..., None, None] != 0, math.nan)  # times that are not positive
         inverse = torch.linalg.solve_triangular(factor, torch.eye(m + 1).to(law), upper=False)
         z = normal((m + 1, *t.shape, group.dim), t, generator)
-        means = torch.einsum("...jk,k...n->j...n", factor.to(t.dtype), z)
+        means = einsum("...jk,k...n->j...n", factor.to(t.dtype), z)
         # the gradient of their joint log-density
-        slopes = -torch.einsum("...kj,k...n->j...n", inverse.to(t.dtype), z)
+        slopes = -einsum("...kj,k...n->j...n", inverse.to(t.dtype), z)
         # regression of the mean momenta on the momentum at the end, given their sum
         with_end, with_sum = law[..., :m, m], law[..., :m, :m].sum(-1)
         a, b = with_sum.sum(-1, keepdim=True), with_end.sum(-1, keepdim=True)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import in_single
 from trivgeo._random import normal
 from trivgeo._text import described
@@ -86,12 +87,12 @@ def noise_with_target(
         rates, directions = (x.like(z) for x in group.algebra.noise_spread)
         bend = each * rates
         spread = torch.where(bend < 0.0, 1.0 / (1.0 - bend), 1.0 + bend)  # positive, however large the variance
-        v, gradient = ((each * s).sqrt() * z @ directions.mT for s in (spread, 1.0 / spread))
+        v, gradient = (matmul((each * s).sqrt() * z, directions.mT) for s in (spread, 1.0 / spread))
         gradient = -gradient
     x, scores = group.exp_with_score(v, gradient, each)
     w, total = x[0], scores[0]
     for factor, score in zip(x[1:], scores[1:], strict=True):
         w = group.compose(w, factor)
         total = group.coadjoint(factor, total) + score
-    log_modular = -v.sum(0) @ group.algebra.trace_ad_like(v)
+    log_modular = -matmul(v.sum(0), group.algebra.trace_ad_like(v))
     return NoiseSample(w, total / variance.unsqueeze(-1), log_modular)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import einsum
 from trivgeo._numerics import Constant
 from trivgeo._random import normal
 from trivgeo._text import described
@@ -152,7 +153,7 @@ class KineticLangevinSDE(Process):
         q = self._quadratic.like(momentum)
 
         def slope(x: Tensor) -> Tensor:
-            return h * torch.einsum("...i,...k,ikj->...j", x, x, q)
+            return h * einsum("...i,...k,ikj->...j", x, x, q)
 
         k1 = slope(momentum)
         k2 = slope(momentum + 0.5 * k1)

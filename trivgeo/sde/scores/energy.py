@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from trivgeo._autocast import einsum, full_precision, grad_and_aux
 from trivgeo._random import common, integers, permutation
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
@@ -135,18 +136,18 @@ class EnergyScore(Score):
             energy = self._checked_energy(group, elements)
             return energy.sum(), (energy, elements)
 
-        gradient, (energy, elements) = torch.func.grad(total, has_aux=True)(lifted)
+        gradient, (energy, elements) = grad_and_aux(total, lifted)
         finite = torch.isfinite(energy) & torch.isfinite(gradient).flatten(-rank).all(-1)
         logits = torch.where(finite, -energy - log_modular, -torch.inf)
         # Without one finite sample softmax would be NaN; the gradients are zero there.
         weights = torch.softmax(torch.where(finite.any(-1, keepdim=True), logits, 0.0), -1)
         gradient = torch.where(finite.reshape(*finite.shape, *[1] * rank), gradient, 0.0)
-        mean = torch.einsum("...i,...ij->...j", weights, gradient.flatten(-rank)).unflatten(-1, group.element_shape)
+        mean = einsum("...i,...ij->...j", weights, gradient.flatten(-rank)).unflatten(-1, group.element_shape)
         zero = g.new_zeros(*batch, group.dim)
         pull_back = torch.func.vjp(lambda v: group.perturb(g, v), zero)[1]
         log_density = logits.detach().logsumexp(-1) - math.log(number)
         samples = EnergySamples(elements.detach(), energy.detach(), finite, weights.detach(), log_density)
-        return ScoreEstimate(-pull_back(mean)[0], samples)
+        return ScoreEstimate(-full_precision(pull_back)(mean)[0], samples)
 
     def noise_batch(self, batch: tuple[int, ...]) -> tuple[int, ...]:
         """Return the batch shape of the noise of one estimate, for chains ``batch``."""

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import grad_and_aux
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
@@ -52,4 +53,4 @@ def trivialized_grad_and_value(
         return values.sum(), values
 
     zero = torch.zeros(*batch, group.dim, dtype=g.dtype, device=g.device)
-    return torch.func.grad(total, has_aux=True)(zero)
+    return grad_and_aux(total, zero)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import normal, uniform
 from trivgeo._text import described
@@ -143,7 +144,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         drift, density, samples = _estimate(score, new, end)
         kernels = -(mean * (0.5 * mean / std**2 + z / std)).sum(-1)
         if not sde.group.algebra.is_unimodular:
-            kernels = kernels - v @ sde.group.algebra.trace_ad_like(v)
+            kernels = kernels - matmul(v, sde.group.algebra.trace_ad_like(v))
         # a chain that was held back is at an earlier time: its weight is zero
         before = torch.where(memory.time == start, memory.log_weights, -torch.inf)
         log_weights = _finite_sum(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._random import normal
 from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
 from trivgeo.sde.processes.trivialized import ExponentialEuler, TrivializedSDE, check_noiseless
@@ -89,7 +90,7 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         if not group.algebra.is_abelian:
             third, area = group.algebra.noise_corrections
             eta = normal(shape, g, generator)
-            v = v + sigma**2 * (v @ third.like(g).mT + eta @ area.like(g).mT)
+            v = v + sigma**2 * (matmul(v, third.like(g).mT) + matmul(eta, area.like(g).mT))
             v = v if turn is None else v + turn
         return StepState(group.retract(g, v), evaluated=evaluated)
 

@@ -1,0 +1,48 @@
+"""Where modules are, and how data get there: a module is where ``.to`` put it, data are brought to it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trivgeo._torch import pytree
+
+__all__ = ["module_device", "on_device", "tree_device"]
+
+
+def module_device(*modules: nn.Module | None) -> torch.device | None:
+    """Return the device of the parameters and buffers of modules.
+
+    Of several devices it is the first that is not the CPU. ``None`` if the modules have no tensors, and so no place of
+    their own; an empty tensor on the CPU does not count, for it is there to show that a module was moved elsewhere.
+    """
+    found: torch.device | None = None
+    for module in modules:
+        if module is None:
+            continue
+        for x in itertools.chain(module.parameters(), module.buffers()):
+            if x.device.type != "cpu":
+                return x.device
+            if x.numel():
+                found = x.device
+    return found
+
+
+def tree_device(data: Any) -> torch.device:
+    """Return the device of the first tensor of data."""
+    first: Tensor = next(leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor))
+    return first.device
+
+
+def on_device(data: Any, device: torch.device | None) -> Any:
+    """Return the data with their tensors on a device; ``None`` leaves them where they are."""
+    if device is None:
+        return data
+    return pytree.tree_map(lambda leaf: leaf.to(device) if _is_elsewhere(leaf, device) else leaf, data)
+
+
+def _is_elsewhere(leaf: Any, device: torch.device) -> bool:
+    return isinstance(leaf, Tensor) and leaf.device != device
