@@ -100,7 +100,8 @@ class ImageWarp(Action):
         self.padding = padding
         self.fill = _check_fill(fill, padding)
         self.guarded = guarded
-        self._fill = None if all(value == 0 for value in self.fill) else Constant(torch.tensor(self.fill).double())
+        is_zero = all(value == 0 for value in self.fill)
+        self._fill = None if is_zero else Constant(torch.tensor(self.fill, dtype=torch.float64))
         identity = group.identity(1)
         self._local = point_action._denominator(identity, identity.new_zeros(1, 2)) is not None
 

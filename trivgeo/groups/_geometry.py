@@ -120,7 +120,7 @@ class GroupGeometry(GroupCoordinates, ABC):
 
         Args:
             g: the elements.
-            weights: of any positive sum; default all equal.
+            weights: of any positive sum, NaN for others; default all equal.
             max_iterations: the largest number of iterations.
 
         Raises:
@@ -137,7 +137,8 @@ class GroupGeometry(GroupCoordinates, ABC):
             raise ShapeError(f"weights: expected {batch[-1]} of them, got {list(weights.shape)}")
         check_broadcast(batch, weights.shape)
         batch = broadcast_shapes(batch, weights.shape)
-        weights = (weights / weights.sum(-1, keepdim=True)).expand(batch)
+        total = weights.sum(-1, keepdim=True)
+        weights = (weights / torch.where(total > 0, total, torch.nan)).expand(batch)
         g = g.expand(*batch, *self._element_shape)
         return in_single(
             lambda g, w: exponential_mean(self, g, w, check_count("max_iterations", max_iterations)),

@@ -26,6 +26,8 @@ __all__ = [
 _SWITCH_VARIANCE = 3.0  # in squared radians: images and harmonics both need few terms there
 _NUM_IMAGES = 2  # on each side
 _NUM_HARMONICS = 6
+_LAST_VARIANCE = 1e4  # in squared radians: noise is uniform long before
+_END = 1e-4  # radians from an end of the range of the angle, within which quotients of small numbers are expanded
 _NUM_GRID_ANGLES = 200  # of the distribution function of the angle of a rotation
 
 
@@ -35,6 +37,10 @@ class HeatKernel(Described, ABC):
     The noise of a schedule has :math:`V = \int_0^t \gamma^2`. Returned by `heat_kernel`. Variances ``[*batch]`` have
     one row for each element; elements are on their device and in their dtype. Densities are for left Haar measure, of
     total mass one on compact factors, and on vector groups for Lebesgue measure of the coordinates in the basis.
+
+    At variance zero all mass is at the identity: there the log-density is infinite, elsewhere minus infinite, and
+    scores are infinite but for components that vanish. Infinite variances are the limit: on compact groups the uniform
+    distribution. Negative variances give NaN.
     """
 
     @abstractmethod
@@ -63,12 +69,13 @@ class NormalHeatKernel(HeatKernel):
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
         """Log-density, see `HeatKernel.log_density`."""
-        v = self._group.log(w)
-        return -0.5 * (v.square().sum(-1) / variance + self._group.dim * (2.0 * math.pi * variance).log())
+        v, some = self._group.log(w), _positive(variance)
+        found = -0.5 * (v.square().sum(-1) / some + self._group.dim * (2.0 * math.pi * some).log())
+        return _with_point_mass(found, variance, (v == 0).all(-1))
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
         """Score, see `HeatKernel.score`."""
-        return -self._group.log(w) / variance.unsqueeze(-1)
+        return _steep(-self._group.log(w) / _positive(variance).unsqueeze(-1), variance)
 
 
 class WrappedNormalHeatKernel(NormalHeatKernel):
@@ -77,13 +84,19 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
     By images, :math:`\sum_k e^{-(\theta + 2 \pi k)^2 / 2 V}`, for small V, by harmonics for large V.
     """
 
+    def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw elements, see `HeatKernel.sample`."""
+        shortest = float(self._group.basis.scale.square().min())
+        return super().sample(variance.clamp(max=_LAST_VARIANCE / shortest), generator)
+
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
         """Log-density, see `HeatKernel.log_density`."""
-        return self._parts(w, variance)[0].sum(-1)
+        found = self._parts(w, _positive(variance))[0].sum(-1)
+        return _with_point_mass(found, variance, (self._group.project(w) == 0).all(-1))
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
         """Score, see `HeatKernel.score`."""
-        return self._group.basis.scale.to(w) * self._parts(w, variance)[1]
+        return _steep(self._group.basis.scale.to(w) * self._parts(w, _positive(variance))[1], variance)
 
     def _parts(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density for Haar measure of mass one, and its derivative, for each angle."""
@@ -96,7 +109,7 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
         exponent = -0.5 * image.square() / near
         images = exponent.logsumexp(-1) + 0.5 * (2.0 * math.pi / near.squeeze(-1)).log()
         pull = -(exponent.softmax(-1) * image / near).sum(-1)
-        far = torch.where(few, _SWITCH_VARIANCE, scaled).unsqueeze(-1)
+        far = torch.where(few, _SWITCH_VARIANCE, scaled).clamp(max=_LAST_VARIANCE).unsqueeze(-1)
         order = torch.arange(1, _NUM_HARMONICS, dtype=w.dtype, device=w.device)
         size = 2.0 * (-0.5 * order.square() * far).exp()
         wave = order * angle.unsqueeze(-1)
@@ -126,7 +139,7 @@ class RotationHeatKernel(HeatKernel):
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw the angle by inversion of its distribution function on a grid, and an axis."""
-        v = variance.double() * self._unit**2
+        v = _positive(variance.double() * self._unit**2)
         last = (7.0 * v.sqrt()).clamp(max=self._cover * math.pi)
         grid = last.unsqueeze(-1) * torch.linspace(0.0, 1.0, _NUM_GRID_ANGLES, dtype=v.dtype, device=v.device)
         density = self._log_radial(grid, v.unsqueeze(-1)).exp() * (0.5 * grid).sin().square()
@@ -139,19 +152,30 @@ class RotationHeatKernel(HeatKernel):
         angle = grid.gather(-1, right - 1) + share * grid[..., 1:2]
         axis = normal((*variance.shape, 3), v, generator)
         vector = angle / self._unit * axis / axis.norm(dim=-1, keepdim=True)
-        return self._group.exp(vector.to(variance.dtype))
+        vector = torch.where((variance >= 0).unsqueeze(-1), vector, math.nan)
+        return self._group.exp(torch.where((variance == 0).unsqueeze(-1), 0.0, vector).to(variance.dtype))
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
         """Log-density, see `HeatKernel.log_density`."""
         length = self._unit * self._group.log(w).double().norm(dim=-1)
-        return self._log_radial(length, self._unit**2 * variance.double()).to(w.dtype)
+        v = _positive(self._unit**2 * variance.double())
+        found = self._log_radial(length, v)
+        away = self._end_distance(length)  # of which the density is an even function
+        change = 0.5 * (_END - away.square() / _END) * self._slope(length.clamp(max=self._cover * math.pi - _END), v)
+        found = torch.where(away < _END, found + change * (self._cover * math.pi - _END), found)
+        return _with_point_mass(found, variance, length == 0).to(w.dtype)
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
         """Score, see `HeatKernel.score`."""
         v = self._group.log(w).double()
         length = self._unit * v.norm(dim=-1)
-        slope = self._slope(length, self._unit**2 * variance.double())
-        return (self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype)
+        slope = self._slope(length, _positive(self._unit**2 * variance.double()))
+        slope = slope * (self._end_distance(length) / _END).clamp(max=1.0)  # odd in the distance to the end
+        return _steep((self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype), variance)
+
+    def _end_distance(self, angle: Tensor) -> Tensor:
+        """Distance to the end of the range where formulas are quotients of small numbers; on SO(3) there is none."""
+        return self._cover * math.pi - angle if self._cover == 2 else torch.full_like(angle, math.inf)
 
     def _log_radial(self, angle: Tensor, v: Tensor) -> Tensor:
         """Log-density at an angle."""
@@ -178,8 +202,8 @@ class RotationHeatKernel(HeatKernel):
     def _inside(self, angle: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The angle away from the ends, whether images are taken, and the variances for these and for harmonics."""
         few = v < _SWITCH_VARIANCE
-        x = angle.clamp(1e-4, self._cover * math.pi - 1e-4)
-        return x, few, torch.where(few, v, 1.0), torch.where(few, _SWITCH_VARIANCE, v)
+        x = angle.clamp(_END, self._cover * math.pi - (_END if self._cover == 2 else 0.0))
+        return x, few, torch.where(few, v, 1.0), torch.where(few, _SWITCH_VARIANCE, v).clamp(max=_LAST_VARIANCE)
 
     # term by term, since sums over a short last dimension are slow
 
@@ -218,7 +242,8 @@ class ProductHeatKernel(HeatKernel):
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
         """Log-density, see `HeatKernel.log_density`."""
         parts = zip(self._kernels, self._split(w), strict=True)
-        return torch.stack([kernel.log_density(part, variance) for kernel, part in parts]).sum(0)
+        found = torch.stack([kernel.log_density(part, variance) for kernel, part in parts])
+        return torch.where((found == -math.inf).any(0), -math.inf, found.sum(0))
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
         """Score, see `HeatKernel.score`."""
@@ -229,3 +254,21 @@ class ProductHeatKernel(HeatKernel):
 def has_equal_axes(group: LieGroup) -> bool:
     """Whether all axes of a basis without rotation have the same length."""
     return group.scale.ndim == 1 and bool((group.scale == group.scale[0]).all())
+
+
+def _positive(variance: Tensor) -> Tensor:
+    """Variances, and one in place of those that are not positive."""
+    return torch.where(variance > 0, variance, 1.0)
+
+
+def _with_point_mass(log_density: Tensor, variance: Tensor, at_identity: Tensor) -> Tensor:
+    """Log-densities where variances are positive, those of the point mass at the identity where they are zero."""
+    point = torch.where(at_identity, math.inf, -math.inf).to(log_density.dtype)
+    return torch.where(variance > 0, log_density, torch.where(variance == 0, point, math.nan))
+
+
+def _steep(score: Tensor, variance: Tensor) -> Tensor:
+    """Scores where variances are positive, infinite ones of the same signs where they are zero."""
+    limit = torch.where(score == 0, 0.0, score.sign() * math.inf).to(score.dtype)
+    some, none = (variance > 0).unsqueeze(-1), (variance == 0).unsqueeze(-1)
+    return torch.where(some, score, torch.where(none, limit, math.nan))

@@ -37,7 +37,7 @@ from trivgeo.groups._matrices.components import (
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale, check_natural
-from trivgeo.groups.matrix import GLPlus, MatrixGroup
+from trivgeo.groups.matrix import GLPlus, MatrixGroup, where_member
 from trivgeo.groups.orthogonal import SO, axial_entries, cross_rows, rotation_rows
 
 __all__ = ["SE", "Affine", "InhomogeneousGroup"]
@@ -125,7 +125,8 @@ class InhomogeneousGroup(LieGroup):
     def from_homogeneous(self, matrix: Float[Tensor, "*batch k k"]) -> Tensor:
         """The element of a matrix ``[[A, b], [0, 1]]``, the inverse of `homogeneous`.
 
-        That A is in the linear group is not checked (see `project`); NaN where the last row is not (0, ..., 0, 1).
+        NaN where A is not in the linear group, as a reflection in that of SE(n), or the last row is not (0, ..., 0, 1).
+        Small errors of A stay as they are, see `project`.
 
         Raises:
             ShapeError: the matrices are not of size n + 1.
@@ -135,7 +136,8 @@ class InhomogeneousGroup(LieGroup):
             raise ShapeError(f"matrix: expected [*batch, {k}, {k}], got {list(matrix.shape)}")
         last = torch.eye(k, dtype=matrix.dtype, device=matrix.device)[-1]
         good = ((matrix[..., -1, :] - last).detach().abs() <= _LAST_ROW).all(-1)
-        return torch.where(good[..., None, None], matrix[..., :-1, :], torch.nan)
+        g = torch.where(good[..., None, None], matrix[..., :-1, :], torch.nan)
+        return where_member(self.linear, g[..., :-1], g)
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None

@@ -24,6 +24,7 @@ __all__ = ["GLPlus", "LinearAction", "MatrixGroup"]
 
 
 _UNROLLED_CONJUGATION = 4  # rows, up to which products of entries are written out
+_MAX_MEMBER_ERROR = 1e-2  # relative distance of an entry from that of the nearest element, far above round-off
 
 
 class MatrixGroup(LieGroup):
@@ -232,10 +233,27 @@ def matrix_units(n: int) -> tuple[Tensor, list[str]]:
 def unit_determinant(matrix: Tensor) -> Tensor:
     """The multiple of ``[*batch, k, k]`` with determinant one; NaN where there is none."""
     k = matrix.shape[-1]
+    size = matrix.detach().abs().amax((-2, -1), keepdim=True)
+    matrix = matrix / torch.where(size > 0, size, 1.0)  # whose determinant is in range; the size cancels
     det = kernel(k).determinant(matrix)
     good = det != 0 if k % 2 else det > 0
     root = torch.where(good, det.abs(), torch.nan).pow(1.0 / k) * torch.where(det < 0, -1.0, 1.0).to(det.dtype)
     return matrix / root[..., None, None]
+
+
+def where_member(group: LieGroup, g: Tensor, value: Tensor) -> Tensor:
+    """Return values ``[*batch, ...]`` of elements, NaN where these are far from the group, see `LieGroup.project`.
+
+    Args:
+        group: the group.
+        g: matrices ``[*batch, *element_shape]`` that may be none of its elements.
+        value: the values, with any dimensions after those of the batch.
+    """
+    g = g.detach()
+    rank = len(group.element_shape)
+    near = (group._project(g) - g).abs() <= _MAX_MEMBER_ERROR * (1.0 + g.abs())
+    good = near.flatten(-rank).all(-1)
+    return torch.where(good.reshape(*good.shape, *[1] * (value.ndim - good.ndim)), value, torch.nan)
 
 
 def restore_determinant(matrix: Tensor) -> Tensor:
@@ -254,4 +272,4 @@ def restore_determinant(matrix: Tensor) -> Tensor:
     return torch.where((keep | near)[..., None, None], matrix / root[..., None, None], torch.nan)
 
 
-__all__ += ["conjugation", "matrix_units", "restore_determinant", "unit_determinant"]
+__all__ += ["conjugation", "matrix_units", "restore_determinant", "unit_determinant", "where_member"]

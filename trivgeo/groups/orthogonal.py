@@ -13,7 +13,7 @@ from torch import Tensor
 from trivgeo._numerics import half_power, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count
-from trivgeo.groups._matrices import circular_pair, identity_like, polar
+from trivgeo.groups._matrices import circular_pair, identity_like, kernel, polar
 from trivgeo.groups._matrices.circular import angle_factor
 from trivgeo.groups._matrices.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
 from trivgeo.groups._roots import exp_with_score, is_differentiated
@@ -87,8 +87,7 @@ class SO(HarmonicAnalysis, MatrixGroup):
     def _log(self, g: Tensor) -> Tensor:
         """NaN also for what is no rotation, such as 2 I, reflections and shears."""
         v = super()._log(g) if self._closed is None else self._closed.log(g)
-        square, volume = g.detach().square().sum((-2, -1)), self._kernel.determinant(g.detach())
-        return torch.where(are_isometries(square, volume, self.size).unsqueeze(-1), v, math.nan)
+        return where_rotation(g, v, rank=1)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         return second_minors(g, self._first, self._second) if self._closed is None else self._closed.adjoint(g)
@@ -278,6 +277,20 @@ def are_isometries(square: Tensor, volume: Tensor, n: int) -> Tensor:
     """
     mean = square / n
     return ((mean - 1.0).abs() < _NORM_DEFECT) & (half_power(mean, n) - volume < _SHEAR_DEFECT)
+
+
+def where_rotation(g: Tensor, value: Tensor, rank: int = 2) -> Tensor:
+    """Return values ``[*batch, ...]`` of matrices ``[*batch, n, n]``, NaN where these are no rotations.
+
+    Args:
+        g: the matrices.
+        value: the values, with ``rank`` dimensions after those of the batch.
+        rank: their number.
+    """
+    g = g.detach()
+    n = g.shape[-1]
+    good = are_isometries(g.square().sum((-2, -1)), kernel(n).determinant(g), n)
+    return torch.where(good.reshape(*good.shape, *[1] * rank), value, math.nan)
 
 
 def is_proper(q: Tensor) -> Tensor:

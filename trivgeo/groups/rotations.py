@@ -18,7 +18,7 @@ from trivgeo._random import normal
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups.orthogonal import SO, is_proper, quaternion
+from trivgeo.groups.orthogonal import SO, is_proper, quaternion, where_rotation
 
 __all__ = [
     "rotation_from_euler",
@@ -29,8 +29,8 @@ __all__ = [
     "sphere_to_rotation",
 ]
 
-_LOCK = 1e-7
-"""Distance in radians from gimbal lock within which the third angle is set to zero."""
+_LOCK = 8.0
+"""Distance in radians from gimbal lock within which the third angle is set to zero, in units of the rounding of one."""
 
 
 def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
@@ -60,12 +60,13 @@ def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*ba
 def rotation_to_quaternion(r: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
     """The unit quaternion (w, x, y, z), scalar first, of a rotation; of the two the one with w >= 0.
 
-    Accurate at every angle; at a half turn, where w = 0, one of the two.
+    Accurate at every angle; at a half turn, where w = 0, one of the two. NaN for what is no rotation, such as a
+    reflection or twice a rotation, see `LieGroup.project`.
 
     Raises:
         ShapeError: no matrices 3 x 3.
     """
-    r = SO(3).check_elements(r, "r")
+    r = _check_rotations(r)
     q = torch.stack(quaternion(r), -1)
     return q / q.norm(dim=-1, keepdim=True)
 
@@ -93,9 +94,9 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
     r"""Three angles in radians about three axes, the inverse of `rotation_from_euler`, whose conventions hold.
 
     The first and the third are in :math:`[-\pi, \pi]`, the second in :math:`[-\pi/2, \pi/2]` for three different axes
-    and in :math:`[0, \pi]` for others. Within 1e-7 of an end of the range of the second (gimbal lock) the other two
-    are not determined one by one: the third is set to zero, and derivatives there mean nothing. By the quaternion
-    (Bernardes and Viollet 2022).
+    and in :math:`[0, \pi]` for others. Within rounding of an end of the range of the second (gimbal lock) the other
+    two are not determined one by one: the third is set to zero, and derivatives there mean nothing. NaN for what is no
+    rotation. By the quaternion (Bernardes and Viollet 2022).
 
     Args:
         r: rotations.
@@ -106,7 +107,7 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
         ShapeError: no matrices 3 x 3.
     """
     order, fixed = _check_axes(axes)
-    r = SO(3).check_elements(r, "r")
+    r = _check_rotations(r)
     i, j, k = order if fixed else order[::-1]
     proper = i == k
     k = 3 - i - j if proper else k
@@ -117,7 +118,8 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
         a, b, c, d = a - c, b + d, c + a, d - b
     middle = 2.0 * torch.atan2(torch.hypot(c, d), torch.hypot(a, b))
     half_sum, half_difference = torch.atan2(b, a), torch.atan2(d, c)
-    low, high = middle <= _LOCK, middle >= math.pi - _LOCK
+    lock = _LOCK * torch.finfo(r.dtype).eps
+    low, high = middle <= lock, middle >= math.pi - lock
     # locked: only the sum, or the difference, of the outer angles is known, and the third of the caller is zero
     first, last = half_sum - half_difference, half_sum + half_difference
     if fixed:
@@ -175,6 +177,14 @@ def _check_axes(axes: str) -> tuple[tuple[int, int, int], bool]:
         raise ConfigurationError(f"axes: expected three of x, y, z (or of X, Y, Z), neighbours different, got {axes!r}")
     i, j, k = ("xyz".index(letter) for letter in letters)
     return (i, j, k), axes == letters
+
+
+def _check_rotations(r: Tensor) -> Tensor:
+    """Matrices ``[*batch, 3, 3]``, NaN where they are no rotations."""
+    r = check_tensor("r", r)
+    if r.ndim < 2 or r.shape[-2:] != (3, 3):
+        raise ShapeError(f"r: expected rotations [*batch, 3, 3], got {list(r.shape)}")
+    return where_rotation(r, r)
 
 
 def _check_last(name: str, x: Tensor, size: int) -> Tensor:

@@ -30,7 +30,7 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import Scale
 from trivgeo.groups.inhomogeneous import COTANGENT_SERIES, InhomogeneousGroup
 from trivgeo.groups.matrix import MatrixGroup
-from trivgeo.groups.orthogonal import SO
+from trivgeo.groups.orthogonal import SO, where_rotation
 
 __all__ = ["ScaledRotations", "Similarity"]
 
@@ -146,7 +146,9 @@ class Similarity(InhomogeneousGroup):
         scale: Float[Tensor, "*#batch"],
         translation: Float[Tensor, "*#batch n"],
     ) -> Tensor:
-        """The element x -> scale rotation x + translation; batches broadcast. NaN where a scale is not positive.
+        """The element x -> scale rotation x + translation; batches broadcast.
+
+        NaN where a scale is not positive, or a rotation is none, such as a reflection.
 
         Raises:
             ShapeError: a part has the wrong shape, or batches do not broadcast.
@@ -170,6 +172,7 @@ class Similarity(InhomogeneousGroup):
                 f"{list(translation.shape[:-1])}"
             ) from error
         scale = torch.where(scale > 0, scale, torch.nan)
+        rotation = where_rotation(rotation, rotation)
         return self.join((scale[..., None, None] * rotation).expand(*batch, n, n), translation)
 
     def parts(

@@ -11,6 +11,7 @@ from torch import Tensor
 from trivgeo._numerics import abs_det, half_power, plane_log_ratio, stumpff
 from trivgeo.checks import check_count
 from trivgeo.groups._matrices.components import entry_rows, from_entries, from_rows, last_entries
+from trivgeo.groups._matrices.two import exp_entries
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
 
@@ -78,8 +79,9 @@ class _PlaneForms:
 
     def exp(self, v: Tensor) -> Tensor:
         x, y, z = last_entries(v)
-        c0, c1, _, _ = stumpff(x * x + y * z)
-        return from_rows([[c0 + c1 * x, c1 * y], [c1 * z, c0 - c1 * x]])
+        q = x * x + y * z
+        c0, c1, _, _ = stumpff(q)
+        return from_rows(exp_entries(x, y, z, q, c0, c1))
 
     def log(self, g: Tensor) -> Tensor:
         (a, b), (c, d) = entry_rows(g)

@@ -14,8 +14,10 @@ from trivgeo.groups._matrices.components import Rows, entry_rows, from_rows, las
 from trivgeo.groups._matrices.kernel import Kernel
 from trivgeo.groups._matrices.one import phi1_regimes
 
-__all__ = ["Two"]
+__all__ = ["Two", "exp_entries"]
 
+_HYPERBOLIC = 1.0
+"""Square of the rate of growth up to which cosh and sinh hardly cancel."""
 _SIGNS = Constant(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
 
 
@@ -80,8 +82,35 @@ def _split2(rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _exp_rows(rows: Rows) -> list[list[Tensor]]:
     half_trace, x, b, c = _split2(rows)
-    c0, c1 = grown_stumpff(half_trace, x * x + b * c)
-    return [[c0 + c1 * x, c1 * b], [c1 * c, c0 - c1 * x]]
+    q = x * x + b * c
+    c0, c1 = grown_stumpff(half_trace, q)
+    return exp_entries(x, b, c, q, c0, c1, torch.exp(half_trace))
+
+
+def exp_entries(
+    x: Tensor, b: Tensor, c: Tensor, q: Tensor, c0: Tensor, c1: Tensor, root: Tensor | None = None
+) -> list[list[Tensor]]:
+    r"""Entries of :math:`c_0 I + c_1 B`, the exponential of a matrix with trace-free part B = [[x, b], [c, -x]].
+
+    The smaller diagonal entry is a difference of hyperbolic functions that cancels where the matrix is nearly diagonal.
+    There it is taken from the determinant: both diagonal entries are accurate relative to themselves where b c >= 0.
+
+    Args:
+        x: entry of B, also b and c.
+        q: :math:`x^2 + b c`.
+        c0: even function of `grown_stumpff`, with the growth; c1 the odd one.
+        root: square root of the determinant of the exponential; ``None`` for one.
+    """
+    upper, lower, right, left = c0 + c1 * x, c0 - c1 * x, c1 * b, c1 * c
+    falls = x >= 0
+    large = torch.where(falls, upper, lower)
+    cancels = (q > _HYPERBOLIC) & (large > 0)
+    large = torch.where(cancels, large, 1.0)
+    small = (1.0 / large if root is None else root / large * root) + right / large * left
+    return [
+        [torch.where(cancels & ~falls, small, upper), right],
+        [left, torch.where(cancels & falls, small, lower)],
+    ]
 
 
 def _phi1_rows(rows: Rows, exponential: Rows) -> list[list[Tensor]]:

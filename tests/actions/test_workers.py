@@ -1,0 +1,30 @@
+"""Augmentation in workers of a data loader, as the guide says it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from trivgeo.groups import SE
+
+
+class Moved(Dataset):
+    """One point, moved by random elements; nothing else is random."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        return SE(2).action()(SE(2).random(), torch.ones(1, 2))
+
+
+def test_workers_draw_apart() -> None:
+    """Each worker and each epoch has elements of its own, a function of the seed of the program."""
+    loader = DataLoader(Moved(), batch_size=4, num_workers=2)
+    torch.manual_seed(0)
+    epochs = [torch.cat(list(loader)).flatten(1) for _ in range(2)]
+    points = torch.cat(epochs)
+    assert len(torch.unique(points, dim=0)) == 16
+    torch.manual_seed(0)
+    assert torch.equal(torch.cat(list(loader)).flatten(1), epochs[0])
