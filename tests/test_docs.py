@@ -49,7 +49,7 @@ PUBLIC = (
         "groups.compilation",
     ),
     *("groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
-    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
+    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
 )
 
 

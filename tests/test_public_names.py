@@ -25,7 +25,7 @@ PACKAGES = (
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
     *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.generated"),
-    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
+    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
 )
 
 SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}

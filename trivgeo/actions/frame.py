@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError
 
 __all__ = ["check_sides", "frame_corners", "frame_from_pixels", "half_sides", "pixel_centres"]
 
@@ -40,5 +43,7 @@ def frame_from_pixels(height: int, width: int, like: Tensor) -> Float[Tensor, "3
 
 def check_sides(size: tuple[int, int]) -> tuple[int, int]:
     """Return a height and a width of at least one pixel, else raise `ConfigurationError`."""
+    if not isinstance(size, Sequence) or isinstance(size, str | bytes) or len(size) != 2:
+        raise ConfigurationError(f"size: expected height and width, got {size!r}")
     height, width = size
     return check_count("height", height), check_count("width", width)

@@ -1,7 +1,7 @@
 """Inversion of unknown transformations, and test-time equivariance by it.
 
 Methods and what they return are here; their parts are in `trivgeo.inversion.stages`, `trivgeo.inversion.energies`,
-`trivgeo.inversion.losses` and `trivgeo.inversion.learned`.
+`trivgeo.inversion.losses` and `trivgeo.inversion.learned`; ready distributions in `trivgeo.inversion.laws`.
 """
 
 from trivgeo._deprecation import Renamed, old_names
@@ -24,6 +24,8 @@ from trivgeo.inversion.modes import PosteriorModes
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
 from trivgeo.inversion.posterior_energy import PosteriorEnergy
+from trivgeo.inversion.registration.record import Registration
+from trivgeo.inversion.registration.register import register
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.weighted import PosteriorSample
 from trivgeo.inversion.stage import Stage
@@ -50,10 +52,12 @@ __all__ = [
     "PosteriorSample",
     "PosteriorSampler",
     "RandomSearch",
+    "Registration",
     "Stage",
     "TestTimeEquivariant",
     "calibrated_scale",
     "check_energy",
+    "register",
 ]
 
 _MOVED = {

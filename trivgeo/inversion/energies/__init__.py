@@ -8,7 +8,8 @@ from trivgeo.inversion.energies.framed import FramedEnergy
 from trivgeo.inversion.energies.gaussian_initial import GaussianInitialEnergy
 from trivgeo.inversion.energies.least_squares import LeastSquares
 from trivgeo.inversion.energies.normals import with_normals
-from trivgeo.inversion.energies.point_residuals import NearestPoints, PairedPoints
+from trivgeo.inversion.energies.paired_images import PairedImages, with_coverage
+from trivgeo.inversion.energies.point_residuals import NearestPoints, PairedPoints, SymmetricNearestPoints
 from trivgeo.inversion.energies.prior import PriorEnergy
 
 __all__ = [
@@ -23,8 +24,11 @@ __all__ = [
     "GaussianInitialEnergy",
     "LeastSquares",
     "NearestPoints",
+    "PairedImages",
     "PairedPoints",
     "PriorEnergy",
+    "SymmetricNearestPoints",
+    "with_coverage",
     "with_normals",
 ]
 

@@ -15,7 +15,7 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.energies.nearest_neighbours import nearest_indices
 from trivgeo.inversion.energies.normals import normals_of
 
-__all__ = ["NearestPoints", "PairedPoints"]
+__all__ = ["NearestPoints", "PairedPoints", "SymmetricNearestPoints"]
 
 
 class PairedPoints(nn.Module):
@@ -115,6 +115,35 @@ class NearestPoints(nn.Module):
         if x.shape[-1] != self.reference.shape[-1]:
             raise ShapeError(f"x: expected points [..., {self.reference.shape[-1]}], got {list(x.shape)}")
         return nearest_indices(x, self.reference, self._tree)
+
+
+class SymmetricNearestPoints(nn.Module):
+    """Residuals of clouds ``[batch, m, n]``, both ways.
+
+    From the nearest point of a reference to each point of the cloud, and from each point of the reference to the
+    nearest point of the cloud. A transformation with a scale cannot shrink the cloud to one point to make them small,
+    as it can with those of `NearestPoints` alone.
+
+    Args:
+        reference: see `NearestPoints`; one for all clouds.
+
+    Raises:
+        ShapeError: see `NearestPoints`.
+        ConfigurationError: the reference is no tensor of floating-point numbers.
+    """
+
+    def __init__(self, reference: Float[Tensor, "k n"]) -> None:
+        super().__init__()
+        self.forth = NearestPoints(reference)
+
+    def forward(self, x: Float[Tensor, "batch m n"]) -> Float[Tensor, "batch q n"]:
+        """The residuals, m and then k of them; which points are nearest is held fixed in derivatives."""
+        there = self.forth(x)
+        reference = self.forth.reference
+        assert reference is not None
+        each = reference.expand(len(x), -1, -1)
+        back = torch.take_along_dim(x, nearest_indices(each, x).unsqueeze(-1), -2) - each
+        return torch.cat([there, back], -2)
 
 
 def _build_tree(module: NearestPoints, *_: Any) -> None:

@@ -1,0 +1,278 @@
+"""Registration of images and clouds: rendered pictures, SciPy's rotations, map coordinates, coverage of covariances.
+
+Users asked for map coordinates (Open3D #3496), an unknown scale (libpointmatcher #188, pycpd #15), several solutions
+and a confidence (TEASER++ #47, KISS-Matcher #24).
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+
+from tests.helpers import assert_relative, rand, randn, random_elements, seeded
+from trivgeo.actions import ImageWarp, PointCloud
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.groups import SE, SO, Affine, LieGroup, Projective, Similarity, Translation
+from trivgeo.inversion import Inverter, register
+from trivgeo.inversion.energies import LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
+from trivgeo.inversion.laws import composed, homographies, rotations, scales, shifts
+from trivgeo.inversion.point_alignment import fit_points
+from trivgeo.inversion.stages import LevenbergMarquardt
+
+SIZE = (60, 80)
+
+
+def picture(points: Tensor) -> Tensor:
+    """A smooth picture of two channels at points in pixels ``[h, w, 2]``: blobs of several sizes."""
+    generator = seeded(7)
+    total = torch.zeros(2, *points.shape[:2], dtype=torch.float64)
+    for _ in range(60):
+        centre = torch.rand(2, generator=generator, dtype=torch.float64) * 140 - 30
+        width = 4.0 + 10.0 * float(torch.rand(1, generator=generator))
+        colour = torch.randn(2, 1, 1, generator=generator, dtype=torch.float64)
+        total = total + colour * (-0.5 * ((points - centre) / width).square().sum(-1)).exp()
+    return total
+
+
+def pixels(size: tuple[int, int] = SIZE) -> Tensor:
+    y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in size), indexing="ij")
+    return torch.stack([x, y], -1)
+
+
+def seen_at(matrix: Tensor) -> Tensor:
+    """The picture moved by a homography in pixels, rendered: no pixel is interpolated."""
+    lifted = torch.cat([pixels(), torch.ones(*SIZE, 1, dtype=torch.float64)], -1) @ torch.linalg.inv(matrix).mT
+    return picture(lifted[..., :2] / lifted[..., 2:])
+
+
+def corner_error(found: Tensor, matrix: Tensor) -> float:
+    """The largest distance between corners of the image, in pixels."""
+    height, width = SIZE
+    corners = torch.tensor([[0, 0, 1], [width - 1, 0, 1], [0, height - 1, 1], [width - 1, height - 1, 1]]).double()
+    a, b = (corners @ m.mT for m in (found, matrix))
+    return float((a[:, :2] / a[:, 2:] - b[:, :2] / b[:, 2:]).norm(dim=-1).max())
+
+
+class TestLaws:
+    def test_rotations(self) -> None:
+        r, _ = SE(2).split(rotations(SE(2), 30.0)(2000, seeded(0)))
+        angle = torch.atan2(r[:, 1, 0], r[:, 0, 0]).rad2deg()
+        assert float(angle.abs().max()) <= 30.0
+        assert abs(float(angle.std()) - 30 / math.sqrt(3)) < 0.7
+
+    def test_scales(self) -> None:
+        _, s, _ = Similarity(2).parts(scales(Similarity(2), 0.5, 4.0)(2000, seeded(0)))
+        assert 0.5 <= float(s.min()) < 0.51
+        assert 3.9 < float(s.max()) <= 4.0
+        assert abs(float((s < math.sqrt(2)).double().mean()) - 0.5) < 0.05
+
+    def test_shifts_are_shares_of_the_longer_side(self) -> None:
+        warp = ImageWarp(Translation(2))
+        matrix = warp.to_pixels(shifts(Translation(2), 0.1)(2000, seeded(0)), SIZE)
+        assert 7.9 < float(matrix[:, :2, 2].abs().max()) <= 8.0
+
+    @pytest.mark.parametrize("size", [(60, 80), (80, 60)])
+    def test_homographies_move_corners_by_shares_of_the_sides(self, size: tuple[int, int]) -> None:
+        """Corners are the outer edges of pixels, at -1/2 and w - 1/2."""
+        warp = ImageWarp(Projective(2))
+        matrix = warp.to_pixels(homographies(Projective(2), 0.25, size)(500, seeded(0)), size)
+        for x in (-0.5, size[1] - 0.5):
+            for y in (-0.5, size[0] - 0.5):
+                moved = matrix @ torch.tensor([x, y, 1.0], dtype=torch.float64)
+                away = moved[:, :2] / moved[:, 2:] - torch.tensor([x, y], dtype=torch.float64)
+                share = away.abs() / torch.tensor([size[1], size[0]], dtype=torch.float64)
+                assert 0.24 < float(share.max()) <= 0.25 + 1e-9
+                assert abs(float((share < 0.125).double().mean()) - 0.5) < 0.06
+
+    def test_products_and_refusals(self) -> None:
+        group = Similarity(2)
+        law = composed(group, rotations(group, 10.0), scales(group, 2.0, 2.0), shifts(group, 0.1))
+        _, s, t = group.parts(law(50, seeded(0)))
+        assert_relative(s, torch.full((50,), 2.0, dtype=torch.float64), 1e-12)
+        assert float(t.abs().max()) <= 2 * math.sqrt(2) * 0.2
+        for build in (
+            lambda: scales(SE(2), 0.5, 2.0),
+            lambda: shifts(SO(2), 0.1),
+            lambda: homographies(Affine(2)),
+            lambda: homographies(Projective(2), 0.5),
+            lambda: scales(group, 2.0, 1.0),
+            lambda: rotations(SO(3)),
+            lambda: composed(group),
+        ):
+            with pytest.raises(ConfigurationError):
+                build()
+
+
+class TestClosedForms:
+    def test_rotations_are_those_of_scipy(self) -> None:
+        x, y = randn(5, 20, 3, seed=1), randn(5, 20, 3, seed=2)
+        found = fit_points(SO(3), x, y)
+        assert found is not None
+        for a, b, r in zip(x, y, found, strict=True):
+            expected = Rotation.align_vectors(b.numpy(), a.numpy())[0].as_matrix()
+            assert_relative(r, torch.from_numpy(expected), 1e-9)
+
+    @pytest.mark.parametrize(
+        "group", [Translation(2), SE(3), Similarity(2), Similarity(3), Affine(3), Projective(2)], ids=str
+    )
+    def test_exact_and_stationary(self, group: LieGroup) -> None:
+        """Exact points give the element; of noisy ones no small motion lowers the squares that are minimised."""
+        (n,) = group.action().point_dims
+        x, g = randn(4, 12, n, seed=3), random_elements(group, 4, std=0.3, seed=4)
+        y = group.action()(g, x)
+        assert_relative(fit_points(group, x, y), g, 1e-8)
+        if isinstance(group, Projective):
+            return  # the squares of equations
+        y = y + 0.1 * randn(4, 12, n, seed=5)
+        found = fit_points(group, x, y)
+
+        def squares(v: Tensor) -> Tensor:
+            return (group.action()(group.compose(found, group.exp(v)), x) - y).square().sum()
+
+        slope = torch.func.grad(squares)(torch.zeros(4, group.dim, dtype=torch.float64))
+        assert float(slope.abs().max()) < 1e-9
+
+
+class TestImages:
+    @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+    def test_homographies_that_move_corners_by_a_fifth(self, seed: int) -> None:
+        warp = ImageWarp(Projective(2))
+        matrix = warp.to_pixels(homographies(Projective(2), 0.2, SIZE)(1, seeded(seed))[0], SIZE)
+        moving, fixed = picture(pixels()), seen_at(matrix)
+        r = register(moving, fixed, Projective(2))
+        assert r.found
+        assert corner_error(warp.to_pixels(r.element, SIZE), matrix) < 0.1
+        covered = warp.coverage(r.element, SIZE)
+        assert float((warp(r.element, moving) - fixed)[:, covered].square().mean().sqrt()) < 0.05 * float(fixed.std())
+
+    def test_what_hides_a_part_does_not_matter(self) -> None:
+        warp = ImageWarp(Similarity(2))
+        law = composed(warp.group, rotations(warp.group, 15.0), scales(warp.group, 0.9, 1.1), shifts(warp.group, 0.05))
+        matrix = warp.to_pixels(law(1, seeded(3))[0], SIZE)
+        fixed = seen_at(matrix)
+        fixed[:, 10:30, 20:45] = 4.0
+        r = register(picture(pixels()), fixed, warp.group, law=law)
+        assert corner_error(warp.to_pixels(r.element, SIZE), matrix) < 0.15
+
+    def test_nothing_to_see_is_not_trusted(self) -> None:
+        r = register(torch.ones(1, 30, 40), torch.ones(1, 30, 40), SE(2), num_starts=4)
+        assert not r.trusted
+        assert "determine" in " ".join(r.reasons)
+
+    def test_residuals_beyond_the_image_count_for_nothing(self) -> None:
+        """A shift by a quarter of the frame: the mean over what is covered, by hand; NaN where hardly anything is."""
+        image, reference = rand(1, 2, 8, 8, seed=1), rand(2, 8, 8, seed=2)
+        warp = ImageWarp(Translation(2), guarded=False)
+        shift = torch.tensor([0.5, 0.0], dtype=torch.float64)
+        energy = LeastSquares(PairedImages(reference))
+        covered = (image[0, :, :, :6] - reference[:, :, 2:]).square().sum()
+        assert_relative(energy(warp(shift, with_coverage(image)))[0], 0.5 * covered * 8 / 6, 1e-10)
+        assert bool(energy(warp(4 * shift, with_coverage(image))).isnan().all())
+        with pytest.raises(ShapeError, match="with_coverage"):
+            energy(image)
+
+    def test_levenberg_and_marquardt_on_images(self) -> None:
+        """It was a NotImplementedError: torch samples without forward mode."""
+        warp = ImageWarp(SE(2), guarded=False)
+        still, v = picture(pixels()), torch.tensor([0.05, 0.03, -0.02], dtype=torch.float64)
+        energy = LeastSquares(lambda x: (x - still)[:, :, 8:-8, 8:-8].flatten(1))
+        r = Inverter(warp, energy, [LevenbergMarquardt(8)])(warp(SE(2).exp(v), still)[None])
+        assert_relative(SE(2).log(r.best())[0], v, 2e-3)
+
+
+class TestClouds:
+    @pytest.mark.parametrize("offset", [0.0, 5e5, 4.6e6, 1e7])
+    @pytest.mark.parametrize("group", [SE(3), Similarity(3), Affine(2)], ids=str)
+    def test_map_coordinates(self, group: LieGroup, offset: float) -> None:
+        """Beside 1e7 the last digit is 2e-9."""
+        (n,) = group.action().point_dims
+        moving = randn(50, n, seed=1)
+        fixed = group.action()(random_elements(group, std=0.5, seed=2), moving) + offset
+        moving = moving + 0.7 * offset
+        r = register(moving, fixed, group)
+        assert float((PointCloud(group)(r.element, moving) - fixed).abs().max()) < 1e-11 + 2e-15 * offset
+        assert r.trusted, r.reasons
+
+    def test_outliers_in_the_same_order(self) -> None:
+        group, moving = Similarity(3), randn(60, 3, seed=1)
+        g = random_elements(group, std=0.5, seed=2)
+        fixed = group.action()(g, moving) + 0.001 * randn(60, 3, seed=3)
+        fixed[:20] = 3 * randn(20, 3, seed=4)
+        r = register(moving, fixed, group, matched=True)
+        assert_relative(r.element, g, 3e-3)
+
+    @pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.01])
+    def test_unknown_scale_without_an_order(self, noise: float) -> None:
+        """The scale collapsed to 3.6e5 for 2.5 with distances one way."""
+        group, generator = Similarity(3), seeded(2)
+        moving = rand(150, 3, seed=1) * torch.tensor([1.0, 0.7, 0.4], dtype=torch.float64)
+        moving[:50] += torch.tensor([0.5, 0.0, 0.2], dtype=torch.float64)
+        turn = SO(3).random_haar(generator=generator, dtype=torch.float64)
+        g = group.from_parts(turn, torch.tensor(2.5).double(), torch.tensor([1.0, 2.0, 3.0]).double())
+        fixed = group.action()(g, moving)[torch.randperm(150, generator=generator)] + noise * randn(150, 3, seed=4)
+        r = register(moving, fixed, group, num_starts=200)
+        found, scale, _ = group.parts(r.element)
+        assert abs(float(scale) / 2.5 - 1) < 0.01
+        assert float(SO(3).distance(found, turn)) < 0.02
+        shrunk = group.from_parts(turn, torch.tensor(1e-6).double(), g[:, 3])
+        both = LeastSquares(SymmetricNearestPoints(fixed))
+        assert float(both(group.action()(shrunk, moving)[None])) > 100 * float(both(group.action()(g, moving)[None]))
+
+    @pytest.mark.parametrize(
+        ("group", "offset"), [(SE(2), 0.0), pytest.param(SE(3), 1e4, marks=pytest.mark.slow)], ids=str
+    )
+    def test_covariances_cover(self, group: LieGroup, offset: float) -> None:
+        """The mean of the squared distances of the truth is dim; its standard error is a tenth or so of that."""
+        (n,) = group.action().point_dims
+        squares = []
+        for seed in range(40):
+            moving, g = randn(40, n, seed=seed) + offset, random_elements(group, std=0.5, seed=seed)
+            fixed = group.action()(g, moving) + 0.02 * randn(40, n, seed=1000 + seed)
+            r = register(moving, fixed, group, matched=True, num_starts=2)
+            v = group.log(group.compose(group.inverse(r.element), g))
+            squares.append(float(v @ torch.linalg.solve(r.covariance, v)))
+        ninety = {3: 6.251, 6: 10.645}[group.dim]  # of the chi-squared law
+        assert 0.75 * group.dim < sum(squares) / 40 < 1.4 * group.dim
+        assert 31 <= sum(square < ninety for square in squares) <= 40
+
+    def test_a_symmetric_cloud_has_two_modes(self) -> None:
+        """A rectangle of points and itself turned by 180 degrees."""
+        side = torch.linspace(-1.0, 1.0, 9, dtype=torch.float64)
+        grid = torch.cartesian_prod(side, 0.4 * side)
+        g = SE(2).join(SO(2).exp(torch.tensor([0.4]).double()), torch.tensor([3.0, -2.0]).double())
+        order = torch.randperm(81, generator=seeded(0))
+        fixed = SE(2).action()(g, grid)[order] + 0.01 * randn(81, 2, seed=1)
+        r = register(grid, fixed, SE(2), num_starts=64)
+        assert int(r.modes.count) == 2
+        assert "2 modes" in " ".join(r.reasons)
+        half_turn = SE(2).join(-torch.eye(2).double(), torch.zeros(2).double())
+        for expected in (g, SE(2).compose(g, half_turn)):
+            assert float((r.modes.elements[0] - expected).abs().amax((-2, -1)).min()) < 0.02
+
+    def test_points_on_a_line_do_not_determine_a_rotation(self) -> None:
+        line = torch.linspace(-1.0, 1.0, 20, dtype=torch.float64)[:, None] * torch.tensor([1.0, 2.0, 0.5]).double()
+        r = register(line, line + 0.01 * randn(20, 3, seed=1), SE(3), matched=True)
+        assert not r.trusted
+        assert "determine" in " ".join(r.reasons)
+
+
+def test_refusals() -> None:
+    cloud, image = torch.zeros(4, 3), torch.zeros(1, 5, 6)
+    for error, moving, fixed, group in (
+        (ShapeError, cloud, image, SE(3)),
+        (ShapeError, image, torch.zeros(1, 6, 5), SE(2)),
+        (ShapeError, torch.zeros(3), torch.zeros(3), SE(2)),
+        (ShapeError, cloud, torch.zeros(4, 2), SE(3)),
+        (ConfigurationError, cloud, cloud, SE(2)),
+        (ConfigurationError, image, image, SE(3)),
+        (ConfigurationError, image.byte(), image.byte(), SE(2)),
+        (NonFiniteError, image * math.nan, image, SE(2)),
+    ):
+        with pytest.raises(error):
+            register(moving, fixed, group)
+    with pytest.raises(ConfigurationError, match="matched"):
+        register(image, image, SE(2), matched=True)

@@ -1,0 +1,1 @@
+"""Registration: the transformation that takes one photograph, or one cloud of points, to another."""

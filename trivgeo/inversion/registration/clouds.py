@@ -1,0 +1,237 @@
+"""Registration of clouds of points, in the same order or in none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import permutation, uniform
+from trivgeo.actions import PointCloud
+from trivgeo.groups import SO, Affine, GLPlus, LieGroup, MatrixGroup, Projective, Similarity, Translation
+from trivgeo.groups.inhomogeneous import InhomogeneousGroup
+from trivgeo.groups.similarity import ScaledRotations
+from trivgeo.inversion.energies.least_squares import LeastSquares
+from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNearestPoints
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.law import Law, sample_elements
+from trivgeo.inversion.losses import GemanMcClure
+from trivgeo.inversion.modes import PosteriorModes
+from trivgeo.inversion.point_alignment import fit_points, num_points_needed
+from trivgeo.inversion.registration.record import Registration, fit_of, robust_std
+from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
+from trivgeo.inversion.stages.select import Select
+
+__all__ = ["register_clouds"]
+
+_NUM_SUBSETS = 128
+"""Closed forms of a few points each, for clouds in the same order with outliers."""
+_SEARCH_POINTS = 300
+"""Points of each cloud in the search for wells."""
+_FINAL_POINTS = 2000
+"""Points of each cloud at the end."""
+_WIDTHS = (0.7, 0.35, 0.18, 0.1)
+"""Of the robust losses, in units of the root of the mean square distance from the centre."""
+_KEPT = (64, 24, 8, 4)
+"""Hypotheses that go on with each width."""
+_STEPS = (6, 6, 10, 15)
+_WIDTH = 4.0
+"""Of the last loss, in standard deviations of the residuals."""
+_SAME_ORDER = 0.1
+"""Median residual in the given order, in units of the size, below which clouds are taken to be in the same order."""
+_MAX_PAIRS = 2**22
+"""Distances between points at once."""
+
+
+@dataclass(frozen=True)
+class _Conditioning:
+    """Centres and sizes of two clouds; matrices on (x, 1) between the data and conditioned data."""
+
+    moving: Tensor
+    fixed: Tensor
+    size: float
+
+    def conditioned(self, group: LieGroup, g: Tensor) -> Tensor:
+        """The element on conditioned data of one on the data."""
+        action = group.action()
+        return action.from_homogeneous(_unit(torch.linalg.inv(self.fixed) @ action.homogeneous(g) @ self.moving))
+
+    def restored(self, group: LieGroup, g: Tensor) -> Tensor:
+        """The element on the data of one on conditioned data."""
+        action = group.action()
+        return action.from_homogeneous(_unit(self.fixed @ action.homogeneous(g) @ torch.linalg.inv(self.moving)))
+
+    def adjoint(self, group: LieGroup, like: Tensor) -> Float[Tensor, "n n"]:
+        """The matrix of v' to v with ``g exp(v)`` on the data where it is ``g' exp(v')`` on conditioned ones."""
+        action = group.action()
+        zero = torch.zeros(group.dim, dtype=like.dtype, device=like.device)
+        basis = torch.func.jacrev(lambda v: action.homogeneous(group.exp(v)))(zero)
+        moved = torch.einsum("ij,jkn,kl->iln", self.moving, basis, torch.linalg.inv(self.moving))
+        # entries of the matrices may be as far apart as the units of the data
+        return torch.linalg.pinv(basis.flatten(0, 1)) @ moved.flatten(0, 1)
+
+
+def register_clouds(
+    moving: Float[Tensor, "m n"],
+    fixed: Float[Tensor, "k n"],
+    group: LieGroup,
+    matched: bool | None,
+    law: Law | None,
+    num_starts: int,
+    generator: torch.Generator,
+) -> Registration:
+    """Return the registration of clouds whose shapes were checked, see `register`."""
+    dtype = moving.dtype
+    moving, fixed = moving.detach().double(), fixed.detach().double()
+    units = _conditioning(group, moving, fixed)
+    x, y = ((p - _centre(m)) / m[0, 0] for p, m in ((moving, units.moving), (fixed, units.fixed)))
+    in_order = x.shape == y.shape and matched is not False
+    closed = _closed_forms(group, x, y, generator) if in_order else None
+    if in_order and matched is None:
+        in_order = closed is not None and _residual(group, closed, x, y) < _SAME_ORDER
+    residuals: PairedPoints | SymmetricNearestPoints
+    if in_order:
+        h, residuals = _descend_in_order(group, x, y, closed)
+    else:
+        first = (
+            []
+            if law is None
+            else [units.conditioned(group, sample_elements(group, law, num_starts - 1, generator).to(x))]
+        )
+        starts = torch.cat([*first, _starts(group, x, y, units, 1 if law else num_starts, generator)])
+        h, residuals, x = _descend_nearest(group, x, y, starts, generator)
+    action = PointCloud(group)
+    best = action(group.inverse(h[:1]), x[None])
+    std = robust_std(residuals(best)[0])
+    loss = GemanMcClure(max(_WIDTH * math.sqrt(x.shape[-1]) * std, 1e-7))
+    polish = Inverter(
+        action, LeastSquares(residuals, loss), [LevenbergMarquardt(8 if in_order else 20)], progress=False
+    )
+    h = polish(x[None], initial=h[None]).elements[0]
+    fit = fit_of(action, lambda s: LeastSquares(residuals, loss, std=s), x[None], h)
+    adjoint = units.adjoint(group, x)
+    element = units.restored(group, fit.element) if fit.found else fit.element
+    modes = PosteriorModes(
+        units.restored(group, fit.modes.elements) if fit.found else fit.modes.elements,
+        fit.modes.weights,
+        fit.modes.labels,
+        fit.modes.standard_errors,
+    )
+    return Registration(
+        action,
+        element.to(dtype),
+        (adjoint @ fit.covariance @ adjoint.mT).to(dtype),
+        modes,
+        fit.residual * units.size,
+        fit.found,
+        fit.reasons,
+    )
+
+
+def _centre(matrix: Tensor) -> Tensor:
+    return matrix[:-1, -1]
+
+
+def _unit(matrix: Tensor) -> Tensor:
+    last = matrix[..., -1:, -1:]
+    return matrix / torch.where(last == 0, 1.0, last)
+
+
+def _conditioning(group: LieGroup, moving: Tensor, fixed: Tensor) -> _Conditioning:
+    """Centres where the group has translations, a size where it has a linear part, two sizes where it has scalings."""
+    n = moving.shape[-1]
+    centred = isinstance(group, InhomogeneousGroup | Projective | Translation)
+    scaled = centred or isinstance(group, MatrixGroup)
+    parts = []
+    for cloud in (moving, fixed):
+        centre = cloud.mean(0) if centred else torch.zeros_like(cloud[0])
+        size = (cloud - centre).square().sum(-1).mean().sqrt() if scaled else cloud.new_ones(())
+        parts.append((centre, torch.where(size > 0, size, 1.0)))
+    size = parts[1][1]
+    matrices = []
+    for centre, own in parts:
+        matrix = torch.eye(n + 1, dtype=moving.dtype, device=moving.device)
+        one = own if isinstance(group, Affine | GLPlus | Projective | Similarity | ScaledRotations) else size
+        matrix[:-1, :-1] *= one
+        matrix[:-1, -1] = centre
+        matrices.append(matrix)
+    return _Conditioning(matrices[0], matrices[1], float(size))
+
+
+def _closed_forms(group: LieGroup, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor | None:
+    """Elements from all points, and from a few of them each; those that are numbers."""
+    every = fit_points(group, x, y)
+    if every is None:
+        return None
+    few = min(len(x), num_points_needed(group, x.shape[-1]) + 1)
+    order = uniform((_NUM_SUBSETS, len(x)), x, generator).argsort(-1)[:, :few]
+    parts = fit_points(group, x[order], y[order])
+    assert parts is not None
+    found = torch.cat([every.unsqueeze(0), parts])
+    finite = torch.isfinite(found).flatten(1).all(-1)
+    return found[finite] if bool(finite.any()) else None
+
+
+def _distances(group: LieGroup, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return (group.action()(g, x) - y).norm(dim=-1).nan_to_num(torch.inf)
+
+
+def _residual(group: LieGroup, g: Tensor, x: Tensor, y: Tensor) -> float:
+    """The lowest median distance."""
+    return float(_distances(group, g, x, y).median(-1).values.min())
+
+
+def _descend_in_order(group: LieGroup, x: Tensor, y: Tensor, closed: Tensor | None) -> tuple[Tensor, PairedPoints]:
+    """Descents from the closed forms of lowest median distance, or from the identity."""
+    start = group.identity(1, dtype=x.dtype, device=x.device) if closed is None else closed
+    medians = _distances(group, start, x, y).median(-1).values
+    start = start[medians.argsort()[: _KEPT[-1]]]
+    residuals = PairedPoints(y)
+    width = max(_WIDTH * math.sqrt(x.shape[-1]) * 1.5 * float(medians.min()), 1e-6)
+    energy = LeastSquares(residuals, GemanMcClure(width))
+    search = Inverter(PointCloud(group), energy, [LevenbergMarquardt(8), Select(1)], progress=False)
+    return search(x[None], initial=group.inverse(start)[None]).elements[0], residuals
+
+
+def _starts(
+    group: LieGroup, x: Tensor, y: Tensor, units: _Conditioning, number: int, generator: torch.Generator
+) -> Tensor:
+    """The identity on the data, that on conditioned data, and rotations about their centres if the group has them."""
+    n = x.shape[-1]
+    identity = group.identity(1, dtype=x.dtype, device=x.device)
+    starts = [identity, units.conditioned(group, identity)]
+    if isinstance(group, MatrixGroup | InhomogeneousGroup) and number > 1 and n > 1:
+        turns = torch.eye(n + 1, dtype=x.dtype).repeat(number, 1, 1)
+        turns[:, :-1, :-1] = SO(n).random_haar(number, generator=generator, dtype=x.dtype)
+        starts.append(group.action().from_homogeneous(turns.to(x.device)))
+    found = torch.cat(starts)
+    return found[torch.isfinite(found).flatten(1).all(-1)]
+
+
+def _descend_nearest(
+    group: LieGroup, x: Tensor, y: Tensor, starts: Tensor, generator: torch.Generator
+) -> tuple[Tensor, SymmetricNearestPoints, Tensor]:
+    """Descents under losses that become narrower, of fewer and fewer hypotheses on more and more points."""
+    few = [_some(p, _SEARCH_POINTS, generator) for p in (x, y)]
+    many = [_some(p, _FINAL_POINTS, generator) for p in (x, y)]
+    h = group.inverse(starts)
+    for place, (width, steps, number) in enumerate(zip(_WIDTHS, _STEPS, _KEPT, strict=True)):
+        cloud, reference = many if place == len(_WIDTHS) - 1 else few
+        energy = LeastSquares(SymmetricNearestPoints(reference), GemanMcClure(width))
+        kept = Select(min(number, len(h)))
+        together = max(1, _MAX_PAIRS // (len(cloud) * len(reference)))
+        stages: list[Callable[..., object]] = [kept, LevenbergMarquardt(steps)]
+        search = Inverter(PointCloud(group), energy, stages, max_evaluations=together, progress=False)  # type: ignore[arg-type]
+        h = search(cloud[None], initial=h[None]).elements[0]
+    return h, SymmetricNearestPoints(many[1]), many[0]
+
+
+def _some(points: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """At most so many of the points."""
+    if len(points) <= number:
+        return points
+    return points[permutation((len(points),), points, generator)[:number]]
