@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from docs.tables import FIELD_COLUMNS, FIELD_PROBLEMS, field_runs, kept
-from trivgeo.groups import SO, Affine, HeatSymmetry
-from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale
+from trivgeo.actions import ImageWarp
+from trivgeo.groups import SO, Affine, HeatSymmetry, Projective
+from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale, register
+from trivgeo.inversion.laws import homographies
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, reverse_diffusion
 
 FOLDER = Path(__file__).parent / "images" / "concepts"
@@ -161,6 +163,28 @@ def fields() -> None:
     save(figure, "fields")
 
 
+def registration() -> None:
+    """A drawn picture, itself under a homography with a part hidden, registered, and the difference."""
+    y, x = torch.meshgrid(torch.arange(90.0), torch.arange(120.0), indexing="ij")
+    waves = (x / 7).sin() + (y / 9).cos() + ((x * y).sqrt() / 5).sin()
+    moving = (0.5 + 0.15 * waves)[None]
+    moving[:, 20:50, 30:34] = moving[:, 46:50, 30:60] = 1.0
+    group = Projective(2)
+    warp = ImageWarp(group)
+    fixed = warp(homographies(group, 0.2, (90, 120))(1, seeded(3))[0].float(), moving)
+    fixed[:, 55:75, 60:85] = 0.5
+    found = register(moving, fixed, group).element
+    moved, covered = warp(found, moving)[0], warp.coverage(found, (90, 120))
+    difference = torch.where(covered, moved - fixed[0], torch.nan)
+    figure = Figure(figsize=(9, 2.1), layout="constrained")
+    panels = (("moving", moving[0]), ("fixed", fixed[0]), ("moving, registered", moved), ("difference", difference))
+    for axis, (title, image) in zip(figure.subplots(1, 4), panels, strict=True):
+        low, high = (-0.5, 0.5) if title == "difference" else (0.0, 1.0)
+        axis.imshow(image.numpy(), cmap="RdBu" if low < 0 else "gray", vmin=low, vmax=high)
+        axis.set(title=title, xticks=[], yticks=[])
+    save(figure, "registration")
+
+
 if __name__ == "__main__":
-    for draw in (groups, modular_drift, posterior, scale, schedule, fields):
+    for draw in (groups, modular_drift, posterior, scale, schedule, fields, registration):
         draw()
