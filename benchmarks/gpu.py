@@ -364,19 +364,19 @@ def tests(setting: Setting, seconds: float) -> Iterator[Row]:
 SECTIONS: Mapping[str, Section] = {
     "networks": Section(180.0, networks),
     "floors": Section(5.0, floors),
+    "warps": Section(10.0, warps),
     "tied-affnist-classifier": Section(90.0, inversion("affnist/tied_classifier", compiled=True)),
     "published": Section(25.0, published),
     "tied-affnist-classifier-eager": Section(20.0, inversion("affnist/tied_classifier", 2_000)),
     "tied-affnist-vae": Section(60.0, inversion("affnist/tied_vae", compiled=True)),
     "groups": Section(80.0, group_operations),
-    "tests": Section(90.0, tests),
     "tied-homnist-classifier": Section(80.0, inversion("homnist/tied_classifier", compiled=True)),
+    "tests": Section(90.0, tests),
     "tied-homnist-vae": Section(60.0, inversion("homnist/tied_vae", compiled=True)),
+    "fields": Section(30.0, fields),
+    "generative": Section(40.0, generative),
     "learned-affnist": Section(20.0, inversion("affnist/amortized")),
     "learned-homnist": Section(40.0, inversion("homnist/amortized")),
-    "warps": Section(10.0, warps),
-    "generative": Section(40.0, generative),
-    "fields": Section(30.0, fields),
 }
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from tasks.report import KEPT, Result, count_text, find_result, format_table, read_tables
+from tasks.report import KEPT, Result, count_text, find_result, format_table, read_result, read_tables
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
@@ -21,7 +22,9 @@ SPEED = BENCHMARKS / "groups-cpu.json"
 CATALOGUE = BENCHMARKS / "catalogue-cpu.json"
 XLA = BENCHMARKS / "xla-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
+GPUS = "gpu-*.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+GPU_LIBRARIES = ("trivgeo", "trivgeo compiled")
 NONE = "–"
 
 # methods and their runs on the published problems; the pages say with which settings
@@ -78,6 +81,15 @@ MODELS = {
     "one normal law in logarithms": "normal",
 }
 LAWS = ("rna", "checkerboard", "rotations", "so4", "so8", "su4", "su8", "ising8")
+# of tests of images on a GPU: the run, and what it is
+GPU_RUNS = {
+    "affnist/tied_classifier": "affNIST, TIED, classifier's energy",
+    "affnist/tied_vae": "affNIST, TIED, autoencoder's energy",
+    "affnist/amortized": "affNIST, learned inversion",
+    "homnist/tied_classifier": "homNIST, TIED, classifier's energy",
+    "homnist/tied_vae": "homNIST, TIED, autoencoder's energy",
+    "homnist/amortized": "homNIST, learned inversion",
+}
 FIELD_PROBLEMS = {
     "kdv": "Korteweg-de Vries",
     "kuramoto_sivashinsky": "Kuramoto-Sivashinsky",
@@ -404,6 +416,69 @@ def conditions(path: Path) -> str:
     return f"{found['device_name']}, {found['threads']} thread, {found['date']}; {versions}."
 
 
+def gpu_cards() -> list[tuple[str, dict[str, Any]]]:
+    """What `python -m benchmarks.gpu` found: the card and the sections of each file."""
+    documents = (json.loads(path.read_text()) for path in sorted(BENCHMARKS.glob(GPUS)))
+    return [(document["environment"]["device_name"], document["sections"]) for document in documents]
+
+
+def gpu_images() -> str:
+    """Tests of images on GPUs: runs that are kept whole, and those of `benchmarks.gpu`; each with its card."""
+    accuracies = ("without inversion", "with inversion", "with the true transformation")
+    lines = []
+    for run, label in GPU_RUNS.items():
+        for path in sorted((KEPT / "gpu").glob(f"{run.replace('/', '_')}_*.json")):
+            found = read_result(path)
+            cells = [f"{100 * found.summary[f'accuracy {name}']['mean']:.2f}" for name in accuracies]
+            count = count_text(found.evaluations)
+            lines.append([label, f"{found.cases:,}", *cells, count, f"{1e3 * found.seconds:.2f}", found.device])
+        for card, sections in gpu_cards():
+            rows = [row for section in sections.values() for row in section["rows"] if row.get("run") == run]
+            for row in (row for row in rows if row["images"]):
+                cells = [f"{100 * row['metrics'][f'accuracy {name}']:.2f}" for name in accuracies]
+                how = f"{label}, compiled" if row["compiled"] else label
+                took = row["milliseconds_an_image"]
+                cost = [count_text(row["evaluations"]), NONE if took is None else f"{took:.2f}"]
+                lines.append([how, f"{row['images']:,}", *cells, *cost, card])
+    for card, sections in gpu_cards():
+        rows = sections.get("published", {"rows": []})["rows"]
+        if rows:
+            images, correct, seconds = (sum(row[name] for row in rows) for name in ("images", "correct", "seconds"))
+            cells = [NONE, f"{100 * correct / images:.2f}", NONE, count_text(rows[0]["evaluations"])]
+            took = f"{1e3 * seconds / images:.2f}"
+            lines.append(["affNIST, the published sampler, classifier's energy", f"{images:,}", *cells, took, card])
+    header = [
+        "test",
+        "images",
+        "alone, %",
+        "inverted, %",
+        "true transformation, %",
+        "evaluations",
+        "ms an image",
+        "card",
+    ]
+    return markdown(header, lines)
+
+
+def gpu_groups() -> str:
+    """Operations on a million elements by the time of copying what they read and write, eager and compiled."""
+    lines = []
+    for card, sections in gpu_cards():
+        rows = [row for row in sections.get("groups", {"rows": []})["rows"] if "library" in row]
+        found: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
+        for row in rows:
+            cells = found.setdefault((row["group"], row["operation"], row["dtype"]), {})
+            ratio = row["seconds"] / row["floor_seconds"]
+            cells[row["library"], row["mode"]] = f"{1e6 * row['seconds']:.0f} ({ratio:.1f})"
+        columns = [(library, mode) for mode in ("forward", "forward+backward") for library in GPU_LIBRARIES]
+        lines += [
+            [card, " ".join(head[:2]), head[2], *(cells.get(column, NONE) for column in columns)]
+            for head, cells in found.items()
+        ]
+    header = ["card", "operation", "dtype", "eager", "compiled", "eager, with backward", "compiled, with backward"]
+    return markdown(header, lines)
+
+
 def symmetries() -> str:
     """Verdicts on the catalogue of equations."""
     summary = json.loads(SYMMETRIES.read_text())["summary"]
@@ -443,6 +518,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "speed-catalogue": catalogue,
     "speed-catalogue-conditions": partial(conditions, CATALOGUE),
     "symmetries": symmetries,
+    "gpu-images": gpu_images,
+    "gpu-groups": gpu_groups,
 }
 
 

@@ -108,6 +108,8 @@ class ImageInversion(ShardedTest):
         result = self.equivariant.inverter(batch.image, generator=generator)
         with torch.no_grad():
             logits = self.equivariant.predict(batch.image, result)
+            if logits.is_cuda:
+                torch.cuda.synchronize(logits.device)  # else the clock is read before the work is done
             seconds = (time.perf_counter() - start) / len(logits)
             logits_alone, logits_clean = self.classifier(batch.image), self.classifier(batch.clean.nan_to_num())
             logits = torch.where(result.found.unsqueeze(1), logits, logits_alone)
