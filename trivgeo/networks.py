@@ -11,8 +11,9 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -102,6 +103,13 @@ class NetworkFile:
             )
         return value
 
+    def split(self, prefix: str) -> tuple[NetworkFile, dict[str, Tensor]]:
+        """The file without the tensors of another module that was written beside the network, and these."""
+        start = f"{prefix}."
+        mine = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(start)}
+        others = {name.removeprefix(start): tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+        return replace(self, tensors=mine), others
+
     def build(self, kind: type[NetworkT]) -> NetworkT:
         """The network, in evaluation mode, its parameters constant (no gradients).
 
@@ -173,7 +181,12 @@ def class_path(network: nn.Module) -> str:
     return portable(f"{kind.__module__}.{kind.__qualname__}")
 
 
-def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
+def write_file(
+    network: nn.Module,
+    path: str | Path,
+    entries: Mapping[str, Mapping[str, Any]],
+    others: Mapping[str, nn.Module] = MappingProxyType({}),
+) -> None:
     """Write the state of a network to a safetensors file; a `Network` with its class and architecture.
 
     A file that is there is replaced only by a whole one.
@@ -182,6 +195,7 @@ def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mappi
         network: the network.
         path: the file; missing parent folders are created.
         entries: further entries of the header, of plain types.
+        others: modules by name whose state the file holds beside, see `NetworkFile.split`.
 
     Raises:
         CheckpointError: an entry cannot be written as JSON, or the path is a folder or cannot be written to.
@@ -194,7 +208,10 @@ def write_file(network: nn.Module, path: str | Path, entries: Mapping[str, Mappi
         header |= {name: json.dumps(dict(entry)) for name, entry in entries.items()}
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: expected {', '.join(entries)} of plain JSON types: {error}") from error
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    states = dict(network.state_dict())
+    for prefix, module in others.items():
+        states |= {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in states.items()}
     with _beside(path) as temporary:
         save_file(tensors, temporary, metadata={**header, _CHECK: content_hash(header, tensors)})
         temporary.replace(path)

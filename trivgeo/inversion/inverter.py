@@ -22,6 +22,7 @@ from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
 from trivgeo.inversion.posterior_energy import check_bound
 from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import StageLike, check_stage, run_stages, steps_of
 
 __all__ = ["Inverter"]
@@ -164,6 +165,15 @@ class Inverter(nn.Module):
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.like, generator)
             return run_stages(self.stages, given, population, noise).evaluated(given).result(given)
+
+    def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int] | None:
+        """A mixture near the posteriors of data, and evaluations of a network for each; ``None`` of most inverters.
+
+        Args:
+            x: data with one batch dimension.
+            generator: the source of noise.
+        """
+        return None
 
     @contextmanager
     def _bar(self) -> Iterator[Callable[[], None] | None]:

@@ -59,7 +59,8 @@ class InversionResult:
         data, chains = self.energies.shape
         lost = int(self.lost.sum())
         return (
-            f"InversionResult({data} data, {chains} hypotheses each, of {self.group!r}; {int(self.found.sum())} found; "
+            f"{type(self).__name__}({data} data, {chains} hypotheses each, of {self.group!r}; "
+            f"{int(self.found.sum())} found; "
             f"{f'{lost} would lose most of what the datum shows; ' if lost else ''}"
             f"a search, not a weighted sample; "
             f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "

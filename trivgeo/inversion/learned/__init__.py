@@ -4,9 +4,11 @@
 """
 
 from trivgeo._signatures import check_calls
+from trivgeo.inversion.learned.calibration import Calibration
 from trivgeo.inversion.learned.distillation import consistency_loss
 from trivgeo.inversion.learned.field_backbone import FieldBackbone
 from trivgeo.inversion.learned.image_backbone import ImageBackbone
+from trivgeo.inversion.learned.landmarks_backbone import LandmarksBackbone
 from trivgeo.inversion.learned.level_features import LevelFeatures
 from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for
 from trivgeo.inversion.learned.operator_backbone import OperatorBackbone
@@ -14,8 +16,10 @@ from trivgeo.inversion.learned.points_backbone import PointsBackbone
 from trivgeo.inversion.learned.score import LearnedScore
 
 __all__ = [
+    "Calibration",
     "FieldBackbone",
     "ImageBackbone",
+    "LandmarksBackbone",
     "LearnedScore",
     "LevelFeatures",
     "NoiseNetwork",

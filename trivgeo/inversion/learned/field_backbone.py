@@ -80,12 +80,16 @@ class FieldBackbone(NoiseNetwork):
 
     def forward(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """The noise in units of its size, in the dtype of the data."""
+        return self.head[-1](self.embed(y, level)).to(y.values.dtype)
+
+    def embed(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
+        """See `NoiseNetwork`."""
         features = (_features(y).to(self.centre.dtype) - self.centre) / self.spread
         values = rearrange(y.values.to(self.centre.dtype), "b c s ... -> b (c s) ...")
         size = values.flatten(1).std(-1).reshape(-1, *[1] * (values.ndim - 1))
         shape = self.shape(values / size.clamp(min=1e-6))
         # differences of a few hundredths of the spread must show at the lowest levels
-        return self.head(torch.cat([features, shape, self.level(level.to(features.dtype))], -1)).to(y.values.dtype)
+        return self.head[:-1](torch.cat([features, shape, self.level(level.to(features.dtype))], -1))
 
 
 @backbone_for.register

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from trivgeo.checks import check_type
 from trivgeo.errors import CheckpointError
 from trivgeo.groups import Action
+from trivgeo.inversion.learned.calibration import Calibration
 from trivgeo.inversion.learned.noise_network import NoiseNetwork
 from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.networks import NetworkFile
 from trivgeo.sde import GeometricSchedule
 
-__all__ = ["describe", "score_of"]
+__all__ = ["calibration_of", "describe", "score_of"]
 
 
 def describe(score: LearnedScore) -> dict[str, Any]:
@@ -74,3 +75,22 @@ def score_of(file: NetworkFile, action: Action, backbone: nn.Module | None = Non
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{name}: expected a score in the header, got {entry}: {error!r}") from error
     return score.eval()
+
+
+def calibration_of(file: NetworkFile, tensors: dict[str, Tensor]) -> Calibration | None:
+    """The calibration that a file holds, if it holds one.
+
+    Args:
+        file: see `score_of`.
+        tensors: of the calibration.
+
+    Raises:
+        CheckpointError: an entry of the header or a tensor is missing or does not fit.
+    """
+    if "calibration" not in file.header:
+        return None
+    entry = file.entry("calibration")
+    try:
+        return Calibration(**entry, tensors=tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file.path}: expected a calibration in the header, got {entry}: {error!r}") from error

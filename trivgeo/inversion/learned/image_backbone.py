@@ -113,6 +113,10 @@ class ImageBackbone(NoiseNetwork):
         Raises:
             ShapeError: the images have another shape.
         """
+        return self.last(self.embed(y, level)).to(y.dtype)
+
+    def embed(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
+        """See `NoiseNetwork`."""
         if tuple(y.shape[1:]) != self.shape:
             raise ShapeError(f"x: expected images [b, {', '.join(map(str, self.shape))}], got {list(y.shape)}")
         x, level = ((y.to(self.mean.dtype) - self.mean) / self.std), level.to(self.mean.dtype)
@@ -124,7 +128,7 @@ class ImageBackbone(NoiseNetwork):
                 h = functional.silu(convolution(h) * (1 + scale) + shift)
             h = functional.silu(self.first(torch.cat([h.flatten(1), e], 1)))
             h = functional.silu(self.second(torch.cat([h, e], 1)))
-        return self.last(h.to(x.dtype)).to(y.dtype)
+        return h.to(x.dtype)
 
 
 def _channels(shape: Sequence[int]) -> list[int]:

@@ -33,6 +33,10 @@ class NoiseNetwork(Network):
         """Return the part of the data that the network reads, see ``prepare`` of `LearnedScore`."""
         return x
 
+    def embed(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
+        """Features of data, by which unusual ones are told: what the last layer reads; default the noise."""
+        return self(y, level)
+
     @abstractmethod
     def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """The noise in units of its size, see `LearnedScore`; in the dtype of the data, whatever the network's."""
@@ -42,9 +46,9 @@ class NoiseNetwork(Network):
 def backbone_for(action: Action, x: Any) -> NoiseNetwork:
     """A backbone that suits an action and clean data of it.
 
-    Images have an `ImageBackbone`, points, jets and clouds a `PointsBackbone`, solution operators an
-    `OperatorBackbone`, fields a `FieldBackbone`. For another kind of action register a function, or give a
-    `LearnedInverter` a backbone.
+    Images have an `ImageBackbone`, points, jets and clouds a `PointsBackbone`, or a `LandmarksBackbone` where their
+    order tells more than half of where they are, solution operators an `OperatorBackbone`, fields a `FieldBackbone`.
+    For another kind of action register a function, or give a `LearnedInverter` a backbone.
 
     ```python
     @backbone_for.register

@@ -118,6 +118,10 @@ class OperatorBackbone(NoiseNetwork):
             y: what `OperatorReader` kept.
             level: the noise levels.
         """
+        return self.layers[-1](self.embed(y, level)).to(y.initial.dtype)
+
+    def embed(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
+        """See `NoiseNetwork`."""
         dtype = self.box.dtype
         initial, query, level = y.initial.to(dtype), y.query.to(dtype), level.to(dtype)
         x_min, x_max, t_min, t_max, u_min, u_max = self.domain
@@ -131,7 +135,7 @@ class OperatorBackbone(NoiseNetwork):
         range_ = torch.stack([u.amin(1) - low, u.amax(1) - high], -1)
         deviation = torch.asinh(4.0 * torch.cat([hull, line, range_], -1))
         scaled = torch.asinh(deviation / level.unsqueeze(-1))
-        return self.layers(torch.cat([deviation, scaled, u, self.features(level)], -1)).to(y.initial.dtype)
+        return self.layers[:-1](torch.cat([deviation, scaled, u, self.features(level)], -1))
 
 
 @backbone_for.register

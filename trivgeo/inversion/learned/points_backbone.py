@@ -14,10 +14,16 @@ from trivgeo.actions import PointCloud
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import PointAction
+from trivgeo.inversion.learned.landmarks_backbone import LandmarksBackbone
 from trivgeo.inversion.learned.level_features import LevelFeatures
 from trivgeo.inversion.learned.noise_network import NoiseNetwork, _spread, backbone_for
 
 __all__ = ["PointsBackbone"]
+
+_LEAST_DATA = 16
+"""Number of clouds from which an order can be told."""
+_ORDERED = 0.5
+"""Share of the variance of points that landmarks have about their means, at most."""
 
 
 class PointsBackbone(NoiseNetwork):
@@ -82,6 +88,10 @@ class PointsBackbone(NoiseNetwork):
         Raises:
             ShapeError: the points have another number of coordinates.
         """
+        return self.head[-1](self.embed(y, level)).to(y.dtype)
+
+    def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
+        """See `NoiseNetwork`."""
         if y.ndim != 3 or y.shape[-1] != self.coordinates:
             raise ShapeError(f"x: expected points [b, p, {self.coordinates}], got {list(y.shape)}")
         x, level = (y.to(self.mean.dtype) - self.mean) / self.std, level.to(self.mean.dtype)
@@ -97,7 +107,7 @@ class PointsBackbone(NoiseNetwork):
         once = _pooled(h)
         told = torch.cat([once, around], 1).unsqueeze(1).expand(-1, points, -1)
         twice = _pooled(self.second(torch.cat([functional.silu(h), told], -1)))
-        return self.head(torch.cat([once, twice, around], 1)).to(y.dtype)
+        return self.head[:-1](torch.cat([once, twice, around], 1))
 
 
 def _perceptron(size: int, width: int, out: int) -> nn.Sequential:
@@ -112,6 +122,13 @@ def _pooled(h: Tensor) -> Tensor:
 @backbone_for.register(PointAction)
 @backbone_for.register(PointCloud)
 def _(action: PointAction | PointCloud, x: Tensor) -> NoiseNetwork:
+    """A `LandmarksBackbone` where the place in the order says more of a point than its datum does."""
     action.check_data(x)
     flat = x.movedim(-1, 0).flatten(1)
-    return PointsBackbone(action.group.dim, x.shape[-1], mean=flat.mean(1).tolist(), std=_spread(flat).tolist())
+    mean, std = flat.mean(1), _spread(flat)
+    if x.ndim == 3 and len(x) >= _LEAST_DATA:
+        average = x.mean(0)
+        within = (x - average).square().mean()
+        if float(within) < _ORDERED * float((x - mean).square().mean()):
+            return LandmarksBackbone(action.group.dim, x.shape[1:], mean=average.tolist(), std=std.tolist())
+    return PointsBackbone(action.group.dim, x.shape[-1], mean=mean.tolist(), std=std.tolist())

@@ -9,25 +9,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._deprecation import renamed_arguments
 from trivgeo._devices import module_device, on_device, tree_device
-from trivgeo._random import integers, keyed
+from trivgeo._random import keyed
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_count, check_positive, check_type
+from trivgeo.checks import check_choice, check_count, check_positive, check_type, with_tensors
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
+from trivgeo.generative.measure import sum_over_compact
 from trivgeo.groups import Action
+from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law, noise_between, spread_of
-from trivgeo.inversion.learned.files import describe, score_of
-from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for, leaves_length
+from trivgeo.inversion.learned.calibration import Calibration, CalibrationSource, calibrate
+from trivgeo.inversion.learned.clean_data import Draw, checked_draw, held_out, picker
+from trivgeo.inversion.learned.density import mixture_of_draws
+from trivgeo.inversion.learned.files import calibration_of, describe, score_of
+from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for
 from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.posterior_energy import check_action, check_batch
+from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import StageLike
 from trivgeo.inversion.stages.add_noise import AddNoise
+from trivgeo.inversion.stages.learned_checks import CalibratedDraws, CleanGate, OutlierCheck
 from trivgeo.inversion.stages.learned_reverse_diffusion import LearnedReverseDiffusion
 from trivgeo.inversion.stages.replicate import Replicate
 from trivgeo.networks import read_file, write_file
@@ -37,6 +45,13 @@ __all__ = ["LearnedInverter"]
 
 _WIDER = 1.25
 _FACTORS = 2
+_CHAINS = 64
+"""Draws of the reverse diffusion of which a density is made."""
+_TOGETHER = 8192
+"""Data that the network sees at once where no bound is given."""
+_NUM_CALIBRATION = 400
+_SHORT = 8192
+"""Data that a training sees below which the calibration is one of 64 data."""
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
 
@@ -51,8 +66,9 @@ class LearnedInverter(Inverter):
 
     The noise is as wide as the law of the transformations, in every direction of the group: the scale of the action's
     group plays no part. See `LearnedScore` for what is learned and `AmortizedInverter` for what is done with it; of
-    the trained `score` any other inverter can be made, such as ``AmortizedInverter(inverter.score, steps=20,
-    num_hypotheses=64)`` for a posterior sample.
+    the trained `score` any other inverter can be made. Results are `CheckedResult`s: ``trusted`` is false, with
+    ``reasons``, for data or transformations that the training did not know. Several hypotheses are draws of the
+    learned posterior, whose widths are calibrated and whose density is `log_prob`.
 
     Args:
         action: the action on data.
@@ -62,10 +78,12 @@ class LearnedInverter(Inverter):
         num_hypotheses: see `AmortizedInverter`.
         stepper: see `LearnedReverseDiffusion`; default `RefiningStep` for one hypothesis, else `AncestralStep`.
         seed: of all that is random in training.
+        gate: leave data alone that look clean, see `CleanGate`.
 
     Attributes:
-        score: the trained `LearnedScore`, all that training makes; stages and posterior follow from it. ``None`` before
-            `fit`.
+        score: the trained `LearnedScore`; stages and posterior follow from it. ``None`` before `fit`.
+        calibration: what held-out clean data said of it, see `Calibration`: coverage of the posterior, and what is
+            unusual. ``None`` before `fit`, and of files and scores without one.
 
     Raises:
         ConfigurationError: an action, energy, backbone or stepper that is none, or a count below one.
@@ -82,9 +100,12 @@ class LearnedInverter(Inverter):
         num_hypotheses: int = 1,
         stepper: DenoisingStep | None = None,
         seed: int = 0,
+        gate: bool = False,
     ) -> None:
         super().__init__(action, energy, [])  # its stages are those of the score
         self.score: LearnedScore | None = None
+        self.calibration: Calibration | None = None
+        self.gate = bool(gate)
         self.make_backbone = _BackboneFactory(None if backbone is None else check_type("backbone", backbone, nn.Module))
         self.steps = check_count("steps", steps)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
@@ -101,7 +122,7 @@ class LearnedInverter(Inverter):
         Args:
             score: the score.
             energy: see `LearnedInverter`.
-            **settings: ``backbone``, ``steps``, ``num_hypotheses``, ``stepper``, ``seed``, see `LearnedInverter`.
+            **settings: ``backbone``, ``steps``, ``num_hypotheses``, ``stepper``, ``seed``, ``gate``; see there.
 
         Raises:
             ConfigurationError: see `LearnedInverter`.
@@ -111,8 +132,10 @@ class LearnedInverter(Inverter):
         return inverter
 
     def __repr__(self) -> str:
-        """The action, the energy and the stages by name; before training, that it is not trained."""
-        return super().__repr__() if self.score is not None else f"LearnedInverter({self.action!r}, not trained)"
+        """The action, the energy, the stages by name and the calibration; before training, that it is not trained."""
+        if self.score is None:
+            return f"LearnedInverter({self.action!r}, not trained)"
+        return super().__repr__() if self.calibration is None else f"{super().__repr__()[:-1]}, {self.calibration!r})"
 
     @property
     def backbone(self) -> nn.Module | None:
@@ -129,14 +152,76 @@ class LearnedInverter(Inverter):
     def stages(self) -> tuple[StageLike, ...]:
         """The stages of the score: `Replicate`, `AddNoise` if there are several hypotheses, `LearnedReverseDiffusion`.
 
+        After a calibration also `CalibratedDraws` if there are several hypotheses, `CleanGate` with a gate, and
+        `OutlierCheck`.
+
         Raises:
             ConfigurationError: the inverter was neither trained nor loaded.
         """
+        score, known = self._trained_score(), self.calibration
+        several = self.num_hypotheses > 1
+        if not several or known is None:
+            stages = self._reverse(self.num_hypotheses, self.stepper, several)
+        else:
+            chains = max(self.num_hypotheses, _CHAINS)
+            stages = [
+                *self._reverse(chains, self.stepper, noise=True),
+                CalibratedDraws(score, known, self.num_hypotheses),
+            ]
+        if known is not None and self.gate:
+            stages.append(CleanGate(score, known))
+        return tuple(stages if known is None else [*stages, OutlierCheck(score, known)])
+
+    def _reverse(self, chains: int, stepper: DenoisingStep, noise: bool) -> list[StageLike]:
+        """The stages of the reverse diffusion, from noise about the identity or from the identity."""
         score = self._trained_score()
         grid = [1.0 - (1.0 - score.lowest_time) * i / max(1, self.steps - 1) for i in range(self.steps)]
-        reverse = LearnedReverseDiffusion(score, stepper=self.stepper, times=[*grid, 0.0])
-        noise = [AddNoise(score.schedule, score.noise_steps)] if self.num_hypotheses > 1 else []
-        return (Replicate(self.num_hypotheses), *noise, reverse)
+        reverse = LearnedReverseDiffusion(score, stepper=stepper, times=[*grid, 0.0])
+        start = [AddNoise(score.schedule, score.noise_steps)] if noise else []
+        return [Replicate(chains), *start, reverse]
+
+    def log_prob(self, g: Tensor, x: Any, *, generator: torch.Generator | None = None) -> Float[Tensor, "b *chains"]:
+        r"""The log-density of transformations under the learned posterior :math:`q(g \mid x)`.
+
+        q is a mixture of Student distributions about the modes of draws of the reverse diffusion, of widths that were
+        calibrated on held-out data. The measure is left Haar measure in the basis of the group of the action, of total
+        mass one on compact groups; see `trivgeo.generative.base_distributions.BaseDistribution`.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+            x: data with one batch dimension.
+            generator: of the draws; default one that is the same at every call.
+
+        Raises:
+            ConfigurationError: the inverter was not trained.
+            ShapeError: the elements do not fit the data.
+        """
+        group = self._posterior.action.group
+        mixture, _ = self.proposal(x, generator)
+        shape = group.batch_shape(group.check_elements(g))
+        if len(shape) < 1 or shape[0] != len(mixture.log_shares):
+            raise ShapeError(f"g: expected elements for {len(mixture.log_shares)} data, got batch {list(shape)}")
+        mixture = mixture.in_basis_of(group)
+        rows = g.reshape(shape[0], -1, *group.element_shape)
+        value = mixture.log_density(rows) - mixture.log_mass().unsqueeze(-1)
+        return (value + sum_over_compact(group, log_haar_volume)).reshape(shape)
+
+    def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int]:
+        """The learned posterior of data as a mixture, and the evaluations of the network that it took for each."""
+        score = self._trained_score()
+        like: Tensor = pytree.tree_leaves(with_tensors("x", x))[0]
+        source = keyed(self.seed, 60, device=like.device) if generator is None else generator
+        result = self._drawing_inverter()(x, generator=source)
+        if self.calibration is None:
+            return mixture_of_draws(score.group, result.elements), result.network_evaluations
+        return self.calibration.density(score, result.elements), result.network_evaluations
+
+    def _drawing_inverter(self) -> Inverter:
+        """What draws from the reverse diffusion, as often as a density takes."""
+        stepper = AncestralStep() if isinstance(self.stepper, RefiningStep) else self.stepper
+        bound = _TOGETHER if self.max_evaluations is None else self.max_evaluations
+        stages = self._reverse(_CHAINS, stepper, noise=True)
+        return Inverter(self._trained_score().action, None, stages, max_evaluations=bound, progress=False)
 
     def fit(
         self,
@@ -149,10 +234,12 @@ class LearnedInverter(Inverter):
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> LearnedInverter:
-        """Train on clean data, which are moved at random in every step.
+        """Train on clean data, which are moved at random in every step, and calibrate on others.
 
-        A second time it begins anew, and nothing changes unless it ends. Training is where the inverter is; where
-        the data are, if it has no networks yet and was not moved.
+        A sixth of the data, 4,096 at most, are held out for `calibration`; a function draws more.
+        ``inverter.calibration.coverage`` is the share of them whose transformation lies in regions of half and nine
+        tenths of the posterior. A second time training begins anew, and nothing changes unless it ends. Training is where the inverter is; where the data are,
+        if it has no networks yet and was not moved.
 
         Args:
             clean: clean data with one batch dimension, or a function (count, generator) that draws some.
@@ -160,8 +247,8 @@ class LearnedInverter(Inverter):
                 noise is made as wide as they are.
             steps: of the optimiser.
             batch_size: data of each step.
-            seconds: ends training after that time at the latest; the result then depends on the speed of the
-                machine. ``None`` for no bound.
+            seconds: ends training after that time at the latest, before the calibration; the result then depends on
+                the speed of the machine. ``None`` for no bound.
             folder: where the state is kept; called again after an interruption, training goes on from there.
             progress: a progress bar; ``None`` for one on a terminal.
 
@@ -180,11 +267,43 @@ class LearnedInverter(Inverter):
         from trivgeo.inversion.learned import training
 
         _check_length(steps, batch_size, seconds)
-        score, draw = self._score_to_train(clean, law, batch_size)
+        known, rest = held_out(self.action, clean, self.seed)
+        score, draw = self._score_to_train(known, law, batch_size)
         module = training.ScoreTraining(score, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
-        self.score = score.eval().requires_grad_(False)
+        fitted = self._of_score(score)
+        calibration = fitted._calibrated(known, rest, law, steps * batch_size)
+        self.score, self.calibration = fitted.score, calibration
         return self
+
+    def _of_score(self, score: LearnedScore) -> LearnedInverter:
+        """An inverter of the same settings with another score."""
+        settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
+        return LearnedInverter.from_score(score, self.energy, **settings)
+
+    def _calibrated(self, known: Any, rest: Draw, law: Law, seen: int) -> Calibration:
+        """The calibration of this inverter, on fewer data after a training that saw few.
+
+        Args:
+            known: data of the training.
+            rest: draws others.
+            law: of transformations.
+            seen: number of data that the training saw.
+        """
+        bound = _TOGETHER if self.max_evaluations is None else self.max_evaluations
+        stages = Inverter(self._trained_score().action, self.energy, self.stages, max_evaluations=bound, progress=False)
+        source = CalibrationSource(
+            rest if callable(known) else picker(known),
+            rest,
+            law,
+            lambda x: stages(x, generator=keyed(self.seed, 12, device=pytree.tree_leaves(x)[0].device)).best(),
+            lambda x: (
+                self._drawing_inverter()(
+                    x, generator=keyed(self.seed, 13, device=pytree.tree_leaves(x)[0].device)
+                ).elements
+            ),
+        )
+        return calibrate(self._trained_score(), source, _NUM_CALIBRATION if seen >= _SHORT else 64, self.seed)
 
     def distil(
         self,
@@ -208,10 +327,11 @@ class LearnedInverter(Inverter):
 
         teacher = self._trained_score()
         _check_length(steps, batch_size, seconds)
-        draw = self._drawing(clean) if callable(clean) else _picker(check_batch(self.action, clean)[0])
+        known, rest = held_out(self.action, clean, self.seed)
+        draw = checked_draw(self.action, known) if callable(known) else picker(known)
         module = training.DistillationTraining(teacher, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
-        return LearnedInverter.from_score(
+        student = LearnedInverter.from_score(
             module.student,
             self.energy,
             backbone=self.make_backbone.template,
@@ -219,7 +339,11 @@ class LearnedInverter(Inverter):
             num_hypotheses=self.num_hypotheses,
             stepper=RenoisingStep(),
             seed=self.seed,
+            gate=self.gate,
         )
+        if callable(teacher.augmentation):
+            student.calibration = student._calibrated(known, rest, teacher.augmentation, steps * batch_size)
+        return student
 
     def save(self, path: str | Path) -> None:
         """Write the network, its group and its noise to a safetensors file.
@@ -231,7 +355,12 @@ class LearnedInverter(Inverter):
         kind = type(self.stepper)
         check_choice("stepper", kind, _STEPPERS)
         inverter = {"steps": self.steps, "num_hypotheses": self.num_hypotheses, "stepper": kind.__name__}
-        write_file(score.backbone, path, {"score": describe(score), "inverter": inverter, "metadata": {}})
+        inverter |= {"gate": self.gate}
+        entries = {"score": describe(score), "inverter": inverter, "metadata": {}}
+        known = self.calibration
+        if known is not None:
+            entries["calibration"] = known.as_dict()
+        write_file(score.backbone, path, entries, {} if known is None else {"calibration": known})
 
     @classmethod
     @renamed_arguments(until="0.4", rank_by="energy")
@@ -260,15 +389,19 @@ class LearnedInverter(Inverter):
         try:
             stepper = {kind.__name__: kind for kind in _STEPPERS}[entry["stepper"]]()
             settings = {"steps": entry["steps"], "num_hypotheses": entry["num_hypotheses"], "stepper": stepper}
+            settings["gate"] = entry.get("gate", False)  # older files do not say
             cls(action, energy, **settings)  # whether they are settings of an inverter
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected how to invert in the header, got {entry}: {error}") from error
+        file, tensors = file.split("calibration")
         score = score_of(file, action, copy.deepcopy(backbone))
-        return cls.from_score(score, energy, backbone=backbone, **settings)
+        inverter = cls.from_score(score, energy, backbone=backbone, **settings)
+        inverter.calibration = calibration_of(file, tensors)
+        return inverter
 
     def _score_to_train(self, clean: Any, law: Law, batch_size: int) -> tuple[LearnedScore, Law]:
         """The score before training, and what draws the data of a step."""
-        drawing = self._drawing(clean) if callable(clean) else None
+        drawing = checked_draw(self.action, clean) if callable(clean) else None
         some = drawing(max(batch_size, 512), keyed(self.seed, 2)) if drawing else check_batch(self.action, clean)[0]
         device = module_device(self) or self.make_backbone.device or tree_device(some)
         some = on_device(some, device)
@@ -288,18 +421,7 @@ class LearnedInverter(Inverter):
             prepare=prepare,
         )
         # `prepared` is idempotent, so it is applied once here
-        return score, drawing or _picker(score.prepared(some))
-
-    def _drawing(self, clean: Callable[[int, torch.Generator], Any]) -> Callable[[int, torch.Generator], Any]:
-        """Data that somebody's function draws, as tensors that fit the action, as many as asked for."""
-
-        def draw(count: int, generator: torch.Generator) -> Any:
-            some, given = check_batch(self.action, clean(count, generator))
-            if given != count:
-                raise ShapeError(f"clean: expected a function that draws the {count} data asked for, got {given}")
-            return some
-
-        return draw
+        return score, drawing or picker(score.prepared(some))
 
     def _trained_score(self) -> LearnedScore:
         if self.score is None:
@@ -340,14 +462,3 @@ def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:
         check_count(name, number)
     if seconds is not None:
         check_positive("seconds", seconds)
-
-
-def _picker(clean: Any) -> Callable[[int, torch.Generator], Any]:
-    """Data drawn with repetition."""
-    first: Tensor = pytree.tree_leaves(clean)[0]
-
-    def draw(count: int, generator: torch.Generator) -> Any:
-        index = integers(leaves_length(clean), (count,), torch.empty(0), generator).to(first.device)
-        return pytree.tree_map(lambda leaf: leaf[index], clean)
-
-    return draw

@@ -43,7 +43,8 @@ class PosteriorSampler(Inverter):
             groups that are not compact: the energy must then hold g back. Where there is none, the search for wells
             begins within a few units of the basis of the group about the identity, or about ``initial``.
         proposals: an inverter (`TIED`, `LearnedInverter`, ...) whose hypotheses say where to look; its evaluations
-            count. The weights are right with any; good ones leave more of the budget to the sample.
+            count. The weights are right with any; good ones leave more of the budget to the sample. Of a
+            `LearnedInverter` the learned posterior is where the search begins, at no energies.
         num_samples: number K of weighted elements for each datum.
         budget: the largest number of energies and gradients, together, for each datum; at least twice K.
         temperature: T, positive; of the energy alone, not of the prior.

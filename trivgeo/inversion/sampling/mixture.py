@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -11,7 +11,7 @@ from einops import repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._random import normal
+from trivgeo._random import keyed, normal
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.rows import rows_like
@@ -53,7 +53,7 @@ class Charts(Described):
 
 @dataclass(frozen=True, repr=False)
 class StudentMixture(Described):
-    r"""For each of b data a mixture of J distributions of :math:`c_j \exp v`, v Student with six degrees of freedom.
+    r"""For each of b data a mixture of J distributions of :math:`c_j \exp v`, v Student.
 
     .. math:: q(g) = \sum_j \alpha_j \, t(v_j; 0, F_j F_j^T) \, / \, |\det J_r(v_j)|, \quad v_j = \log(c_j^{-1} g)
 
@@ -67,6 +67,7 @@ class StudentMixture(Described):
         factors: F, lower triangular ``[b, J, n, n]``.
         log_shares: logarithms of the shares of the components, ``[b, J]``, minus infinity for those not used.
         scales: every component is a mixture, in equal parts, of ones whose factors are multiplied by these.
+        degrees: of freedom of the Student distributions.
     """
 
     group: LieGroup
@@ -74,12 +75,13 @@ class StudentMixture(Described):
     factors: Float[Tensor, "b j n n"]
     log_shares: Float[Tensor, "b j"]
     scales: tuple[float, ...] = (1.0,)
+    degrees: int = _DEGREES_OF_FREEDOM
 
     def sample(self, number: int, generator: torch.Generator | None) -> Draws:
         """Draw ``number`` elements for each datum, each component as often as its share says, up to rounding."""
         n, batch = self.group.dim, len(self.log_shares)
         label = systematic_indices(self.log_shares, generator, number)
-        parts = normal((batch, number, n + _DEGREES_OF_FREEDOM), self.factors, generator)
+        parts = normal((batch, number, n + self.degrees), self.factors, generator)
         length = parts[..., n:].square().mean(-1, keepdim=True).sqrt()  # root of chi squared over its degrees
         factor = self.factors.gather(1, repeat(label, "b m -> b m n k", n=n, k=n))
         scale = self.factors.new_tensor(self.scales).repeat(-(-number // len(self.scales)))[:number]
@@ -99,7 +101,7 @@ class StudentMixture(Described):
 
     def log_densities(self, charts: Charts) -> Float[Tensor, "b m j"]:
         """Return the log-density of each component, with its share, at elements in `charts`."""
-        n, dof = self.group.dim, _DEGREES_OF_FREEDOM
+        n, dof = self.group.dim, self.degrees
         squares = self._squares(charts)
         size = self.factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         constant = math.lgamma(0.5 * (dof + n)) - math.lgamma(0.5 * dof) - 0.5 * n * math.log(math.pi * dof)
@@ -111,6 +113,22 @@ class StudentMixture(Described):
     def log_density(self, g: Tensor) -> Float[Tensor, "b m"]:
         """Log-density at elements ``[b, m, *element_shape]``."""
         return self.log_densities(self.charts(g)).logsumexp(-1)
+
+    def log_mass(self, number: int = 1024) -> Float[Tensor, " b"]:
+        """Logarithm of the total mass: of the share of draws that are principal, the same draws at every call.
+
+        Args:
+            number: of these draws; where all are principal the mass is one.
+        """
+        draws = self.sample(number, keyed(0, device=self.factors.device))
+        return draws.principal.to(self.log_shares).mean(-1).clamp(min=1.0 / number).log()
+
+    def in_basis_of(self, group: LieGroup) -> StudentMixture:
+        """Return the same mixture in the coordinates of another basis of the group."""
+        unit = torch.eye(group.dim).to(self.factors)
+        change = group.basis.from_natural(self.group.basis.to_natural(unit)).mT  # of columns
+        covariance = change @ self.factors @ self.factors.mT @ change.mT
+        return replace(self, group=group, factors=torch.linalg.cholesky(covariance))
 
     @cached_property
     def _inverse_factors(self) -> Tensor:
@@ -131,7 +149,7 @@ class StudentMixture(Described):
             log_weights: their importance weights, unnormalised; minus infinity for none.
             floor: the least share of a component that is in use.
         """
-        n, dof = self.group.dim, _DEGREES_OF_FREEDOM
+        n, dof = self.group.dim, self.degrees
         share = torch.softmax(densities, -1).nan_to_num(0.0)  # of each component in each element
         weight = torch.softmax(log_weights, -1).nan_to_num(0.0).unsqueeze(-1) * share
         tail = (dof + n) / (dof + self._squares(charts))  # weight of an element in a Student distribution
@@ -152,6 +170,7 @@ class StudentMixture(Described):
             torch.where(usable[..., None, None], factors, self.factors),
             (mass / mass.sum(-1, keepdim=True)).log(),
             self.scales,
+            self.degrees,
         )
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._text import Described
+from trivgeo.inversion.checked import CheckedPopulation, CheckedResult
 from trivgeo.inversion.modes import PosteriorModes, modes_of
-from trivgeo.inversion.population import EvaluatedPopulation, Population
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.result import InversionResult
 
 __all__ = ["ImportanceWeights", "PosteriorSample", "WeightedPopulation"]
 
@@ -25,17 +23,15 @@ class ImportanceWeights(Described):
         weights: ``[b, K]``.
         effective_sample_size: ``[b]``.
         log_evidence: ``[b]``.
-        reasons: one text for each datum.
     """
 
     weights: Float[Tensor, "b k"]
     effective_sample_size: Float[Tensor, " b"]
     log_evidence: Float[Tensor, " b"]
-    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class PosteriorSample(InversionResult):
+class PosteriorSample(CheckedResult):
     r"""A weighted sample of the posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data.
 
     Averages over the sample with its `weights` are those of the posterior; for any function f of elements
@@ -72,16 +68,6 @@ class PosteriorSample(InversionResult):
         """
         return self.importance.log_evidence
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why a sample is not to be trusted, for each datum; empty where it is."""
-        return self.importance.reasons
-
-    @property
-    def trusted(self) -> Bool[Tensor, " b"]:
-        """Mask of the data whose sample passes its own checks; `reasons` says which failed."""
-        return torch.tensor([not reason for reason in self.reasons], device=self.weights.device)
-
     def __repr__(self) -> str:
         """Sizes, counts and trust."""
         data, size = self.energies.shape
@@ -111,7 +97,7 @@ class PosteriorSample(InversionResult):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class WeightedPopulation(EvaluatedPopulation):
+class WeightedPopulation(CheckedPopulation):
     """A population that is a weighted sample of the posterior; see `PosteriorSample` for its attributes.
 
     Elements that are moved or chosen by another stage are no longer such a sample: they are a `Population` without
@@ -120,22 +106,7 @@ class WeightedPopulation(EvaluatedPopulation):
 
     importance: ImportanceWeights
 
-    def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
-        """Return the population itself."""
-        return self
-
-    def take(self, index: Int[Tensor, "b m"]) -> Population:
-        """See `Population.take`; without weights."""
-        return self.unweighted().take(index)
-
-    def copies(self, number: int) -> Population:
-        """See `Population.copies`; without weights."""
-        return self.unweighted().copies(number)
-
-    def unweighted(self) -> EvaluatedPopulation:
-        """Return the elements with their energies alone."""
-        return EvaluatedPopulation(self.elements, self.num_masked_steps, self.energies, self.time)
-
     def result(self, posterior: ConditionalPosterior) -> PosteriorSample:
         """Return what an inverter returns."""
-        return PosteriorSample(**vars(super().result(posterior)), importance=self.importance)
+        result = self.unchecked().result(posterior)
+        return PosteriorSample(**vars(result), reasons=self.reasons, importance=self.importance)

@@ -21,6 +21,7 @@ from trivgeo.inversion.stages.importance_sampling import ImportanceSampling
 from trivgeo.inversion.stages.keep_lower import KeepLower
 from trivgeo.inversion.stages.langevin import Langevin
 from trivgeo.inversion.stages.laplace import Laplace
+from trivgeo.inversion.stages.learned_checks import CalibratedDraws, CleanGate, OutlierCheck
 from trivgeo.inversion.stages.learned_reverse_diffusion import LearnedReverseDiffusion
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.stages.newton import Newton
@@ -39,6 +40,8 @@ __all__ = [
     "AddNoise",
     "AlgebraCoordinates",
     "BayesianOptimization",
+    "CalibratedDraws",
+    "CleanGate",
     "Descend",
     "GaussianSearch",
     "GroupElements",
@@ -53,6 +56,7 @@ __all__ = [
     "Newton",
     "OrbitCriterion",
     "OrbitCurvature",
+    "OutlierCheck",
     "Parametrization",
     "Promote",
     "Replicate",

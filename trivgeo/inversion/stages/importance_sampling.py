@@ -32,6 +32,7 @@ from trivgeo.inversion.sampling.importance import (
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.sampling.weighted import ImportanceWeights, WeightedPopulation
 from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stages.warm_start import WarmStart
 
 __all__ = ["ImportanceSampling", "Prior"]
 
@@ -45,6 +46,8 @@ _STARTING_SCALES = (1.0, 2.0, 0.4)
 """Spreads of the first proposal, in units of the basis, or of the prior."""
 _HYPOTHESIS_SPREAD = 0.3
 _MOST_HYPOTHESES = 8
+_PROPOSED_SHARE = 0.8
+"""Share of the first proposal that hypotheses or a density of theirs get."""
 
 
 @runtime_checkable
@@ -99,7 +102,8 @@ class ImportanceSampling(Stage):
         budget: the largest number of energies and gradients, together, for each datum.
         temperature: T, positive.
         prior: :math:`p_0`, see `Prior`; ``None`` for left Haar measure.
-        proposals: a stage whose hypotheses say where to look, beside the first proposal.
+        proposals: a stage whose hypotheses say where to look, beside the first proposal; of a `WarmStart` whose
+            inverter has a density, `Inverter.proposal`, that.
 
     Raises:
         ConfigurationError: a number out of its range, a budget below twice the number of samples, or a prior without
@@ -137,7 +141,10 @@ class ImportanceSampling(Stage):
         group = posterior.group
         target = LogPosterior(posterior, self.temperature, self._log_prior(group))
         start = self._start(group, population.elements)
-        if self.proposals is not None:
+        known = self.proposals.proposal(posterior, generator) if isinstance(self.proposals, WarmStart) else None
+        if known is not None:
+            start = _with_density(start, known)
+        elif self.proposals is not None:
             found = self.proposals(posterior, population, generator)
             start = _with_hypotheses(start, found.evaluated(posterior))
         spent = posterior.energy_evaluations + posterior.gradient_evaluations
@@ -204,9 +211,8 @@ class ImportanceSampling(Stage):
             elements=torch.take_along_dim(draws.elements, rows_like(index, draws.elements), 1),
             num_masked_steps=torch.zeros_like(index),
             energies=draws.energies.gather(1, index),
-            importance=ImportanceWeights(
-                weights, effective, evidence, _reasons(size, number, effective, self.num_samples)
-            ),
+            importance=ImportanceWeights(weights, effective, evidence),
+            reasons=_reasons(size, number, effective, self.num_samples),
         )
 
 
@@ -228,7 +234,7 @@ def density_of(prior: Prior) -> Any:
 
 
 def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> StudentMixture:
-    """The first proposal with components about the hypotheses of lowest energy, which get four fifths of it."""
+    """The first proposal with components about the hypotheses of lowest energy."""
     number = min(_MOST_HYPOTHESES, found.size)
     lowest = found.energies.topk(number, dim=1, largest=False)
     centres = torch.take_along_dim(found.elements, rows_like(lowest.indices, found.elements), 1)
@@ -236,7 +242,20 @@ def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> Stude
     unit = start.group.identity(dtype=centres.dtype, device=centres.device)
     centres = torch.where(rows_like(usable, centres), centres, unit)
     factors = _HYPOTHESIS_SPREAD * start.factors[:, :1].expand(-1, number, -1, -1)
-    shares = torch.where(usable, 0.8 / number, 0.0).to(start.log_shares)
+    return _joined(start, centres, factors, torch.where(usable, 1.0 / number, 0.0).to(start.log_shares))
+
+
+def _with_density(start: StudentMixture, known: StudentMixture) -> StudentMixture:
+    """The first proposal with the components of a mixture that is near the posterior, of its narrower width."""
+    like = start.factors
+    return _joined(
+        start, known.centres.to(like), known.scales[0] * known.factors.to(like), known.log_shares.exp().to(like)
+    )
+
+
+def _joined(start: StudentMixture, centres: Tensor, factors: Tensor, shares: Tensor) -> StudentMixture:
+    """The first proposal with further components, which get four fifths of it."""
+    shares = _PROPOSED_SHARE * shares
     rest = start.log_shares + torch.log1p(-shares.sum(-1, keepdim=True))
     return StudentMixture(
         start.group,

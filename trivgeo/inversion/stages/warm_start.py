@@ -9,6 +9,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import Stage
 
 __all__ = ["WarmStart"]
@@ -31,10 +32,23 @@ class WarmStart(Stage):
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """Return the hypotheses of the inverter, without energies: those of this posterior may differ."""
+        self._check_group(posterior)
+        result = self.inverter(posterior.x, generator=generator)
+        posterior.count(result.energy_evaluations, result.gradient_evaluations, result.network_evaluations)
+        return Population(result.elements, result.num_masked_steps)
+
+    def proposal(self, posterior: ConditionalPosterior, generator: torch.Generator | None) -> StudentMixture | None:
+        """Return the density of the inverter, if it has one, in the basis of the posterior's group."""
+        self._check_group(posterior)
+        found = self.inverter.proposal(posterior.x, generator)
+        if found is None:
+            return None
+        mixture, evaluations = found
+        posterior.count(networks=evaluations)
+        return mixture.in_basis_of(posterior.group)
+
+    def _check_group(self, posterior: ConditionalPosterior) -> None:
         if not self.inverter.action.group.is_same_group(posterior.group):
             raise ConfigurationError(
                 f"inverter: expected one of {posterior.group!r}, got one of {self.inverter.action.group!r}"
             )
-        result = self.inverter(posterior.x, generator=generator)
-        posterior.count(result.energy_evaluations, result.gradient_evaluations, result.network_evaluations)
-        return Population(result.elements, result.num_masked_steps)

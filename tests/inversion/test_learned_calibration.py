@@ -1,0 +1,266 @@
+"""Calibration of learned inverters: densities against quadrature, coverage of known laws, outliers, the gate."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import assert_relative, randn, seeded
+from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
+from trivgeo.groups import SE, SO
+from trivgeo.inversion import CheckedResult, InversionResult, LearnedInverter, PosteriorSample, PosteriorSampler
+from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for
+from trivgeo.inversion.learned.calibration import REASONS, _fitted_scales, _joint_thresholds
+from trivgeo.inversion.learned.density import mixture_of_draws
+from trivgeo.inversion.stages import Descend, OutlierCheck
+from trivgeo.networks import read_file, write_file
+
+GROUP = SE(2)
+SHAPE = torch.tensor([[1.0, 0.0], [0.0, 0.6], [-0.8, 0.1], [0.2, -0.3], [-0.2, -0.5], [0.7, 0.4]])
+NOISE = 0.05
+
+
+def clean(number: int, generator: torch.Generator) -> Tensor:
+    """Landmarks without symmetry, each a little moved."""
+    return SHAPE + NOISE * torch.randn(number, *SHAPE.shape, generator=generator)
+
+
+def law(number: int, generator: torch.Generator, wide: float = 1.0) -> Tensor:
+    """Turns up to half a right angle, shifts up to a half."""
+    u = torch.rand(number, 3, generator=generator) - 0.5
+    return GROUP.exp(wide * u * torch.tensor([math.pi / 2, 1.0, 1.0]))
+
+
+@pytest.fixture(scope="module")
+def trained() -> LearnedInverter:
+    return LearnedInverter(GROUP.action(), seed=0).fit(clean, law, steps=120, batch_size=64)
+
+
+def with_settings(inverter: LearnedInverter, **settings: object) -> LearnedInverter:
+    """An inverter of the same score and calibration."""
+    assert inverter.score is not None
+    other = LearnedInverter.from_score(inverter.score, **settings)
+    other.calibration = inverter.calibration
+    return other
+
+
+class TestDensity:
+    def test_on_rotations(self) -> None:
+        """Mass one for Haar measure of mass one, by the rule of midpoints; of a network that knows next to nothing."""
+        turns = lambda n, g: SO(2).exp(2.0 * torch.rand(n, 1, generator=g) - 1.0)  # noqa: E731
+        inverter = LearnedInverter(SO(2).action(), seed=0).fit(clean, turns, steps=20, batch_size=32)
+        x = clean(3, seeded(0))
+        angle = (torch.arange(2000) + 0.5) * 2 * math.pi / 2000
+        density = inverter.log_prob(SO(2).exp(angle.unsqueeze(-1)).expand(3, -1, -1, -1), x).exp()
+        assert_relative(density.mean(-1), torch.ones(3), 0.02)
+        assert (density.amax(-1) > 1.5).all()
+        assert torch.equal(inverter.log_prob(SO(2).identity(3), x), inverter.log_prob(SO(2).identity(3), x))
+
+    def test_on_rigid_motions(self, trained: LearnedInverter) -> None:
+        """Haar measure is that of angle and shift; in a basis twice as long it counts an eighth."""
+        x = GROUP.action()(law(1, seeded(1)), clean(1, seeded(2)))
+        best = with_settings(trained, num_hypotheses=64)(x, generator=seeded(0)).elements
+        angle, place = torch.atan2(best[..., 1, 0], best[..., 0, 0]), best[..., 2]
+        axes = []
+        for values in (angle, place[..., 0], place[..., 1]):
+            middle, reach = float(values.mean()), 5.0 * float(values.std())
+            axes.append(torch.linspace(middle - reach, middle + reach, 45))
+        t, a, b = torch.meshgrid(*axes, indexing="ij")
+        rows = [torch.stack([t.cos(), -t.sin(), a], -1), torch.stack([t.sin(), t.cos(), b], -1)]
+        g = torch.stack(rows, -2).reshape(1, -1, 2, 3)
+        cell = math.prod(float(axis[1] - axis[0]) for axis in axes)
+        mass = float(trained.log_prob(g, x).exp().sum()) * cell
+        assert abs(mass - 1.0) < 0.03
+        double = LearnedInverter.from_score(trained.score, backbone=None)  # type: ignore[arg-type]
+        double.calibration = trained.calibration
+        double._posterior.action = SE(2, scale=2.0).action()
+        off = double.log_prob(g[:, :9], x) - trained.log_prob(g[:, :9], x)
+        assert_relative(off, torch.full((1, 9), math.log(8.0)), 1e-4)
+
+    def test_of_draws(self) -> None:
+        """Two wells of weights .75 and .25 with covariances of their own, whatever is not finite."""
+        v = 0.05 * randn(4, 64, 3, seed=1) * torch.tensor([1.0, 2.0, 0.5])
+        centres = GROUP.exp(torch.tensor([[1.2, 0.0, 0.5], [-1.5, 1.0, 0.0]]).double())
+        g = GROUP.compose(centres[(torch.arange(64) >= 48).long()], GROUP.exp(v))
+        g[0, 5] = torch.nan
+        mixture = mixture_of_draws(GROUP, g)
+        assert_relative(mixture.log_shares.exp()[1:, :2], torch.tensor([0.75, 0.25]).double().expand(3, 2), 1e-6)
+        assert (GROUP.distance(mixture.centres[:, :2], centres) < 0.1).all()
+        sizes = (mixture.factors @ mixture.factors.mT).diagonal(dim1=-2, dim2=-1).sqrt()
+        assert_relative(sizes[:, 0].mean(0), torch.tensor([0.05, 0.1, 0.025]).double(), 0.15)
+        nothing = mixture_of_draws(GROUP, torch.full((1, 8, 2, 3), torch.nan).double())
+        assert torch.isfinite(nothing.sample(8, seeded(0)).elements).all()
+
+    def test_another_basis(self) -> None:
+        """The density of a draw is the same, but for the volume of the basis."""
+        mixture = mixture_of_draws(GROUP, GROUP.exp(0.1 * randn(2, 32, 3)))
+        other = SE(2, scale=[2.0, 0.5, 3.0])
+        g = GROUP.exp(0.1 * randn(2, 5, 3, seed=2))
+        there = mixture.in_basis_of(other).log_density(g)
+        assert_relative(there - mixture.log_density(g), torch.full((2, 5), math.log(3.0)).double(), 1e-6)
+
+    def test_refused(self, trained: LearnedInverter) -> None:
+        with pytest.raises(ShapeError, match="3 data"):
+            trained.log_prob(GROUP.identity(2), clean(3, seeded(0)))
+        with pytest.raises(ConfigurationError, match="trained"):
+            LearnedInverter(GROUP.action()).log_prob(GROUP.identity(2), clean(2, seeded(0)))
+
+
+class TestCoverage:
+    @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+    def test_of_a_known_law(self, factor: float) -> None:
+        """Posteriors that are too narrow or too wide by a factor, about means of which the truth is a draw."""
+        std = torch.tensor([0.1, 0.3, 0.2]).double()
+        g = GROUP.exp(std * randn(600, 3, seed=3))
+        draws = GROUP.exp(factor * std * randn(600, 32, 3, seed=4))
+        scales, covered = _fitted_scales(mixture_of_draws(GROUP, draws), g, 0)
+        assert abs(scales[0] * factor - 1.0) < 0.12
+        assert abs(covered[0] - 0.5) < 0.04
+        assert abs(covered[1] - 0.9) < 0.03
+
+    def test_is_said(self, trained: LearnedInverter) -> None:
+        known = trained.calibration
+        assert isinstance(known, Calibration)
+        assert list(known.coverage) == [0.5, 0.9]
+        assert "in regions of 50%" in repr(trained)
+        assert known.as_dict()["coverage"] == list(known.coverage.values())
+
+    @pytest.mark.slow
+    def test_of_landmarks(self) -> None:
+        """What fit says of its posteriors, and of outliers, on landmarks that it never saw."""
+        inverter = LearnedInverter(GROUP.action(), seed=0).fit(clean, law, steps=600, batch_size=64)
+        assert inverter.calibration is not None
+        g, x = law(600, seeded(11)), clean(600, seeded(12))
+        moved = GROUP.action()(g, x)
+        draws = with_settings(inverter, num_hypotheses=100)(moved, generator=seeded(0)).elements
+        values = inverter.log_prob(torch.cat([g.unsqueeze(1), draws], 1), moved)
+        below = (values[:, 1:] < values[:, :1]).double().mean(-1)
+        for mass, low, high in ((0.5, 0.45, 0.55), (0.9, 0.86, 0.94)):
+            assert low < inverter.calibration.coverage[mass] < high
+            assert low < float((below >= 1.0 - mass).double().mean()) < high
+        flagged = lambda data: 1.0 - float(inverter(data, generator=seeded(0)).trusted.double().mean())  # type: ignore[attr-defined]  # noqa: E731
+        assert flagged(moved) <= 0.06
+        assert flagged(x) <= 0.06
+        assert flagged(torch.randn(600, 6, 2, generator=seeded(13))) >= 0.95
+        assert flagged(GROUP.action()(law(600, seeded(14), wide=3.0), x)) >= 0.94  # 1 in 27 is in the law
+        left = GROUP.log(GROUP.compose(GROUP.inverse(inverter(moved).best()), g))
+        assert float((left[:, 0].abs() > 1.0).double().mean()) < 0.01
+
+
+class TestOutliers:
+    def test_thresholds(self) -> None:
+        """Of independent scores a tail each, together the share asked for; of two populations the stricter ones."""
+        scores = torch.empty(20_000, 3).exponential_(generator=seeded(0))
+        thresholds, share = _joint_thresholds([scores, 0.5 * scores], 0.05)
+        assert 0.04 < share <= 0.05
+        assert_relative(thresholds, torch.full((3,), -math.log(1 - 0.95 ** (1 / 3))), 0.06)
+
+    def test_says_why(self, trained: LearnedInverter) -> None:
+        x = clean(200, seeded(3))
+        moved = GROUP.action()(law(200, seeded(4)), x)
+        result = trained(moved, generator=seeded(0))
+        assert isinstance(result, CheckedResult)
+        assert float(result.trusted.double().mean()) > 0.85
+        assert [bool(text) for text in result.reasons] == (~result.trusted).tolist()
+        noise = trained(torch.randn(200, 6, 2, generator=seeded(5)))
+        assert isinstance(noise, CheckedResult)
+        assert float(noise.trusted.double().mean()) < 0.1
+        far = trained(GROUP.action()(GROUP.exp(torch.tensor([0.0, 2.5, -2.5])), x))
+        assert isinstance(far, CheckedResult)
+        assert not far.trusted.any()
+        assert all(set(text.split("; ")) <= set(REASONS) for text in (*noise.reasons, *far.reasons))
+        assert f"{int(result.trusted.sum())} trusted" in repr(result)
+        assert bool(result.found.all())
+
+    def test_moved_elements_are_not_checked(self, trained: LearnedInverter) -> None:
+        x = clean(2, seeded(0))
+        ranked = with_settings(trained)
+        ranked._posterior = copy.deepcopy(ranked._posterior)
+        onward = LearnedInverter.from_score(trained.score, lambda y: y.square().sum((1, 2)))  # type: ignore[arg-type]
+        onward.calibration = trained.calibration
+        assert type(onward(x)) is CheckedResult
+        assert type(onward.then(Descend(1))(x)) is InversionResult
+
+    def test_in_a_file(self, trained: LearnedInverter, tmp_path: Path) -> None:
+        trained.save(tmp_path / "inverter.safetensors")
+        loaded = LearnedInverter.load(tmp_path / "inverter.safetensors", GROUP.action())
+        x = torch.cat([clean(20, seeded(1)), torch.randn(20, 6, 2, generator=seeded(2))])
+        assert loaded(x).reasons == trained(x).reasons  # type: ignore[attr-defined]
+        assert loaded.calibration is not None
+        assert trained.calibration is not None
+        assert loaded.calibration.as_dict() == trained.calibration.as_dict()
+        assert any(isinstance(stage, OutlierCheck) for stage in loaded.stages)
+        file = read_file(tmp_path / "inverter.safetensors")
+        broken = {name: file.entry(name) for name in ("score", "inverter")} | {"calibration": {"coverage": [1.0]}}
+        assert trained.score is not None
+        write_file(trained.score.backbone, tmp_path / "broken.safetensors", broken)
+        with pytest.raises(CheckpointError, match="calibration"):
+            LearnedInverter.load(tmp_path / "broken.safetensors", GROUP.action())
+
+    def test_a_student_has_its_own(self, trained: LearnedInverter) -> None:
+        student = trained.distil(clean, steps=5, batch_size=32)
+        assert student.calibration is not None
+        assert student.calibration is not trained.calibration
+        assert type(student(clean(2, seeded(0)))) is CheckedResult
+
+
+class TestGate:
+    def test_leaves_clean_data_alone(self, trained: LearnedInverter) -> None:
+        gate = with_settings(trained, gate=True)
+        x = clean(300, seeded(8))
+        unit = GROUP.identity()
+        same = lambda result: (result.best() == unit).flatten(1).all(1).double().mean()  # noqa: E731
+        assert float(same(gate(x))) > 0.98
+        assert float(same(trained(x))) == 0.0
+        moved = GROUP.action()(law(300, seeded(9)), x)
+        assert float(same(gate(moved))) < 0.1
+        assert gate(x).network_evaluations == trained(x).network_evaluations + 1
+
+
+class TestLandmarks:
+    def test_are_told_by_their_order(self) -> None:
+        x = clean(64, seeded(0))
+        backbone = backbone_for(GROUP.action(), x)
+        assert isinstance(backbone, LandmarksBackbone)
+        assert_relative(backbone.mean, x.mean(0), 1e-6)
+        order = torch.rand(64, 6, generator=seeded(1)).argsort(1)
+        mixed = torch.take_along_dim(x, order.unsqueeze(-1), 1)
+        assert isinstance(backbone_for(GROUP.action(), mixed), PointsBackbone)
+        backbone.initialise(0)
+        level = torch.full((64,), 0.3)
+        assert not torch.allclose(backbone(x, level), backbone(mixed, level), atol=1e-3)
+        assert backbone(x.double(), level.double()).dtype == torch.float64
+        again = LandmarksBackbone(**backbone.architecture)
+        again.load_state_dict(backbone.state_dict())
+        assert torch.equal(again(x, level), backbone(x, level))
+        with pytest.raises(ShapeError, match="landmarks"):
+            backbone(x[:, :5], level)
+        for wrong in ({"shape": [6]}, {"shape": [6, 2], "mean": [[0.0, 0.0]]}, {"shape": [6, 2], "std": [1.0]}):
+            with pytest.raises(ConfigurationError, match=next(reversed(wrong))):
+                LandmarksBackbone(3, **wrong)  # type: ignore[arg-type]
+
+
+def test_proposals_of_a_posterior_sampler(trained: LearnedInverter) -> None:
+    """In a basis in which poses are far away: the learned posterior knows where, at no energies."""
+    x = GROUP.action()(law(24, seeded(21)), clean(24, seeded(22))).double()
+    energy = lambda y: (y - SHAPE.double()).square().sum((-1, -2)) / (2 * NOISE**2)  # noqa: E731
+    action = SE(2, scale=0.02).action()
+    settings = {"num_samples": 60, "budget": 200}
+    double = copy.deepcopy(trained).double()
+    plain = PosteriorSampler(action, energy, **settings)(x, generator=seeded(0))  # type: ignore[arg-type]
+    sampler = PosteriorSampler(action, energy, proposals=double, **settings)  # type: ignore[arg-type]
+    learned = sampler(x, generator=seeded(0))
+    exact = PosteriorSampler(action, energy, proposals=double, budget=4000)(x, generator=seeded(1))
+    assert isinstance(plain, PosteriorSample)
+    assert isinstance(learned, PosteriorSample)
+    assert isinstance(exact, PosteriorSample)
+    assert learned.energy_evaluations + learned.gradient_evaluations <= 200
+    assert learned.network_evaluations > 0
+    assert float(learned.effective_sample_size.mean()) > 1.3 * float(plain.effective_sample_size.mean())
+    assert float((learned.log_evidence - exact.log_evidence).mean().abs()) < 0.1
+    assert float((plain.log_evidence - exact.log_evidence).mean().abs()) > 0.2

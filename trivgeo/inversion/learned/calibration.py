@@ -1,0 +1,307 @@
+"""Calibration of a learned inverter on clean data that its training did not see: coverage, outliers, the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from trivgeo._devices import module_device, on_device
+from trivgeo._random import keyed
+from trivgeo._torch import pytree
+from trivgeo.inversion.law import Law, sample_elements
+from trivgeo.inversion.learned.density import mixture_of_draws
+from trivgeo.inversion.learned.noise_network import NoiseNetwork
+from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
+from trivgeo.inversion.sampling.mixture import StudentMixture
+
+__all__ = ["Calibration", "CalibrationSource", "calibrate"]
+
+_FALSE_ALARMS = 0.04
+"""Share of clean validation data that are flagged; a twentieth is promised, of which the rest is for chance."""
+_LEFT_ALONE = 0.997
+"""Share of clean validation data that the gate leaves alone."""
+_TOGETHER = 1024
+"""Data that the network sees at once."""
+_NUM_LAW_POINTS, _NEIGHBOUR = 8192, 8
+_SHRINKAGE = 1e-3
+"""Variance added to features in every direction, in units of their mean variance."""
+_REGIONS = (0.5, 0.9)
+_RATIOS = (1.0, 1.6, 2.5, 4.0)
+"""Widths of the second half of a posterior, in units of those of the first."""
+_BISECTIONS = 7
+_CLOSE = 0.025
+"""Error of a coverage with which no wider second half is tried."""
+_SCALES = (0.2, 4.0)
+_TAILS = 48
+
+REASONS = (
+    "the restored datum is unlike clean data",
+    "the datum is unlike transformed clean data",
+    "the transformation found is outside of the law",
+)
+"""What each score of `Calibration.scores` says where it is above its threshold."""
+
+
+class CalibrationSource(NamedTuple):
+    """What a calibration draws and asks.
+
+    Attributes:
+        known: (count, generator) to clean data of the training, for moments of features.
+        clean: those that the training did not see.
+        law: of transformations.
+        estimate: data to the elements found, ``[b, *element_shape]``.
+        draw: data to draws of the learned posterior, ``[b, K, *element_shape]``.
+    """
+
+    known: Callable[[int, torch.Generator], Any]
+    clean: Callable[[int, torch.Generator], Any]
+    law: Law
+    estimate: Callable[[Any], Tensor]
+    draw: Callable[[Any], Tensor]
+
+
+class Calibration(nn.Module):
+    """What is known of a learned inverter from data that its training did not see.
+
+    Attributes:
+        num_data: number of these data.
+        coverage: share of them whose transformation lies in the region of highest posterior density of a given mass,
+            by that mass.
+        scales: factors of the widths of the learned posterior, one for each half of its mass, that make it so.
+        false_alarms: share of clean data, moved by the law or not (the larger one), that are not `trusted`.
+        thresholds: of the scores.
+        gate_threshold: see `looks_clean`.
+    """
+
+    def __init__(
+        self,
+        num_data: int,
+        coverage: Sequence[float],
+        scales: Sequence[float],
+        false_alarms: float,
+        thresholds: Sequence[float],
+        gate_threshold: Sequence[float],
+        tensors: dict[str, Tensor],
+    ) -> None:
+        super().__init__()
+        self.num_data = num_data
+        self.coverage = dict(zip(_REGIONS, map(float, coverage), strict=True))
+        self.scales = tuple(map(float, scales))
+        self.false_alarms = false_alarms
+        self.thresholds = tuple(map(float, thresholds))
+        self.gate_threshold = tuple(map(float, gate_threshold))
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
+
+    def __repr__(self) -> str:
+        """The figures."""
+        regions = ", ".join(f"{share:.1%} in regions of {mass:.0%}" for mass, share in self.coverage.items())
+        return f"Calibration({self.num_data} data: {regions}; {self.false_alarms:.1%} false alarms)"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as plain types."""
+        return {
+            "num_data": self.num_data,
+            "coverage": list(self.coverage.values()),
+            "scales": list(self.scales),
+            "false_alarms": self.false_alarms,
+            "thresholds": list(self.thresholds),
+            "gate_threshold": list(self.gate_threshold),
+        }
+
+    def density(self, score: LearnedScore, draws: Tensor) -> StudentMixture:
+        """The learned posterior whose draws are given, with the widths that were calibrated."""
+        return _scaled(mixture_of_draws(score.group, draws), self.scales)
+
+    def scores(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 3"]:
+        """How unusual data and the elements found for them are; two evaluations of the network each.
+
+        Distances of Mahalanobis of features of the datum with g undone and of the datum itself (Lee et al. 2018), and
+        the distance of g from the eighth nearest of elements of the law, in units of the law's spread.
+
+        Args:
+            score: of the inverter.
+            x: what the score reads of the data.
+            g: the elements found, ``[b, *element_shape]``.
+        """
+        rows = []
+        for i in range(0, len(g), _TOGETHER):
+            part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + _TOGETHER], x)
+            some = g[i : i + _TOGETHER]
+            restored = apply_inverse(score.action, some, part)[0]
+            looks = zip(("restored", "given"), (restored, part), score.levels, strict=True)
+            each = [self._unusual(name, features(score, data, level)) for name, data, level in looks]
+            rows.append(torch.stack([*each, self._off_law(score, some)], -1))
+        return torch.cat(rows)
+
+    def reasons(self, score: LearnedScore, x: Any, g: Tensor) -> tuple[str, ...]:
+        """Why data are not to be trusted; empty texts for those that are. Arguments as of `scores`."""
+        above = self.scores(score, x, g) > g.new_tensor(self.thresholds)
+        return tuple(
+            "; ".join(text for text, is_so in zip(REASONS, row, strict=True) if is_so) for row in above.tolist()
+        )
+
+    def looks_clean(self, score: LearnedScore, x: Any, g: Tensor) -> Bool[Tensor, " b"]:
+        """Whether data look as clean ones do, and the elements found for them as those of clean data.
+
+        Args:
+            score: of the inverter.
+            x: what the score reads of the data.
+            g: the elements found, ``[b, *element_shape]``.
+        """
+        return (self._cleanness(score, x, g) <= g.new_tensor(self.gate_threshold)).all(-1)
+
+    def _cleanness(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 2"]:
+        rows = []
+        for i in range(0, len(g), _TOGETHER):
+            part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + _TOGETHER], x)
+            look = self._unusual("clean", features(score, part, score.levels[0]))
+            v = score.group.log(g[i : i + _TOGETHER]).nan_to_num(nan=1e6)
+            rows.append(torch.stack([look, (v @ self.get_buffer("error_white").to(v)).square().sum(-1)], -1))
+        return torch.cat(rows)
+
+    def _unusual(self, name: str, values: Tensor) -> Float[Tensor, " b"]:
+        mean, white = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_white")
+        return ((values.to(mean.dtype) - mean) @ white).square().mean(-1)
+
+    def _off_law(self, score: LearnedScore, g: Tensor) -> Float[Tensor, " b"]:
+        points = self.get_buffer("law_points")
+        v = score.group.log(g).to(points.dtype) / self.get_buffer("law_spread")
+        number = min(_NEIGHBOUR, len(points))
+        distance = torch.cdist(v.nan_to_num(nan=1e6), points).topk(number, largest=False).values[..., -1]
+        return distance.to(g.dtype)
+
+
+def features(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
+    """Features of data at a noise level: what the backbone makes of them."""
+    backbone = score.backbone
+    like: Tensor = pytree.tree_leaves(y)[0]
+    levels = like.new_full((len(like),), level)
+    values = backbone.embed(y, levels) if isinstance(backbone, NoiseNetwork) else backbone(y, levels)
+    return values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
+
+
+def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed: int) -> Calibration:
+    """Measure an inverter.
+
+    Args:
+        score: the trained score.
+        source: data, transformations, and what the inverter finds.
+        number: of data whose posteriors are looked at; four times as many are inverted for each statistic.
+        seed: of all that is random.
+    """
+    tensors = _law_tensors(score, source.law, seed)
+    x, g, moved = _problems(score, source._replace(clean=source.known), 4 * number, seed, 20)
+    found = source.estimate(moved)
+    restored = apply_inverse(score.action, found, score.prepared(moved))[0]
+    low, high = score.levels
+    tensors |= _moments("restored", _in_parts(score, restored, low))
+    tensors |= _moments("given", _in_parts(score, score.prepared(moved), high))
+    tensors |= _moments("clean", _in_parts(score, score.prepared(x), low))
+    left = score.group.log(source.estimate(x))
+    tensors["error_white"] = _whitening(left[torch.isfinite(left).all(-1)]).to(left)
+    measuring = Calibration(0, (0.0, 0.0), (1.0, 1.0), 0.0, (0.0,) * 3, (0.0,) * 2, tensors)
+    x, g, moved = _problems(score, source, 4 * number, seed, 30)
+    unmoved = source.estimate(x)
+    populations = [
+        measuring.scores(score, score.prepared(moved), source.estimate(moved)),
+        measuring.scores(score, score.prepared(x), unmoved),
+    ]
+    thresholds, alarms = _joint_thresholds(populations, _FALSE_ALARMS)
+    gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _LEFT_ALONE)
+    _, g, moved = _problems(score, source, number, seed, 40)
+    scales, coverage = _fitted_scales(mixture_of_draws(score.group, source.draw(moved)), g, seed)
+    return Calibration(len(g), coverage, scales, alarms, thresholds.tolist(), gate.tolist(), tensors)
+
+
+def _problems(
+    score: LearnedScore, source: CalibrationSource, number: int, seed: int, key: int
+) -> tuple[Any, Tensor, Any]:
+    """Clean data, elements that are defined on them, and the moved data."""
+    x = on_device(source.clean(number, keyed(seed, key)), module_device(score))
+    like: Tensor = pytree.tree_leaves(x)[0]
+    g = sample_elements(score.group, source.law, number, keyed(seed, key + 1)).to(like)
+    moved, defined = apply_inverse(score.action, score.group.inverse(g), x)
+    x, moved = (pytree.tree_map(lambda leaf: leaf[defined], data) for data in (x, moved))
+    return x, g[defined], moved
+
+
+def _in_parts(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
+    number = len(pytree.tree_leaves(y)[0])
+    parts = range(0, number, _TOGETHER)
+    return torch.cat(
+        [features(score, pytree.tree_map(lambda leaf, i=i: leaf[i : i + _TOGETHER], y), level) for i in parts]
+    )
+
+
+def _law_tensors(score: LearnedScore, law: Law, seed: int) -> dict[str, Tensor]:
+    parameter = next(score.backbone.parameters())
+    g = sample_elements(score.group, law, _NUM_LAW_POINTS, keyed(seed, 10)).to(parameter)
+    v = score.group.log(g)
+    v = v[torch.isfinite(v).all(-1)]
+    spread = v.std(0).clamp(min=1e-6)
+    return {"law_points": v / spread, "law_spread": spread}
+
+
+def _moments(name: str, values: Tensor) -> dict[str, Tensor]:
+    return {f"{name}_mean": values.mean(0), f"{name}_white": _whitening(values).to(values)}
+
+
+def _whitening(values: Tensor) -> Float[Tensor, "f f"]:
+    """The matrix after which values have unit covariance."""
+    covariance = torch.cov(values.double().T).reshape(values.shape[1], -1)
+    size = covariance.diagonal().mean().clamp(min=1e-12)
+    axes, vectors = torch.linalg.eigh(covariance + _SHRINKAGE * size * torch.eye(len(covariance)).to(covariance))
+    return vectors / axes.sqrt()
+
+
+def _joint_thresholds(populations: Sequence[Tensor], alarms: float) -> tuple[Float[Tensor, " s"], float]:
+    """Thresholds of scores, equally rare each, above one of which lies a given share of each population at most.
+
+    Returns:
+        The thresholds, and the largest share.
+    """
+    for tail in torch.linspace(alarms, 0.0, _TAILS).tolist():
+        each = [scores.sort(0).values for scores in populations]
+        rows = [values[min(len(values) - 1, int((1.0 - tail) * len(values)))] for values in each]
+        thresholds = torch.stack(rows).amax(0)
+        share = max(float((scores > thresholds).any(-1).double().mean()) for scores in populations)
+        if share <= alarms:
+            break
+    return thresholds, share
+
+
+def _scaled(mixture: StudentMixture, scales: tuple[float, ...]) -> StudentMixture:
+    return replace(mixture, scales=scales)
+
+
+def _fitted_scales(mixture: StudentMixture, g: Tensor, seed: int) -> tuple[tuple[float, float], list[float]]:
+    """Scales with which regions of highest density cover the elements as they should, and how they do."""
+    best = None
+    for ratio in _RATIOS:
+        low, high = _SCALES
+        for _ in range(_BISECTIONS):
+            middle = (low * high) ** 0.5
+            inside = _coverage(_scaled(mixture, (middle, ratio * middle)), g, seed)
+            low, high = (middle, high) if sum(inside) < sum(_REGIONS) else (low, middle)
+        error = max(abs(share - mass) for share, mass in zip(inside, _REGIONS, strict=True))
+        if best is None or error < best[0]:
+            best = (error, (middle, ratio * middle), inside)
+        if best[0] <= _CLOSE:
+            break
+    assert best is not None
+    return best[1], best[2]
+
+
+def _coverage(mixture: StudentMixture, g: Tensor, seed: int, number: int = 40) -> list[float]:
+    """Share of elements in the regions of highest density, by ranks among draws."""
+    draws = mixture.sample(number, keyed(seed, 50, device=g.device))
+    height = torch.where(draws.principal, mixture.log_density(draws.elements), -torch.inf)
+    mine = mixture.log_density(g.unsqueeze(1))
+    lower = (height < mine).double().mean(-1)  # mass of the posterior below the density there
+    return [float((lower >= 1.0 - mass).double().mean()) for mass in _REGIONS]
