@@ -8,11 +8,23 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from trivgeo._text import Described
 from trivgeo.inversion.population import EvaluatedPopulation, Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.result import InversionResult
 
-__all__ = ["CheckedPopulation", "CheckedResult"]
+__all__ = ["CheckedPopulation", "CheckedResult", "Checks"]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Checks(Described):
+    """What checks have said of each datum.
+
+    Attributes:
+        reasons: why its result is not to be trusted; empty texts where it is.
+    """
+
+    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -20,10 +32,15 @@ class CheckedResult(InversionResult):
     """An `InversionResult` that says of each datum whether it is to be trusted.
 
     Attributes:
-        reasons: why the result of a datum is not to be trusted; empty texts where it is.
+        checks: what was said.
     """
 
-    reasons: tuple[str, ...]
+    checks: Checks
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the result of a datum is not to be trusted; empty texts where it is."""
+        return self.checks.reasons
 
     @property
     def trusted(self) -> Bool[Tensor, " b"]:
@@ -42,7 +59,7 @@ class CheckedPopulation(EvaluatedPopulation):
     Elements that another stage moves or chooses were not: they are a `Population` without reasons.
     """
 
-    reasons: tuple[str, ...]
+    checks: Checks
 
     def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
         """Return the population itself."""
@@ -62,4 +79,4 @@ class CheckedPopulation(EvaluatedPopulation):
 
     def result(self, posterior: ConditionalPosterior) -> InversionResult:
         """Return what an inverter returns."""
-        return CheckedResult(**vars(super().result(posterior)), reasons=self.reasons)
+        return CheckedResult(**vars(super().result(posterior)), checks=self.checks)

@@ -147,13 +147,7 @@ class Calibration(nn.Module):
         )
 
     def looks_clean(self, score: LearnedScore, x: Any, g: Tensor) -> Bool[Tensor, " b"]:
-        """Whether data look as clean ones do, and the elements found for them as those of clean data.
-
-        Args:
-            score: of the inverter.
-            x: what the score reads of the data.
-            g: the elements found, ``[b, *element_shape]``.
-        """
+        """Whether data look as clean ones do, and the elements found for them as theirs; arguments as of `scores`."""
         return (self._cleanness(score, x, g) <= g.new_tensor(self.gate_threshold)).all(-1)
 
     def _cleanness(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 2"]:

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._text import Described
-from trivgeo.inversion.checked import CheckedPopulation, CheckedResult
+from trivgeo.inversion.checked import CheckedPopulation, CheckedResult, Checks
 from trivgeo.inversion.modes import PosteriorModes, modes_of
 from trivgeo.inversion.posterior import ConditionalPosterior
 
 __all__ = ["ImportanceWeights", "PosteriorSample", "WeightedPopulation"]
 
 
-@dataclass(frozen=True, repr=False)
-class ImportanceWeights(Described):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ImportanceWeights(Checks):
     """Weights of the elements of a sample, and what they say of it; see `PosteriorSample`.
 
     Attributes:
@@ -39,10 +38,15 @@ class PosteriorSample(CheckedResult):
     .. math:: \sum_k w_k f(g_k) \approx \int f \, p \, d\mu
 
     Attributes:
-        importance: the weights, and what they say of the sample.
+        checks: the weights, and what they say of the sample.
     """
 
-    importance: ImportanceWeights
+    checks: ImportanceWeights
+
+    @property
+    def importance(self) -> ImportanceWeights:
+        """The weights, and what they say of the sample."""
+        return self.checks
 
     @property
     def is_sample(self) -> bool:
@@ -104,9 +108,8 @@ class WeightedPopulation(CheckedPopulation):
     weights.
     """
 
-    importance: ImportanceWeights
+    checks: ImportanceWeights
 
     def result(self, posterior: ConditionalPosterior) -> PosteriorSample:
         """Return what an inverter returns."""
-        result = self.unchecked().result(posterior)
-        return PosteriorSample(**vars(result), reasons=self.reasons, importance=self.importance)
+        return PosteriorSample(**vars(self.unchecked().result(posterior)), checks=self.checks)

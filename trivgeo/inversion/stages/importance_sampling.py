@@ -211,8 +211,12 @@ class ImportanceSampling(Stage):
             elements=torch.take_along_dim(draws.elements, rows_like(index, draws.elements), 1),
             num_masked_steps=torch.zeros_like(index),
             energies=draws.energies.gather(1, index),
-            importance=ImportanceWeights(weights, effective, evidence),
-            reasons=_reasons(size, number, effective, self.num_samples),
+            checks=ImportanceWeights(
+                weights=weights,
+                effective_sample_size=effective,
+                log_evidence=evidence,
+                reasons=_reasons(size, number, effective, self.num_samples),
+            ),
         )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivgeo._numerics import is_traced
 from trivgeo.checks import check_count, check_type
-from trivgeo.inversion.checked import CheckedPopulation
+from trivgeo.inversion.checked import CheckedPopulation, Checks
 from trivgeo.inversion.learned.calibration import Calibration
 from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.inversion.population import Population
@@ -106,7 +106,9 @@ class OutlierCheck(Stage):
         known = population.evaluated(posterior)
         best = _best(known.elements, known.energies)
         reasons = self.calibration.reasons(self.score, self.score.prepared(posterior.x), best)
-        return CheckedPopulation(known.elements, known.num_masked_steps, known.energies, known.time, reasons=reasons)
+        return CheckedPopulation(
+            known.elements, known.num_masked_steps, known.energies, known.time, checks=Checks(reasons=reasons)
+        )
 
 
 def _best(elements: Tensor, energies: Tensor) -> Tensor:
