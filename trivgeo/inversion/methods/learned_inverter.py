@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law, noise_between, spread_of
+from trivgeo.inversion.learned.backbone_factory import BackboneFactory
 from trivgeo.inversion.learned.calibration import Calibration, CalibrationSource, calibrate
 from trivgeo.inversion.learned.clean_data import Draw, checked_draw, held_out, picker
 from trivgeo.inversion.learned.density import mixture_of_draws
 from trivgeo.inversion.learned.files import calibration_of, describe, score_of
-from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for
+from trivgeo.inversion.learned.noise_network import NoiseNetwork
 from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.posterior_energy import check_action, check_batch
@@ -106,7 +106,7 @@ class LearnedInverter(Inverter):
         self.score: LearnedScore | None = None
         self.calibration: Calibration | None = None
         self.gate = bool(gate)
-        self.make_backbone = _BackboneFactory(None if backbone is None else check_type("backbone", backbone, nn.Module))
+        self.make_backbone = BackboneFactory(None if backbone is None else check_type("backbone", backbone, nn.Module))
         self.steps = check_count("steps", steps)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         default = RefiningStep() if num_hypotheses == 1 else AncestralStep()
@@ -429,32 +429,6 @@ class LearnedInverter(Inverter):
                 "inverter: expected one that was trained; call fit(clean, law), or LearnedInverter.load(path, action)"
             )
         return self.score
-
-
-@dataclass(frozen=True)
-class _BackboneFactory:
-    """Makes the network of a training.
-
-    Attributes:
-        template: the network to copy; ``None`` for the one that suits action and data, see `backbone_for`.
-    """
-
-    template: nn.Module | None
-
-    @property
-    def device(self) -> torch.device | None:
-        """The device of a template that is not on the CPU."""
-        device = module_device(self.template)
-        return None if device is None or device.type == "cpu" else device
-
-    def __call__(self, action: Action, x: Any) -> nn.Module:
-        """Return an untrained network, or a copy of the template whose parameters are not constant."""
-        if self.template is None:
-            return backbone_for(action, x)
-        backbone = copy.deepcopy(self.template)
-        if not any(parameter.requires_grad for parameter in backbone.parameters()):
-            backbone.requires_grad_(True).train()  # the template is the network of another, trained inverter
-        return backbone
 
 
 def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:
