@@ -238,8 +238,8 @@ class LearnedInverter(Inverter):
 
         A sixth of the data, 4,096 at most, are held out for `calibration`; a function draws more.
         ``inverter.calibration.coverage`` is the share of them whose transformation lies in regions of half and nine
-        tenths of the posterior. A second time training begins anew, and nothing changes unless it ends. Training is where the inverter is; where the data are,
-        if it has no networks yet and was not moved.
+        tenths of the posterior. A second time training begins anew, and nothing changes unless it ends. Training
+        is where the inverter is; where the data are, if it has no networks yet and was not moved.
 
         Args:
             clean: clean data with one batch dimension, or a function (count, generator) that draws some.
