@@ -13,7 +13,8 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import CheckedResult, InversionResult, LearnedInverter, PosteriorSample, PosteriorSampler
+from trivgeo.inversion import InversionResult, LearnedInverter, PosteriorSample, PosteriorSampler
+from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for
 from trivgeo.inversion.learned.calibration import REASONS, _fitted_scales, _joint_thresholds
 from trivgeo.inversion.learned.density import mixture_of_draws

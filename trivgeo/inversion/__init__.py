@@ -7,7 +7,6 @@ Methods and what they return are here; their parts are in `trivgeo.inversion.sta
 from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
 from trivgeo.inversion.calibration import calibrated_scale
-from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.energy_check import EnergyCheck, check_energy
 from trivgeo.inversion.equivariant import EquivarianceError, TestTimeEquivariant
 from trivgeo.inversion.equivariant_operator import EquivariantOperator
@@ -35,7 +34,6 @@ __all__ = [
     "ITS",
     "TIED",
     "AmortizedInverter",
-    "CheckedResult",
     "ConditionalPosterior",
     "EnergyCheck",
     "EquivarianceError",
