@@ -6,7 +6,6 @@ A table stands in a text between `<!-- table: NAME -->` and `<!-- end -->`, and 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -19,8 +18,8 @@ from tasks.report import KEPT, Result, count_text, find_result, format_table, re
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 SPEED = BENCHMARKS / "groups-cpu.json"
-CATALOGUE = BENCHMARKS / "catalogue-cpu.json"
 XLA = BENCHMARKS / "xla-cpu.json"
+COMPILED = BENCHMARKS / "compiled-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 GPUS = "gpu-*.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
@@ -352,46 +351,17 @@ def report() -> str:
 
 
 def speed(mode: str, batch: int, unit: float) -> str:
-    """Times of group operations in units of seconds beside other libraries, and the faster of our own by the floor."""
+    """Times of operations of rotations and rigid motions by other libraries, in units of seconds."""
     document = json.loads(SPEED.read_text())
     rows = [row for row in document["rows"] if "seconds" in row and (row["mode"], row["batch"]) == (mode, batch)]
+    rows = [row for row in rows if row["group"] in ("SO(3)", "SE(3)") and not row["library"].startswith("trivgeo")]
     libraries = list(dict.fromkeys(row["library"] for row in rows))
     cells: dict[str, dict[str, str]] = {}
-    floors: dict[str, float] = {}
     for row in rows:
         name = f"{row['group']} {row['operation']}"
-        cells.setdefault(name, {})[row["library"]] = f"{row['seconds'] / unit:.{1 if unit > 1e-6 else 0}f}"
-        if row["library"].startswith("trivgeo"):
-            floors[name] = min(row["seconds"] / row["floor_seconds"], floors.get(name, math.inf))
-    lines = [
-        [name, *(found.get(library, NONE) for library in libraries), f"{floors[name]:.1f}"]
-        for name, found in cells.items()
-    ]
-    return markdown(["operation", *libraries, "by the floor"], lines)
-
-
-def catalogue() -> str:
-    """Operations of all groups up to dimension 15 by the floor, at both batches; beyond three times in bold."""
-    rows = [row for row in json.loads(CATALOGUE.read_text())["rows"] if "seconds" in row]
-    cells: dict[str, dict[str, dict[int, float]]] = {}
-    for row in rows:
-        if row["library"].startswith("trivgeo"):
-            cell = cells.setdefault(row["group"], {}).setdefault(row["operation"], {})
-            cell[row["batch"]] = min(row["seconds"] / row["floor_seconds"], cell.get(row["batch"], math.inf))
-    operations = list(dict.fromkeys(row["operation"] for row in rows))
-
-    batches = sorted({row["batch"] for row in rows})
-
-    def one(ratio: float | None) -> str:
-        if ratio is None:
-            return NONE
-        return f"{ratio:.1f}" if ratio <= 3.0 else f"**{ratio:.1f}**"
-
-    def text(ratios: Mapping[int, float]) -> str:
-        return " / ".join(one(ratios.get(batch)) for batch in batches)
-
-    lines = [[name, *(text(found.get(operation, {})) for operation in operations)] for name, found in cells.items()]
-    return markdown(["group", *operations], lines)
+        cells.setdefault(name, {})[row["library"]] = f"{row['seconds'] / unit:.1f}"
+    lines = [[name, *(found.get(library, NONE) for library in libraries)] for name, found in cells.items()]
+    return markdown(["operation", *libraries], lines)
 
 
 def xla(mode: str) -> str:
@@ -407,6 +377,22 @@ def xla(mode: str) -> str:
     return markdown(
         ["operation", *libraries], [*lines, ["median, by before", f"{compiled:.1f}", "1", f"{eager:.1f}", "1", NONE]]
     )
+
+
+def compiled() -> str:
+    """Times of compiled operations in units of those by the compiler before, of runs of both, and their medians."""
+    found: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
+    for r in json.loads(COMPILED.read_text())["rows"]:
+        cells = found.setdefault(f"{r['group']} {r['operation']}", {})
+        cells.setdefault((r["mode"], r["batch"]), {})[r["library"]] = r["seconds"]
+    ratios = {
+        name: {kind: x["trivgeo compiled"] / x["trivgeo compiled before"] for kind, x in cells.items()}
+        for name, cells in found.items()
+    }
+    kinds = list(dict.fromkeys(kind for row in ratios.values() for kind in row))
+    ratios["median"] = {kind: median(row[kind] for row in ratios.values() if kind in row) for kind in kinds}
+    lines = [[name, *(f"{row[k]:.1f}" if k in row else NONE for k in kinds)] for name, row in ratios.items()]
+    return markdown(["operation", *(f"{mode}, {batch:,}" for mode, batch in kinds)], lines)
 
 
 def conditions(path: Path) -> str:
@@ -510,13 +496,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),
     "speed-backward": lambda: speed("forward+backward", 100_000, 1e-3),
-    "speed-small": lambda: speed("forward", 100, 1e-6),
-    "speed-small-backward": lambda: speed("forward+backward", 100, 1e-6),
+    "speed-compiled": compiled,
     "speed-xla": lambda: xla("forward"),
     "speed-xla-backward": lambda: xla("forward+backward"),
     "speed-conditions": partial(conditions, SPEED),
-    "speed-catalogue": catalogue,
-    "speed-catalogue-conditions": partial(conditions, CATALOGUE),
     "symmetries": symmetries,
     "gpu-images": gpu_images,
     "gpu-groups": gpu_groups,

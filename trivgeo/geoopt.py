@@ -78,7 +78,11 @@ class GroupManifold(geoopt.Manifold):
     # Between tangent vectors and the algebra ------------------------------------------------------------------
 
     def trivialize(self, x: Tensor, u: Tensor) -> Tensor:
-        """The algebra vector ``[*batch, dim]`` of a tangent vector at x (of its projection, in general)."""
+        """The algebra vector ``[*batch, dim]`` of a tangent vector u at x (of the projection of u, in general).
+
+        Raises:
+            ShapeError: x or u are not of the shape of elements, or do not broadcast.
+        """
         x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         try:
             x, u = torch.broadcast_tensors(x, u)
@@ -90,7 +94,11 @@ class GroupManifold(geoopt.Manifold):
         return matmul(moved.flatten(-self.ndim), self._dual.like(moved))
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
-        """The tangent vector at x of an algebra vector ``[*batch, dim]``."""
+        """The tangent vector ``[*batch, *element_shape]`` at x of an algebra vector v ``[*batch, dim]``.
+
+        Raises:
+            ShapeError: x is no element, or v no algebra vector, by its shape.
+        """
         (x,) = _plain(self.group.check_elements(x, "x"))
         if v.shape[-1:] != (self.group.dim,):
             raise ShapeError(f"v: expected algebra vectors [*batch, {self.group.dim}], got {list(v.shape)}")
@@ -115,11 +123,15 @@ class GroupManifold(geoopt.Manifold):
         return self.group.retract(x, v) if self.is_bi_invariant else self.group.compose(x, self.geodesic(v))
 
     def geodesic(self, v: Tensor) -> Tensor:
-        r"""The geodesic from the identity with velocity v, at time one.
+        r"""The element ``[*batch, *element_shape]`` that the geodesic from the identity with velocity v,
+        ``[*batch, dim]``, reaches at time one.
 
         The Euler-Arnold equation :math:`\dot\omega = \mathrm{ad}_\omega^T \omega`, :math:`\dot g = g \omega` conserves
         :math:`\mathrm{Ad}_g^{-T} \omega`, so that it is :math:`\dot g = g\, \mathrm{Ad}_g^T v`; integrated by the
         commutator-free method of order four of Celledoni, Marthinsen and Owren (2003).
+
+        Raises:
+            ShapeError: v is no algebra vector, by its shape.
         """
         if v.shape[-1:] != (self.group.dim,):
             raise ShapeError(f"v: expected algebra vectors [*batch, {self.group.dim}], got {list(v.shape)}")

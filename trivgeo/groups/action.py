@@ -227,7 +227,12 @@ class PointAction(Action):
 
 
 class JetAction(PointAction):
-    """A point action of symmetries of a differential equation: points are jets (x, t, u), or (x, t) alone."""
+    """A point action of symmetries of a differential equation: points are jets (x, t, u), or (x, t) alone.
+
+    Args:
+        group: the group that acts.
+        point_dims: numbers of coordinates that a point may have, for each kind of point.
+    """
 
     @property
     def base_is_projective(self) -> bool:

@@ -146,7 +146,7 @@ class Compiler(Evaluator):
         if torch.is_grad_enabled() and any(x.requires_grad for x in columns):
             value: Tensor = _Differentiable.apply(self, f, function, *columns)
         else:
-            value = function(*columns)
+            value = _constant_call(function, columns)
         value = value.movedim(-1, 0)
         return value if len(batch) == 1 else value.unflatten(0, batch)
 
@@ -168,7 +168,7 @@ class Compiler(Evaluator):
                 self._functions[key] = self._compile(f, _forward(f), columns, eager.movedim(0, -1), False)
         return self._functions[key]
 
-    def gradient(
+    def _pull_back(
         self, f: Operation, columns: Sequence[Tensor], cotangent: Tensor, needed: Sequence[bool]
     ) -> tuple[Tensor, ...]:
         """Pull a cotangent of ``f`` back to the arguments that need it, by compiled code where there is some.
@@ -222,7 +222,7 @@ class _Differentiable(torch.autograd.Function):
         """Evaluate the compiled operation."""
         ctx.compiler, ctx.f = compiler, f
         ctx.save_for_backward(*columns)
-        return function(*(x.detach() for x in columns))
+        return _constant_call(function, columns)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
@@ -232,9 +232,15 @@ class _Differentiable(torch.autograd.Function):
             gradients = _gradient(ctx.f, needed)(cotangent, *columns)
         else:
             free = [x.detach() for x in columns]
-            gradients = ctx.compiler.gradient(ctx.f, free, cotangent.resolve_neg().contiguous(), needed)
+            gradients = ctx.compiler._pull_back(ctx.f, free, cotangent.resolve_neg().contiguous(), needed)
         remaining = iter(gradients)
         return None, None, None, *(next(remaining) if need else None for need in needed)
+
+
+def _constant_call(function: Operation, columns: Sequence[Tensor]) -> Tensor:
+    """Evaluate compiled code without derivatives, always in one state of autograd: for another it is compiled again."""
+    with torch.no_grad():
+        return function(*(x.detach() for x in columns))
 
 
 def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,45 +252,61 @@ def _forward(f: Operation) -> Operation:
     """``f`` of arguments, and with a result, whose last dimension is the batch."""
 
     def forward(*columns: Tensor) -> Tensor:
-        return f(*(x.movedim(-1, 0) for x in columns)).movedim(0, -1).contiguous()
+        return _on_columns(f, *map(_component_first, columns))
 
     return forward
 
 
+def _on_columns(f: Operation, *columns: Tensor) -> Tensor:
+    return f(*(x.movedim(-1, 0) for x in columns)).movedim(0, -1).contiguous()
+
+
+def _component_first(column: Tensor) -> Tensor:
+    """A column in component-first memory on the CPU, which computes strided numbers one by one, not in vectors.
+
+    A GPU reads strided numbers that are neighbours of one another at no cost.
+    """
+    if column.is_contiguous() or column.device.type != "cpu":
+        return column
+    return torch.stack(column.unbind(0))
+
+
 def _gradient(f: Operation, needed: Sequence[bool]) -> Callable[..., tuple[Tensor, ...]]:
     """The vector-Jacobian product of `_forward` by the arguments that need one."""
-    forward, places = _forward(f), [i for i, need in enumerate(needed) if need]
+    places = [i for i, need in enumerate(needed) if need]
 
     def gradient(cotangent: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
+        points = [_component_first(x) for x in columns]
+
         def part(*wanted: Tensor) -> Tensor:
-            arguments = list(columns)
+            arguments = list(points)
             for place, x in zip(places, wanted, strict=True):
                 arguments[place] = x
-            return forward(*arguments)
+            return _on_columns(f, *arguments)
 
-        pull_back: Callable[[Tensor], tuple[Tensor, ...]] = torch.func.vjp(part, *(columns[i] for i in places))[1]
+        pull_back: Callable[[Tensor], tuple[Tensor, ...]] = torch.func.vjp(part, *(points[i] for i in places))[1]
         return tuple([x.contiguous() for x in pull_back(cotangent)])
 
     return gradient
 
 
 def _columns(x: Tensor, rank: int, batch: Sequence[int]) -> Tensor:
-    """An argument as one batch in component-first memory, ``[*element_shape, n]``."""
+    """An argument as one batch, ``[*element_shape, n]``: a matrix in component-first memory, a vector as it comes."""
     if x.ndim - rank != 1 or x.shape[0] != batch[-1] or len(batch) != 1:
         x = x.expand(*batch, *x.shape[x.ndim - rank :]).reshape(-1, *x.shape[x.ndim - rank :])
     x = x.resolve_neg().movedim(0, -1)
-    if x.is_contiguous():
+    if x.is_contiguous() or (rank == 1 and x.movedim(0, -1).is_contiguous()):
         return x
-    if rank == 0 or x.shape[:-1].numel() == 0:
+    if rank == 0 or x.shape[:-1].numel() == 0 or x.device.type != "cpu":
         return x.contiguous()
     flat = x.flatten(0, -2) if rank > 1 else x
-    return torch.stack(flat.unbind(0)).unflatten(0, x.shape[:-1])  # faster than a transposed copy
+    return torch.stack(flat.unbind(0)).unflatten(0, x.shape[:-1])  # on the CPU faster than a transposed copy
 
 
 def _environment(columns: Sequence[Tensor]) -> Key:
     """All that compiled code depends on but the operation and the size of the batch."""
-    first = columns[0]
-    return first.dtype, first.device, torch.is_inference_mode_enabled(), torch.get_num_threads()
+    first, layouts = columns[0], [x.is_contiguous() for x in columns]
+    return first.dtype, first.device, torch.is_inference_mode_enabled(), torch.get_num_threads(), *layouts
 
 
 def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -82,6 +82,9 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
     r"""The wrapped normal distribution on a torus, angle by angle.
 
     By images, :math:`\sum_k e^{-(\theta + 2 \pi k)^2 / 2 V}`, for small V, by harmonics for large V.
+
+    Args:
+        group: the torus, whose scale gives the lengths of its axes.
     """
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -22,8 +23,11 @@ from trivgeo.groups._matrices import (
     sinc,
     transform_points,
 )
+from trivgeo.groups._matrices.batches import is_small_batch
 from trivgeo.groups._matrices.components import (
+    Rows,
     block_lower,
+    block_lower_rows,
     concatenate,
     cross,
     dot,
@@ -105,7 +109,17 @@ class InhomogeneousGroup(LieGroup):
         return g[..., : self.size], g[..., self.size]
 
     def join(self, a: Tensor, b: Tensor) -> Tensor:
-        """The element ``x -> a x + b``; batches broadcast."""
+        """The element ``x -> a x + b``; batches broadcast.
+
+        That a is in the linear group is not checked.
+
+        Args:
+            a: matrices ``[*batch, n, n]``.
+            b: translations ``[*batch, n]``.
+
+        Raises:
+            ShapeError: other shapes, or batches that do not broadcast.
+        """
         try:
             batch = broadcast_shapes(a.shape[:-2], b.shape[:-1])
             a, b = a.expand(*batch, self.size, self.size), b.expand(*batch, self.size)
@@ -152,9 +166,9 @@ class InhomogeneousGroup(LieGroup):
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         if is_traced():
-            rows = multiply_rows(entry_rows(g[..., : self.size]), entry_rows(h))
-            shift = last_entries(g[..., self.size])
-            return from_rows([[*row[:-1], row[-1] + b] for row, b in zip(rows, shift, strict=True)])
+            left = entry_rows(g)
+            rows = multiply_rows([row[:-1] for row in left], entry_rows(h))
+            return from_rows([[*row[:-1], row[-1] + b] for row, (*_, b) in zip(rows, left, strict=True)])
         # (A, 0) h + (0, b): fewer kernels than joining the two parts
         return product(g[..., : self.size], h, g * self._last.like(g))
 
@@ -226,122 +240,127 @@ class SE(InhomogeneousGroup):
         ConfigurationError: n < 2.
     """
 
+    linear: SO
+
     def __init__(self, n: int, scale: Scale = None) -> None:
         self._closed = _CLOSED.get(n)
         super().__init__(SO(n), scale)
 
+    def _inverse(self, g: Tensor) -> Tensor:
+        if self._closed is None or is_small_batch(g):
+            return super()._inverse(g)
+        *columns, shift = zip(*entry_rows(g), strict=True)
+        return from_rows([[*column, -dot(column, shift)] for column in columns])
+
     def _exp(self, v: Tensor) -> Tensor:
-        return super()._exp(v) if self._closed is None else self._closed.exp(*self._halves(v))
+        if self._closed is None:
+            return super()._exp(v)
+        entries = last_entries(v)
+        return from_rows(self._closed.exp(entries[: self.linear.dim], entries[self.linear.dim :]))
 
-    def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        if self._closed is not None:
-            return self._closed.translation_log(y, a, b)
-        return super()._translation_log(y, a, b)
+    def _log(self, g: Tensor) -> Tensor:
+        if self._closed is None:
+            return super()._log(g)
+        rows = entry_rows(g)
+        a, b = [row[:-1] for row in rows], [row[-1] for row in rows]
+        turn = self.linear._log_entries(a, self._kernel.determinant(g[..., : self.size].detach()))
+        return from_entries([*turn, *self._closed.translation_log(turn, a, b)])
 
-    def _adjoint_corner(self, a: Tensor, b: Tensor, ad: Tensor) -> Tensor:
-        return super()._adjoint_corner(a, b, ad) if self._closed is None else self._closed.adjoint_corner(a, b)
+    def _adjoint(self, g: Tensor) -> Tensor:
+        if self._closed is None:
+            return super()._adjoint(g)
+        rows = entry_rows(g)
+        return from_rows(self._closed.adjoint([row[:-1] for row in rows], [row[-1] for row in rows]))
 
     def _left_jacobian(self, v: Tensor) -> Tensor:
         if self.size != 3:
             return phi1_ad(self._natural_algebra, v)
-        return _left_jacobian_of_space(*self._halves(v))
+        entries = last_entries(v)
+        return from_rows(_left_jacobian_of_space(entries[:3], entries[3:]))
 
 
 class _ClosedForms(ABC):
-    """Rigid motions of one dimension n in closed form."""
+    """Rigid motions of one dimension n in closed form, vectors and matrices given by their entries."""
 
     @abstractmethod
-    def exp(self, y: Tensor, z: Tensor) -> Tensor:
+    def exp(self, y: Sequence[Tensor], z: Sequence[Tensor]) -> Rows:
         """``[R | b]`` of a rotation y and a translation z of the algebra."""
 
     @abstractmethod
-    def translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    def translation_log(self, y: Sequence[Tensor], a: Rows, b: Sequence[Tensor]) -> list[Tensor]:
         """z with phi_1(Y) z = b, for the rotation a = e^Y."""
 
     @abstractmethod
-    def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
-        """Column j: minus the matrix of Ad_A e_j applied to b."""
+    def adjoint(self, a: Rows, b: Sequence[Tensor]) -> Rows:
+        """Ad_A and A on the diagonal; below, in column j, minus the matrix of Ad_A e_j applied to b."""
 
 
 class _PlaneMotions(_ClosedForms):
     """phi_1 of an angle a is the rotation by a / 2 times sin(a / 2) / (a / 2)."""
 
-    def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        cos, sin, factor = _half_turn(y)
-        p, q = last_entries(z)
-        p, q = factor * p, factor * q
+    def exp(self, y: Sequence[Tensor], z: Sequence[Tensor]) -> Rows:
+        half = 0.5 * y[0]
+        cos, sin = half.cos(), half.sin()
+        factor = sinc(half, sin)
+        p, q = (factor * x for x in z)
         c, s = 1.0 - 2.0 * sin * sin, 2.0 * sin * cos
-        return from_rows([[c, -s, cos * p - sin * q], [s, c, sin * p + cos * q]])
+        return [[c, -s, cos * p - sin * q], [s, c, sin * p + cos * q]]
 
-    def translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        cos, _, factor = _half_turn(y)
-        p, q = last_entries(b)
-        half, cot = 0.5 * y[..., 0], cos / factor
-        return from_entries([cot * p + half * q, cot * q - half * p])
+    def translation_log(self, y: Sequence[Tensor], a: Rows, b: Sequence[Tensor]) -> list[Tensor]:
+        half, (p, q) = 0.5 * y[0], b
+        cot = half.cos() / sinc(half, half.sin())
+        return [cot * p + half * q, cot * q - half * p]
 
-    def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
-        return from_entries([b[..., 1], -b[..., 0]], (2, 1))
-
-
-def _half_turn(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosine and sine of half the angle, and that sine by that half."""
-    half = 0.5 * y[..., 0]
-    sin = half.sin()
-    return half.cos(), sin, sinc(half, sin)
+    def adjoint(self, a: Rows, b: Sequence[Tensor]) -> Rows:
+        return block_lower_rows([[torch.ones_like(b[0])]], [[b[1]], [-b[0]]], a)
 
 
 class _SpaceMotions(_ClosedForms):
-    def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        turn, shift = last_entries(y), last_entries(z)
-        c1, c2, c3 = circular(dot(turn, turn))
-        once = cross(turn, shift)
-        b = [p + c2 * q + c3 * r for p, q, r in zip(shift, once, cross(turn, once), strict=True)]
-        return from_rows([[*row, x] for row, x in zip(rotation_rows(turn, c1, c2), b, strict=True)])
+    def exp(self, y: Sequence[Tensor], z: Sequence[Tensor]) -> Rows:
+        c1, c2, c3 = circular(dot(y, y))
+        once = cross(y, z)
+        b = [p + c2 * q + c3 * r for p, q, r in zip(z, once, cross(y, once), strict=True)]
+        return [[*row, x] for row, x in zip(rotation_rows(y, c1, c2), b, strict=True)]
 
-    def translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    def translation_log(self, y: Sequence[Tensor], a: Rows, b: Sequence[Tensor]) -> list[Tensor]:
         r"""phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle.
 
         :math:`x \cot(x / 2) = x \sin x / (1 - \cos x)`, of which the rotation knows both.
         """
-        turn, shift, rotation = last_entries(y), last_entries(b), entry_rows(a)
-        square = dot(turn, turn)
+        square = dot(y, y)
         small = square < _COT_RADIUS
         near = polynomial(torch.where(small, square, 0.0), COTANGENT_SERIES)
-        turned = dot(axial_entries(rotation), turn)  # 2 x sin x
-        versine = 3.0 - (rotation[0][0] + rotation[1][1] + rotation[2][2])
+        turned = dot(axial_entries(a), y)  # 2 x sin x
+        versine = 3.0 - (a[0][0] + a[1][1] + a[2][2])
         far = (1.0 - 0.5 * turned / torch.where(small, 1.0, versine)) / torch.where(small, 1.0, square)
         f = torch.where(small, near, far)
-        once = cross(turn, shift)
-        return from_entries([p - 0.5 * q + f * r for p, q, r in zip(shift, once, cross(turn, once), strict=True)])
+        once = cross(y, b)
+        return [p - 0.5 * q + f * r for p, q, r in zip(b, once, cross(y, once), strict=True)]
 
-    def adjoint_corner(self, a: Tensor, b: Tensor) -> Tensor:
-        shift = last_entries(b)
-        columns = [cross(shift, column) for column in zip(*entry_rows(a), strict=True)]  # -(R e_j) x b
-        return from_rows(list(zip(*columns, strict=True)))
+    def adjoint(self, a: Rows, b: Sequence[Tensor]) -> Rows:
+        columns = [cross(b, column) for column in zip(*a, strict=True)]  # -(R e_j) x b
+        return block_lower_rows(a, list(zip(*columns, strict=True)), a)
 
 
 _CLOSED: dict[int, _ClosedForms] = {2: _PlaneMotions(), 3: _SpaceMotions()}
 
 
-def _left_jacobian_of_space(y: Tensor, z: Tensor) -> Tensor:
+def _left_jacobian_of_space(turn: Sequence[Tensor], shift: Sequence[Tensor]) -> Rows:
     r"""[[J, 0], [Q, J]]: Q is the derivative of J = I + c2 K + c3 K^2 along the translation.
 
     [[K, 0], [T, K]] is K over the dual numbers (Barfoot and Furgale 2014 give Q in another form).
     """
-    turn, shift = last_entries(y), last_entries(z)
     norm = dot(turn, turn)
     c1, c2, c3 = circular(norm)
     d2, d3 = circular_slopes(norm, c1, c2, c3)
     change = -2.0 * dot(turn, shift)
     d2, d3 = change * d2, change * d3
-    zero = torch.zeros_like(norm)
     k, t = cross_rows(turn), cross_rows(shift)
     square = [[turn[i] * turn[j] - norm if i == j else turn[i] * turn[j] for j in range(3)] for i in range(3)]
     mixed = [[turn[i] * shift[j] + turn[j] * shift[i] for j in range(3)] for i in range(3)]
     jacobian = polynomial_rows([torch.ones_like(norm), c2, c3], [k, square])
     lower = polynomial_rows([change * c3, c2, c3, d2, d3], [t, mixed, k, square])
-    top = [[*row, zero, zero, zero] for row in jacobian]
-    return from_rows([*top, *([*left, *right] for left, right in zip(lower, jacobian, strict=True))])
+    return block_lower_rows(jacobian, lower, jacobian)
 
 
 @final

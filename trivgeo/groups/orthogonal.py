@@ -86,8 +86,16 @@ class SO(HarmonicAnalysis, MatrixGroup):
 
     def _log(self, g: Tensor) -> Tensor:
         """NaN also for what is no rotation, such as 2 I, reflections and shears."""
-        v = super()._log(g) if self._closed is None else self._closed.log(g)
-        return where_rotation(g, v, rank=1)
+        if self._closed is None:
+            return where_rotation(g, super()._log(g), rank=1)
+        return from_entries(self._log_entries(entry_rows(g), self._kernel.determinant(g.detach())))
+
+    def _log_entries(self, rows: Rows, volume: Tensor) -> list[Tensor]:
+        """The entries of the logarithm of a matrix of up to four rows, given by its own and its determinant."""
+        assert self._closed is not None
+        numbers = [x.detach() for row in rows for x in row]
+        good = are_isometries(dot(numbers, numbers), volume, self.size)
+        return [torch.where(good, x, math.nan) for x in self._closed.log(rows)]
 
     def _adjoint(self, g: Tensor) -> Tensor:
         return second_minors(g, self._first, self._second) if self._closed is None else self._closed.adjoint(g)
@@ -144,8 +152,8 @@ class _ClosedForms(ABC):
         """The rotation by an algebra vector."""
 
     @abstractmethod
-    def log(self, g: Tensor) -> Tensor:
-        """The algebra vector of a rotation."""
+    def log(self, rows: Rows) -> Sequence[Tensor]:
+        """The entries of the algebra vector of a rotation, given by its own."""
 
     @abstractmethod
     def adjoint(self, g: Tensor) -> Tensor:
@@ -163,9 +171,9 @@ class _PlaneRotations(_ClosedForms):
         (a,) = last_entries(v)
         return _scaled_rotation(a.cos(), a.sin())
 
-    def log(self, g: Tensor) -> Tensor:
-        (a, b), (c, d) = entry_rows(g)
-        return torch.atan2(c - b, a + d).unsqueeze(-1)
+    def log(self, rows: Rows) -> Sequence[Tensor]:
+        (a, b), (c, d) = rows
+        return [torch.atan2(c - b, a + d)]
 
     def adjoint(self, g: Tensor) -> Tensor:
         return g.new_ones(*g.shape[:-2], 1, 1)
@@ -182,8 +190,11 @@ class _SpaceRotations(_ClosedForms):
         c1, c2 = circular_pair(dot(turn, turn))
         return from_rows(rotation_rows(turn, c1, c2))
 
-    def log(self, g: Tensor) -> Tensor:
-        return _rotation_vector(g)
+    def log(self, rows: Rows) -> Sequence[Tensor]:
+        r""":math:`2 \,\mathrm{atan2}(|u|, w)\, u / |u|` for the quaternion (w, u)."""
+        w, *u = quaternion_entries(rows)
+        factor = 2.0 * angle_factor(dot(u, u), w)
+        return [factor * x for x in u]
 
     def adjoint(self, g: Tensor) -> Tensor:
         return g
@@ -206,17 +217,17 @@ class _FourRotations(_ClosedForms):
         p, q = (_quaternion_exp(*u) for u in ((a + f, b - e, c + d), (a - f, b + e, c - d)))
         return from_rows(_between([[x * y for y in q] for x in p], _PRODUCT_SIGNS, _ENTRY_SIGNS))
 
-    def log(self, g: Tensor) -> Tensor:
+    def log(self, rows: Rows) -> Sequence[Tensor]:
         """The principal one: the two angles add up to the larger angle of the rotation, at most pi."""
-        p, q = self._factors(entry_rows(g))
+        p, q = self._factors(rows)
         alpha, beta = (
             torch.atan2(dot(r[1:], r[1:]).sqrt(), r[0]) for r in ([x.detach() for x in p], [x.detach() for x in q])
         )
-        turn = torch.where(alpha + beta > math.pi, -1.0, 1.0).to(g.dtype)  # (p, q) and (-p, -q) are one rotation
+        turn = torch.where(alpha + beta > math.pi, -1.0, 1.0).to(alpha.dtype)  # (p, q), (-p, -q) are one rotation
         (a, b, c), (d, e, f) = (_quaternion_log(*(turn * x for x in r)) for r in (p, q))
-        half_turn = (alpha + beta - math.pi).abs() < _HALF_TURN * torch.finfo(g.dtype).eps
+        half_turn = (alpha + beta - math.pi).abs() < _HALF_TURN * torch.finfo(alpha.dtype).eps
         v = a + d, b + e, c + f, c - f, e - b, a - d
-        return from_entries([torch.where(half_turn, math.nan, x) for x in v])
+        return [torch.where(half_turn, math.nan, x) for x in v]
 
     def adjoint(self, g: Tensor) -> Tensor:
         return second_minors(g, [0, 0, 0, 1, 1, 2], [1, 2, 3, 2, 3, 3])
@@ -342,19 +353,23 @@ def axial_entries(rows: Rows) -> list[Tensor]:
 
 
 def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r"""A quaternion (w, x, y, z) with w >= 0 of a rotation of space, of some length between 2 and 4.
+    """A quaternion (w, x, y, z) with w >= 0 of a rotation of space, see `quaternion_entries`."""
+    return quaternion_entries(entry_rows(r))
+
+
+def quaternion_entries(m: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""A quaternion (w, x, y, z) with w >= 0, of some length between 2 and 4, of a rotation given by its entries.
 
     The largest of the four rows of :math:`4 q q^T`, whose entries are linear in the rotation, gives q without
     cancellation at every angle (Shepperd 1978).
     """
-    m = entry_rows(r)
     wx, wy, wz = axial_entries(m)
     xy, yz, xz = m[0][1] + m[1][0], m[1][2] + m[2][1], m[0][2] + m[2][0]
     a, b, c = m[0][0], m[1][1], m[2][2]
     ww, xx = 1.0 + a + (b + c), 1.0 + a - (b + c)
     yy, zz = 1.0 - a + (b - c), 1.0 - a - (b - c)
-    first, second = _Choice(ww >= xx, r.dtype), _Choice(yy >= zz, r.dtype)
-    final = _Choice(first(ww, xx) >= second(yy, zz), r.dtype)
+    first, second = _Choice(ww >= xx, ww.dtype), _Choice(yy >= zz, ww.dtype)
+    final = _Choice(first(ww, xx) >= second(yy, zz), ww.dtype)
     columns = ((ww, wx, wy, wz), (wx, xx, xy, xz), (wy, xy, yy, yz), (wz, xz, yz, zz))
     w, x, y, z = (final(first(p, q), second(s, t)) for p, q, s, t in columns)
     sign = torch.where(w < 0, -1.0, 1.0).to(w.dtype)
@@ -369,10 +384,3 @@ class _Choice:
 
     def __call__(self, yes: Tensor, no: Tensor) -> Tensor:
         return torch.where(self.mask, yes, no) if is_traced() else torch.lerp(no, yes, self.mask)
-
-
-def _rotation_vector(r: Tensor) -> Tensor:
-    r"""The logarithm of rotations of space, :math:`2 \,\mathrm{atan2}(|u|, w)\, u / |u|` for the quaternion (w, u)."""
-    w, x, y, z = quaternion(r)
-    factor = 2.0 * angle_factor(x * x + y * y + z * z, w)
-    return from_entries([factor * x, factor * y, factor * z])

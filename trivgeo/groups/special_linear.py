@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trivgeo._numerics import abs_det, half_power, plane_log_ratio, stumpff
 from trivgeo.checks import check_count
-from trivgeo.groups._matrices.components import entry_rows, from_entries, from_rows, last_entries
+from trivgeo.groups._matrices.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
 from trivgeo.groups._matrices.two import exp_entries
 from trivgeo.groups.base import Scale
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
@@ -61,10 +61,15 @@ class SL(MatrixGroup):
 
     def _log(self, g: Tensor) -> Tensor:
         """NaN also where the determinant is not one: 2 I has no logarithm here."""
-        v = self._closed.log(g) if self._closed is not None else super()._log(g)
-        size = half_power(g.detach().square().sum((-2, -1)) / self.size, self.size)
-        off = (abs_det(g.detach()) - 1.0).abs()
-        return torch.where((off < _DETERMINANT_DEFECT * size).unsqueeze(-1), v, math.nan)
+        free = g.detach()
+        off = (abs_det(free) - 1.0).abs()
+        if self._closed is None:
+            good = off < _DETERMINANT_DEFECT * half_power(free.square().sum((-2, -1)) / self.size, self.size)
+            return torch.where(good.unsqueeze(-1), super()._log(g), math.nan)
+        rows = entry_rows(g)
+        numbers = [x.detach() for row in rows for x in row]
+        good = off < _DETERMINANT_DEFECT * 0.5 * dot(numbers, numbers)
+        return from_entries([torch.where(good, x, math.nan) for x in self._closed.log(rows)])
 
     def _adjoint(self, g: Tensor) -> Tensor:
         return self._closed.adjoint(g) if self._closed is not None else super()._adjoint(g)
@@ -83,10 +88,10 @@ class _PlaneForms:
         c0, c1, _, _ = stumpff(q)
         return from_rows(exp_entries(x, y, z, q, c0, c1))
 
-    def log(self, g: Tensor) -> Tensor:
-        (a, b), (c, d) = entry_rows(g)
+    def log(self, rows: Rows) -> list[Tensor]:
+        (a, b), (c, d) = rows
         f, _ = plane_log_ratio(a, b, c, d)
-        return from_entries([f * (0.5 * (a - d)), f * b, f * c])
+        return [f * (0.5 * (a - d)), f * b, f * c]
 
     def adjoint(self, g: Tensor) -> Tensor:
         (a, b), (c, d) = entry_rows(g)

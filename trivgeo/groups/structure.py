@@ -193,7 +193,7 @@ def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = 
 
 
 def derived_series(algebra: LieAlgebra, start: Tensor | None = None) -> list[Tensor]:
-    """The subspaces g, [g, g], [[g, g], [g, g]], ... down to the first that repeats or is zero."""
+    """Rows of g (``start``, else all), [g, g], [[g, g], [g, g]], ... down to the first that repeats or is zero."""
     series = [torch.eye(algebra.dim, dtype=torch.float64) if start is None else row_reduce(start)]
     while len(series[-1]):
         following = bracket_span(algebra, series[-1], series[-1])
@@ -212,13 +212,13 @@ def centralizer(algebra: LieAlgebra, of: Tensor, inside: Tensor) -> Tensor:
 
 
 def centre(algebra: LieAlgebra) -> Tensor:
-    """The elements that commute with all."""
+    """Rows that span the centre, the vectors that commute with all of the algebra, ``[k, dim]``."""
     everything = torch.eye(algebra.dim, dtype=torch.float64)
     return centralizer(algebra, everything, everything)
 
 
 def radical(algebra: LieAlgebra) -> Tensor:
-    """The largest solvable ideal, [g, g] orthogonal under the Killing form."""
+    """Rows ``[k, dim]`` that span the radical, the largest solvable ideal; orthogonal to [g, g] by the Killing form."""
     if not algebra.dim:
         return torch.zeros(0, 0, dtype=torch.float64)
     # in a basis in which the form is small only where it vanishes
@@ -249,7 +249,7 @@ def nilradical(algebra: LieAlgebra) -> Tensor:
 
 
 def levi_factor(algebra: LieAlgebra) -> Tensor:
-    """Rows that span a semisimple subalgebra complementary to the radical, by staged linear solves.
+    """Rows ``[k, dim]`` that span a semisimple subalgebra complementary to the radical, by staged linear solves.
 
     Raises:
         AlgebraError: a stage has no solution, which only a wrong rank decision can cause.

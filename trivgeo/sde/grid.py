@@ -17,7 +17,11 @@ __all__ = ["check_grid", "uniform_grid"]
 
 
 def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float]:
-    """Return ``steps + 1`` equally spaced times, the last one exactly ``end``."""
+    """Return ``steps + 1`` equally spaced times from ``start`` to ``end``, both included exactly.
+
+    Raises:
+        ConfigurationError: fewer than one step.
+    """
     check_count("steps", steps)
     return [start + (end - start) * (m / steps) for m in range(steps)] + [end]
 

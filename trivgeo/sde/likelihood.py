@@ -45,7 +45,7 @@ class Divergence(ABC):
 
     @abstractmethod
     def within(self, directions: Sequence[int]) -> Divergence:
-        """Return the method for fields whose X_i f_i vanishes in all other directions."""
+        """Return the method for fields f with X_i f_i = 0 in all directions i but the given, distinct indices."""
 
     @abstractmethod
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +84,7 @@ class ExactDivergence(Divergence):
         _check_directions(self.directions)
 
     def within(self, directions: Sequence[int]) -> Divergence:
-        """Return the divergence in these directions."""
+        """Return the exact divergence that differentiates along the given directions i alone, distinct indices."""
         return dataclasses.replace(self, directions=directions)
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,11 +122,22 @@ class HutchinsonDivergence(Divergence):
         _check_directions(self.directions)
 
     def within(self, directions: Sequence[int]) -> Divergence:
-        """Return the estimate with signs in these directions only, without variance by their coupling to others."""
+        """Return the estimate with signs in the given directions, distinct indices, and zeros in all others.
+
+        The coupling of these directions to others then adds no variance.
+        """
         return dataclasses.replace(self, directions=directions)
 
     def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
-        """Draw the signs of a run."""
+        """Return the estimate with random signs for one run.
+
+        Args:
+            like: algebra vectors ``[*batch, dim]``, whose shape, dtype and device the signs take.
+            generator: of the signs.
+
+        Raises:
+            ConfigurationError: directions that are not those of the group.
+        """
         _check_directions(self.directions, like.shape[-1])
         signs = torch.where(uniform((self.probes, *like.shape), like, generator) < 0.5, -1.0, 1.0).to(like.dtype)
         if self.directions is not None:

@@ -27,7 +27,17 @@ Coefficients = tuple[sp.Expr, ...]
 
 
 def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) -> Symmetries:
-    """See `trivgeo.symmetry.find_symmetries`."""
+    """Search for the infinitesimal symmetries of equations.
+
+    Args:
+        pde: the equations, see `trivgeo.symmetry.find_symmetries`.
+        degree: of the polynomials that are tried; ``None`` lets the search choose.
+        time: see `trivgeo.symmetry.find_symmetries`.
+        functions: factors of the polynomials beside one.
+
+    Raises:
+        ConfigurationError: as for `trivgeo.symmetry.find_symmetries`.
+    """
     system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
     extra = _ansatz_functions(system, functions)
     jets = Jets(system, conditions, is_linear(system))
@@ -244,7 +254,16 @@ def _ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coef
 
 
 def residual(pde: Any, field: Any, time: Any) -> Any:
-    """See `trivgeo.symmetry.verify`."""
+    """What the symmetry condition leaves of a vector field, an expression of SymPy; zero for a symmetry.
+
+    Args:
+        pde: the equations, see `trivgeo.symmetry.find_symmetries`.
+        field: a `Symmetry`, or its coefficients, one for each variable and each unknown.
+        time: see `trivgeo.symmetry.find_symmetries`.
+
+    Raises:
+        ConfigurationError: no coefficients, or not one for each variable and unknown.
+    """
     system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
     variables = (*system.variables, *system.unknowns)
     entries = field.components if isinstance(field, Symmetry) else field

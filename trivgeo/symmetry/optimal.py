@@ -165,7 +165,15 @@ class OptimalSystem(Sequence[Line]):
 
 
 def optimal_system(constants: Sequence[Sequence[Sequence[sp.Expr]]], names: Sequence[str]) -> OptimalSystem:
-    """See `trivgeo.symmetry.result.SymmetryAlgebra.optimal_system`."""
+    """Subalgebras of dimension one, one for each class under inner automorphisms.
+
+    Args:
+        constants: structure constants c[i][j][k] of ``[e_i, e_j] = sum_k c[i][j][k] e_k``, rational numbers.
+        names: of the generators e_i.
+
+    Raises:
+        AlgebraError: structure constants that are not rational, or too many generators.
+    """
     n = len(names)
     if n > _MAX_DIMENSION or not all(c.is_Rational for block in constants for row in block for c in row):
         raise AlgebraError(f"expected rational structure constants and at most {_MAX_DIMENSION} generators, got {n}")

@@ -26,7 +26,16 @@ def simple_fractions() -> list[sp.Rational]:
 
 
 def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[sp.Expr, Symmetries]:
-    """See `trivgeo.symmetry.special_functions`."""
+    """Symmetries by the forms of one arbitrary function for which equations have more than for any other.
+
+    Args:
+        pde: the equations, see `trivgeo.symmetry.find_symmetries`.
+        function: the name of the function.
+        candidates: forms to try; default those of `trivgeo.symmetry.special_functions`.
+
+    Raises:
+        ConfigurationError: the equations hold no such function of one argument, or a candidate is none of its argument.
+    """
     residuals = residuals_of(pde)
     system = EvolutionSystem(residuals)
     calls = {f for e in residuals for f in e.atoms(Arbitrary) if type(f).__name__.rstrip("'") == function}
@@ -82,7 +91,16 @@ def _put(expression: sp.Expr, function: str, z: sp.Symbol, value: sp.Expr, syste
 
 
 def larger_dimensions(pde: Any, parameter: Any, values: Sequence[Any]) -> dict[sp.Expr, Dimension]:
-    """See `trivgeo.symmetry.special_values`."""
+    """Dimensions by the values of one parameter for which equations have more symmetries than for generic ones.
+
+    Args:
+        pde: the equations, see `trivgeo.symmetry.find_symmetries`.
+        parameter: the parameter, or its name.
+        values: numbers to try.
+
+    Raises:
+        ConfigurationError: the equations have no such parameter.
+    """
     residuals = residuals_of(pde)
     symbols = {s.name: s for e in residuals for s in e.free_symbols}
     symbol = symbols.get(str(parameter))

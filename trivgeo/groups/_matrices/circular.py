@@ -12,6 +12,7 @@ from trivgeo._numerics import polynomial
 __all__ = ["angle_factor", "circular", "circular_pair", "circular_slopes", "sinc"]
 
 _CIRCULAR_RADIUS = 0.25  # of x^2; seven terms leave out 1e-19
+_C1_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 1) for j in range(8))
 _C2_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 2) for j in range(7))
 _C3_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 3) for j in range(7))
 _SLOPE_RADIUS = 1.0
@@ -27,26 +28,30 @@ def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Finite derivatives of every order at zero.
     """
-    small, c1_far, c3_near, c1, c2 = _circular(square)
-    return c1, c2, torch.where(small, c3_near, (1.0 - c1_far) / torch.where(small, 1.0, square))
+    c1, c2, small, far, c1_far = _circular(square)
+    near = polynomial(torch.where(small, square, 0.0), _C3_ALTERNATING)
+    return c1, c2, torch.where(small, near, (1.0 - c1_far) / far)
 
 
 def circular_pair(square: Tensor) -> tuple[Tensor, Tensor]:
     """c1 and c2 of `circular`."""
-    *_, c1, c2 = _circular(square)
+    c1, c2, *_ = _circular(square)
     return c1, c2
 
 
 def _circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """c1 and c2, where the square is small, the square elsewhere, and c1 there.
+
+    By sine and cosine of half the angle, of which each is the derivative of the other.
+    """
     small = square < _CIRCULAR_RADIUS
     near, far = torch.where(small, square, 0.0), torch.where(small, 1.0, square)
-    x = far.sqrt()
-    half = torch.sin(0.5 * x)
-    c1_far = torch.sin(x) / x
-    c3_near = polynomial(near, _C3_ALTERNATING)
-    c1 = torch.where(small, 1.0 - near * c3_near, c1_far)
-    c2 = torch.where(small, polynomial(near, _C2_ALTERNATING), 2.0 * half * half / far)
-    return small, c1_far, c3_near, c1, c2
+    half = 0.5 * far.sqrt()
+    ratio, cosine = half.sin() / half, half.cos()
+    c1_far = ratio * cosine
+    c1 = torch.where(small, polynomial(near, _C1_ALTERNATING), c1_far)
+    c2 = torch.where(small, polynomial(near, _C2_ALTERNATING), 0.5 * ratio * ratio)
+    return c1, c2, small, far, c1_far
 
 
 def sinc(x: Tensor, sine: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from trivgeo._numerics import is_traced, is_transformed
 __all__ = [
     "Rows",
     "block_lower",
+    "block_lower_rows",
     "concatenate",
     "cross",
     "dot",
@@ -45,7 +46,11 @@ def last_entries(x: Tensor) -> tuple[Tensor, ...]:
 
 def entry_rows(matrix: Tensor) -> Rows:
     """Split a matrix ``[*batch, k, l]`` into k rows of l tensors ``[*batch]``, consecutive in memory if large."""
-    return [[_consecutive(entry) for entry in row.unbind(0)] for row in matrix.movedim((-2, -1), (0, 1)).unbind(0)]
+    moved = matrix.movedim((-2, -1), (0, 1))
+    if is_traced():  # at once, since the derivative of each `unbind` is a stack, which compilers write to memory
+        entries, columns = moved.flatten(0, 1).unbind(0), matrix.shape[-1]
+        return [entries[i : i + columns] for i in range(0, len(entries), columns)]
+    return [[_consecutive(entry) for entry in row.unbind(0)] for row in moved.unbind(0)]
 
 
 def leading_entries(matrix: Tensor) -> Tensor:
@@ -160,7 +165,11 @@ def block_lower(first: Tensor, corner: Tensor, second: Tensor) -> Tensor:
         corner: C, ``[*batch, l, k]``.
         second: B, ``[*batch, l, l]``.
     """
-    a, c, b = (entry_rows(x) for x in (first, corner, second))
-    zero = torch.zeros_like(a[0][0])
-    top = [[*row, *[zero] * len(b)] for row in a]
-    return from_rows([*top, *([*left, *right] for left, right in zip(c, b, strict=True))])
+    return from_rows(block_lower_rows(*(entry_rows(x) for x in (first, corner, second))))
+
+
+def block_lower_rows(first: Rows, corner: Rows, second: Rows) -> list[list[Tensor]]:
+    """Join the entries of blocks to those of the matrix ``[[A, 0], [C, B]]``."""
+    zero = torch.zeros_like(first[0][0])
+    top = [[*row, *[zero] * len(second)] for row in first]
+    return [*top, *([*left, *right] for left, right in zip(corner, second, strict=True))]

@@ -127,16 +127,17 @@ class LearnedScore(nn.Module):
         return ConditionedScore(self, x_tilde, max_evaluations)
 
     def noisy(self, x: Any, generator: torch.Generator | None = None) -> NoisyBatch:
-        """Data seen from noise of levels between the lowest and the highest, log-uniform.
+        """Draw training examples: data moved by noise w, with the regression targets of the score.
 
-        Images are interpolated by their action, and a network can see how often and by how much: it would find the
-        noise in a clean datum by that. With ``augmentation`` the clean data are first moved by elements g_0 of k_1 and
-        then seen from g_0 w, as data are in an inversion; g_0 comes from a law (count, generator) where one is given in
-        place of True. For an exact action that changes nothing.
+        The level of the noise of each datum is log-uniform between the lowest and the highest of ``levels``. The action
+        on images interpolates, and a network could tell the noise from the number of interpolations of a clean datum.
+        With ``augmentation`` the clean data are therefore moved by elements g_0 of k_1 first, and then seen from
+        g_0 w, as data are in an inversion; a law (count, generator) in place of True draws the g_0. With an exact
+        action the augmentation changes nothing.
 
         Args:
             x: clean data with one batch dimension.
-            generator: see `Stage`.
+            generator: of all random numbers; its device is that of the data.
         """
         x = self.prepared(x)
         like: Tensor = pytree.tree_leaves(x)[0]

@@ -55,7 +55,7 @@ class ScoreTraining(NetworkTraining[nn.Module]):
         return batch[0] if isinstance(batch, list) else batch
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch of the training data, a scalar tensor; called by Lightning."""
         loss = self.score.loss(self.data(batch), self.step_generator())
         self.log("train/loss", loss, prog_bar=True)
         return loss
@@ -115,7 +115,7 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         return batch[0] if isinstance(batch, list) else batch
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch of the training data, a scalar tensor; called by Lightning."""
         loss = self._loss(batch, self.step_generator())
         self.log("train/loss", loss, prog_bar=True)
         return loss

@@ -88,7 +88,12 @@ class LinearSchedule(_Bounded):
     r"""The variance a unit of time grows linearly: :math:`\gamma(t)^2 = \gamma_{\min}^2 + t (\gamma_{\max}^2 -
     \gamma_{\min}^2)` (Ho, Jain and Abbeel 2020).
 
-    The arguments are those of `GeometricSchedule`.
+    Args:
+        minimum: see `GeometricSchedule`.
+        maximum: see `GeometricSchedule`.
+
+    Raises:
+        ConfigurationError: a number is not positive and finite.
     """
 
     def __call__(self, t: Time) -> Time:
@@ -106,7 +111,12 @@ class CosineSchedule(_Bounded):
     r"""Half a cosine, flat at both ends: :math:`\gamma(t) = \gamma_{\min} + (\gamma_{\max} - \gamma_{\min})
     \sin^2(\pi t / 2)` (after Nichol and Dhariwal 2021).
 
-    The arguments are those of `GeometricSchedule`.
+    Args:
+        minimum: see `GeometricSchedule`.
+        maximum: see `GeometricSchedule`.
+
+    Raises:
+        ConfigurationError: a number is not positive and finite.
     """
 
     def __call__(self, t: Time) -> Time:

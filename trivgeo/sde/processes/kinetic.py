@@ -119,13 +119,13 @@ class KineticDiffusion(Process):
 
 
 def split_state(group: LieGroup, state: Tensor) -> KineticState:
-    """Split a state of `KineticDiffusion.flow` into element and momentum."""
+    """Split a state of `KineticDiffusion.flow` into elements ``[*batch, *element_shape]`` of the group and momenta."""
     flat, momentum = state[..., : -group.dim], state[..., -group.dim :]
     return KineticState(flat.unflatten(-1, group.element_shape), momentum)
 
 
 def join_state(group: LieGroup, point: KineticState) -> Tensor:
-    """Join element and momentum to a state of `KineticDiffusion.flow`."""
+    """Join elements ``[*batch, *element_shape]`` and momenta of a group to one state of `KineticDiffusion.flow`."""
     return torch.cat([point.elements.flatten(-len(group.element_shape)), point.momentum], -1)
 
 

@@ -33,8 +33,12 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
 
     Its stationary density for left Haar measure is :math:`e^{-E / T}`: since the adjoint of a left-invariant field X_i
     is :math:`-X_i + a_i, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, the drift that balances the noise of variance
-    :math:`\sigma^2` is :math:`\tfrac12 \sigma^2 (\nabla \log p - a)`. The term a vanishes on unimodular groups. The
-    arguments are those of `KineticLangevinSDE`.
+    :math:`\sigma^2` is :math:`\tfrac12 \sigma^2 (\nabla \log p - a)`. The term a vanishes on unimodular groups.
+
+    Args:
+        group: the group of the state.
+        energy: E, a function of elements ``[*batch, *element_shape]`` to energies ``[*batch]``.
+        temperature: T.
 
     Raises:
         ConfigurationError: the temperature is not positive and finite.

@@ -125,7 +125,15 @@ def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> 
 
 
 def as_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "score") -> Score:
-    """Return a score as it is, and a plain function as a `Score`."""
+    """Return a score as it is, and a plain function (g, t) -> ``[*batch, dim]`` as a `Score`.
+
+    Args:
+        score: a `Score` or a function.
+        name: of the argument in messages.
+
+    Raises:
+        ConfigurationError: neither of both.
+    """
     if isinstance(score, Score):
         return score
     if not callable(score):

@@ -38,7 +38,17 @@ def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) 
 def trivialized_grad_and_value(
     group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor
 ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:
-    """Return `trivialized_grad` and the values ``f(g)``, from one evaluation."""
+    """Return `trivialized_grad` and the values ``f(g)``, from one evaluation.
+
+    Args:
+        group: the group of the elements.
+        f: a function of elements ``[*batch, *element_shape]`` to numbers ``[*batch]``, each of its own element alone.
+        g: elements.
+
+    Raises:
+        ConfigurationError: the first argument is no group.
+        ShapeError: f does not return one number for each element.
+    """
     if not isinstance(group, LieGroup):
         raise ConfigurationError(
             f"group: expected a LieGroup, then a function, then elements; got {type(group).__name__}"

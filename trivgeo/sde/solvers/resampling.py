@@ -190,7 +190,18 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
 def systematic_indices(
     log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, num_samples: int | None = None
 ) -> Int[Tensor, "*batch m"]:
-    """Draw m ancestors by systematic resampling, default m = K; chain i has floor or ceil of m times its weight."""
+    """Draw the indices of m ancestors out of k chains by systematic resampling.
+
+    Chain i is drawn as often as m times its weight says, rounded down or up.
+
+    Args:
+        log_weights: logarithms of weights, up to a constant of each row.
+        generator: of one random number a row.
+        num_samples: m; default k.
+
+    Raises:
+        ConfigurationError: fewer than one ancestor.
+    """
     number = log_weights.shape[-1] if num_samples is None else check_count("num_samples", num_samples)
     cumulative = torch.softmax(log_weights.double(), -1).cumsum(-1)
     cumulative = cumulative / cumulative[..., -1:]

@@ -52,7 +52,7 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         self.skip_zero = skip_zero
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the grid, without 0 if that is skipped."""
+        """Return the times of a grid at which the drift is evaluated: all, or with ``skip_zero`` all but t = 0."""
         return tuple(t for t in grid if t > 0.0 or not self.skip_zero)
 
     def step(
@@ -111,7 +111,7 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
     order: ClassVar[int | None] = 4
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the grid and the middles of its steps."""
+        """Return the times at which the drift is evaluated: those of a grid, and the middles of its steps."""
         middles = [0.5 * (a + b) for a, b in itertools.pairwise(grid)]
         return (grid[0], *(t for pair in zip(middles, grid[1:], strict=True) for t in pair))
 
