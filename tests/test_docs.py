@@ -47,6 +47,7 @@ PUBLIC = (
         "groups.semidirect",
         "groups.generated",
         "groups.compilation",
+        "groups.laws",
     ),
     *("groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),

@@ -10,6 +10,7 @@ from trivgeo.groups.compilation import compiled
 from trivgeo.groups.generated import GeneratedGroup, from_generators
 from trivgeo.groups.inhomogeneous import SE, Affine
 from trivgeo.groups.kdv import KdVSymmetry
+from trivgeo.groups.laws import check_group
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
 from trivgeo.groups.nilpotent import Heisenberg, Nilpotent, Translation
 from trivgeo.groups.orthogonal import SO
@@ -50,6 +51,7 @@ __all__ = [
     "Torus",
     "Translation",
     "U",
+    "check_group",
     "compiled",
     "exported",
     "from_generators",
