@@ -104,7 +104,7 @@ class _Trial:
         self.periods = group._periods()
 
     def error(self, left: Tensor, right: Tensor) -> float:
-        """The largest relative error of entries, up to periods; infinite where shapes differ or numbers are not finite."""
+        """The largest relative error of entries, up to periods; infinite for other shapes and numbers not finite."""
         if left.shape != right.shape:
             return torch.inf
         gap = left - right
