@@ -6,7 +6,6 @@ from trivgeo.actions.cloud import PointCloud
 from trivgeo.actions.field import Field, Grid, resample
 from trivgeo.actions.field_action import FieldAction
 from trivgeo.actions.image import ImageWarp
-from trivgeo.actions.image_guard import ImageContent, ImageGuard
 from trivgeo.actions.operator import OperatorAction, OperatorInput, interpolate
 from trivgeo.actions.reference import Referenced, WithReference
 
@@ -14,8 +13,6 @@ __all__ = [
     "Field",
     "FieldAction",
     "Grid",
-    "ImageContent",
-    "ImageGuard",
     "ImageWarp",
     "OperatorAction",
     "OperatorInput",

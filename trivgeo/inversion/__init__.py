@@ -8,7 +8,7 @@ from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
 from trivgeo.inversion.calibration import calibrated_scale
 from trivgeo.inversion.energy_check import EnergyCheck, check_energy
-from trivgeo.inversion.equivariant import EquivarianceError, TestTimeEquivariant
+from trivgeo.inversion.equivariant import TestTimeEquivariant
 from trivgeo.inversion.equivariant_operator import EquivariantOperator
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.methods.amortized import AmortizedInverter
@@ -36,7 +36,6 @@ __all__ = [
     "AmortizedInverter",
     "ConditionalPosterior",
     "EnergyCheck",
-    "EquivarianceError",
     "EquivariantOperator",
     "FoCal",
     "GradientDescent",

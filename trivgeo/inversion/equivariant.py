@@ -18,7 +18,7 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law, sample_elements
-from trivgeo.inversion.posterior_energy import check_action
+from trivgeo.inversion.posterior_energy import check_action, check_batch
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import rows_like, where_rows
 
@@ -123,9 +123,9 @@ class TestTimeEquivariant(nn.Module):
             ConfigurationError: the outputs are labels or truth values.
             DomainError: no element is defined on any datum.
         """
-        x = on_device(with_tensors("x", x), module_device(self))
-        action, like = self.inverter.action, pytree.tree_leaves(x)[0]
-        group, (batch,) = action.group, action.batch_shape(x)
+        action = self.inverter.action
+        x, batch = check_batch(action, on_device(x, module_device(self)))
+        group, like = action.group, pytree.tree_leaves(x)[0]
         count = check_count("num_elements", num_elements)
         if law is None:
             h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
