@@ -50,7 +50,7 @@ ALLOWED = {
     "_signatures": {"_deprecation", "_numerics", "checks", "errors"},
     "expressions": {"errors", "_deprecation", "_notation", "_signatures"},
     "groups": BASE,
-    "symmetry": BASE | {"groups"},
+    "symmetry": BASE | {"groups", "actions"},
     "actions": BASE | {"groups"},
     "sde": BASE | {"groups"},
     "generative": BASE | {"groups", "sde", "networks", "training"},

@@ -6,8 +6,22 @@ SymPy and python-flint are imported on first use; ``pip install 'trivgeo[symboli
 """
 
 from trivgeo._signatures import check_calls
-from trivgeo.symmetry.api import conservation_laws, find_symmetries, special_functions, special_values, verify
+from trivgeo.symmetry.api import (
+    conservation_laws,
+    find_symmetries,
+    special_functions,
+    special_values,
+    symmetries_from_data,
+    verify,
+)
 
-__all__ = ["conservation_laws", "find_symmetries", "special_functions", "special_values", "verify"]
+__all__ = [
+    "conservation_laws",
+    "find_symmetries",
+    "special_functions",
+    "special_values",
+    "symmetries_from_data",
+    "verify",
+]
 
 check_calls(__name__, __all__)

@@ -11,12 +11,21 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import require_sympy
 
 if TYPE_CHECKING:
+    from trivgeo.symmetry.data_result import SymmetriesFromData
     from trivgeo.symmetry.dimension import Dimension
     from trivgeo.symmetry.equation import EvolutionSystem
     from trivgeo.symmetry.laws import ConservationLaws
     from trivgeo.symmetry.result import Symmetries
 
-__all__ = ["conservation_laws", "find_symmetries", "solved_form", "special_functions", "special_values", "verify"]
+__all__ = [
+    "conservation_laws",
+    "find_symmetries",
+    "solved_form",
+    "special_functions",
+    "special_values",
+    "symmetries_from_data",
+    "verify",
+]
 
 
 def _require_libraries() -> None:
@@ -98,6 +107,70 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
     from trivgeo.symmetry.finder import search
 
     return search(pde, degree, time, ansatz)
+
+
+def symmetries_from_data(
+    samples: Any,
+    grid: Any = None,
+    *,
+    library: Any = None,
+    order: int = 3,
+    degree: int = 3,
+    tolerance: float | None = None,
+) -> SymmetriesFromData:
+    r"""Symmetries of an unknown equation from solutions alone, or of a function from points alone.
+
+    Of solutions on a grid the equation is fitted first, :math:`\partial_t^r u^a = \sum_k \theta_k \partial^{J_k}
+    u^{p_k}` with r = 1 or 2: a regression in weak form, in which noise averages out (Messenger and Bortz 2021, "Weak
+    SINDy for partial differential equations"), with every term tested that is kept. What is left are the equations of
+    the jets of the data, and their symmetries are found exactly: so the dimension is that of the equation unless a term
+    is missed or false, it does not depend on the size of singular values, and the algebra closes. Coefficients become
+    the simplest fractions that their errors do not exclude, so that relations between them hold that the data allow.
+    Superposition, of a linear equation, is set apart.
+
+    Of a function f its derivatives :math:`X f` along polynomial fields X are a matrix, whose null space are the
+    symmetries (LieGG: Moskalev, Sepliarskaia, Sosnovik and Smeulders 2022). The dimension is where the singular values
+    have their largest gap; fields with simple coefficients span that space up to the last singular value before it, and
+    those that do not close under the bracket are left out, the least certain first.
+
+    ```python
+    found = symmetries_from_data(values, (x, t))  # [b, s, n], of u(x, t)
+    found.dimension, found.fields, found.equations[0].text
+    group = found.group()
+    symmetries_from_data(network, points)  # of an invariant network
+    ```
+
+    Args:
+        samples: a `trivgeo.actions.Field`, or values ``[b, c, s, *n]`` of c unknowns at s times, ``[b, s, *n]`` of one;
+            or a function of points ``[p, n]``.
+        grid: a `trivgeo.actions.Grid`, or the equidistant coordinates ``(x, ..., t)``, default: that of the field; for
+            a function the points ``[p, n]``, at least twice as many values as the library has coefficients.
+        library: for solutions the degree of polynomial generators, or functions they are multiplied with, as the
+            degree and ansatz of `find_symmetries`; default: all symmetries. For a function the degree, default one:
+            affine fields.
+        order: of derivatives in space of the equation.
+        degree: of the polynomials in the unknowns that are differentiated.
+        tolerance: for a function the singular value, relative to the largest, below which a field is a symmetry;
+            default: the largest gap.
+
+    Returns:
+        Dimension, fields, what was fitted or tested, and the group; see
+        `trivgeo.symmetry.result.SymmetriesFromData`.
+
+    Raises:
+        ConfigurationError: samples and grid do not fit, or are too few, or no equation of that form explains the
+            data, or SymPy or python-flint is missing.
+    """
+    _require_libraries()
+    check_count("order", order)
+    check_count("degree", degree)
+    if callable(samples):
+        from trivgeo.symmetry.from_function import of_function
+
+        return of_function(samples, grid, 1 if library is None else library, tolerance)
+    from trivgeo.symmetry.from_data import of_solutions
+
+    return of_solutions(samples, grid, library, order, degree)
 
 
 def verify(pde: Any, field: Any, *, time: Any = None) -> Any:

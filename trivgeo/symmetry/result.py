@@ -15,6 +15,7 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
 from trivgeo.symmetry.algebra import SymmetryAlgebra, parameter_value
 from trivgeo.symmetry.brackets import keeping, structure_constants
+from trivgeo.symmetry.data_result import SymmetriesFromData
 from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import moved_solution
 from trivgeo.symmetry.laws import ConservationLaw, ConservationLaws
@@ -36,6 +37,7 @@ __all__ = [
     "Reduction",
     "SuperpositionIdeal",
     "Symmetries",
+    "SymmetriesFromData",
     "Symmetry",
     "SymmetryAlgebra",
     "TrivialSymmetries",

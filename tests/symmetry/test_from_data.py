@@ -1,0 +1,221 @@
+"""Symmetries from samples are those of the equation that made them, of which the method is not told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import sympy as sp
+import torch
+from torch import Tensor
+
+from trivgeo.actions import Field
+from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry import find_symmetries, symmetries_from_data
+
+BOX, COUNT = 12.0, 64
+
+
+@lru_cache
+def clean_solutions(equation: str, number: int) -> tuple[Tensor, Tensor]:
+    """Solutions ``[b, s, n]`` from random waves by an integrating factor and Runge-Kutta steps, and the times."""
+    linear, reaction, advected = EQUATIONS[equation][1]
+    draw = torch.Generator().manual_seed(3)
+    x = torch.arange(COUNT, dtype=torch.float64) * BOX / COUNT
+    waves = 2 * math.pi / BOX * torch.arange(1, 6, dtype=torch.float64)
+    parts = torch.randn(number, 2, 5, generator=draw, dtype=torch.float64) * 0.4
+    state = torch.fft.rfft(parts[:, 0] @ torch.cos(waves[:, None] * x) + parts[:, 1] @ torch.sin(waves[:, None] * x))
+    k = 2 * math.pi * torch.fft.rfftfreq(COUNT, BOX / COUNT, dtype=torch.float64)
+    times = torch.linspace(0.0, 1.5, 37, dtype=torch.float64)
+    step = float(times[1]) / 8
+    half = torch.exp(linear(k) * step / 2)
+    kept = k < k.max() * 2 / 3
+
+    def rate(modes: Tensor) -> Tensor:
+        u = torch.fft.irfft(modes, COUNT)
+        return step * (reaction(u, modes) - advected * 0.5j * k * torch.fft.rfft(u * u)) * kept
+
+    found = [state]
+    for _ in times[1:]:
+        for _ in range(8):
+            a = rate(state)
+            b = rate(half * (state + a / 2))
+            c = rate(half * state + b / 2)
+            d = rate(half * half * state + half * c)
+            state = half * half * state + (half * half * a + 2 * half * (b + c) + d) / 6
+        found.append(state)
+    return torch.fft.irfft(torch.stack(found, 1), COUNT), times
+
+
+def solutions(equation: str, number: int, noise: float = 0.0) -> Field:
+    """Solutions with noise relative to their size."""
+    clean, times = clean_solutions(equation, number)
+    draw = torch.Generator().manual_seed(4)
+    noisy = clean + noise * clean.std() * torch.randn(clean.shape, generator=draw, dtype=torch.float64)
+    return Field.on_box(noisy.unsqueeze(1), [(0.0, BOX)], times.tolist())
+
+
+def angle(first: Sequence[Any], second: Sequence[Any], variables: Sequence[sp.Symbol]) -> float:
+    """The largest principal angle between two spans of fields, in degrees, by their values at random points."""
+    draw = torch.Generator().manual_seed(1)
+    places = torch.randn(len(variables), 40, generator=draw, dtype=torch.float64)
+    spans = []
+    for fields in (first, second):
+        rows = []
+        for field in fields:
+            values = sp.lambdify(variables, list(field), "numpy")(*places.numpy())
+            rows.append(torch.cat([torch.as_tensor(v, dtype=torch.float64).expand(40) for v in values]))
+        spans.append(torch.linalg.qr(torch.stack(rows, 1))[0])
+    cosines = torch.linalg.svdvals(spans[0].mT @ spans[1])
+    return math.degrees(math.acos(min(1.0, float(cosines.min()))))
+
+
+# the dimension, and how solutions are made: the symbol, what reacts, and the speed of advection
+EQUATIONS: dict[str, tuple[int, tuple[Any, Any, float]]] = {
+    "u_t = 0.1*u_xx": (6, (lambda k: -0.1 * k**2, lambda u, v: 0 * v, 0.0)),
+    "u_t + u*u_x = 0.1*u_xx": (5, (lambda k: -0.1 * k**2, lambda u, v: 0 * v, 1.0)),
+    "u_t + u*u_x + 0.1*u_xxx = 0": (4, (lambda k: 0.1j * k**3, lambda u, v: 0 * v, 1.0)),
+    "u_t = 0.1*u_xx + u - u^3": (2, (lambda k: -0.1 * k**2, lambda u, v: v - torch.fft.rfft(u**3), 0.0)),
+}
+
+
+@pytest.mark.parametrize(("noise", "limit"), [(0.0, 2.0), (0.02, 10.0)])
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_from_solutions(equation: str, noise: float, limit: float) -> None:
+    """Heat, Burgers, Korteweg-de Vries, and Allen-Cahn, which moves in place and time alone."""
+    found = symmetries_from_data(solutions(equation, 120, noise))
+    assert found.dimension == len(found.fields) == EQUATIONS[equation][0]
+    true = find_symmetries(equation)
+    assert angle(found.fields, true.generators, true.variables) <= limit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_five_hundred_solutions(equation: str) -> None:
+    for noise in (0.0, 0.02):
+        assert symmetries_from_data(solutions(equation, 500, noise)).dimension == EQUATIONS[equation][0]
+
+
+def test_coordinates_in_place_of_a_grid() -> None:
+    samples = solutions("u_t + u*u_x = 0.1*u_xx", 120)
+    x = torch.arange(COUNT, dtype=torch.float64) * BOX / COUNT
+    found = symmetries_from_data(samples.values[:, 0], (x, samples.grid.times[0]), library=2)
+    assert found.dimension == 5
+    (fitted,) = found.equations
+    assert fitted.coefficients["diff(u, x, 2)"] == pytest.approx(0.1, abs=1e-4)
+    assert fitted.coefficients["diff(u^2, x, 1)"] == pytest.approx(-0.5, abs=1e-4)
+    assert "u_t = " in repr(found)
+    assert "2 terms of significance" in found.statement
+    assert found.group().dim == 5
+
+
+def test_waves() -> None:
+    """d'Alembert's solutions are of second order in time: the conformal part on the library of degree two."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.arange(64, dtype=torch.float64) * BOX / 64
+    t = torch.linspace(0, 3, 41, dtype=torch.float64)
+    waves = 2 * math.pi / BOX * torch.arange(1, 5, dtype=torch.float64)
+    parts = torch.randn(60, 4, 4, generator=draw, dtype=torch.float64)
+    right, left = (waves * (x + s * t[:, None])[..., None] for s in (-1, 1))
+    values = sum(
+        torch.einsum("bm,txm->btx", parts[:, i], f)
+        for i, f in enumerate((right.cos(), right.sin(), left.cos(), left.sin()))
+    )
+    found = symmetries_from_data(values, (x, t), library=2)
+    assert found.equations[0].text == "u_tt = (1)*diff(u, x, 2)"
+    assert found.dimension == len(find_symmetries("u_tt = u_xx", 2))
+
+
+def test_data_that_no_equation_explains() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, t = torch.linspace(0, 1, 40), torch.linspace(0, 1, 30)
+    smooth = torch.randn(40, 3, 3, generator=draw)
+    waves = torch.arange(1.0, 4.0)
+    values = torch.einsum(
+        "bij,ti,xj->btx", smooth, torch.sin(6 * waves * t[:, None]), torch.sin(3 * waves * x[:, None])
+    )
+    with pytest.raises(ConfigurationError, match="left unexplained"):
+        symmetries_from_data(values, (x, t))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "message"),
+    [
+        ((4, 30, 41), (40, 30), "samples: expected values"),
+        ((4, 30, 6), (6, 30), "at least 9 equidistant"),
+        ((4, 30, 40), None, "grid: expected a Grid"),
+        ((4, 6, 30, 40), (40, 30), "up to five unknowns"),
+    ],
+)
+def test_samples_that_do_not_fit(shape: tuple[int, ...], axes: tuple[int, ...] | None, message: str) -> None:
+    grid = None if axes is None else tuple(torch.linspace(0, 1, n) for n in axes)
+    with pytest.raises(ConfigurationError, match=message):
+        symmetries_from_data(torch.ones(shape), grid)
+
+
+def sphere(z: Tensor) -> Tensor:
+    return (z.square().sum(-1) - 1).square()
+
+
+@pytest.mark.parametrize(
+    ("function", "n", "dimension"),
+    [
+        (sphere, 3, 3),
+        (lambda z: z[..., 0] ** 2 - z[..., 1] ** 2 - z[..., 2] ** 2, 3, 3),  # SO(1, 2)
+        (lambda z: torch.sin(z[..., 0] + 2 * z[..., 1]), 2, 3),  # fields along (2, -1)
+        (lambda z: torch.linalg.det(z.reshape(*z.shape[:-1], 2, 2)), 4, 6),  # SL(2) x SL(2)
+        (lambda z: torch.stack([z[..., 0] ** 2 + z[..., 1] ** 2, z[..., 2]], -1), 3, 1),  # SO(2)
+        (lambda z: z[..., 0] ** 3 + z[..., 1] ** 4 + z[..., 0], 2, 0),
+    ],
+)
+def test_functions(function: Any, n: int, dimension: int) -> None:
+    points = torch.randn(300, n, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = symmetries_from_data(function, points)
+    assert found.dimension == dimension
+    for field in found.fields:
+        # to first order the function stays at points that the method has not seen
+        other = torch.randn(20, n, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+        values = sp.lambdify(field.variables, list(field), "numpy")(*other.T.numpy())
+        step = torch.stack([torch.as_tensor(v, dtype=torch.float64).expand(20) for v in values], -1)
+        _, change = torch.func.jvp(function, (other,), (step,))
+        assert change.abs().max() < 1e-6
+    if dimension:
+        assert found.group().dim == dimension
+
+
+def test_a_fitted_network() -> None:
+    """A network that learned a function of the radius turns with it: one field, near the rotation."""
+    draw = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Linear(2, 40), torch.nn.Tanh(), torch.nn.Linear(40, 1)).double()
+    z = 2 * torch.rand(400, 2, generator=draw, dtype=torch.float64) - 1
+    target = torch.exp(-2 * z.square().sum(-1, keepdim=True))
+    optimizer = torch.optim.LBFGS(network.parameters(), max_iter=400, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = (network(z) - target).square().mean()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    found = symmetries_from_data(network, z)
+    assert found.dimension == 1
+    x1, x2 = sp.symbols("x1 x2")
+    assert angle(found.fields, [(-x2, x1)], (x1, x2)) < 5.0
+
+
+def test_tolerance_and_points() -> None:
+    points = torch.randn(100, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    assert symmetries_from_data(sphere, points, tolerance=1e-8).dimension == 3
+    assert len(symmetries_from_data(sphere, points).singular_values) == 12
+    with pytest.raises(ConfigurationError, match="at least 24 values"):
+        symmetries_from_data(sphere, points[:10])
+    with pytest.raises(ConfigurationError, match="not constant"):
+        symmetries_from_data(lambda z: z[..., 0] * 0 + 1, points)
+    with pytest.raises(ConfigurationError, match="points"):
+        symmetries_from_data(sphere, None)

@@ -1,0 +1,112 @@
+"""Symmetries of a function that can be evaluated, such as a trained network: the null space of its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import scipy.linalg
+import sympy as sp
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from trivgeo.checks import check_count
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.symmetry.brackets import structure_constants
+from trivgeo.symmetry.data_result import SymmetriesFromData
+from trivgeo.symmetry.equation import multi_indices
+from trivgeo.symmetry.vector_fields import Symmetry
+
+__all__ = ["of_function"]
+
+_MAX_NULL = 0.05  # singular value of a symmetry, relative to the largest
+_MIN_GAP = 10.0  # ratio of the singular values on either side of the dimension
+_ROUNDING = 1e-12  # relative size of singular values that are zero
+_MIN_TOLERANCE = 1e-6  # of coefficients that are replaced by simple fractions
+_MAX_DENOMINATOR = 1000
+
+
+def of_function(
+    function: Callable[[Tensor], Tensor], points: Float[Tensor, "p n"], library: int, tolerance: float | None
+) -> SymmetriesFromData:
+    """See `trivgeo.symmetry.symmetries_from_data`."""
+    if not isinstance(points, Tensor) or points.ndim != 2 or not points.is_floating_point():
+        raise ConfigurationError("grid: expected points [p, n] for a function, got others")
+    check_count("library", library, 0)
+    n = points.shape[1]
+    slopes = vmap(jacrev(lambda point: function(point.unsqueeze(0)).reshape(-1)))(points).detach().double().cpu()
+    exponents = list(multi_indices(n, library))
+    places = points.detach().double().cpu()
+    monomials = torch.stack([places.pow(torch.tensor(e)).prod(-1) for e in exponents], -1)
+    scale = monomials.square().mean(0).sqrt()
+    columns = torch.einsum("pkn,pm->pknm", slopes, monomials / scale).reshape(-1, n * len(exponents))
+    if len(columns) < 2 * columns.shape[1]:
+        raise ConfigurationError(
+            f"grid: expected at least {2 * columns.shape[1]} values for {columns.shape[1]} unknown coefficients, got "
+            f"{len(columns)}"
+        )
+    _, sizes, right = torch.linalg.svd(columns, full_matrices=False)
+    if not bool(sizes.isfinite().all()) or float(sizes[0]) == 0:
+        raise ConfigurationError(
+            "samples: expected a function with finite derivatives that is not constant, got another"
+        )
+    ratios = (sizes / sizes[0]).flip(0).tolist()
+    basis = (right.flip(0).reshape(-1, n, len(exponents)) / scale).reshape(len(ratios), -1).numpy()
+    variables = tuple(sp.symbols(f"x1:{n + 1}"))
+    terms = [sp.Mul(*(v**k for v, k in zip(variables, e, strict=True))) for e in exponents]
+    tested = _null_dimension(ratios, tolerance)
+    for size in range(tested, -1, -1):
+        fields = _fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables)
+        try:
+            if size > 1:
+                structure_constants([f.components for f in fields], variables, (), [f.name for f in fields])
+            break
+        except AlgebraError:
+            continue  # the least certain field is left out
+    words = f"{size} of {len(ratios)} fields of degree {library} leave the function as it is, up to "
+    words += f"{ratios[size - 1] if size else 0.0:.1e} of the largest change; the next changes it by {ratios[size]:.1e}"
+    if size < tested:
+        words += f"; {tested - size} more are as small but do not close under the bracket"
+    return SymmetriesFromData(fields, words, singular_values=ratios)
+
+
+def _null_dimension(ratios: list[float], tolerance: float | None) -> int:
+    """How many singular values are zero: those below a tolerance, or below the largest gap."""
+    if tolerance is not None:
+        return sum(r < tolerance for r in ratios)
+    gaps = {k: ratios[k] / max(ratios[k - 1], _ROUNDING) for k in range(1, len(ratios)) if ratios[k - 1] < _MAX_NULL}
+    best = max(gaps, key=lambda k: gaps[k], default=0)
+    return best if best and gaps[best] >= _MIN_GAP else 0
+
+
+def _fields(
+    basis: NDArray[np.float64], error: float, terms: list[sp.Expr], variables: tuple[sp.Symbol, ...]
+) -> list[Symmetry]:
+    """Fields with simple coefficients that span the same space, as far as the error lets one say."""
+    if not len(basis):
+        return []
+    # columns that are well apart become the identity
+    _, _, order = scipy.linalg.qr(basis, mode="economic", pivoting=True)
+    pivots = sorted(order[: len(basis)])
+    reduced = np.linalg.solve(basis[:, pivots], basis)
+    tolerance = max(_MIN_TOLERANCE, 10 * error)
+    fields = []
+    for i, row in enumerate(reduced):
+        numbers = [_simple(float(value), tolerance) for value in row]
+        parts = np.array(numbers, dtype=object).reshape(len(variables), -1)
+        components = tuple(sp.Add(*(c * e for c, e in zip(part, terms, strict=True))) for part in parts)
+        fields.append(Symmetry(f"X{i + 1}", components, variables))
+    return fields
+
+
+def _simple(value: float, tolerance: float) -> sp.Rational:
+    """The fraction of smallest denominator within a tolerance."""
+    for denominator in range(1, _MAX_DENOMINATOR):
+        nearest = Fraction(round(value * denominator), denominator)
+        if abs(float(nearest) - value) <= tolerance:
+            return sp.Rational(nearest.numerator, nearest.denominator)
+    return sp.Rational(str(round(value, 9)))
