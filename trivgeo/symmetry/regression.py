@@ -58,8 +58,8 @@ def fit_equations(
     Args:
         values: solutions.
         axes: the equidistant coordinates of time and then of space.
-        order: of derivatives in space.
-        degree: of the polynomials in the unknowns that are differentiated.
+        order: see `trivgeo.symmetry.symmetries_from_data`.
+        degree: see `trivgeo.symmetry.symmetries_from_data`.
 
     Raises:
         ConfigurationError: the grid is too coarse, or no equation of that form holds.
