@@ -119,8 +119,42 @@ class TestOperator:
         exact = solve(KdV(), initial, times, 0.005)
         operator = EquivariantOperator(kdv, _Known(g), [HORIZON])
         assert_relative(operator(initial, initial.grid.at(times)).values, exact.values, 2e-5)
-        assert bool(torch.isnan(operator(initial, initial.grid.at(times + 0.1)).values).all())
+        with pytest.raises(DomainError, match="where the network's times .* are moved, for field 0"):
+            operator(initial, initial.grid.at(times + 2.0))
+        with pytest.raises(DomainError, match="of 5 fields"):
+            operator(initial, initial.grid.at(initial.grid.times - 0.1))
         assert operator(initial).grid.times.shape == (5, 1)
+
+    def test_the_initial_field_is_a_node_in_time(self) -> None:
+        """At the start it is there; a rounding away from the network's time and a little later the solution is, too."""
+        g = random_elements(GROUP, 5, std=0.5, seed=1)
+        initial = ACTION(g, clean(5, 5))
+        span = HORIZON * (3 * g[:, :1]).exp()
+        one = EquivariantOperator(kdv, _Known(g), [HORIZON])
+        assert_relative(one(initial, initial.grid.at(initial.grid.times)).values, initial.values, 1e-9)
+        for share, limit in ((1 - 1e-6, 1e-4), (1 + 1e-6, 1e-4), (1.01, 0.05)):
+            times = initial.grid.times + share * span
+            found = one(initial, initial.grid.at(times)).values
+            assert_relative(found, solve(KdV(), initial, times, 0.005).values, limit)
+        # with four times between: cubic from the start on
+
+        def block(values: Tensor) -> Tensor:
+            times = [HORIZON * k / 8 for k in range(1, 9)]
+            return solve(KdV(), Field.on_box(values, [(0.0, LENGTH)]), times, 0.02).values
+
+        many = EquivariantOperator(block, _Known(g), [HORIZON * k / 8 for k in range(1, 9)])
+        for share in (0.06, 0.55, 1.02):
+            times = initial.grid.times + share * span
+            found = many(initial, initial.grid.at(times)).values
+            assert_relative(found, solve(KdV(), initial, times, 0.005).values, 5e-3)
+
+    def test_refused_before_the_network_is_called(self) -> None:
+        def never(values: Tensor) -> Tensor:
+            raise AssertionError
+
+        operator = EquivariantOperator(never, _Known(GROUP.identity(2, dtype=F64)), [1.0])
+        with pytest.raises(DomainError, match="from 0 to 1"):
+            operator(clean(2, 0), clean(2, 0).grid.at([1.5]))
 
     def test_blocks_parameters_and_precision(self) -> None:
         class Block(nn.Module):

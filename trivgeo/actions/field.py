@@ -204,19 +204,25 @@ class Field(NamedTuple):
 
 
 def resample(
-    field: Field, grid: Grid, periodic: Sequence[bool] = (True,), counts: Sequence[int] | None = None
+    field: Field,
+    grid: Grid,
+    periodic: Sequence[bool] = (True,),
+    counts: Sequence[int] | None = None,
+    extrapolated: float | None = None,
 ) -> Field:
     """The field at the points of another grid; NaN at those that it does not reach, or if its times do not increase.
 
     Along periodic axes by trigonometric interpolation, exact for what the grid resolves; along others and in time by
     cubic Lagrange interpolation from the four nearest nodes, error O(h^4). A field at fewer than four times is known at
-    these alone.
+    these alone, unless ``extrapolated`` is given.
 
     Args:
         field: see `Field`.
         grid: where; its batch broadcasts against that of the field.
         periodic: whether each axis of the field is.
         counts: numbers of points of the grid along its axes; default those of the field.
+        extrapolated: the share of the time between the first and the last node up to which times outside are
+            extrapolated; fewer than four nodes are then interpolated by the polynomial through all of them.
 
     Raises:
         ShapeError: a number of axes that is not the field's, batches that do not broadcast, or fewer than four points
@@ -234,7 +240,7 @@ def resample(
             f"{list(grid.origin.shape[:-2])}"
         ) from error
     points = grid.points(*counts).flatten(-1 - len(counts), -2)
-    values, covered = evaluate(field, points, grid.times, periodic)
+    values, covered = evaluate(field, points, grid.times, periodic, extrapolated)
     values = torch.where(covered.unsqueeze(-3), values, math.nan)
     return Field(values.unflatten(-1, tuple(counts)), grid)
 
@@ -244,6 +250,7 @@ def evaluate(
     points: Float[Tensor, "*batch r m n"],
     times: Float[Tensor, "*batch r"],
     periodic: Sequence[bool],
+    extrapolated: float | None = None,
 ) -> tuple[Float[Tensor, "*out c r m"], Bool[Tensor, "*out r m"]]:
     """Values at r groups of m points (x, t), each group at one time; finite everywhere, and where they mean something.
 
@@ -256,7 +263,7 @@ def evaluate(
     for axis, count in enumerate(counts):
         if count < _NODES and not periodic[axis]:
             raise ShapeError(f"values: expected at least {_NODES} points on axis {axis}, got {count}")
-    nodes, weights, covered = _time_weights(field.grid.times, times)
+    nodes, weights, covered = _time_weights(field.grid.times, times, extrapolated)
     unknown = torch.isnan(field.values)
     dims = len(counts)
     coefficients = _time_first(_coefficients(torch.where(unknown, 0.0, field.values), periodic), dims)
@@ -297,19 +304,22 @@ def _inverse(steps: Tensor) -> Tensor:
     return 1.0 / steps if steps.shape[-1] == 1 else torch.linalg.inv_ex(steps).inverse
 
 
-def _time_weights(times: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _time_weights(times: Tensor, at: Tensor, extrapolated: float | None) -> tuple[Tensor, Tensor, Tensor]:
     """The slices ``[*batch, r, k]`` that a time is interpolated from, their weights, and whether it is covered."""
     batch = broadcast_shapes(times.shape[:-1], at.shape[:-1])
     times, at = times.expand(*batch, -1), at.expand(*batch, -1)
     near = tolerance(times) * (1.0 + times.abs().amax(-1, keepdim=True))
-    if times.shape[-1] < _NODES:
+    count = times.shape[-1] if extrapolated is not None and 1 < times.shape[-1] < _NODES else _NODES
+    if times.shape[-1] < count:
         distance, index = (at.unsqueeze(-1) - times.unsqueeze(-2)).abs().min(-1)
         return index.unsqueeze(-1), torch.ones_like(at).unsqueeze(-1), distance <= near
-    covered = (at >= times[..., :1] - near) & (at <= times[..., -1:] + near)
+    beyond = (extrapolated or 0.0) * (times[..., -1:] - times[..., :1])
+    low, high = times[..., :1] - beyond, times[..., -1:] + beyond
+    covered = (at >= low - near) & (at <= high + near)
     covered = covered & (times.diff(dim=-1) > 0).all(-1, keepdim=True)  # in no other order are four nodes the nearest
-    at = _held(at, torch.minimum(torch.maximum(at, times[..., :1]), times[..., -1:]), covered)
+    at = _held(at, torch.minimum(torch.maximum(at, low), high), covered)
     first = (at.unsqueeze(-1) >= times.unsqueeze(-2)).sum(-1) - 2
-    index = first.clamp(0, times.shape[-1] - _NODES).unsqueeze(-1) + torch.arange(_NODES, device=at.device)
+    index = first.clamp(0, times.shape[-1] - count).unsqueeze(-1) + torch.arange(count, device=at.device)
     return index, _lagrange(at, times.gather(-1, index.flatten(-2)).reshape(index.shape)), covered
 
 

@@ -9,12 +9,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._devices import on_device
-from trivgeo.actions import Field, FieldAction, Grid
+from trivgeo.actions import Field, FieldAction, Grid, resample
 from trivgeo.checks import check_type
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.inversion.inverter import Inverter
 
 __all__ = ["EquivariantOperator"]
+
+_MAX_BEFORE = 1e-6  # the same share before the initial field, which is rounding
+_MAX_BEYOND = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
 
 
 class EquivariantOperator(nn.Module):
@@ -28,8 +31,13 @@ class EquivariantOperator(nn.Module):
 
     ```python
     operator = EquivariantOperator(fno, inverter, times=[4.0])
-    solution = operator(initial, initial.grid.at([10.0]))  # NaN at times that the network does not reach
+    solution = operator(initial, initial.grid.at([10.0]))
     ```
+
+    Times between are interpolated from the predictions and the initial field, which is one more node: by cubics from
+    four nodes on, else by the polynomial through all (linear with one time of the network). g moves the network's
+    times, too: what is wanted later than they reach, by more than a twentieth of the way, or before the initial field,
+    is refused before the network is called.
 
     Args:
         network: values of initial fields ``[b, c, *n]`` to the solution at its one time, ``[b, c, *n]``, or at all
@@ -81,19 +89,53 @@ class EquivariantOperator(nn.Module):
 
         Raises:
             ShapeError: the field has several times, or the network returns another shape.
+            DomainError: a time of the grid is before the initial field, or later than the network reaches.
         """
         return self.predict(initial, self.inverter(initial, generator=generator).best(), grid, parameters)
 
     def predict(self, initial: Field, g: Tensor, grid: Grid | None = None, parameters: Tensor | None = None) -> Field:
-        """Return the solution for known transformations ``[b, *element_shape]``."""
+        """Return the solution for known transformations ``[b, *element_shape]``.
+
+        Raises:
+            ShapeError: as for `forward`.
+            DomainError: as for `forward`.
+        """
         if initial.values.shape[2] != 1:
             raise ShapeError(f"initial: expected fields at one time, got {initial.values.shape[2]} times")
         initial = on_device(initial, g.device)
         start = self.action(self.action.group.inverse(g), initial)
-        values = self._solved(start.values.squeeze(2), parameters)
         after = torch.tensor(self.times, dtype=g.dtype, device=g.device)
-        moved = self.action(g, Field(values, start.grid.at(start.grid.times + after)))
-        return moved if grid is None else self.action.resample(moved, grid)
+        later = start.grid.at(start.grid.times + after)
+        if grid is not None:
+            still = start.values.repeat_interleave(len(self.times), 2)
+            self._check_times(initial.grid.times, self.action(g, Field(still, later)).grid.times, grid.times)
+        moved = self.action(g, Field(self._solved(start.values.squeeze(2), parameters), later))
+        return moved if grid is None else self._at(initial, moved, grid)
+
+    def _check_times(self, first: Tensor, reached: Tensor, wanted: Tensor) -> None:
+        """Raise `DomainError` if a time is wanted that the solution is not known at."""
+        start, last = torch.broadcast_tensors(first[..., :1], reached[..., -1:])
+        span = last - start
+        # where g has no time these are NaN, which is in no order
+        outside = ((wanted < start - _MAX_BEFORE * span) | (wanted > last + _MAX_BEYOND * span)).any(-1)
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0, 0])
+            times = [round(t, 6) for t in wanted.expand(len(outside), -1)[row].tolist()]
+            raise DomainError(
+                f"grid: expected times from {float(start[row, 0]):.6g} to {float(last[row, 0]):.6g}, where the "
+                f"network's times {self.times} are moved, for field {row}, got {times}; {int(outside.sum())} of "
+                f"{len(outside)} fields are so: a network for later times reaches more"
+            )
+
+    def _at(self, initial: Field, moved: Field, grid: Grid) -> Field:
+        """The solution at the points of a grid, from the initial field and the predictions."""
+        batch = moved.values.shape[:1]
+        origin, steps = initial.grid.origin.expand(*batch, -1, -1), initial.grid.steps.expand(*batch, -1, -1, -1)
+        block = Field(
+            torch.cat([initial.values.expand(*batch, *initial.values.shape[1:]), moved.values], 2),
+            Grid(torch.cat([origin, moved.grid.origin], -2), torch.cat([steps, moved.grid.steps], -3)),
+        )
+        return resample(block, grid, self.action.periodic, extrapolated=_MAX_BEYOND)
 
     def _solved(self, values: Float[Tensor, "b c ..."], parameters: Tensor | None) -> Float[Tensor, "b c s ..."]:
         """Return the predictions of the network, which computes in its own dtype."""
