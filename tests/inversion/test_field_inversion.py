@@ -119,7 +119,7 @@ class TestOperator:
         exact = solve(KdV(), initial, times, 0.005)
         operator = EquivariantOperator(kdv, _Known(g), [HORIZON])
         assert_relative(operator(initial, initial.grid.at(times)).values, exact.values, 2e-5)
-        with pytest.raises(DomainError, match="where the network's times .* are moved, for field 0"):
+        with pytest.raises(DomainError, match=r"where the network's times .* are moved, for field 0"):
             operator(initial, initial.grid.at(times + 2.0))
         with pytest.raises(DomainError, match="of 5 fields"):
             operator(initial, initial.grid.at(initial.grid.times - 0.1))
