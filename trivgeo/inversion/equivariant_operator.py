@@ -102,7 +102,7 @@ class EquivariantOperator(nn.Module):
         """
         if initial.values.shape[2] != 1:
             raise ShapeError(f"initial: expected fields at one time, got {initial.values.shape[2]} times")
-        initial = on_device(initial, g.device)
+        initial, grid = on_device(initial, g.device), on_device(grid, g.device)
         start = self.action(self.action.group.inverse(g), initial)
         after = torch.tensor(self.times, dtype=g.dtype, device=g.device)
         later = start.grid.at(start.grid.times + after)
