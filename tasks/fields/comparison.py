@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from trivgeo._devices import on_device
 from trivgeo.actions import FieldAction
 from trivgeo.checks import check_count
 from trivgeo.inversion import EquivariantOperator, Inverter, LearnedInverter, Stage
@@ -75,7 +76,10 @@ class FieldComparison(ShardedTest):
             networks = {moved: self._trained(moved, batch.seed) for moved in MOVES}
             inverters = self._inverters(batch.seed)
         metrics = {}
-        clean, moved = (self.problem.test(batch.size, batch.seed + 1_000_000 + move, bool(move)) for move in (0, 1))
+        clean, moved = (
+            on_device(self.problem.test(batch.size, batch.seed + 1_000_000 + move, bool(move)), self.device)
+            for move in (0, 1)
+        )
         for moves, name in MOVES.items():
             metrics[name] = self._alone(networks[moves], moved)
             metrics[f"{name}, on clean fields"] = self._alone(networks[moves], clean)
@@ -89,7 +93,7 @@ class FieldComparison(ShardedTest):
             before = time.process_time()
             result = inverter(moved.initial, generator=generator_of(batch.seed, 1))
             g, found = result.best(), result.found.reshape(-1, *[1] * (moved.elements.ndim - 1))
-            g = torch.where(found, g, self.problem.action.group.identity(len(g), dtype=g.dtype))
+            g = torch.where(found, g, self.problem.action.group.identity(len(g), dtype=g.dtype, device=g.device))
             metrics[f"lost by {name}"] = (~result.found).double()
             seconds[name] = (time.process_time() - before) / batch.size
             metrics[name] = self._inverted(operators["never"], moved, g)
@@ -110,14 +114,14 @@ class FieldComparison(ShardedTest):
             writer.write(rows)
 
     def _trained(self, moved: Moves, seed: int) -> WithParameters:
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         data = FieldData(self.problem, self.fields, moved, self.batch_size, seed)
-        return train(WithParameters(self.network()), data, self.steps, self.learning_rate)
+        return train(WithParameters(self.network()), data, self.steps, self.learning_rate, self.device)
 
     def _inverters(self, seed: int) -> dict[str, Inverter]:
         """By metric; learned inversion is last."""
         problem = self.problem
-        clean = problem.solutions(self.fields, seed, [0.0])
+        clean = on_device(problem.solutions(self.fields, seed, [0.0]), self.device)
         energy = problem.energy(clean)
         learned = LearnedInverter(problem.action, energy, seed=seed).fit(
             clean, problem.draw, steps=self.learned_steps, batch_size=_LEARNED_BATCH, seconds=None, progress=False

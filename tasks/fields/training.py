@@ -5,6 +5,7 @@ import warnings
 
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
@@ -65,10 +66,20 @@ class OperatorTraining(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
 
 
-def train(network: WithParameters, data: FieldData, steps: int, learning_rate: float = 3e-3) -> WithParameters:
-    """Train on a CPU or GPU for a number of steps."""
+def train(
+    network: WithParameters,
+    data: FieldData,
+    steps: int,
+    learning_rate: float = 3e-3,
+    device: torch.device | str = "cpu",
+) -> WithParameters:
+    """Train for a number of steps on a device, on which the network stays."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    device = torch.device(device)
     trainer = Trainer(
+        accelerator=device.type,
+        devices=1,
+        strategy=SingleDeviceStrategy(device),
         max_steps=steps,
         max_epochs=-1,
         logger=False,
@@ -80,4 +91,4 @@ def train(network: WithParameters, data: FieldData, steps: int, learning_rate: f
         warnings.filterwarnings("ignore", message=".*does not have many workers")
         warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
         trainer.fit(OperatorTraining(network, steps, learning_rate), data)
-    return network.cpu().eval()
+    return network.to(device).eval()

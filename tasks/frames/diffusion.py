@@ -10,6 +10,7 @@ from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
+from trivgeo._devices import on_device
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative.score_matching import implicit_loss
@@ -74,12 +75,13 @@ class FrameDiffusion(ShardedTest):
         figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
             self.network = FrameScore(scale, schedule, width, depth)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
         self.group, self.schedule = self.network.group, self.network.schedule
-        self.scale = torch.tensor(scale)
+        self.register_buffer("scale", torch.tensor(scale), persistent=False)
+        self.scale: Tensor
         self.checkpoint = checkpoint
         self.learning_rate = check_positive("learning_rate", learning_rate)
         self.levels = check_count("levels", levels)
@@ -193,7 +195,7 @@ class FrameDiffusion(ShardedTest):
         if writer is not None:
             writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": number, "seconds": seconds}])
             if self.figure is not None and index == 0:
-                draw_frames(writer.directory / self.figure, samples, test)
+                draw_frames(writer.directory / self.figure, samples.cpu(), test.cpu())
 
     def sample(self, number: int, generator: torch.Generator, modular_drift: bool = True) -> Float[Tensor, "n 5"]:
         """Generated elements."""
@@ -225,4 +227,5 @@ class FrameDiffusion(ShardedTest):
         return worst
 
     def _frames(self) -> FrameSplit:
-        return self.trainer.datamodule.frames  # type: ignore[attr-defined]
+        frames: FrameSplit = self.trainer.datamodule.frames  # type: ignore[attr-defined]
+        return on_device(frames, self.device)

@@ -51,5 +51,5 @@ class FrameScore(Network):
 
     def start(self, number: int, generator: torch.Generator) -> Tensor:
         """Elements of normal coordinates, ``[number, 5]``."""
-        noise = torch.randn(number, self.group.dim, generator=generator)
+        noise = torch.randn(number, self.group.dim, generator=generator).to(self.mean)
         return self.mean + noise @ self.factor.mT

@@ -5,6 +5,7 @@ import time
 import torch
 from torch import Tensor
 
+from trivgeo._devices import on_device
 from trivgeo.checks import check_count
 
 from ..frames.statistics import energy_distance, mean_embedding_distance
@@ -51,7 +52,7 @@ class DensityTest(ShardedTest):
         if not self.is_due(batch, index):
             return
         source, model = self.source, self.model
-        train, test = source.split(batch.seed)
+        train, test = on_device(source.split(batch.seed), self.device)
         generator = generator_of(batch.seed, 1)
         start = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():
@@ -90,7 +91,7 @@ class DensityTest(ShardedTest):
             "lost elements": float((~torch.isfinite(log_prob)).sum()),
             "seconds of likelihoods": time.perf_counter() - start,
         }
-        exact = self.source.log_density(shown)
+        exact = self.source.log_density(shown.cpu())
         if exact is not None:
             metrics["test NLL of the true law"] = -float(exact.double().mean())
         return metrics

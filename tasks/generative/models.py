@@ -155,7 +155,7 @@ class OneNormal(ElementModel):
         v = group.log(group.compose(group.inverse(centre), train))
         v = v[torch.isfinite(v).all(-1)]
         covariance = torch.cov(v.double().mT)  # of laws of few parameters it is singular but for rounding
-        ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim)
+        ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim).to(covariance)
         self.log_volume = sum_over_compact(group, log_torus_volume)
         self.law = NormalDistribution(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
 
@@ -195,7 +195,7 @@ class WrappedMixture(ElementModel):
         generator = torch.Generator().manual_seed(seed)
         self.means = x[torch.randperm(len(x), generator=generator)[: self.components]]
         self.stds = torch.full_like(self.means, 0.5)
-        self.log_weights = torch.full((self.components,), -math.log(self.components), dtype=torch.float64)
+        self.log_weights = x.new_full((self.components,), -math.log(self.components))
         for _ in range(self.rounds):
             away = self.group.project(x.unsqueeze(1) - self.means)
             share = (self._logs(away) + self.log_weights).softmax(-1)
@@ -209,15 +209,15 @@ class WrappedMixture(ElementModel):
     def log_prob(self, g: Tensor) -> Tensor:
         """The density itself, with all images."""
         away = self.group.project(g.double().unsqueeze(1) - self.means)
-        turns = 2.0 * math.pi * torch.arange(-2, 3, dtype=torch.float64)
+        turns = 2.0 * math.pi * torch.arange(-2, 3, dtype=torch.float64, device=g.device)
         images = -0.5 * ((away.unsqueeze(-1) + turns) / self.stds.unsqueeze(-1)).square()
         logs = (images.logsumexp(-1) - self.stds.log() - 0.5 * math.log(2.0 * math.pi)).sum(-1)
         return (logs + self.log_weights).logsumexp(-1).to(g.dtype)
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         """A component, and its noise."""
-        which = torch.multinomial(self.log_weights.exp(), number, replacement=True, generator=generator)
-        z = torch.randn(number, self.group.dim, generator=generator, dtype=torch.float64)
+        which = torch.multinomial(self.log_weights.exp().cpu(), number, replacement=True, generator=generator)
+        z = torch.randn(number, self.group.dim, generator=generator, dtype=torch.float64).to(self.means)
         return self.group.project(self.means[which] + self.stds[which] * z).float()
 
     def _logs(self, away: Tensor) -> Tensor:

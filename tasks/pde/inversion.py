@@ -120,7 +120,9 @@ class OperatorInversion(ShardedTest):
             group = group.with_scale(scale)
         action = OperatorAction(group.action())
         inverter = self.make_inverter(action, self.energy)
-        self.equivariant = TestTimeEquivariant(self.predictor, inverter, output_action=action.point_action)
+        # networks of the inverter come after the module has gone to its device
+        equivariant = TestTimeEquivariant(self.predictor, inverter, output_action=action.point_action)
+        self.equivariant = equivariant.to(self.device)
 
     def test_step(self, batch: OperatorProblems, index: int) -> None:
         """Invert and predict all problems of one seed."""

@@ -175,8 +175,9 @@ void run_on_host(const c10::OperatorHandle& op, DispatchKeySet, torch::jit::Stac
       value = c10::List<Tensor>(list);
     } else if (value.isOptionalTensorList()) {
       c10::List<std::optional<Tensor>> list;
+      // indices may be on the CPU, as on CUDA
       for (const std::optional<Tensor>& x : value.toOptionalTensorVector())
-        list.push_back(x.has_value() ? std::optional<Tensor>(call.argument(*x, true)) : x);
+        list.push_back(x.has_value() && !x->is_cpu() ? std::optional<Tensor>(call.argument(*x, true)) : x);
       value = std::move(list);
     } else if (value.isDevice() && value.toDevice().type() == kType) {
       value = Device(c10::kCPU);
@@ -295,6 +296,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", TORCH_FN(at::native::set_));
   m.impl("convolution_overrideable", TORCH_FN(convolution));
   m.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
+}
+
+// networks are in full precision under autocast
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
 }
 
 // a copy takes conjugates and negatives as they are, for they are resolved by a copy
