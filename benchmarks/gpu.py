@@ -346,7 +346,8 @@ def _on(device: torch.device, field: Any) -> Any:
 
 def tests(setting: Setting, seconds: float) -> Iterator[Row]:
     """The tests that want a card, of the files that have some; in a rehearsal they are collected alone."""
-    files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.cuda" in path.read_text()]
+    marked = [path for path in sorted((ROOT / "tests").rglob("*.py")) if "mark.cuda" in path.read_text()]
+    files = [str(path.parent if path.stem == "conftest" else path) for path in marked]  # one marks those of its folder
     if not files:
         yield {"status": None, "output": "no test has the mark cuda"}
         return
