@@ -39,6 +39,13 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
         raise ConfigurationError("samples: expected a Field or a tensor of finite solutions, got others")
     if isinstance(grid, Grid):
         dims = grid.origin.shape[-1] - 1
+        times = grid.origin.shape[-2:-1]
+        fits = grid.steps.shape[-3:] == (*times, dims, dims) and values.ndim >= dims + 2
+        if not fits or values.shape[-dims - 1 : values.ndim - dims] != times:
+            raise ConfigurationError(
+                f"grid: expected origins (s, d + 1) and steps (s, d, d) of values [*batch, c, s, *n], got "
+                f"{list(grid.origin.shape)}, {list(grid.steps.shape)} and {list(values.shape)}"
+            )
         values = values.reshape(-1, *values.shape[-dims - 2 :])
         origin, steps = (e.reshape(-1, *e.shape[-k:])[0] for e, k in ((grid.origin, 2), (grid.steps, 3)))
         same = bool((grid.origin == origin).all()) and bool((grid.steps == steps).all())
