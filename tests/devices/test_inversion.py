@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import Tensor, nn
 
 from tests.helpers import random_elements, seeded
@@ -135,6 +136,8 @@ class TestInverters:
     @pytest.mark.parametrize("method", ["search", "LieLAC", "RandomSearch", "ITS", "GradientDescent", "Newton"])
     @pytest.mark.parametrize("problem", [images, operators])
     def test_images_and_operators(self, method: str, problem: Callable[[], Problem], device: torch.device) -> None:
+        if method == "Newton" and problem is images and Version(torch.__version__) < Version("2.12"):
+            pytest.skip("sampled images have no second derivatives before torch 2.12, see `ImageWarp`")
         action, energy, x = problem()
         inverter = METHODS[method](action, energy)
         here = inverter(x, generator=seeded(5))

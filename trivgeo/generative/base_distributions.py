@@ -128,7 +128,7 @@ class NormalDistribution(BaseDistribution):
         self.factor: Tensor
         self.register_buffer("log_mass", torch.zeros((), dtype=mean.dtype, device=mean.device))
         self.log_mass: Tensor
-        generator = torch.Generator(mean.device).manual_seed(0)
+        generator = torch.Generator().manual_seed(0)  # the same on every device
         accepted = len(self._accepted(_NUM_MASS_DRAWS, generator))
         if not accepted:
             raise DomainError(
@@ -268,7 +268,7 @@ def fit_base_distribution(
 
 def _fit_mixture(group: LieGroup, samples: Tensor, widen: float, num_components: int) -> MixtureDistribution:
     """Fit by expectation-maximization with fixed centres, so that logarithms about them are taken once."""
-    order = permutation((len(samples),), samples, torch.Generator(samples.device).manual_seed(0))
+    order = permutation((len(samples),), samples, torch.Generator().manual_seed(0))
     logs, centres = [], []
     for _ in range(num_components):
         centres.append(samples[order[0]])
