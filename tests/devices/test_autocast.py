@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.devices import test_inversion as inverters
 from tests.devices.test_groups import OPERATIONS
 from tests.groups.cases import CASES, GroupCase, marked
 from tests.helpers import random_vectors, seeded
@@ -18,7 +19,9 @@ from trivgeo._torch import pytree
 from trivgeo.actions import FieldAction, ImageWarp, PointCloud
 from trivgeo.groups import SE, SO, Affine, LieGroup, Projective
 from trivgeo.groups.rotations import rotation_from_euler
-from trivgeo.inversion import TIED
+from trivgeo.inversion import TIED, Inverter
+from trivgeo.inversion.energies import LeastSquares
+from trivgeo.inversion.stages import Laplace, LevenbergMarquardt
 from trivgeo.sde import GeometricSchedule, TrivializedSDE, solve, trivialized_grad, uniform_grid
 from trivgeo.sde.noise import KineticNoise, noise_with_target
 from trivgeo.sde.processes import KineticLangevinSDE
@@ -138,3 +141,26 @@ def test_traced() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(traced(v, w), wanted)
         torch.testing.assert_close(torch.func.vmap(torch.func.jacfwd(f))(v, w), derivative)
+
+
+@pytest.mark.parametrize("method", sorted(set(inverters.METHODS) - {"FoCal"}))
+def test_inverters(method: str, place: str) -> None:
+    """All that an inverter computes beside the networks of its energy: moves, weights of samples, curvatures."""
+    action, _, x = inverters.shapes(2)
+    x = x.float().to(place)
+
+    def energy(z: Tensor) -> Tensor:
+        return (z - inverters.TRIANGLE.to(z)).square().flatten(1).sum(1)
+
+    def found() -> tuple[Tensor, Tensor]:
+        result = inverters.METHODS[method](action, energy)(x, generator=seeded(5))
+        return result.elements, result.energies
+
+    assert_as_without(found, place)
+
+
+def test_least_squares(place: str) -> None:
+    action, _, x = inverters.shapes(2)
+    energy = LeastSquares(lambda z: z - inverters.TRIANGLE.to(z))
+    inverter = Inverter(action, energy, [LevenbergMarquardt(3), Laplace(4)])
+    assert_as_without(lambda: inverter(x.float().to(place), generator=seeded(5)).elements, place)

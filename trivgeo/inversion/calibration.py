@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import normal
 from trivgeo._torch import pytree
@@ -73,7 +74,7 @@ def calibrated_scale(
         gradient = trivialized_grad(group, posterior, group.exp(step * noise)).reshape(-1, group.dim).double().cpu()
     if not bool(torch.isfinite(gradient).all()):
         raise DomainError("energy: expected finite gradients near clean data; use a smaller step or scale")
-    values, vectors = torch.linalg.eigh(gradient.mT @ gradient / (gradient.shape[0] * step**2))
+    values, vectors = torch.linalg.eigh(matmul(gradient.mT, gradient) / (gradient.shape[0] * step**2))
     if float(values[0]) <= 1e-12 * float(values[-1]):
         raise DomainError(
             f"energy: expected one that sees every direction of the group, got a flat one {vectors[:, 0].tolist()}"

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed, normal, permutation
 from trivgeo._torch import pytree
@@ -203,7 +204,7 @@ def _metric(
     v = _NEAR * normal((data, _DIRECTIONS, group.dim), torch.empty(0), generator).to(like)
     gradient = probe.gradients(group.exp(torch.cat([v, -v], 1)))[0].reshape(-1, group.dim).double().cpu()
     gradient = gradient[torch.isfinite(gradient).all(-1)]
-    values, vectors = torch.linalg.eigh(gradient.mT @ gradient / max(1, len(gradient)) / _NEAR**2)
+    values, vectors = torch.linalg.eigh(matmul(gradient.mT, gradient) / max(1, len(gradient)) / _NEAR**2)
     values = values.clamp(min=0.0).sqrt()
     largest = float(values[-1])
     roundness = math.sqrt(float(values[0]) / largest) if largest > 0 else 1.0

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo.groups import SE, SO, Affine, GLPlus, LieGroup, Projective, Similarity, Translation
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.similarity import ScaledRotations
@@ -65,19 +66,19 @@ def fit_homographies(x: Float[Tensor, "*batch m n"], y: Float[Tensor, "*batch m 
 def _fit_similarities(x: Tensor, y: Tensor, *, centred: bool, scaled: bool) -> Tensor:
     """Rotations, with a scale or a shift if wanted."""
     mx, my = (p.mean(-2, keepdim=True) if centred else torch.zeros_like(p[..., :1, :]) for p in (x, y))
-    u, s, vh = torch.linalg.svd((y - my).mT @ (x - mx))
+    u, s, vh = torch.linalg.svd(matmul((y - my).mT, x - mx))
     signs = torch.ones_like(s)
-    signs[..., -1] = torch.where(torch.linalg.det(u @ vh) < 0, -1.0, 1.0).to(s.dtype)
-    a = (u * signs.unsqueeze(-2)) @ vh
+    signs[..., -1] = torch.where(torch.linalg.det(matmul(u, vh)) < 0, -1.0, 1.0).to(s.dtype)
+    a = matmul(u * signs.unsqueeze(-2), vh)
     if scaled:
         a = a * ((s * signs).sum(-1) / (x - mx).square().sum((-2, -1)))[..., None, None]
-    return _joined(a, (my - mx @ a.mT).squeeze(-2))
+    return _joined(a, (my - matmul(mx, a.mT)).squeeze(-2))
 
 
 def _fit_affine(x: Tensor, y: Tensor, *, centred: bool) -> Tensor:
     mx, my = (p.mean(-2, keepdim=True) if centred else torch.zeros_like(p[..., :1, :]) for p in (x, y))
     a = torch.linalg.lstsq(x - mx, y - my).solution.mT
-    return _joined(a, (my - mx @ a.mT).squeeze(-2))
+    return _joined(a, (my - matmul(mx, a.mT)).squeeze(-2))
 
 
 def _eye(x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo.actions import Field, Grid
 from trivgeo.checks import check_positive
@@ -140,7 +141,7 @@ class FieldComponents(DataEnergy):
         if values.shape[1:] != mean.shape:
             raise ShapeError(f"x: expected fields of {mean.numel()} values, got {list(x.values.shape)}")
         centred = values - mean
-        coordinates = centred @ self._components.like(values)
+        coordinates = matmul(centred, self._components.like(values))
         whitened = (coordinates.square() * self._weights.like(values)).sum(-1)
         return self.box(x) + self._rest**2 * centred.square().sum(-1) + whitened
 

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo.actions import OperatorAction, OperatorInput, interpolate
 from trivgeo.checks import check_positive
@@ -69,7 +70,7 @@ class GaussianInitialEnergy(DataEnergy):
     def __call__(self, x: OperatorInput) -> Float[Tensor, " batch"]:
         """One energy for each problem."""
         u = interpolate(x.initial[..., 0], x.initial[..., 2], self._sensors.like(x.initial))
-        coordinates = (u - self._mean.like(u)) @ self._whitening.like(u)
+        coordinates = matmul(u - self._mean.like(u), self._whitening.like(u))
         return self.box(x) + coordinates.square().sum(-1)
 
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:

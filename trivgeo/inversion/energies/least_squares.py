@@ -10,6 +10,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._autocast import full_precision
 from trivgeo.checks import check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.energies.base import CurvedEnergy
@@ -92,4 +93,4 @@ class LeastSquares(nn.Module, CurvedEnergy):
             out_dims=(None, 0),  # type: ignore[arg-type]
         )(directions)
         weights = torch.func.grad(lambda squares: self.robust(squares).sum())(r.square().sum(-1))
-        return einsum(columns, weights, columns, "i rows q n, rows q, j rows q n -> rows i j")
+        return full_precision(einsum)(columns, weights, columns, "i rows q n, rows q, j rows q n -> rows i j")

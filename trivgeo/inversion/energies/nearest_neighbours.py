@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo.checks import promoted
 
 __all__ = ["nearest_indices"]
@@ -46,7 +47,7 @@ class _Nearest(torch.autograd.Function):
         half = 0.5 * reference.square().sum(-1).unsqueeze(-2)
         # half of |x - y|^2 - |x|^2, which has its minimum at the same y
         parts = flat.split(max(1, _MAX_DISTANCES_IN_MEMORY // half.numel()), -2)
-        return torch.cat([(half - part @ reference.mT).argmin(-1) for part in parts], -1).reshape(x.shape[:-1])
+        return torch.cat([(half - matmul(part, reference.mT)).argmin(-1) for part in parts], -1).reshape(x.shape[:-1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

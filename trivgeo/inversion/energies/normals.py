@@ -7,6 +7,7 @@ from jaxtyping import Float
 from scipy.spatial import KDTree
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo.errors import NonFiniteError, ShapeError
 
 __all__ = ["normals_of", "with_normals"]
@@ -42,4 +43,4 @@ def normals_of(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k n
     index = KDTree(layered).query(layered, k=[*range(1, number + 1)])[1]
     about = clouds.flatten(0, 1)[torch.from_numpy(index)]
     about = about - about.mean(1, keepdim=True)
-    return torch.linalg.eigh(about.mT @ about)[1][..., 0].reshape(points.shape).to(points)
+    return torch.linalg.eigh(matmul(about.mT, about))[1][..., 0].reshape(points.shape).to(points)

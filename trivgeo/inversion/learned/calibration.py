@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from trivgeo._autocast import matmul
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
@@ -156,12 +157,12 @@ class Calibration(nn.Module):
             part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + _TOGETHER], x)
             look = self._unusual("clean", features(score, part, score.levels[0]))
             v = score.group.log(g[i : i + _TOGETHER]).nan_to_num(nan=1e6)
-            rows.append(torch.stack([look, (v @ self.get_buffer("error_white").to(v)).square().sum(-1)], -1))
+            rows.append(torch.stack([look, matmul(v, self.get_buffer("error_white").to(v)).square().sum(-1)], -1))
         return torch.cat(rows)
 
     def _unusual(self, name: str, values: Tensor) -> Float[Tensor, " b"]:
         mean, white = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_white")
-        return ((values.to(mean.dtype) - mean) @ white).square().mean(-1)
+        return matmul(values.to(mean.dtype) - mean, white).square().mean(-1)
 
     def _off_law(self, score: LearnedScore, g: Tensor) -> Float[Tensor, " b"]:
         points = self.get_buffer("law_points")

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import einsum
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.sampling.mixture import StudentMixture
@@ -41,14 +42,14 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     v = torch.where(known.unsqueeze(-1), v, 0.0)
     member = _modes(v, known)  # [b, K, j]
     number = member.sum(1)
-    mean = torch.einsum("bkj,bki->bji", member, v) / number.clamp(min=1.0).unsqueeze(-1)
+    mean = einsum("bkj,bki->bji", member, v) / number.clamp(min=1.0).unsqueeze(-1)
     centres = group.retract(origin.unsqueeze(1), mean)
     for _ in range(2):
         away = _away(group, centres, elements, member)
-        mean = torch.einsum("bkj,bkji->bji", member, away) / number.clamp(min=1.0).unsqueeze(-1)
+        mean = einsum("bkj,bkji->bji", member, away) / number.clamp(min=1.0).unsqueeze(-1)
         centres = group.retract(centres, mean)
     away = _away(group, centres, elements, member)
-    spread = torch.einsum("bkj,bkji,bkjl->bjil", member, away, away)
+    spread = einsum("bkj,bkji,bkjl->bjil", member, away, away)
     pooled = spread.sum(1, keepdim=True) / number.sum(-1).clamp(min=1.0)[:, None, None, None]
     n = group.dim
     trust = (number / (number + n + 1.0))[..., None, None]

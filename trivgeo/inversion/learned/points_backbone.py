@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trivgeo._autocast import matmul
 from trivgeo.actions import PointCloud
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -98,7 +99,7 @@ class PointsBackbone(NoiseNetwork):
         points = x.shape[1]
         mean = x.mean(1)
         centred = x - mean.unsqueeze(1)
-        covariance = centred.mT @ centred / points - torch.eye(self.coordinates, dtype=x.dtype, device=x.device)
+        covariance = matmul(centred.mT, centred) / points - torch.eye(self.coordinates, dtype=x.dtype, device=x.device)
         moments = torch.cat([mean, covariance.flatten(1)], 1)
         told = self.features(level)
         around = torch.cat([moments.asinh(), (moments / level.unsqueeze(1)).asinh(), told], 1)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from trivgeo._autocast import einsum
 from trivgeo._random import normal, uniform
 from trivgeo._text import Described
 from trivgeo.inversion.posterior import ConditionalPosterior
@@ -268,7 +269,7 @@ def _precision(particles: _Particles, log_weights: Tensor, beta: Tensor) -> Tens
     slope = particles.slope(beta)
     unit = torch.eye(slope.shape[-1]).to(slope)
     weight = torch.softmax(log_weights, -1).nan_to_num(0.0)
-    return torch.einsum("bp,bpi,bpj->bij", weight, slope, slope) + unit / _BROADEST**2
+    return einsum("bp,bpi,bpj->bij", weight, slope, slope) + unit / _BROADEST**2
 
 
 def _moved(
@@ -289,10 +290,10 @@ def _moved(
 
     def drift(p: _Particles) -> Tensor:
         """In coordinates in which the noise is white."""
-        return 0.5 * step * torch.einsum("bij,bpj->bpi", inverse, p.slope(beta))
+        return 0.5 * step * einsum("bij,bpj->bpi", inverse, p.slope(beta))
 
     whitened = drift(particles) + z  # xi = step * inverse^T whitened
-    xi = step * torch.einsum("bji,bpj->bpi", inverse, whitened)
+    xi = step * einsum("bji,bpj->bpi", inverse, whitened)
     turn = group.exp(xi)
     elements = group.compose(particles.elements, turn)
     good = torch.isfinite(elements).flatten(2).all(-1)

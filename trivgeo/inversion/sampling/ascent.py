@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._linalg import eigh
 from trivgeo._text import Described
 from trivgeo.inversion.rows import rows_like
@@ -104,7 +105,7 @@ def with_wells(target: LogPosterior, proposal: StudentMixture, ends: Ascents, nu
     factors, fault = torch.linalg.cholesky_ex(covariance)
     usable = usable & (fault == 0)
     factors = torch.where(usable[..., None, None], factors, torch.eye(target.group.dim).to(factors))
-    newton = (covariance @ slope.unsqueeze(-1)).squeeze(-1)
+    newton = matmul(covariance, slope.unsqueeze(-1)).squeeze(-1)
     newton = newton * (width.unsqueeze(-1) / newton.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
     share = torch.where(usable, _SHARE / number, 0.0).to(factors.dtype)
     return StudentMixture(
@@ -151,4 +152,4 @@ def _curvature(target: LogPosterior, centre: Tensor, slope: Tensor, width: Tenso
     values, vectors = eigh(torch.where(defined, bend, unit / width[..., None, None].square()))
     largest = values.abs().amax(-1, keepdim=True)
     values = torch.maximum(values.abs(), _LEAST_CURVATURE * largest).clamp(min=1.0)
-    return vectors @ (values.unsqueeze(-1) * vectors.mT)
+    return matmul(vectors, values.unsqueeze(-1) * vectors.mT)

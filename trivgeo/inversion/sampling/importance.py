@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from trivgeo._autocast import einsum, matmul
 from trivgeo._random import uniform
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
@@ -57,13 +58,13 @@ def mixture_of_particles(particles: Annealed, broad: StudentMixture) -> StudentM
     v = group.log(group.compose(group.inverse(centre).unsqueeze(1), g.unsqueeze(2)))
     v = torch.where((member > 0.0).unsqueeze(-1), v, 0.0).nan_to_num(0.0)
     number = member.sum(1)
-    mean = torch.einsum("bpj,bpji->bji", member, v) / number.clamp(min=1.0).unsqueeze(-1)
+    mean = einsum("bpj,bpji->bji", member, v) / number.clamp(min=1.0).unsqueeze(-1)
     off = torch.where((member > 0.0).unsqueeze(-1), v - mean.unsqueeze(1), 0.0)
-    spread = torch.einsum("bpj,bpjk,bpjl->bjkl", member, off, off) / number.clamp(min=1.0)[..., None, None]
+    spread = einsum("bpj,bpjk,bpjl->bjkl", member, off, off) / number.clamp(min=1.0)[..., None, None]
     trust = (number / (number + group.dim + 1.0))[..., None, None]
     factors = torch.linalg.cholesky(trust * spread + (1.0 - trust) * torch.cholesky_inverse(root).unsqueeze(1))
     weight = torch.softmax(particles.log_weights, -1).nan_to_num(0.0)
-    shares = torch.where(number > 0, torch.einsum("bp,bpj->bj", weight, member) + 0.2 / _NUM_COMPONENTS, 0.0)
+    shares = torch.where(number > 0, einsum("bp,bpj->bj", weight, member) + 0.2 / _NUM_COMPONENTS, 0.0)
     total = shares.sum(-1, keepdim=True)
     shares = (1.0 - _BROAD_SHARE) * shares / total.clamp(min=1e-12)
     rest = torch.where(total > 0.0, _BROAD_SHARE, 1.0).to(shares)  # all of it where there are no particles
@@ -85,7 +86,7 @@ def _clusters(group: LieGroup, particles: Annealed, root: Tensor) -> tuple[Tenso
         index = torch.where(free, height, -torch.inf).argmax(-1)
         centre = g[rows, index]
         v = group.log(group.compose(group.inverse(centre).unsqueeze(1), g))
-        distance = (v @ root).square().sum(-1)
+        distance = matmul(v, root).square().sum(-1)
         distance = torch.where(torch.isfinite(distance) & free.any(-1, keepdim=True), distance, torch.inf)
         distance[rows, index] = torch.where(free.any(-1), 0.0, torch.inf).to(distance)
         centres.append(centre)

@@ -11,6 +11,7 @@ from einops import repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from trivgeo._autocast import einsum, matmul
 from trivgeo._random import keyed, normal
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
@@ -85,7 +86,7 @@ class StudentMixture(Described):
         length = parts[..., n:].square().mean(-1, keepdim=True).sqrt()  # root of chi squared over its degrees
         factor = self.factors.gather(1, repeat(label, "b m -> b m n k", n=n, k=n))
         scale = self.factors.new_tensor(self.scales).repeat(-(-number // len(self.scales)))[:number]
-        v = (factor @ (scale.unsqueeze(-1) * parts[..., :n] / length).unsqueeze(-1)).squeeze(-1)
+        v = matmul(factor, (scale.unsqueeze(-1) * parts[..., :n] / length).unsqueeze(-1)).squeeze(-1)
         moved = self.group.exp(v)
         centre = torch.take_along_dim(self.centres, rows_like(label, self.centres), 1)
         elements = self.group.compose(centre, moved)
@@ -127,7 +128,7 @@ class StudentMixture(Described):
         """Return the same mixture in the coordinates of another basis of the group."""
         unit = torch.eye(group.dim).to(self.factors)
         change = group.basis.from_natural(self.group.basis.to_natural(unit)).mT  # of columns
-        covariance = change @ self.factors @ self.factors.mT @ change.mT
+        covariance = matmul(matmul(change, self.factors), matmul(self.factors.mT, change.mT))
         return replace(self, group=group, factors=torch.linalg.cholesky(covariance))
 
     @cached_property
@@ -136,7 +137,7 @@ class StudentMixture(Described):
         return torch.linalg.solve_triangular(self.factors, unit, upper=False)
 
     def _squares(self, charts: Charts) -> Float[Tensor, "b m j"]:
-        return torch.einsum("bjkl,bmjl->bmjk", self._inverse_factors, charts.vectors).square().sum(-1)
+        return einsum("bjkl,bmjl->bmjk", self._inverse_factors, charts.vectors).square().sum(-1)
 
     def refitted(
         self, charts: Charts, densities: Float[Tensor, "b m j"], log_weights: Float[Tensor, "b m"], floor: float
@@ -154,11 +155,11 @@ class StudentMixture(Described):
         weight = torch.softmax(log_weights, -1).nan_to_num(0.0).unsqueeze(-1) * share
         tail = (dof + n) / (dof + self._squares(charts))  # weight of an element in a Student distribution
         mass, soft = weight.sum(1), weight * tail
-        mean = torch.einsum("bmj,bmjk->bjk", soft, charts.vectors) / soft.sum(1).clamp(min=1e-30).unsqueeze(-1)
+        mean = einsum("bmj,bmjk->bjk", soft, charts.vectors) / soft.sum(1).clamp(min=1e-30).unsqueeze(-1)
         off = charts.vectors - mean.unsqueeze(1)
         number = mass.square() / weight.square().sum(1).clamp(min=1e-30)  # effective number of elements
-        spread = torch.einsum("bmj,bmjk,bmjl->bjkl", soft, off, off) / mass.clamp(min=1e-30)[..., None, None]
-        covariance = self.factors @ self.factors.mT
+        spread = einsum("bmj,bmjk,bmjl->bjkl", soft, off, off) / mass.clamp(min=1e-30)[..., None, None]
+        covariance = matmul(self.factors, self.factors.mT)
         trust = (number / (number + 2.0 * n + 2.0))[..., None, None]
         factors, fault = torch.linalg.cholesky_ex(trust * spread + (1.0 - trust) * covariance)
         usable = (fault == 0) & torch.isfinite(factors).flatten(2).all(-1) & torch.isfinite(mean).all(-1)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._random import keyed
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -177,7 +178,7 @@ class ImportanceSampling(Stage):
                     f"got {list(drawn.shape)}"
                 )
             centre, v = group_mean(group, drawn)
-            covariance = v.mT @ v / max(1, len(v)) + 1e-6 * factor
+            covariance = matmul(v.mT, v) / max(1, len(v)) + 1e-6 * factor
             factor = torch.linalg.cholesky(covariance)
             elements = centre.expand(batch, 1, *centre.shape)
         size = elements.shape[1]

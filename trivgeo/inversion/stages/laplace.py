@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.population import Population
@@ -67,7 +68,7 @@ class Laplace(Stage):
     def _is_double(group: LieGroup, g: Tensor, energies: Tensor, factor: Tensor) -> Tensor:
         """Return a mask ``[b, k]`` of chains that have a lower chain within reach."""
         v = group.log(group.compose(group.inverse(g).unsqueeze(1), g.unsqueeze(2)))  # of the second seen from the first
-        near = (v.unsqueeze(-2) @ factor.unsqueeze(1)).square().sum((-2, -1)) < _WELL_RADIUS_IN_DEVIATIONS**2
+        near = (matmul(v.unsqueeze(-2), factor.unsqueeze(1))).square().sum((-2, -1)) < _WELL_RADIUS_IN_DEVIATIONS**2
         order = torch.arange(energies.shape[1], device=energies.device)
         lower = energies.unsqueeze(1) < energies.unsqueeze(2)
         first = (energies.unsqueeze(1) == energies.unsqueeze(2)) & (order < order.unsqueeze(-1))

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._linalg import eigh
 from trivgeo.checks import check_count
 from trivgeo.inversion.population import Population
@@ -59,8 +60,8 @@ class Newton(Stage):
             curvature = values.abs()
             least = _MIN_RELATIVE_CURVATURE * curvature.amax(-1, keepdim=True)
             curvature = torch.maximum(curvature, least.clamp(min=torch.finfo(g.dtype).tiny))
-            along = (where_rows(found, slope, zero).unsqueeze(-2) @ vectors).squeeze(-2) / curvature
-            step = -(vectors @ along.unsqueeze(-1)).squeeze(-1)
+            along = matmul(where_rows(found, slope, zero).unsqueeze(-2), vectors).squeeze(-2) / curvature
+            step = -matmul(vectors, along.unsqueeze(-1)).squeeze(-1)
             new = current.moved(group.compose(g, group.exp(step))).evaluated(posterior)
             lower = new.energies < current.energies
             current = current.moved(
