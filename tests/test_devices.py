@@ -12,7 +12,9 @@ import pytest
 FOLDER = Path(__file__).parent / "devices"
 
 
-@pytest.mark.parametrize("name", ["test_emulated", "test_groups", "test_inversion", "test_diffusion", "test_tasks"])
+@pytest.mark.parametrize(
+    "name", ["test_emulated", "test_groups", "test_inversion", "test_diffusion", "test_tasks", "test_others"]
+)
 def test_on_an_emulated_device(name: str) -> None:
     options = ["-q", "-m", "not slow and not cuda", "-p", "no:cacheprovider", "-p", "no:xdist"]
     found = subprocess.run(

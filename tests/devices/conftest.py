@@ -21,7 +21,7 @@ if torch.cuda.is_available():
 
 collect_ignore = [] if emulate else ["test_emulated.py"]
 if not DEVICES:
-    collect_ignore += ["test_groups.py", "test_inversion.py", "test_diffusion.py", "test_tasks.py"]
+    collect_ignore += [f"test_{name}.py" for name in ("groups", "inversion", "diffusion", "tasks", "others")]
 
 
 @pytest.fixture(params=DEVICES)

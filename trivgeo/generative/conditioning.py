@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trivgeo._random import uniform
+from trivgeo._random import normal, uniform
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_fraction, check_tensor
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
@@ -55,7 +55,8 @@ class ConditionEncoder(nn.Module):
         dropout: probability that a row of a training batch has no condition; zero for models that always have one.
 
     Attributes:
-        missing: the learned vector, of the size of the last dimension of the features; ``None`` without dropout.
+        missing: the learned vector, of the size of the last dimension of the features; ``None`` before the first fit
+            and without dropout.
     """
 
     def __init__(self, condition: int | nn.Module, dropout: float) -> None:
@@ -64,7 +65,7 @@ class ConditionEncoder(nn.Module):
             condition = Standardization(check_count("condition", condition))
         self.encoder = condition
         self.dropout = check_fraction("condition_dropout", dropout)
-        self.missing = nn.UninitializedParameter() if dropout else None
+        self.missing: nn.Parameter | None = None
 
     @property
     def is_vector(self) -> bool:
@@ -74,7 +75,7 @@ class ConditionEncoder(nn.Module):
     @property
     def is_optional(self) -> bool:
         """Whether a network of a user is given conditions as they are, or none."""
-        return isinstance(self.encoder, nn.Identity) and self.missing is None
+        return isinstance(self.encoder, nn.Identity) and self.dropout == 0.0
 
     @property
     def description(self) -> dict[str, Any]:
@@ -101,15 +102,14 @@ class ConditionEncoder(nn.Module):
         if isinstance(self.encoder, Standardization):
             self.encoder.fit(condition)
         features = self(pytree.tree_map(lambda x: x[:2], condition))
-        if self.missing is not None:
-            self.initialise(self._checked(features).shape[-1])
+        if self.dropout > 0.0:
+            self.initialise(self._checked(features).shape[-1], features)
         return features
 
-    def initialise(self, dim: int) -> None:
-        """Draw the vector of a missing condition, of this size, if it has none yet."""
-        if isinstance(self.missing, nn.UninitializedParameter):
-            self.missing.materialize((dim,))
-            nn.init.normal_(self.missing)
+    def initialise(self, dim: int, like: Tensor) -> None:
+        """Draw the vector of a missing condition, of this size, if conditions may be missing and it has none yet."""
+        if self.dropout > 0.0 and self.missing is None:
+            self.missing = nn.Parameter(normal((dim,), torch.empty(0), None).to(like))
 
     def without(self, features: Any) -> Tensor:
         """Return features of the shape of ``features`` that stand for a missing condition.
@@ -181,6 +181,7 @@ class ConditionalNetwork(nn.Module):
             features = None
             if self.encoder is not None and condition is not None:
                 features = self.encoder.prepare(condition)
+                self._add_condition(tuple(features.shape[1:]) if isinstance(features, Tensor) else ())
             few = elements[:2]
             momentum = few.new_zeros(len(few), self.group.dim) if self.uses_momentum else None
             self(few, few.new_full((len(few),), 0.5), momentum, features)
@@ -188,12 +189,17 @@ class ConditionalNetwork(nn.Module):
             module.training = mode
 
     def initialise(self, feature_shape: tuple[int, ...]) -> None:
-        """Give parameters that depend on the features of a condition their shapes, before weights are read."""
+        """Make parameters that depend on the features of a condition, before weights are read."""
         if self.encoder is not None and feature_shape:
-            self.encoder.initialise(feature_shape[-1])
-        if isinstance(self.network, GroupNetwork) and self.network.condition is not None:
-            with torch.no_grad():
-                self.network.condition(torch.zeros(1, *feature_shape))
+            self.encoder.initialise(feature_shape[-1], torch.empty(0))
+            self._add_condition(feature_shape)
+
+    def _add_condition(self, feature_shape: tuple[int, ...]) -> None:
+        """Give a `GroupNetwork` layers for features of this shape, if it has none yet."""
+        if isinstance(self.network, GroupNetwork) and self.network.condition is None:
+            if len(feature_shape) != 1:
+                raise ShapeError(f"condition: expected features [b, d] of a GroupNetwork, got [b, {feature_shape}]")
+            self.network.add_condition(feature_shape[0])
 
     def feature_shape(self, condition: Any) -> tuple[int, ...]:
         """Return the shape of the features of one of the conditions ``[m, ...]``; empty if they are no tensor."""

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -123,13 +123,13 @@ class GroupDiffusion(nn.Module):
             self.encoder = ConditionEncoder(condition, condition_dropout)
         elif network is not None:
             self.encoder = ConditionEncoder(nn.Identity(), 0.0)
-        features: int | Literal["lazy"] | None = "lazy" if isinstance(condition, nn.Module) else condition
+        features = None if isinstance(condition, nn.Module) else condition  # those of a module are known by its output
         uses_momentum = self._path_class.uses_momentum(group)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             own = copy.deepcopy(network)
             self.network = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
-        self._trainable = {name for name, x in self._networks().named_parameters() if x.requires_grad}
+        self._frozen = {name for name, x in self._networks().named_parameters() if not x.requires_grad}
         self.fitted: FittedPath | None = None
         self._shape = (width, depth)
 
@@ -386,7 +386,7 @@ class GroupDiffusion(nn.Module):
         elements = path.training_batch(rows, generator).elements
         networks.prepare(elements[torch.isfinite(elements.flatten(1)).all(-1)], conditions, self.seed)
         for name, parameter in networks.named_parameters():
-            parameter.requires_grad_(name in self._trainable)
+            parameter.requires_grad_(name not in self._frozen)
         return networks, path, base, settings, conditions
 
     def _fit_rows(self, data: TrainingData, generator: torch.Generator) -> Pair:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -39,7 +38,7 @@ class GroupNetwork(nn.Module):
         uses_momentum: whether momenta are given.
         width: width of the layers.
         depth: number of residual blocks.
-        condition_dim: dimension of the features of a condition; "lazy" for that of the first call, ``None`` for none.
+        condition_dim: dimension of the features of a condition, ``None`` for none.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class GroupNetwork(nn.Module):
         uses_momentum: bool = False,
         width: int = 256,
         depth: int = 3,
-        condition_dim: int | Literal["lazy"] | None = None,
+        condition_dim: int | None = None,
     ) -> None:
         super().__init__()
         check_count("width", width)
@@ -67,9 +66,6 @@ class GroupNetwork(nn.Module):
         self.first = nn.Linear(size + (group.dim if uses_momentum else 0), width)
         self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 1, width), nn.SiLU())
         self.condition: nn.Sequential | None = None
-        if condition_dim is not None:
-            first = nn.LazyLinear(width) if condition_dim == "lazy" else nn.Linear(condition_dim, width)
-            self.condition = nn.Sequential(first, nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width, group.dim)
@@ -78,6 +74,20 @@ class GroupNetwork(nn.Module):
             if layer is not None:
                 nn.init.zeros_(layer.weight)
                 nn.init.zeros_(layer.bias)
+        if condition_dim is not None:
+            self.add_condition(condition_dim)
+
+    def add_condition(self, dim: int) -> None:
+        """Add layers for the features of a condition, in the dtype and on the device of the network.
+
+        Args:
+            dim: number of features.
+        """
+        width = self.last.in_features
+        layers = nn.Sequential(
+            nn.Linear(check_count("condition_dim", dim), width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+        )
+        self.condition = layers.to(self.last.weight).train(self.training)
 
     @property
     def version(self) -> int:
@@ -159,7 +169,7 @@ class GroupNetwork(nn.Module):
         if condition.shape[:-1] not in (batch, ()):
             raise ShapeError(f"condition: expected features [*{list(batch)}, d], got {list(condition.shape)}")
         first = self.condition[0]
-        if not isinstance(first, nn.LazyLinear) and condition.shape[-1] != first.in_features:
+        if condition.shape[-1] != first.in_features:
             raise ShapeError(f"condition: expected {first.in_features} features a row, got {condition.shape[-1]}")
         return self.condition(condition)
 
