@@ -45,7 +45,7 @@ test: lint
 # the fast tests of one area, without lint
 test-groups: TESTS := tests/groups tests/test_numerics.py
 test-sde: TESTS := tests/sde tests/generative
-test-inversion: TESTS := tests/inversion tests/actions
+test-inversion: TESTS := tests/inversion tests/actions tests/devices tests/test_devices.py
 test-symmetry: TESTS := tests/symmetry tests/pde tests/test_expressions.py
 test-tasks: TESTS := tests/tasks
 $(AREAS:%=test-%): setup

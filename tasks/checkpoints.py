@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from lightning.pytorch.utilities import rank_zero_info
 
 from trivgeo.errors import CheckpointError
+from trivgeo.inversion.learned.files import calibration_of
 from trivgeo.networks import Network, NetworkFile, read_file, write_file
 
 from .files import checksum
@@ -128,6 +129,7 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
             network of another class, or its tensors do not fit the architecture of its header.
     """
     file, sha256, listed = checkpoint_file(name)
+    file, _ = file.split("calibration")  # of an inverter that was written with the network
     network, metadata = file.build(kind), file.entry("metadata")
     score = file.entry("score") if "score" in file.header else None
     return Loaded(network, metadata, score, sha256, listed)
@@ -147,7 +149,10 @@ def convert(path: str | Path) -> None:
         raise CheckpointError(f"convert: expected the path of a {_SUFFIX} file, got {str(path)!r}")
     file, _, _ = checkpoint_file(str(path))
     entries = {name: file.entry(name) for name in file.header if name not in ("network", "architecture", "format")}
-    write_file(file.build(Network), path, entries)  # type: ignore[type-abstract]
+    file, tensors = file.split("calibration")
+    known = calibration_of(file, tensors)
+    others = {} if known is None else {"calibration": known}
+    write_file(file.build(Network), path, entries, others)  # type: ignore[type-abstract]
 
 
 def _missing(name: str, path: Path) -> str:

@@ -4,7 +4,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -43,7 +43,7 @@ class NetworkEnergy(nn.Module, DataEnergy):
             energy = self.evaluate(x)
         return energy.to(x.dtype)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NetworkEnergy":
         """As its parent, by which a module moves to a device."""
         super()._apply(fn, recurse)
         if any(parameter.is_cuda for parameter in self.parameters()):

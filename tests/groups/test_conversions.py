@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from tests.helpers import seeded
-from trivgeo.groups import SE, SL, SO, SU, Affine, GLPlus, LieGroup, Projective, Similarity, U
+from trivgeo.groups import SE, SL, SO, SU, Affine, GLPlus, LieGroup, Projective, Similarity
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.rotations import rotation_from_euler, rotation_to_euler, rotation_to_quaternion
 from trivgeo.sde import heat_kernel
@@ -25,8 +25,6 @@ FROM_ROTATION: dict[str, Callable[[Tensor], Tensor]] = {
     "proper euler": lambda r: rotation_to_euler(r, "ZXZ"),
     "SE": lambda r: SE(3).from_homogeneous(torch.block_diag(r, torch.ones(1, 1, dtype=r.dtype))),
     "Similarity": lambda r: Similarity(3).from_parts(r, torch.tensor(2.0).to(r), torch.zeros(3).to(r)),
-    "U": lambda r: U(3).from_complex(r + 0j),
-    "SU": lambda r: SU(3).from_complex(r + 0j),
     "log": SO(3).log,
     "project": SO(3).project,
 }
@@ -48,8 +46,8 @@ def test_what_is_no_rotation(name: str) -> None:
         "zero": 0.0 * shear,
     }
     for kind, matrix in wrong.items():
-        if (name == "project" and kind in ("double", "shear")) or (name == "U" and kind in ("reflection", "inversion")):
-            continue  # the nearest rotation is meant; unitary
+        if name == "project" and kind in ("double", "shear"):
+            continue  # the nearest rotation is meant
         assert torch.isnan(convert(matrix)).any(), kind
 
 

@@ -173,12 +173,16 @@ class RotationHeatKernel(HeatKernel):
         v = self._group.log(w).double()
         length = self._unit * v.norm(dim=-1)
         slope = self._slope(length, _positive(self._unit**2 * variance.double()))
-        slope = slope * (self._end_distance(length) / _END).clamp(max=1.0)  # odd in the distance to the end
+        slope = slope * self._end_distance(length) / _END  # odd in the distance to the end
         return _steep((self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype), variance)
 
     def _end_distance(self, angle: Tensor) -> Tensor:
-        """Distance to the end of the range where formulas are quotients of small numbers; on SO(3) there is none."""
-        return self._cover * math.pi - angle if self._cover == 2 else torch.full_like(angle, math.inf)
+        """Distance to the end of the range, where formulas are quotients of small numbers, at most `_END`.
+
+        On SO(3) there is no such end.
+        """
+        away = self._cover * math.pi - angle if self._cover == 2 else torch.full_like(angle, _END)
+        return away.clamp(max=_END)
 
     def _log_radial(self, angle: Tensor, v: Tensor) -> Tensor:
         """Log-density at an angle."""

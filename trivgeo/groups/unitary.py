@@ -39,7 +39,6 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis
 from trivgeo.groups.heat_kernels import HeatKernel, RotationHeatKernel, has_equal_axes
-from trivgeo.groups.matrix import where_member
 from trivgeo.groups.orthogonal import are_isometries, log_sphere_area, rotation_rows
 
 __all__ = ["SU", "U", "UnitaryGroup"]
@@ -103,7 +102,9 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.complex(*g.unbind(-1))
 
     def from_complex(self, matrix: Complex[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n 2"]:
-        """Elements from complex matrices, NaN where these are far from the group. Small errors stay, see `project`.
+        """Elements from complex matrices; matrices of the algebra are taken, too, so that nothing is checked.
+
+        What is no element has no logarithm, see also `project`.
 
         Raises:
             ConfigurationError: the matrices are not complex.
@@ -113,8 +114,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
             raise ConfigurationError(f"matrix: expected complex numbers, got {matrix.dtype}")
         if matrix.ndim < 2 or matrix.shape[-2:] != (self.size, self.size):
             raise ShapeError(f"matrix: expected [*batch, {self.size}, {self.size}], got {list(matrix.shape)}")
-        g = torch.stack([matrix.real, matrix.imag], -1)
-        return where_member(self, g, g)
+        return torch.stack([matrix.real, matrix.imag], -1)
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None

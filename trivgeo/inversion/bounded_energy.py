@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from trivgeo.inversion.rows import rows_like
 __all__ = ["BoundedEnergy", "Evaluate", "Gradient", "nan_where_infinite", "value_and_gradient"]
 
 
+@runtime_checkable
 class Evaluate(Protocol):
     """Elements ``[b, *chains, *element_shape]`` and b data to energies ``[b, *chains]``."""
 
@@ -24,6 +25,7 @@ class Evaluate(Protocol):
         """The energies."""
 
 
+@runtime_checkable
 class Gradient(Protocol):
     """Elements and data as of `Evaluate` to energies and gradients, see `value_and_gradient`."""
 

@@ -199,7 +199,7 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
     tensors |= _moments("given", _in_parts(score, score.prepared(moved), high))
     tensors |= _moments("clean", _in_parts(score, score.prepared(x), low))
     left = score.group.log(source.estimate(x))
-    tensors["error_white"] = _whitening(left[torch.isfinite(left).all(-1)]).to(left)
+    tensors["error_white"] = _moments("error", left)["error_white"]
     measuring = Calibration(0, (0.0, 0.0), (1.0, 1.0), 0.0, (0.0,) * 3, (0.0,) * 2, tensors)
     x, g, moved = _problems(score, source, 4 * number, seed, 30)
     unmoved = source.estimate(x)
@@ -244,6 +244,11 @@ def _law_tensors(score: LearnedScore, law: Law, seed: int) -> dict[str, Tensor]:
 
 
 def _moments(name: str, values: Tensor) -> dict[str, Tensor]:
+    """Mean and whitening of rows that are finite; of less than two rows zero and the unit matrix."""
+    values = values[torch.isfinite(values).all(-1)]
+    if len(values) < 2:
+        count = values.shape[1]
+        return {f"{name}_mean": values.new_zeros(count), f"{name}_white": torch.eye(count).to(values)}
     return {f"{name}_mean": values.mean(0), f"{name}_white": _whitening(values).to(values)}
 
 

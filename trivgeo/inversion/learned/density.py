@@ -20,6 +20,8 @@ _LINK = 3.0
 """Distance of draws of one mode, in units of the distance that nine tenths of the draws have to their nearest one."""
 _LEAST_SPREAD = 1e-3
 """Standard deviation of a mode in each direction, in units of the basis, at least."""
+_LARGEST_LOGARITHM = 1e8
+"""Largest entry of the logarithm of a draw about another, in units of the basis; squares of larger ones overflow."""
 
 
 def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
@@ -38,8 +40,9 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     first = known.to(torch.int64).argmax(-1)
     origin = elements[torch.arange(len(elements), device=elements.device), first]
     v = group.log(group.compose(group.inverse(origin).unsqueeze(1), elements))
-    known = known & torch.isfinite(v).all(-1)
+    known = known & (v.abs().amax(-1) < _LARGEST_LOGARITHM)  # draws of a network that has learned little may diverge
     v = torch.where(known.unsqueeze(-1), v, 0.0)
+    elements = torch.where(rows_like(known, elements), elements, origin.unsqueeze(1))
     member = _modes(v, known)  # [b, K, j]
     number = member.sum(1)
     mean = einsum("bkj,bki->bji", member, v) / number.clamp(min=1.0).unsqueeze(-1)
@@ -54,7 +57,9 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     n = group.dim
     trust = (number / (number + n + 1.0))[..., None, None]
     spread = trust * spread / number.clamp(min=1.0)[..., None, None] + (1.0 - trust) * pooled
-    spread = spread + _LEAST_SPREAD**2 * torch.eye(n).to(spread)
+    # beside the least spread, as much as keeps large ones positive definite in their dtype
+    size = 100.0 * torch.finfo(spread.dtype).eps * spread.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    spread = spread + (_LEAST_SPREAD**2 + size) * torch.eye(n).to(spread)
     shares = torch.where(number > 0.0, number, 0.0)
     empty = (shares.sum(-1, keepdim=True) == 0.0) & (torch.arange(shares.shape[1], device=shares.device) == 0)
     shares = torch.where(empty, 1.0, shares)  # nothing was drawn: a normal law about the identity
