@@ -335,3 +335,12 @@ def test_refused_before_the_work() -> None:
         GroupDiffusion(SE(2), "flow", network=Constant()).fit(SE(2).random(9, generator=seeded(0)), torch.ones(9, 2))
     with pytest.raises(ConfigurationError, match="expected none, for the model has no conditions"):
         GroupDiffusion(Torus(1), "flow", **SMALL).fit(g, steps=2, progress=False).sample(3, condition=c[:3])
+
+
+def test_double_precision() -> None:
+    """The model takes the dtype of the data, its networks too."""
+    g, c = (x.double() for x in pairs(50))
+    model = GroupDiffusion(Torus(1), "flow", condition=2, **SMALL).fit(g, c.float(), steps=2, progress=False)
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    assert model.sample(3, condition=c[:3], tolerance=0.1).dtype == torch.float64
+    assert model.log_prob(g[:3].float(), condition=c[:3], tolerance=0.1).dtype == torch.float64

@@ -165,8 +165,11 @@ class ConditionalNetwork(nn.Module):
         """Version of the input features of a `GroupNetwork`; 1 for other networks."""
         return self.network.version if isinstance(self.network, GroupNetwork) else 1
 
-    def prepare(self, elements: Tensor, condition: Any, seed: int) -> None:
+    def prepare(self, elements: Tensor, condition: Any, seed: int) -> tuple[int, ...]:
         """Fit and initialise what depends on data ``[m, *element_shape]`` and their conditions, in evaluation mode.
+
+        Returns:
+            The shape of the features of one condition; empty without conditions, or if they are no tensor.
 
         Raises:
             ShapeError: the network returns other than a vector for each element.
@@ -178,15 +181,17 @@ class ConditionalNetwork(nn.Module):
         self.eval()  # two rows must not move running statistics
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)  # of layers that are initialised by their first call
-            features = None
+            features, shape = None, tuple[int, ...]()
             if self.encoder is not None and condition is not None:
                 features = self.encoder.prepare(condition)
-                self._add_condition(tuple(features.shape[1:]) if isinstance(features, Tensor) else ())
+                shape = tuple(features.shape[1:]) if isinstance(features, Tensor) else ()
+                self._add_condition(shape)
             few = elements[:2]
             momentum = few.new_zeros(len(few), self.group.dim) if self.uses_momentum else None
             self(few, few.new_full((len(few),), 0.5), momentum, features)
         for module, mode in modes.items():
             module.training = mode
+        return shape
 
     def initialise(self, feature_shape: tuple[int, ...]) -> None:
         """Make parameters that depend on the features of a condition, before weights are read."""
@@ -200,14 +205,6 @@ class ConditionalNetwork(nn.Module):
             if len(feature_shape) != 1:
                 raise ShapeError(f"condition: expected features [b, d] of a GroupNetwork, got [b, {feature_shape}]")
             self.network.add_condition(feature_shape[0])
-
-    def feature_shape(self, condition: Any) -> tuple[int, ...]:
-        """Return the shape of the features of one of the conditions ``[m, ...]``; empty if they are no tensor."""
-        if self.encoder is None or condition is None:
-            return ()
-        with torch.no_grad():
-            features = self.encoder(pytree.tree_map(lambda x: x[:1], condition))
-        return tuple(features.shape[1:]) if isinstance(features, Tensor) else ()
 
     def forward(self, g: Tensor, level: Tensor, momentum: Tensor | None, features: Any) -> Tensor:
         """Return vectors ``[*batch, dim]``."""

@@ -42,15 +42,11 @@ class FittedPath(nn.Module):
         settings: dict[str, Any],
         condition_ndims: tuple[int, ...] = (),
         feature_shape: tuple[int, ...] = (),
-        *,
-        num_skipped_rows: int = 0,
-        num_steps: int = 0,
-        ended_by_time: bool = False,
     ) -> None:
         super().__init__()
         self.path, self.base, self.settings = path, base, settings
         self.condition_ndims, self.feature_shape = condition_ndims, feature_shape
-        self.num_skipped_rows, self.num_steps, self.ended_by_time = num_skipped_rows, num_steps, ended_by_time
+        self.num_skipped_rows, self.num_steps, self.ended_by_time = 0, 0, False
 
 
 def write_model(

@@ -17,7 +17,6 @@ from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative.base_distributions import BaseDistribution
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder, check_condition
 from trivgeo.generative.data import Pair, TrainingData, training_data
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
@@ -185,27 +184,19 @@ class GroupDiffusion(nn.Module):
         check_count("batch_size", batch_size)
         check_positive("learning_rate", learning_rate)
         data = training_data(samples, condition, self._check_pair)
-        networks, path, base, settings, conditions = self._set_up(data)
-        training = PathTraining(networks, path, learning_rate, self.seed)
+        networks, fitted = self._set_up(data)
+        training = PathTraining(networks, fitted.path, learning_rate, self.seed)
         train(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
         networks.load_state_dict(training.average.state_dict())
-        networks.to(self._like()).eval()
+        networks.to(self._like().device).eval()
         early = training.num_steps < steps
         if early and seconds is None:
             warnings.warn(
                 f"fit: {limit:g} seconds ended the training after {training.num_steps} of {steps} steps; give seconds=",
                 stacklevel=2,
             )
-        fitted = FittedPath(
-            path,
-            base,
-            settings,
-            () if conditions is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(conditions)),
-            networks.feature_shape(conditions),
-            num_skipped_rows=int(training.num_skipped_rows),
-            num_steps=training.num_steps,
-            ended_by_time=early,
-        )
+        fitted.num_skipped_rows = int(training.num_skipped_rows)
+        fitted.num_steps, fitted.ended_by_time = training.num_steps, early
         self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
         return self
 
@@ -374,20 +365,20 @@ class GroupDiffusion(nn.Module):
             raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
         return networks.given(None)
 
-    def _set_up(
-        self, data: TrainingData
-    ) -> tuple[ConditionalNetwork, ProbabilityPath, BaseDistribution, dict[str, Any], Any]:
-        """Return networks, path, base distribution and settings for the data of a training, and some conditions."""
+    def _set_up(self, data: TrainingData) -> tuple[ConditionalNetwork, FittedPath]:
+        """Return networks for the data of a training, and what is fitted to the data before it."""
         generator = torch.Generator(self._like().device).manual_seed(self.seed)
         rows, conditions = self._fit_rows(data, generator)
         settings, base = self._path_class.fit(self.group, rows, generator)
         path = self._path_class.build(self.group, settings, base)
         networks = copy.deepcopy(self._networks()).to(rows).train()
         elements = path.training_batch(rows, generator).elements
-        networks.prepare(elements[torch.isfinite(elements.flatten(1)).all(-1)], conditions, self.seed)
+        finite = elements[torch.isfinite(elements.flatten(1)).all(-1)]
+        feature_shape = networks.prepare(finite, conditions, self.seed)
         for name, parameter in networks.named_parameters():
             parameter.requires_grad_(name not in self._frozen)
-        return networks, path, base, settings, conditions
+        ndims = () if conditions is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(conditions))
+        return networks, FittedPath(path, base, settings, ndims, feature_shape)
 
     def _fit_rows(self, data: TrainingData, generator: torch.Generator) -> Pair:
         """Return a fixed number of rows of the data in random order, with repetitions if the data have fewer."""

@@ -163,9 +163,10 @@ class RotationHeatKernel(HeatKernel):
         length = self._unit * self._group.log(w).double().norm(dim=-1)
         v = _positive(self._unit**2 * variance.double())
         found = self._log_radial(length, v)
-        away = self._end_distance(length)  # of which the density is an even function
-        change = 0.5 * (_END - away.square() / _END) * self._slope(length.clamp(max=self._cover * math.pi - _END), v)
-        found = torch.where(away < _END, found + change * (self._cover * math.pi - _END), found)
+        if self._cover == 2:  # an even function of the distance to the end
+            last, away = 2.0 * math.pi - _END, self._end_distance(length)
+            change = 0.5 * (_END - away.square() / _END) * self._slope(length.clamp(max=last), v)
+            found = torch.where(away < _END, found + change * last, found)
         return _with_point_mass(found, variance, length == 0).to(w.dtype)
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
@@ -173,16 +174,13 @@ class RotationHeatKernel(HeatKernel):
         v = self._group.log(w).double()
         length = self._unit * v.norm(dim=-1)
         slope = self._slope(length, _positive(self._unit**2 * variance.double()))
-        slope = slope * self._end_distance(length) / _END  # odd in the distance to the end
+        if self._cover == 2:  # odd in the distance to the end
+            slope = slope * self._end_distance(length) / _END
         return _steep((self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype), variance)
 
     def _end_distance(self, angle: Tensor) -> Tensor:
-        """Distance to the end of the range, where formulas are quotients of small numbers, at most `_END`.
-
-        On SO(3) there is no such end.
-        """
-        away = self._cover * math.pi - angle if self._cover == 2 else torch.full_like(angle, _END)
-        return away.clamp(max=_END)
+        """Distance to the largest angle of SU(2), where formulas are quotients of small numbers, at most `_END`."""
+        return (2.0 * math.pi - angle).clamp(max=_END)
 
     def _log_radial(self, angle: Tensor, v: Tensor) -> Tensor:
         """Log-density at an angle."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,6 @@ from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNe
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law, sample_elements
 from trivgeo.inversion.losses import GemanMcClure
-from trivgeo.inversion.modes import PosteriorModes
 from trivgeo.inversion.point_alignment import fit_points, num_points_needed
 from trivgeo.inversion.registration.record import Registration, fit_of, robust_std
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
@@ -114,21 +113,16 @@ def register_clouds(
     h = polish(x[None], initial=h[None]).elements[0]
     fit = fit_of(action, lambda s: LeastSquares(residuals, loss, std=s), x[None], h)
     adjoint = units.adjoint(group, x)
-    element = units.restored(group, fit.element) if fit.found else fit.element
-    modes = PosteriorModes(
-        units.restored(group, fit.modes.elements) if fit.found else fit.modes.elements,
-        fit.modes.weights,
-        fit.modes.labels,
-        fit.modes.standard_errors,
-    )
-    return Registration(
-        action,
-        element.to(dtype),
-        (adjoint @ fit.covariance @ adjoint.mT).to(dtype),
-        modes,
-        fit.residual * units.size,
-        fit.found,
-        fit.reasons,
+    element, modes = fit.element, fit.modes
+    if fit.found:
+        element = units.restored(group, element)
+        modes = replace(modes, elements=units.restored(group, modes.elements))
+    return replace(
+        fit,
+        element=element.to(dtype),
+        covariance=(adjoint @ fit.covariance @ adjoint.mT).to(dtype),
+        modes=modes,
+        residual=fit.residual * units.size,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -85,9 +86,12 @@ def register_images(
         smooth=lambda r: _around(r, fixed.shape[-2:]),
         part=lambda y: (y[0, -1] > 1.0 - 1e-3).flatten(),
     )
-    element, covariance = fit.element.to(dtype), fit.covariance.to(dtype)
-    return Registration(
-        ImageWarp(group), element, covariance, fit.modes, fit.residual * contrast, fit.found, fit.reasons
+    return replace(
+        fit,
+        action=ImageWarp(group),
+        element=fit.element.to(dtype),
+        covariance=fit.covariance.to(dtype),
+        residual=fit.residual * contrast,
     )
 
 

@@ -20,7 +20,7 @@ from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stages.laplace import Laplace
 
-__all__ = ["Fit", "Registration", "fit_of", "robust_std"]
+__all__ = ["Registration", "fit_of", "robust_std"]
 
 _MODE_SAMPLES = 256
 _MODE_RADIUS = 0.1
@@ -78,27 +78,6 @@ class Registration(Described):
         return f"Registration(of {self.group!r}; residual {self.residual:.3g}; {said})"
 
 
-@dataclass(frozen=True, repr=False)
-class Fit(Described):
-    """The end of a descent: what is known of the element h that was undone, ``h^-1 . moving`` on ``fixed``.
-
-    Attributes:
-        element: the inverse of h.
-        covariance: see `Registration`.
-        modes: see `Registration`.
-        residual: see `Registration`.
-        found: see `Registration`.
-        reasons: see `Registration`.
-    """
-
-    element: Tensor
-    covariance: Float[Tensor, "n n"]
-    modes: PosteriorModes
-    residual: float
-    found: bool
-    reasons: tuple[str, ...]
-
-
 def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None = None) -> float:
     """Return the standard deviation of normal residuals by the median of their sizes."""
     r = residuals if part is None else residuals[part > 0]
@@ -117,8 +96,8 @@ def fit_of(
     *,
     smooth: Callable[[Tensor], Tensor] | None = None,
     part: Callable[[Any], Float[Tensor, " q"]] | None = None,
-) -> Fit:
-    """Return the covariance, the modes and the checks of elements at which descents have ended.
+) -> Registration:
+    """Return the registration of elements h at which descents have ended: h^-1 with covariance, modes and checks.
 
     Args:
         action: the action.
@@ -131,7 +110,7 @@ def fit_of(
     group, unit = action.group, energy(1.0)
     result = Inverter(action, unit, [])(x, initial=elements[None])
     if not bool(result.found):
-        return _nothing(group, elements)
+        return _nothing(action, elements)
     h = result.best()
     y = action(group.inverse(h), x)
     mask = None if part is None else part(y)
@@ -148,7 +127,8 @@ def fit_of(
     modes = modes_of(group, group.inverse(sample), kept, _MODE_RADIUS)
     adjoint = group.Ad(h[0])
     covariance = adjoint @ inverse @ adjoint.mT
-    return Fit(
+    return Registration(
+        action,
         group.inverse(h[0]),
         0.5 * (covariance + covariance.mT),
         modes,
@@ -214,9 +194,11 @@ def _reasons(covariance: Tensor, decrement: float, agreement: float, modes: Post
     return tuple(said)
 
 
-def _nothing(group: LieGroup, elements: Tensor) -> Fit:
+def _nothing(action: Action, elements: Tensor) -> Registration:
+    group = action.group
     lost = torch.full_like(elements[0], math.nan)
     kept = torch.zeros(1, 1, dtype=torch.bool, device=elements.device)
     modes = modes_of(group, group.identity(1, 1, dtype=elements.dtype, device=elements.device), kept, _MODE_RADIUS)
     covariance = elements.new_full((group.dim, group.dim), math.nan)
-    return Fit(lost, covariance, modes, math.nan, False, (f"none of {len(elements)} elements has a finite energy",))
+    reason = f"none of {len(elements)} elements has a finite energy"
+    return Registration(action, lost, covariance, modes, math.nan, False, (reason,))

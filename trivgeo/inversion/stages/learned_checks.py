@@ -25,7 +25,15 @@ _LOOKS = 2
 """Evaluations of the network that a check takes."""
 
 
-class CalibratedDraws(Stage):
+class _CalibratedStage(Stage):
+    """A stage of a trained score and its calibration."""
+
+    def __init__(self, score: LearnedScore, calibration: Calibration) -> None:
+        self.score = check_type("score", score, LearnedScore)
+        self.calibration = check_type("calibration", calibration, Calibration)
+
+
+class CalibratedDraws(_CalibratedStage):
     """Draws from the calibrated density that the population, draws of a learned reverse diffusion, stands for.
 
     Args:
@@ -38,8 +46,7 @@ class CalibratedDraws(Stage):
     """
 
     def __init__(self, score: LearnedScore, calibration: Calibration, num_hypotheses: int) -> None:
-        self.score = check_type("score", score, LearnedScore)
-        self.calibration = check_type("calibration", calibration, Calibration)
+        super().__init__(score, calibration)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
 
     def __call__(
@@ -53,7 +60,7 @@ class CalibratedDraws(Stage):
         return Population(elements, torch.zeros_like(index), time=0.0)
 
 
-class CleanGate(Stage):
+class CleanGate(_CalibratedStage):
     """Leaves data alone that look clean: every hypothesis for them becomes the identity.
 
     A datum looks clean if the network's features of it are as those of clean data, and the transformation found as
@@ -64,10 +71,6 @@ class CleanGate(Stage):
         score: the trained score.
         calibration: of it.
     """
-
-    def __init__(self, score: LearnedScore, calibration: Calibration) -> None:
-        self.score = check_type("score", score, LearnedScore)
-        self.calibration = check_type("calibration", calibration, Calibration)
 
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
@@ -80,7 +83,7 @@ class CleanGate(Stage):
         return replace(population, elements=where_rows(clean, unit.expand_as(g), g), energies=None)
 
 
-class OutlierCheck(Stage):
+class OutlierCheck(_CalibratedStage):
     """Says of each datum whether it is like those of the training, and the transformation found of the law.
 
     The result is a `CheckedResult`: `trusted`, and `reasons` where not. Thresholds are such that one in twenty-five of
@@ -91,10 +94,6 @@ class OutlierCheck(Stage):
         score: the trained score.
         calibration: of it.
     """
-
-    def __init__(self, score: LearnedScore, calibration: Calibration) -> None:
-        self.score = check_type("score", score, LearnedScore)
-        self.calibration = check_type("calibration", calibration, Calibration)
 
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
