@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -248,23 +249,27 @@ class ConditionalNetwork(nn.Module):
         return pytree.tree_map(expanded, found)
 
     def given(self, features: Any, guidance: float = 1.0) -> Network:
-        r"""Return the network with fixed features, by classifier-free guidance (Ho and Salimans 2022) if asked.
+        """Return the network with fixed features, see `guided`."""
+        return self.guided(self, features, guidance)
 
-        With guidance w the prediction is :math:`f(\varnothing) + w (f(c) - f(\varnothing))`.
+    def guided(self, evaluate: Callable[..., Tensor], features: Any, guidance: float) -> Callable[..., Tensor]:
+        r"""Return a function whose last argument are features, with these, by classifier-free guidance if asked.
+
+        With guidance w its value is :math:`f(\varnothing) + w (f(c) - f(\varnothing))` (Ho and Salimans 2022).
         """
 
-        def conditional(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
-            return self(g, level, momentum, features)
+        def conditional(*args: Tensor | None) -> Tensor:
+            return evaluate(*args, features)
 
         if guidance == 1.0 or self.encoder is None:
             return conditional
         missing = self.encoder.without(features)
 
-        def guided(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
-            without = self(g, level, momentum, missing)
-            return without + guidance * (self(g, level, momentum, features) - without)
+        def extrapolated(*args: Tensor | None) -> Tensor:
+            without = evaluate(*args, missing)
+            return without + guidance * (evaluate(*args, features) - without)
 
-        return guided
+        return extrapolated
 
 
 def check_condition(condition: Any, is_vector: bool, like: Tensor) -> Any:

@@ -12,9 +12,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from trivgeo._random import integers, permutation
 from trivgeo._torch import pytree
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.generative.conditioning import ConditionEncoder, check_condition
+from trivgeo.groups import LieGroup
 
-__all__ = ["Pair", "TrainingData", "training_data"]
+__all__ = ["Pair", "TrainingData", "check_pair", "check_samples", "training_data"]
+
+_MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of data from those of the nearest element
 
 Pair = tuple[Tensor, Any]
 """Elements ``[m, *element_shape]``, and their conditions or ``None``."""
@@ -39,6 +43,22 @@ class TrainingData(ABC):
     @abstractmethod
     def first_rows(self, count: int, generator: torch.Generator) -> Pair:
         """Return at most ``count`` rows in random order, by which a model is set up."""
+
+    def fit_rows(self, group: LieGroup, count: int, generator: torch.Generator) -> Pair:
+        """Return rows in random order, with repetitions if there are fewer, by which levels of noise are set.
+
+        Raises:
+            ShapeError: there are fewer than two.
+            DomainError: they are all the same, of a group that is not compact.
+        """
+        elements, condition = self.first_rows(count, generator)
+        if len(elements) < 2:
+            raise ShapeError(f"samples: expected at least two elements, got {len(elements)}")
+        if not group.is_compact and bool((elements == elements[:1]).all()):
+            raise DomainError("samples: expected elements that differ, which set the levels of noise, got the same one")
+        if len(elements) < count:
+            elements = elements.repeat(count // len(elements) + 1, *[1] * len(group.element_shape))
+        return elements[:count], condition
 
     @abstractmethod
     def draw(self, count: int, generator: torch.Generator) -> Pair:
@@ -145,6 +165,47 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
             f"condition: expected none beside {type(samples).__name__}, which holds conditions itself"
         )
     return own
+
+
+def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device) -> Pair:
+    """Return elements and conditions of a training on a device, or raise an error of `GroupDiffusion.fit`."""
+    samples, condition = pair
+    data = check_samples(group, samples.detach() if isinstance(samples, Tensor) else samples, "samples")
+    if torch.finfo(data.dtype).bits < 32:
+        raise ConfigurationError(f"samples: expected float32 or float64, got {data.dtype}")
+    data = data.to(device)
+    if encoder is None:
+        if condition is not None:
+            raise ConfigurationError(
+                "condition: expected none, for the model has no conditions; GroupDiffusion(group, condition=3) has"
+            )
+        return data, None
+    if condition is None:
+        if not encoder.is_optional:
+            raise ConfigurationError("condition: expected one for each element, got none")
+        return data, None
+    condition = check_condition(condition, encoder.is_vector, data)
+    for x in pytree.tree_leaves(condition):
+        if x.ndim == 0 or len(x) != len(data):
+            raise ShapeError(f"condition: expected one for each of {len(data)} elements, got {list(x.shape)}")
+    encoder.check(condition)
+    return data, condition
+
+
+def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
+    """Project elements ``[b, *element_shape]`` on the group; raise an error for rows that are far from it."""
+    g = group.check_elements(g, name)
+    if len(group.batch_shape(g)) != 1:
+        raise ShapeError(f"{name}: expected one batch dimension, got {list(group.batch_shape(g))}")
+    if not bool(torch.isfinite(g).all()):
+        raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
+    near = group.project(g)
+    periods = torch.tensor(group.fingerprint()["periods"]).reshape(group.element_shape).to(g)
+    error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
+    wrong = ~(error.flatten(1).amax(-1) < _MAX_ENTRY_ERROR)
+    if bool(wrong.any()):
+        raise DomainError(f"{name}: expected elements of {group!r}, got {int(wrong.sum())} rows that are none")
+    return near
 
 
 def _pair(batch: Any) -> Pair:

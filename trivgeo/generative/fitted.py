@@ -11,6 +11,7 @@ from torch import nn
 from trivgeo.errors import CheckpointError
 from trivgeo.generative.base_distributions import BaseDistribution
 from trivgeo.generative.conditioning import ConditionalNetwork
+from trivgeo.generative.flow_map import FlowMap
 from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
@@ -30,6 +31,7 @@ class FittedPath(nn.Module):
         settings: numbers that the path was built from.
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.
+        flow_map: of `GroupDiffusion.distill`; ``None`` before.
         num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
         num_steps: steps of the optimiser that were made; zero for a loaded model.
         ended_by_time: whether the training ended by its time, before all steps were made.
@@ -46,6 +48,7 @@ class FittedPath(nn.Module):
         super().__init__()
         self.path, self.base, self.settings = path, base, settings
         self.condition_ndims, self.feature_shape = condition_ndims, feature_shape
+        self.flow_map: FlowMap | None = None
         self.num_skipped_rows, self.num_steps, self.ended_by_time = 0, 0, False
 
 
@@ -67,6 +70,7 @@ def write_model(
         **model,
         "settings": fitted.settings,
         "version": [fitted.path.target_version, networks.version],
+        "flow_map": fitted.flow_map is not None,
     }
     if networks.encoder is not None:
         header["condition"] = {
@@ -75,7 +79,7 @@ def write_model(
             "feature_shape": list(fitted.feature_shape),
             "own_network": not isinstance(networks.network, GroupNetwork),
         }
-    write_file(_modules(networks, fitted.base), path, {_HEADER: header})
+    write_file(_modules(networks, fitted.base, fitted.flow_map), path, {_HEADER: header})
 
 
 class SavedModel:
@@ -112,6 +116,7 @@ class SavedModel:
                 self.vector_dim: int | None = self.condition["vector_dim"]
                 self.dropout: float = self.condition["dropout"]
                 self.has_own_network: bool = self.condition["own_network"]
+            self.has_flow_map = bool(header.get("flow_map", False))
             version = header.get("version", 1)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
@@ -157,17 +162,20 @@ class SavedModel:
                 f"{self.path}: expected versions {expected} of targets and inputs of a network of kind {self.kind!r} "
                 f"on {group!r}, got {self.version}; fit the model again"
             )
-        if self.condition is None:
-            self.file.fill(_modules(networks, base))
-            return FittedPath(built, base, self.settings)
-        networks.initialise(self.feature_shape)
-        self.file.fill(_modules(networks, base))
-        return FittedPath(built, base, self.settings, self.condition_ndims, self.feature_shape)
+        ndims, shape = ((), ()) if self.condition is None else (self.condition_ndims, self.feature_shape)
+        networks.initialise(shape)
+        fitted = FittedPath(built, base, self.settings, ndims, shape)
+        if self.has_flow_map:
+            fitted.flow_map = FlowMap(group, self.width, self.depth, shape[0] if shape else None)
+        self.file.fill(_modules(networks, base, fitted.flow_map))
+        return fitted
 
 
-def _modules(networks: ConditionalNetwork, base: BaseDistribution) -> nn.ModuleDict:
+def _modules(networks: ConditionalNetwork, base: BaseDistribution, flow_map: FlowMap | None) -> nn.ModuleDict:
     """Modules of a file, by the names of the file format."""
     found: dict[str, nn.Module] = {"network": networks.network, "law": base}
     if networks.encoder is not None:
         found["encoder"] = networks.encoder
+    if flow_map is not None:
+        found["flow_map"] = flow_map
     return nn.ModuleDict(found)

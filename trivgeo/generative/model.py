@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
-from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder, check_condition
-from trivgeo.generative.data import Pair, TrainingData, training_data
+from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
+from trivgeo.generative.data import TrainingData, check_pair, check_samples, training_data
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
 from trivgeo.generative.measure import log_torus_volume, sum_over_compact
 from trivgeo.generative.networks import GroupNetwork
-from trivgeo.generative.paths.base import Network, ProbabilityPath
+from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.generative.paths.diffusion import DiffusionPath
 from trivgeo.generative.paths.flow_matching import FlowMatchingPath
 from trivgeo.generative.paths.kinetic import KineticPath
@@ -40,8 +40,8 @@ PATHS: dict[str, type[ProbabilityPath]] = {
 
 _TOLERANCE = 1e-4
 _DEFAULT_SECONDS = 600.0
+_EARLY = "{}: {:g} seconds ended the training after {} of {} steps; give seconds="
 _NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
-_MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of data from those of the nearest element
 
 
 class GroupDiffusion(nn.Module):
@@ -183,21 +183,71 @@ class GroupDiffusion(nn.Module):
         limit = _DEFAULT_SECONDS if seconds is None else check_positive("seconds", seconds)
         check_count("batch_size", batch_size)
         check_positive("learning_rate", learning_rate)
-        data = training_data(samples, condition, self._check_pair)
+        device = self._like().device
+        data = training_data(samples, condition, lambda pair: check_pair(pair, self.group, self.encoder, device))
         networks, fitted = self._set_up(data)
         training = PathTraining(networks, fitted.path, learning_rate, self.seed)
         train(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
         networks.load_state_dict(training.average.state_dict())
-        networks.to(self._like().device).eval()
+        networks.to(device).eval()
         early = training.num_steps < steps
         if early and seconds is None:
-            warnings.warn(
-                f"fit: {limit:g} seconds ended the training after {training.num_steps} of {steps} steps; give seconds=",
-                stacklevel=2,
-            )
+            warnings.warn(_EARLY.format("fit", limit, training.num_steps, steps), stacklevel=2)
         fitted.num_skipped_rows = int(training.num_skipped_rows)
         fitted.num_steps, fitted.ended_by_time = training.num_steps, early
         self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
+        return self
+
+    def distill(
+        self,
+        condition: Any = None,
+        *,
+        steps: int = 20_000,
+        seconds: float | None = None,
+        batch_size: int = 512,
+        learning_rate: float = 1e-3,
+        progress: bool | None = None,
+    ) -> GroupDiffusion:
+        """Train for samples in one step or a few, ``sample(1000, steps=1)``, see `FlowMap`; a model of kind "flow".
+
+        Args:
+            condition: conditions ``[m, ...]`` of which samples will be asked for, such as those of the training; for
+                models with conditions.
+            steps: see `fit`, also for ``seconds``, ``batch_size``, ``learning_rate`` and ``progress``.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ConfigurationError: the model is not fitted, or follows no flow on the group by steps; a number is out of
+                range; conditions are missing or not expected, or their features are no vectors.
+            ShapeError: the conditions have another shape than those of the training.
+            NonFiniteError: its flow is finite nowhere.
+        """
+        from trivgeo.generative.training import train_flow_map
+
+        fitted = self._fitted()
+        check_count("steps", steps)
+        limit = _DEFAULT_SECONDS if seconds is None else check_positive("seconds", seconds)
+        check_count("batch_size", batch_size)
+        check_positive("learning_rate", learning_rate)
+        if fitted.path.default_steps is not None:
+            raise ConfigurationError(f'model: expected one of kind "flow", got {self.kind!r}')
+        source = None
+        if fitted.condition_ndims:
+            if condition is None:
+                raise ConfigurationError("condition: expected conditions to draw from, got none")
+            leaf = pytree.tree_leaves(condition)[0]
+            with torch.no_grad():
+                source = self._features(condition, torch.Size([len(leaf)]))
+        elif condition is not None:
+            raise ConfigurationError("condition: expected none, for the model has no conditions")
+        flow_map, num_steps = train_flow_map(
+            self._networks(), fitted, source, self._shape, steps, limit, batch_size, learning_rate, self.seed, progress
+        )
+        if num_steps < steps and seconds is None:
+            warnings.warn(_EARLY.format("distill", limit, num_steps, steps), stacklevel=2)
+        fitted.flow_map = flow_map
         return self
 
     @renamed_arguments(until="0.4", number="num_samples")
@@ -217,6 +267,9 @@ class GroupDiffusion(nn.Module):
         kind "flow", by the flow, whose distribution is that of `log_prob`. Rows are NaN where a network that has
         learned little makes a chain non-finite.
 
+        With kind "flow" a number of steps is that of Heun steps along the flow, or after `distill` of its learned map.
+        One to ten Heun steps are a poor approximation, one step of the learned map is a good one.
+
         Args:
             num_samples: number of elements, or the shape of their batch.
             condition: of all elements, or one for each of them; without one, a model that was trained with
@@ -225,7 +278,7 @@ class GroupDiffusion(nn.Module):
                 from those without, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`: 1 for none, more for samples
                 that are more typical of their condition, and less diverse.
             generator: source of the noise, on any device.
-            steps: of the stochastic process, by default 100; there are none with kind "flow".
+            steps: of the stochastic process, by default 100; along the flow with kind "flow".
             tolerance: of the flow, see `solve_adaptive`; by default 1e-4.
 
         Raises:
@@ -244,13 +297,15 @@ class GroupDiffusion(nn.Module):
         if not math.isfinite(guidance):
             raise ConfigurationError(f"guidance: expected a finite number, got {guidance}")
         with torch.no_grad():
-            network = self._given(condition, torch.Size(shape), guidance)
+            networks, features = self._networks(), self._features(condition, torch.Size(shape), guidance)
             start = fitted.base.sample(math.prod(shape), generator)
             if steps is None:
                 tolerance = _TOLERANCE if tolerance is None else tolerance
-                found = fitted.path.sample(network, start, generator, tolerance)
+                found = fitted.path.sample(networks.given(features, guidance), start, generator, tolerance)
+            elif fitted.flow_map is not None:
+                found = fitted.flow_map.sample(start, steps, networks.guided(fitted.flow_map, features, guidance))
             else:
-                found = fitted.path.sample_stochastic(network, start, generator, steps)
+                found = fitted.path.sample_in_steps(networks.given(features, guidance), start, generator, steps)
             found = self.group.project(found.double()).to(found.dtype)
         return found.reshape(*shape, *self.group.element_shape)
 
@@ -281,11 +336,11 @@ class GroupDiffusion(nn.Module):
         fitted = self._fitted()
         g = self.group.check_elements(g, "g")
         batch = self.group.batch_shape(g)
-        flat = self._check_elements(g.reshape(-1, *self.group.element_shape), "g")
+        flat = check_samples(self.group, g.reshape(-1, *self.group.element_shape), "g")
         if generator is None:
             generator = torch.Generator(g.device).manual_seed(0)
         with torch.no_grad():
-            network = self._given(condition, batch, 1.0)
+            network = self._networks().given(self._features(condition, batch))
             found = fitted.path.log_density(
                 network, flat.to(self._like()), fitted.base, generator, tolerance, divergence
             )
@@ -353,22 +408,22 @@ class GroupDiffusion(nn.Module):
         """A tensor of the dtype and the device of the model."""
         return next((x for x in self._networks().parameters() if x.is_floating_point()), torch.empty(0))
 
-    def _given(self, condition: Any, batch: torch.Size, guidance: float) -> Network:
-        """The fitted network, with conditions for a batch of elements, which is flattened."""
-        fitted, networks = self._fitted(), self._networks()
+    def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0) -> Any:
+        """Features of conditions for a batch of elements, which is flattened; ``None`` without conditions."""
+        fitted = self._fitted()
         if fitted.condition_ndims:
             if condition is None and guidance != 1.0:
                 raise ConfigurationError("guidance: expected a condition, got none")
-            ndims, shape = fitted.condition_ndims, fitted.feature_shape
-            return networks.given(networks.features(condition, ndims, shape, batch, self._like()), guidance)
+            shapes = fitted.condition_ndims, fitted.feature_shape
+            return self._networks().features(condition, *shapes, batch, self._like())
         if condition is not None or guidance != 1.0:
             raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
-        return networks.given(None)
+        return None
 
     def _set_up(self, data: TrainingData) -> tuple[ConditionalNetwork, FittedPath]:
         """Return networks for the data of a training, and what is fitted to the data before it."""
         generator = torch.Generator(self._like().device).manual_seed(self.seed)
-        rows, conditions = self._fit_rows(data, generator)
+        rows, conditions = data.fit_rows(self.group, _NUM_FIT_ROWS, generator)
         settings, base = self._path_class.fit(self.group, rows, generator)
         path = self._path_class.build(self.group, settings, base)
         networks = copy.deepcopy(self._networks()).to(rows).train()
@@ -379,57 +434,6 @@ class GroupDiffusion(nn.Module):
             parameter.requires_grad_(name not in self._frozen)
         ndims = () if conditions is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(conditions))
         return networks, FittedPath(path, base, settings, ndims, feature_shape)
-
-    def _fit_rows(self, data: TrainingData, generator: torch.Generator) -> Pair:
-        """Return a fixed number of rows of the data in random order, with repetitions if the data have fewer."""
-        rows = data.first_rows(_NUM_FIT_ROWS, generator)
-        elements = rows[0]
-        if len(elements) < 2:
-            raise ShapeError(f"samples: expected at least two elements, got {len(elements)}")
-        if not self.group.is_compact and bool((elements == elements[:1]).all()):
-            raise DomainError("samples: expected elements that differ, which set the levels of noise, got the same one")
-        if len(elements) < _NUM_FIT_ROWS:
-            elements = elements.repeat(_NUM_FIT_ROWS // len(elements) + 1, *[1] * len(self.group.element_shape))
-        return elements[:_NUM_FIT_ROWS], rows[1]
-
-    def _check_pair(self, pair: Any) -> Pair:
-        """Return elements and conditions of a training on the device of the model, or raise an error of `fit`."""
-        samples, condition = pair
-        data = self._check_elements(samples.detach() if isinstance(samples, Tensor) else samples, "samples")
-        if torch.finfo(data.dtype).bits < 32:
-            raise ConfigurationError(f"samples: expected float32 or float64, got {data.dtype}")
-        data = data.to(self._like().device)
-        if self.encoder is None:
-            if condition is not None:
-                raise ConfigurationError(
-                    "condition: expected none, for the model has no conditions; GroupDiffusion(group, condition=3) has"
-                )
-            return data, None
-        if condition is None:
-            if not self.encoder.is_optional:
-                raise ConfigurationError("condition: expected one for each element, got none")
-            return data, None
-        condition = check_condition(condition, self.encoder.is_vector, data)
-        for x in pytree.tree_leaves(condition):
-            if x.ndim == 0 or len(x) != len(data):
-                raise ShapeError(f"condition: expected one for each of {len(data)} elements, got {list(x.shape)}")
-        self.encoder.check(condition)
-        return data, condition
-
-    def _check_elements(self, g: Tensor, name: str) -> Tensor:
-        """Project elements ``[b, *element_shape]`` on the group; raise an error for rows that are far from it."""
-        g = self.group.check_elements(g, name)
-        if len(self.group.batch_shape(g)) != 1:
-            raise ShapeError(f"{name}: expected one batch dimension, got {list(self.group.batch_shape(g))}")
-        if not bool(torch.isfinite(g).all()):
-            raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
-        near = self.group.project(g)
-        periods = torch.tensor(self.group.fingerprint()["periods"]).reshape(self.group.element_shape).to(g)
-        error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
-        wrong = ~(error.flatten(1).amax(-1) < _MAX_ENTRY_ERROR)
-        if bool(wrong.any()):
-            raise DomainError(f"{name}: expected elements of {self.group!r}, got {int(wrong.sum())} rows that are none")
-        return near
 
 
 def _path_class(kind: Any) -> type[ProbabilityPath]:

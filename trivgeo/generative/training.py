@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from trivgeo._random import permutation
+from trivgeo._random import integers, keyed, permutation
 from trivgeo._text import described
 from trivgeo._torch import pytree
+from trivgeo.errors import ConfigurationError
 from trivgeo.generative.conditioning import ConditionalNetwork
 from trivgeo.generative.data import Pair
+from trivgeo.generative.fitted import FittedPath
+from trivgeo.generative.flow_map import FlowMap, FlowMapBatch, FlowTrajectories
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.training import NetworkTraining, move_average, train
 
-__all__ = ["PathTraining", "train"]
+__all__ = ["FlowMapTraining", "PathTraining", "train", "train_flow_map"]
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+_NUM_SCALE_ROWS = 4096  # to which input and output scales of a flow map are fitted
 
 
-class PathTraining(NetworkTraining[ConditionalNetwork]):
+class _AveragedTraining(NetworkTraining[ModuleT]):
+    """Training with an average of the weights.
+
+    Args:
+        network: see `trivgeo.training.NetworkTraining`, also for ``learning_rate`` and ``seed``.
+
+    Attributes:
+        average: the network with the average of the weights.
+        num_steps: steps of the optimiser so far.
+    """
+
+    gradient_norm = 1.0
+
+    def __init__(self, network: ModuleT, learning_rate: float, seed: int) -> None:
+        super().__init__(network, learning_rate, weight_decay=0.01, warmup=0.05, seed=seed)
+        self.average = copy.deepcopy(network).requires_grad_(False)
+        self.num_steps = 0
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Move the average of the weights; running statistics, such as those of batch normalisation, are copied."""
+        move_average(self.average, self.network, self.global_step)
+        for kept, current in zip(self.average.buffers(), self.network.buffers(), strict=True):
+            kept.copy_(current)
+        self.num_steps = self.global_step
+        super().on_train_batch_end(outputs, batch, batch_idx)
+
+
+class PathTraining(_AveragedTraining[ConditionalNetwork]):
     """Regression of a network on the targets of a probability path, with an average of the weights.
 
     Args:
@@ -27,19 +61,13 @@ class PathTraining(NetworkTraining[ConditionalNetwork]):
         path: the probability path.
 
     Attributes:
-        average: the network with the average of the weights.
-        num_steps: steps of the optimiser so far.
         num_skipped_rows: rows of all batches whose target was not finite, for want of a logarithm.
     """
 
-    gradient_norm = 1.0
-
     def __init__(self, network: ConditionalNetwork, path: ProbabilityPath, learning_rate: float, seed: int) -> None:
-        super().__init__(network, learning_rate, weight_decay=0.01, warmup=0.05, seed=seed)
-        self.average = copy.deepcopy(network).requires_grad_(False)
+        super().__init__(network, learning_rate, seed)
         self.path = path
         self.num_skipped_rows = torch.zeros((), dtype=torch.long)
-        self.num_steps = 0
 
     @property
     def objective(self) -> str:
@@ -70,14 +98,6 @@ class PathTraining(NetworkTraining[ConditionalNetwork]):
         """Return the same mean square error as ``loss``."""
         return {"loss": self._loss(batch, self.measure_generator(number))[0]}
 
-    def on_train_batch_end(self, outputs: Any, batch: Pair, batch_idx: int) -> None:
-        """Move the average of the weights; running statistics, such as those of batch normalisation, are copied."""
-        move_average(self.average, self.network, self.global_step)
-        for kept, current in zip(self.average.buffers(), self.network.buffers(), strict=True):
-            kept.copy_(current)
-        self.num_steps = self.global_step
-        super().on_train_batch_end(outputs, batch, batch_idx)
-
     def _loss(self, data: Pair, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Weighted mean square error, and which rows are finite, ``[b]``."""
         # paths draw levels that rise with the rows, and data may be sorted
@@ -94,3 +114,77 @@ class PathTraining(NetworkTraining[ConditionalNetwork]):
         error = prediction - torch.where(found.unsqueeze(-1), target, 0.0)
         weight = weight * found
         return (error.square().mean(-1) * weight).sum() / weight.sum().clamp(min=1e-6), found
+
+
+class FlowMapTraining(_AveragedTraining[FlowMap]):
+    """Regression of a `FlowMap` on displacements along trajectories, see `FlowTrajectories`.
+
+    Args:
+        network: see `trivgeo.training.NetworkTraining`, also for ``learning_rate`` and ``seed``.
+    """
+
+    def training_step(self, batch: FlowMapBatch, index: int) -> Tensor:
+        """Return the mean square error of displacements in units of their root mean square."""
+        found = torch.isfinite(batch.displacement).all(-1)
+        target = torch.where(found.unsqueeze(-1), batch.displacement, 0.0) / self.network.speed
+        error = (self.network.displacement(batch) - target).square().mean(-1)
+        return (error * found).sum() / found.sum().clamp(min=1)
+
+    def measure(self, batch: FlowMapBatch, number: int) -> dict[str, Tensor]:
+        """Return the same mean square error as ``loss``."""
+        return {"loss": self.training_step(batch, number)}
+
+
+def train_flow_map(
+    networks: ConditionalNetwork,
+    fitted: FittedPath,
+    features: Any,
+    shape: tuple[int, int],
+    steps: int,
+    seconds: float,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    progress: bool | None,
+) -> tuple[FlowMap, int]:
+    """Train the flow map of a fitted model.
+
+    Args:
+        networks: of the model.
+        fitted: what was fitted with them.
+        features: of conditions, of which trajectories draw, ``[m, d]``; ``None`` without conditions.
+        shape: width and depth of the map's network.
+        steps: see `GroupDiffusion.fit`, also for the other arguments.
+
+    Returns:
+        The map, and the number of steps that were made.
+
+    Raises:
+        ConfigurationError: the features are no vectors.
+    """
+    if features is not None and (not isinstance(features, Tensor) or features.ndim != 2):
+        raise ConfigurationError("condition: expected features that are vectors [m, d], got others")
+    like = next(networks.parameters())
+
+    def draw_features(count: int, generator: torch.Generator) -> Tensor | None:
+        if features is None or networks.encoder is None:
+            return None
+        return networks.encoder.drop(features[integers(len(features), (count,), like, generator)], generator)
+
+    trajectories = FlowTrajectories(
+        lambda x: fitted.path.flow(networks.given(x)),
+        fitted.base.sample,
+        draw_features,
+        (fitted.path.start_time, fitted.path.end_time),
+    )
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(seed)
+        flow_map = FlowMap(networks.group, *shape, None if features is None else features.shape[1]).to(like)
+        first = trajectories.draw(_NUM_SCALE_ROWS, keyed(seed, 2, device=like.device))
+        flow_map.network.standardise(first.elements)
+        flow_map.adopt(networks.network)
+        found = torch.isfinite(first.displacement).all(-1)
+        flow_map.speed.copy_(first.displacement[found].square().mean().sqrt())
+    training = FlowMapTraining(flow_map, learning_rate, seed)
+    train(training, trajectories.draw, steps, batch_size, seconds, None, progress, is_repeatable=False)
+    return training.average.to(like.device).eval(), training.num_steps

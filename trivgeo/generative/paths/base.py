@@ -11,12 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._text import described
-from trivgeo.errors import ConfigurationError
 from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence, flow_likelihood
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.adaptive import solve_adaptive
+from trivgeo.sde.solvers.runge_kutta import GeometricHeun
+from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["Network", "ProbabilityPath", "TrainingBatch", "follow_flow"]
 
@@ -51,14 +52,14 @@ class ProbabilityPath(ABC):
     """A path of distributions from data to a `BaseDistribution`: the kind of a `GroupDiffusion`.
 
     A new kind is one subclass with `fit`, `build`, `training_batch` and `flow`; `GroupDiffusion` takes the class in
-    place of a name. A kind with a stochastic sampler sets `default_steps` and defines
-    `sample_stochastic`.
+    place of a name. A kind with a stochastic sampler sets `default_steps` and defines `sample_in_steps`.
 
     Attributes:
         group: the group of the elements.
         start_time: time of the flow at which elements stand for data.
         end_time: time of the flow at which elements follow the base distribution.
-        default_steps: number of steps of the stochastic sampler by default; ``None`` for paths without one.
+        default_steps: number of steps of `sample_in_steps` by default; ``None`` for paths that follow the flow to a
+            tolerance by default.
         target_version: version of the regression target; networks trained on another version are refused.
     """
 
@@ -112,15 +113,14 @@ class ProbabilityPath(ABC):
         """
         return follow_flow(self.flow(network), start, self.end_time, self.start_time, tolerance)
 
-    def sample_stochastic(
-        self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int
-    ) -> Tensor:
-        """Carry elements of the base distribution to data by a stochastic process, in so many steps.
+    def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
+        """Carry elements of the base distribution to data in so many steps: of equal length along the `flow`.
 
-        Raises:
-            ConfigurationError: the path has no stochastic sampler.
+        By default by `GeometricHeun`, two evaluations of the network a step. A path with a stochastic sampler defines
+        it here.
         """
-        raise ConfigurationError(f"steps: expected none for {type(self).__name__}, which has no random steps")
+        grid = [self.end_time + (self.start_time - self.end_time) * k / steps for k in range(steps)]
+        return solve(self.flow(network), start, [*grid, self.start_time], stepper=GeometricHeun()).final_or_nan
 
     def log_density(
         self,

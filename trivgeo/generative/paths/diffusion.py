@@ -115,9 +115,7 @@ class DiffusionPath(NoisingPath):
         """The probability flow of the network's score."""
         return probability_flow(self.group, self.schedule, self.score(network))
 
-    def sample_stochastic(
-        self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int
-    ) -> Tensor:
+    def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
         """Carry elements along the `reverse_process`, by `GeometricHeun`: two evaluations of the network a step."""
         grid = [1.0 + (self.start_time - 1.0) * k / steps for k in range(steps)] + [self.start_time]
         process = reverse_process(self.group, self.schedule, self.score(network))

@@ -155,9 +155,7 @@ class KineticPath(NoisingPath):
         found = follow_flow(self.flow(network), state, self.end_time, self.start_time, tolerance)
         return self._without_momentum(split_state(self.group, found))
 
-    def sample_stochastic(
-        self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int
-    ) -> Tensor:
+    def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
         """Carry elements by `KineticAncestralStep`, in equal ratios of the time: one evaluation a step."""
         state = self._with_momentum(start, generator)
         ratio = self.start_time / self.end_time

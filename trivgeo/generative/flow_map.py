@@ -1,0 +1,190 @@
+"""One and few steps of a flow: its map from one time to another, learned from a fitted model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo._random import integers, uniform
+from trivgeo.errors import NonFiniteError
+from trivgeo.generative.networks import GroupNetwork
+from trivgeo.groups import LieGroup
+from trivgeo.sde.processes.trivialized import TrivializedSDE
+from trivgeo.sde.solvers.runge_kutta import GeometricHeun
+from trivgeo.sde.solvers.time_loop import solve
+
+__all__ = ["FlowMap", "FlowMapBatch", "FlowTrajectories"]
+
+_NUM_TIME_WAVES = 16
+_NUM_TRAJECTORIES = 8192  # that are followed at once
+_NUM_TRAJECTORY_STEPS = 16
+_MAX_TRAJECTORY_ENTRIES = 2**26  # numbers of all elements on them
+_NUM_USES = 16  # training rows a trajectory
+_FULL_SHARE = 0.5  # of the training rows: intervals from the base distribution to the data
+
+
+class FlowMapBatch(NamedTuple):
+    """Rows of the training of a `FlowMap`.
+
+    Attributes:
+        elements: g_t, ``[b, *element_shape]``.
+        level: position of t on the path, 0 at the data and 1 at the base distribution, ``[b]``.
+        end_level: position of r.
+        displacement: the logarithm of g_t^-1 g_r, ``[b, dim]``; not finite where there is none.
+        features: of the conditions, ``[b, d]``, or ``None``.
+    """
+
+    elements: Tensor
+    level: Float[Tensor, " b"]
+    end_level: Float[Tensor, " b"]
+    displacement: Float[Tensor, "b n"]
+    features: Float[Tensor, "b d"] | None
+
+
+class FlowMap(nn.Module):
+    r"""The map of a flow from time t to time r, by the average velocity in the algebra.
+
+    .. math:: g_r = g_t \exp\big((r - t)\, u(g_t, t, r)\big), \quad
+        u(g_t, t, r) = \frac{\log(g_t^{-1} g_r)}{r - t},
+
+    which on vector spaces is that of Geng et al. (2025). In the trivialization velocities of all times are vectors of
+    one space, so that nothing is transported. Times are levels: 0 at the data, 1 at the base distribution.
+
+    Args:
+        group: the group of the elements.
+        width: see `GroupNetwork`, also for ``depth``.
+        feature_dim: dimension of the features of a condition; ``None`` for none.
+    """
+
+    def __init__(self, group: LieGroup, width: int, depth: int, feature_dim: int | None) -> None:
+        super().__init__()
+        self.group = group
+        self.network = GroupNetwork(group, False, width, depth, 2 * _NUM_TIME_WAVES + 1 + (feature_dim or 0))
+        self.register_buffer("speed", torch.ones(()))
+        self.speed: Tensor
+
+    def adopt(self, network: nn.Module) -> None:
+        """Start from the weights of a velocity network of this shape, which is the average over no time."""
+        inner, outer = _condition_layers(self.network)
+        nn.init.zeros_(outer.weight)
+        nn.init.zeros_(outer.bias)
+        if not isinstance(network, GroupNetwork) or network.last.in_features != self.network.last.in_features:
+            return
+        self.network.load_state_dict(
+            {name: x for name, x in network.state_dict().items() if not name.startswith("condition.")}, strict=False
+        )
+        if network.condition is not None:
+            first, second = _condition_layers(network)
+            with torch.no_grad():
+                inner.weight.zero_()
+                inner.weight[:, -first.in_features :] = first.weight
+                inner.bias.copy_(first.bias)
+            outer.load_state_dict(second.state_dict())
+
+    def forward(
+        self, g: Tensor, level: Float[Tensor, " b"], end_level: Float[Tensor, " b"], features: Tensor | None
+    ) -> Float[Tensor, "b n"]:
+        """Return average velocities in units of ``speed``, of elements ``[b, *element_shape]``."""
+        order = math.pi * torch.arange(1, _NUM_TIME_WAVES + 1, dtype=g.dtype, device=g.device)
+        wave = order * end_level.unsqueeze(-1)
+        inputs = [wave.sin(), wave.cos(), end_level.unsqueeze(-1)]
+        if features is not None:
+            inputs.append(features)
+        return self.network(g, level, None, torch.cat(inputs, -1))
+
+    def displacement(self, batch: FlowMapBatch) -> Tensor:
+        """Predictions of the displacements of a batch, in units of ``speed``."""
+        span = (batch.end_level - batch.level).unsqueeze(-1)
+        return span * self(batch.elements, batch.level, batch.end_level, batch.features)
+
+    def sample(self, start: Tensor, steps: int, velocity: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+        """Carry elements of the base distribution ``[b, *element_shape]`` to data, in steps of equal length.
+
+        Args:
+            start: the elements.
+            steps: one evaluation of the velocity each.
+            velocity: (elements, levels, end levels) to average velocities, such as `forward` with features.
+        """
+        g = start
+        for k in range(steps, 0, -1):
+            level, end = g.new_full((len(g),), k / steps), g.new_full((len(g),), (k - 1) / steps)
+            g = self.group.retract(g, -self.speed / steps * velocity(g, level, end))
+        return g
+
+
+class FlowTrajectories:
+    """Solutions of the flow of a fitted model, from which pairs of times are drawn.
+
+    Args:
+        flow: from features of conditions to the equation of the flow, on the group of the elements.
+        base: (count, generator) to elements of the base distribution.
+        features: (count, generator) to features of random conditions ``[count, d]``, or ``None``.
+        times: of the flow at the data and at the base distribution.
+    """
+
+    def __init__(
+        self,
+        flow: Callable[[Tensor | None], TrivializedSDE],
+        base: Callable[[int, torch.Generator], Tensor],
+        features: Callable[[int, torch.Generator], Tensor | None],
+        times: tuple[float, float],
+    ) -> None:
+        self._flow, self._base, self._features, self._times = flow, base, features, times
+        self._states = torch.empty(0)  # [steps + 1, n, *element_shape], from the base distribution to the data
+        self._condition: Tensor | None = None
+        self._num_left = 0
+
+    def draw(self, count: int, generator: torch.Generator) -> FlowMapBatch:
+        """Draw rows; half of them go all the way.
+
+        Raises:
+            NonFiniteError: the flow of the model cannot be followed.
+        """
+        if self._num_left <= 0:
+            self._follow(generator)
+        self._num_left -= count
+        last = _NUM_TRAJECTORY_STEPS
+        rows = integers(self._states.shape[1], (count,), self._states, generator)
+        first = integers(last, (count,), self._states, generator)
+        span = (uniform((count,), self._states, generator) * (last - first)).floor().long()
+        second = first + 1 + span.clamp(max=last - 1)
+        full = uniform((count,), self._states, generator) < _FULL_SHARE
+        first, second = torch.where(full, 0, first), torch.where(full, last, second.clamp(max=last))
+        g, h = self._states[first, rows], self._states[second, rows]
+        features = None if self._condition is None else self._condition[rows]
+        level, end = (1.0 - k.to(g.dtype) / last for k in (first, second))
+        return FlowMapBatch(g, level, end, self._displacement(g, h), features)
+
+    def _follow(self, generator: torch.Generator) -> None:
+        """Draw new trajectories."""
+        few = self._base(2, generator)
+        entries = (_NUM_TRAJECTORY_STEPS + 1) * few[0].numel()
+        count = max(2, min(_NUM_TRAJECTORIES, _MAX_TRAJECTORY_ENTRIES // entries))
+        with torch.no_grad():
+            start, self._condition = self._base(count, generator), self._features(count, generator)
+            equation = self._flow(self._condition)
+            data, base = self._times
+            grid = [base + (data - base) * k / _NUM_TRAJECTORY_STEPS for k in range(_NUM_TRAJECTORY_STEPS)]
+            save = range(_NUM_TRAJECTORY_STEPS + 1)
+            solution = solve(equation, start, [*grid, data], stepper=GeometricHeun(), save_at=save)
+        found = solution.num_masked_steps == 0
+        if not bool(found.any()):
+            raise NonFiniteError("model: expected a flow that can be followed, got one that is not finite anywhere")
+        assert solution.saved is not None
+        self._states, self._group = solution.saved[:, found], equation.group
+        self._condition = None if self._condition is None else self._condition[found]
+        self._num_left = _NUM_USES * count
+
+    def _displacement(self, g: Tensor, h: Tensor) -> Tensor:
+        return self._group.log(self._group.compose(self._group.inverse(g), h))
+
+
+def _condition_layers(network: GroupNetwork) -> list[nn.Linear]:
+    """The two layers of a network for the features of a condition."""
+    assert network.condition is not None
+    return [layer for layer in network.condition if isinstance(layer, nn.Linear)]
