@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import functools
 import importlib
 import inspect
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import trivgeo
@@ -215,3 +217,22 @@ def test_the_first_level_is_what_guides_use() -> None:
     names = [name for package in first for name in importlib.import_module(f"trivgeo.{package}").__all__]
     assert len(first) == 9
     assert len(names) <= MAX_FIRST_LEVEL_NAMES
+
+
+EXAMPLES = [path for path in SOURCES if ">>> " in path.read_text()]
+
+
+@functools.cache
+def public_names() -> dict[str, object]:
+    """The names that examples of docstrings need not import: torch and all that packages export."""
+    modules = [importlib.import_module(f"trivgeo.{package}") for package in PACKAGES]
+    return {name: getattr(module, name) for module in modules for name in module.__all__} | {"torch": torch}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_of_docstrings_print_what_they_say(path: Path) -> None:
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    found = doctest.testmod(module, extraglobs=public_names(), optionflags=options)
+    assert found.attempted > 0
+    assert found.failed == 0

@@ -30,28 +30,44 @@ T = TypeVar("T")
 
 
 def check_count(name: str, value: int, minimum: int = 1) -> int:
-    """Return ``value`` if it is an integer of at least ``minimum``, else raise `ConfigurationError`."""
+    """Return ``value`` if it is an integer of at least ``minimum``; the message of the error calls it ``name``.
+
+    Raises:
+        ConfigurationError: ``value`` is no integer, a truth value, or too small.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ConfigurationError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
     return value
 
 
 def check_positive(name: str, value: float) -> float:
-    """Return ``value`` if it is a positive finite number, else raise `ConfigurationError`."""
+    """Return ``value`` if it is a positive finite number; the message of the error calls it ``name``.
+
+    Raises:
+        ConfigurationError: ``value`` is no number, not positive, or not finite.
+    """
     if not _is_number(value) or not (math.isfinite(value) and value > 0):
         raise ConfigurationError(f"{name}: expected a positive finite number, got {value!r}")
     return value
 
 
 def check_fraction(name: str, value: float) -> float:
-    """Return ``value`` if it is a number in [0, 1), else raise `ConfigurationError`."""
+    """Return ``value`` if it is a number in [0, 1); the message of the error calls it ``name``.
+
+    Raises:
+        ConfigurationError: ``value`` is no number, or outside of [0, 1).
+    """
     if not _is_number(value) or not 0 <= value < 1:
         raise ConfigurationError(f"{name}: expected a number in [0, 1), got {value!r}")
     return value
 
 
 def check_choice(name: str, value: T, choices: Iterable[T]) -> T:
-    """Return ``value`` if it is one of ``choices``, else raise `ConfigurationError`."""
+    """Return ``value`` if it is one of ``choices``; the message of the error calls it ``name``.
+
+    Raises:
+        ConfigurationError: ``value`` is none of ``choices``, or has another type than the equal one.
+    """
     choices = list(choices)
     # values of other kinds than the choices, such as arrays, may not be comparable
     comparable = not isinstance(value, Tensor | np.ndarray)
@@ -61,19 +77,28 @@ def check_choice(name: str, value: T, choices: Iterable[T]) -> T:
 
 
 def check_type(name: str, value: Any, kind: type[T]) -> T:
-    """Return ``value`` if it is an instance of ``kind``, else raise `ConfigurationError`."""
+    """Return ``value`` if it is an instance of ``kind``; the message of the error calls it ``name``.
+
+    Raises:
+        ConfigurationError: ``value`` is an instance of another class.
+    """
     if not isinstance(value, kind):
         raise ConfigurationError(f"{name}: expected an instance of {kind.__name__}, got {value!r}")
     return value
 
 
 def check_tensor(name: str, value: Any) -> Tensor:
-    """Return ``value`` as a tensor of floating-point numbers; NumPy arrays and (nested) lists of numbers are taken.
+    """Return ``value`` as a floating-point tensor; NumPy arrays and (nested) lists of numbers are converted.
 
-    Lists of Python numbers come in the default dtype, arrays in their own, lists of tensors stacked, with derivatives.
+    Lists of Python numbers get the default dtype, and arrays keep their own. Lists of tensors are stacked, with their
+    derivatives.
+
+    Args:
+        name: argument's name in messages.
+        value: a tensor, an array, or a list.
 
     Raises:
-        ConfigurationError: something else, or integers, truth values or complex numbers, which would be truncated.
+        ConfigurationError: any other type, or integers, truth values or complex numbers, which would be truncated.
     """
     if not isinstance(value, Tensor):
         if not isinstance(value, np.ndarray | np.floating | list | tuple):
@@ -91,9 +116,12 @@ def check_tensor(name: str, value: Any) -> Tensor:
 
 
 def with_tensors(name: str, value: Any) -> Any:
-    """A tensor or a (named) tuple, with NumPy arrays and lists of numbers as tensors, see `check_tensor`.
+    """Convert NumPy arrays and lists of numbers to tensors, in ``value`` itself or in a (named) tuple.
 
-    What is neither stays as it is, for whoever knows what is expected.
+    Other values stay as they are: a later check knows what is expected of them. Messages call the value ``name``.
+
+    Raises:
+        ConfigurationError: numbers that `check_tensor` refuses.
     """
     if isinstance(value, Tensor):
         return value
@@ -123,7 +151,11 @@ def promoted(**tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def check_device(device: torch.device | str | None) -> None:
-    """Raise `ConfigurationError` unless tensors can be made on this device; ``None`` is torch's default."""
+    """Check that tensors can be made on ``device``; ``None`` is torch's default.
+
+    Raises:
+        ConfigurationError: torch knows no such device, or cannot use it.
+    """
     if device is not None and not isinstance(device, torch.device):
         try:
             torch.empty(0, device=device)
@@ -132,7 +164,11 @@ def check_device(device: torch.device | str | None) -> None:
 
 
 def check_dtype(dtype: torch.dtype | None) -> None:
-    """Raise `ConfigurationError` unless this is a real floating-point dtype, or none."""
+    """Check that ``dtype`` is a real floating-point dtype, or ``None``.
+
+    Raises:
+        ConfigurationError: any other value.
+    """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ConfigurationError(f"dtype: expected a floating-point dtype, got {dtype}")
 

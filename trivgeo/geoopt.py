@@ -250,7 +250,15 @@ class GroupManifold(geoopt.Manifold):
         std: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> geoopt.ManifoldTensor:
-        """Elements exp(v), v normal; ``size`` is the shape of the result, ``*batch, *element_shape``."""
+        """Draw elements exp(v), with v normal.
+
+        Args:
+            size: shape of the result, ``*batch, *element_shape``.
+            dtype: of the elements; default torch's.
+            device: of the elements; default torch's.
+            std: standard deviation of v.
+            generator: random numbers; None is torch's.
+        """
         batch = self._batch(size)
         points = self.group.random(*batch, std=std, generator=generator, dtype=dtype, device=device)
         return geoopt.ManifoldTensor(points, manifold=self)
@@ -280,9 +288,11 @@ class RiemannianAdam(geoopt.optim.RiemannianAdam):
     Loading a state makes PyTorch turn the integer step counter into a float32 tensor, and bias corrections computed
     from it differ in the seventh digit from those of the run that was not interrupted. Here it stays an integer.
 
+    The arguments are those of ``geoopt.optim.RiemannianAdam``, ``stabilize`` among them.
+
     Raises:
-        TypeError: as torch's optimisers for parameters that are none.
-        ValueError: as torch's for settings out of their range.
+        TypeError: as torch's optimisers, for parameters of another type.
+        ValueError: as torch's, for settings out of their range.
     """
 
     def __setstate__(self, state: dict[str, Any]) -> None:

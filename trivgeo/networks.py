@@ -73,7 +73,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 @dataclass(frozen=True)
 class NetworkFile:
-    """What a safetensors file of a network holds.
+    """Contents of a safetensors file of a network.
 
     Attributes:
         path: where it was read.
@@ -86,10 +86,10 @@ class NetworkFile:
     tensors: dict[str, Tensor]
 
     def entry(self, key: str) -> dict[str, Any]:
-        """An entry of the header.
+        """Return the entry ``key`` of the header, a JSON object.
 
         Raises:
-            CheckpointError: it is missing, or no JSON object.
+            CheckpointError: the entry is missing, or no JSON object.
         """
         try:
             value = json.loads(self.header[key])
@@ -104,7 +104,14 @@ class NetworkFile:
         return value
 
     def split(self, prefix: str) -> tuple[NetworkFile, dict[str, Tensor]]:
-        """The file without the tensors of another module that was written beside the network, and these."""
+        """Separate the tensors of another module that was written into the same file.
+
+        Args:
+            prefix: beginning of their names, without the dot.
+
+        Returns:
+            The file without these tensors, and the tensors by names without the prefix.
+        """
         start = f"{prefix}."
         mine = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(start)}
         others = {name.removeprefix(start): tensor for name, tensor in self.tensors.items() if name.startswith(start)}
@@ -243,11 +250,13 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def read_file(path: str | Path) -> NetworkFile:
-    """Read a safetensors file, on the CPU; nothing in it is run.
+    """Read the safetensors file at ``path``, on the CPU; no code in it is run.
+
+    Returns:
+        Header and tensors of the file.
 
     Raises:
-        CheckpointError: the file is missing or unreadable, or a tensor in it holds NaN or infinity, or it is not what
-            was written.
+        CheckpointError: the file is missing, unreadable or damaged, or a tensor in it holds NaN or infinity.
     """
     path = Path(path)
     if not os.path.isfile(path):  # false where `Path.is_file` raises: names too long

@@ -45,10 +45,10 @@ _LONGEST_RUN = 1e12  # seconds; a timedelta holds 8e13
 
 
 class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
-    """One network, AdamW with linear warm-up and cosine decay, export to safetensors with what was measured.
+    """Training of a network by AdamW with linear warm-up and cosine decay, and export with metrics to safetensors.
 
     Args:
-        network: what is trained; the initial weights of a `trivgeo.networks.Network` are drawn anew from the seed.
+        network: trained module; the initial weights of a `trivgeo.networks.Network` are drawn anew from the seed.
         learning_rate: peak step size.
         weight_decay: of AdamW.
         warmup: share of the steps over which the step size rises.
@@ -105,7 +105,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return keyed(self.seed, self.global_step, device=self.device)
 
     def measure_generator(self, number: int) -> torch.Generator:
-        """Random numbers of the metrics of a batch, others than those of any step."""
+        """Return the random generator of the metrics of test batch ``number``; no training step uses its numbers."""
         return keyed(self.seed, 0, number, device=self.device)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -196,15 +196,18 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             write_file(self.network, self.export_path(self.export), entries)
 
     def export_path(self, export: str | Path) -> Path:
-        """Where the file is written."""
+        """Return the path of the file that is written, ``export`` unless a subclass adds to it."""
         return Path(export)
 
     def export_score(self) -> dict[str, Any] | None:
-        """What makes a learned score of the exported network, see `trivgeo.inversion.learned.files.describe`."""
+        """Return the description of the exported network as a learned score, by default ``None`` for other networks.
+
+        `trivgeo.inversion.learned.files.describe` makes such descriptions.
+        """
         return None
 
     def export_metadata(self) -> dict[str, Any]:
-        """What goes into the header of the exported file: metrics on the test data, training, seed, versions."""
+        """Return the header of the exported file: metrics on the test data, settings, seed, versions."""
         return {
             "metrics": self.test_metrics(),
             "epochs": self.trainer.current_epoch,
@@ -245,7 +248,7 @@ class EpochSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the block of indices of the next iteration."""
+        """Select the block of indices of the next iteration by the number ``epoch``."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -277,28 +280,33 @@ class SteppedData(Dataset[Any]):
 
 
 class Bar(pl.Callback):
-    """A tqdm bar of the training steps, with the loss.
+    """A tqdm bar of the training steps that shows the loss.
 
-    By hand, for the bar of Lightning begins anew in every epoch, and is there without a terminal, too.
+    Lightning's bar begins anew in every epoch and is printed without a terminal, too.
+
+    Args:
+        total: number of training steps.
+        title: text before the bar.
+        progress: True shows the bar, False does not; ``None`` shows it in a terminal only.
     """
 
     def __init__(self, total: int, title: str, progress: bool | None) -> None:
         self.bar: tqdm = tqdm(total=total, desc=title, leave=False, disable=None if progress is None else not progress)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """A resumed run begins where it was."""
+        """Advance the bar to the step from which a resumed run continues."""
         self.bar.update(trainer.global_step)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """One step more."""
+        """Advance the bar by a step, and show the loss every twenty."""
         self.bar.update()
         if batch_idx % 20 == 0 and not self.bar.disable:
             self.bar.set_postfix_str(f"loss {float(outputs['loss']):.3f}")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.bar.close()
 
 

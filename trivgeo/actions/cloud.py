@@ -58,7 +58,7 @@ class PointCloud(Action):
         return self.point_action(g, x)
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Bool[Tensor, "*out"]:
-        """Whether every point of the cloud has an image."""
+        """Return True where g maps every point of the cloud ``x`` to a finite point."""
         return self.point_action.is_valid(g, x).all(-1)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*out"]:
@@ -66,15 +66,15 @@ class PointCloud(Action):
         return self.point_action.log_abs_det_jacobian(g, x)
 
     def batch_shape(self, x: Any) -> Any:
-        """All dimensions but the points and their coordinates."""
+        """Return the batch dimensions of clouds ``x``: all but those of points and coordinates."""
         return self.point_action.batch_shape(x)
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a tensor ``[*batch, m, n]`` with at least one point.
+        """Raise a typed error unless ``x`` is a tensor ``[*batch, m, n]`` with m > 0; messages call it ``name``.
 
         Raises:
-            ConfigurationError: another type.
-            ShapeError: other coordinates, or a cloud without points.
+            ConfigurationError: ``x`` has another type.
+            ShapeError: points have another number of coordinates than the action, or a cloud has no points.
         """
         self.point_action.check_data(x, name)
         if (x := check_tensor(name, x)).shape[-2] == 0:

@@ -142,15 +142,18 @@ class Field(NamedTuple):
         return self.values.shape[-(self.grid.origin.shape[-1] - 1) :]
 
     def take(self, rows: Int[Tensor, " m"] | Sequence[int]) -> Field:
-        """The fields of these numbers, along the first dimension of the batch."""
+        """Return the fields with numbers ``rows`` along the first batch dimension."""
         rows = rows if isinstance(rows, Tensor) else list(rows)  # a tuple would index several dimensions
         return Field(self.values[rows], Grid(*(leaf[rows] for leaf in self.grid)))
 
     def slice(self, index: int) -> Field:
-        """The field at one of its times.
+        """Return the field at one of its times.
+
+        Args:
+            index: number of the time; negative ones count from the end.
 
         Raises:
-            DomainError: it has fewer.
+            DomainError: the field has no time of this number.
         """
         times = self.values.shape[-1 - len(self.counts)]
         if not -times <= index < times:

@@ -99,11 +99,20 @@ class FieldAction(Action):
         )
 
     def resample(self, x: Field, grid: Grid, counts: Sequence[int] | None = None) -> Field:
-        """The field at the points of another grid, see `trivgeo.actions.resample`."""
+        """Interpolate a field at the points of another grid, with the periods of this action.
+
+        Args:
+            x: field that is interpolated.
+            grid: positions of the new values.
+            counts: numbers of points of the new grid along the axes of space; those of ``x`` by default.
+
+        Returns:
+            The interpolated field, see `trivgeo.actions.resample`.
+        """
         return resample(x, grid, self.periodic, counts)
 
     def is_valid(self, g: Tensor, x: Field) -> Bool[Tensor, "*batch"]:
-        """Whether the moved field is known at all points of its grid."""
+        """Return True where the field ``g.x`` is known at all points of its grid."""
         y = self(g, x)
         known = torch.isfinite(y.values).flatten(-2 - self.dims).all(-1)
         return known & torch.isfinite(y.grid.origin).flatten(-2).all(-1)
@@ -129,15 +138,15 @@ class FieldAction(Action):
         return fibre + (log_abs_det(base) + self.dims * log_abs_det(base[..., :-1, :-1])).sum(-1)
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """All dimensions but unknowns, times and space."""
+        """Return the batch dimensions of fields ``x``: all but those of unknowns, times and space."""
         return x.values.shape[: -2 - self.dims]
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a `Field` of this action.
+        """Raise a typed error unless ``x`` is a `Field` of this action; messages call it ``name``.
 
         Raises:
-            ConfigurationError: another type.
-            ShapeError: other numbers of axes or unknowns than the action has, or a grid that does not fit the values.
+            ConfigurationError: ``x`` has another type.
+            ShapeError: axes or unknowns differ in number from those of the action, or the grid does not fit the values.
         """
         if not isinstance(x, Field):
             raise ConfigurationError(f"{name}: expected a Field, got {type(x).__name__}")

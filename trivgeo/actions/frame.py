@@ -21,7 +21,13 @@ def half_sides(height: int, width: int) -> tuple[float, float]:
 
 
 def pixel_centres(height: int, width: int, like: Tensor) -> Float[Tensor, "p 2"]:
-    """The centres (x, y) of the pixels of the frame, row by row, in the dtype and on the device of ``like``."""
+    """Return the centres (x, y) of the pixels of a frame, row by row, ``[height * width, 2]``.
+
+    Args:
+        height: number of rows of pixels.
+        width: number of columns of pixels.
+        like: gives dtype and device.
+    """
     longer = max(height, width)
     x = (2 * torch.arange(width, dtype=like.dtype, device=like.device) + (1 - width)) / longer
     y = (2 * torch.arange(height, dtype=like.dtype, device=like.device) + (1 - height)) / longer
@@ -29,20 +35,30 @@ def pixel_centres(height: int, width: int, like: Tensor) -> Float[Tensor, "p 2"]
 
 
 def frame_corners(height: int, width: int) -> tuple[tuple[float, float], ...]:
-    """Return the corners (x, y) of the frame, outer edges of its pixels."""
+    """Return the corners (x, y) of the frame of ``height`` by ``width`` pixels, at the outer edges of its pixels."""
     x, y = half_sides(height, width)
     return (-x, -y), (-x, y), (x, -y), (x, y)
 
 
 def frame_from_pixels(height: int, width: int, like: Tensor) -> Float[Tensor, "3 3"]:
-    """Return the matrix on (x, y, 1) from pixels, whose centres are at whole numbers, to the frame; in float64."""
+    """Return the matrix that maps pixel coordinates (x, y, 1) to coordinates of the frame, ``[3, 3]``.
+
+    Args:
+        height: number of rows of the image.
+        width: number of columns; pixel centres lie at whole numbers.
+        like: a tensor on the device of the result, which has dtype float64.
+    """
     longer = max(height, width)
     rows = [[2 / longer, 0.0, (1 - width) / longer], [0.0, 2 / longer, (1 - height) / longer], [0.0, 0.0, 1.0]]
     return torch.tensor(rows, dtype=torch.float64, device=like.device)
 
 
 def check_sides(size: tuple[int, int]) -> tuple[int, int]:
-    """Return a height and a width of at least one pixel, else raise `ConfigurationError`."""
+    """Return ``size`` as height and width.
+
+    Raises:
+        ConfigurationError: ``size`` is no pair of integers of at least one.
+    """
     if not isinstance(size, Sequence) or isinstance(size, str | bytes) or len(size) != 2:
         raise ConfigurationError(f"size: expected height and width, got {size!r}")
     height, width = size

@@ -115,7 +115,7 @@ class ImageWarp(Action):
 
     @property
     def guard(self) -> ContentGuard | None:
-        """What leaves the frame, and what it costs; ``None`` if the action is not guarded, or has another padding."""
+        """Cost of elements that move an image out of its frame; ``None`` without ``guarded`` or with a padding."""
         return ImageGuard(self.point_action, self.fill) if self.guarded and self.padding == "zeros" else None
 
     def __call__(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out c h w"]:
@@ -168,7 +168,16 @@ class ImageWarp(Action):
         return torch.where(kept[..., None, None, None], warped, math.nan)
 
     def source_points(self, g: Tensor, height: int, width: int) -> Float[Tensor, "*batch h w 2"]:
-        """Where the pixels of ``g.I`` are read, :math:`g^{-1} p`; NaN where g is not defined on the frame."""
+        """Return the points :math:`g^{-1} p` of the original image at which the pixels p of ``g.I`` are read.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            height: number of rows of the images.
+            width: number of columns.
+
+        Returns:
+            Points (x, y) of the frame, ``[*batch, height, width, 2]``; NaN where g is undefined on part of the frame.
+        """
         g = self.group.check_elements(g)
         inverse = self.group.inverse(g)
         source = self.point_action(inverse, pixel_centres(height, width, g))
@@ -177,13 +186,17 @@ class ImageWarp(Action):
         return source.unflatten(-2, (height, width))
 
     def coverage(self, g: Tensor, size: tuple[int, int]) -> Bool[Tensor, "*batch h w"]:
-        """Which pixels of ``g.I`` show the image alone: they are read between centres of its pixels, not beyond.
+        """Return True at the pixels of ``g.I`` that are interpolated from pixels of I alone.
 
-        What is compared with a moved image is compared there; other pixels hold the padding, or some of it.
+        The other pixels hold padding, or a mixture with padding. A comparison with a moved image is meaningful only at
+        covered pixels.
 
         Args:
             g: elements ``[*batch, *element_shape]``.
             size: height and width of the images.
+
+        Returns:
+            Truth values ``[*batch, height, width]``.
 
         Example:
             >>> warp = ImageWarp(Translation(2))
@@ -246,7 +259,7 @@ class ImageWarp(Action):
         return g.to(matrix.dtype)
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Bool[Tensor, "*out"]:
-        """Whether g is defined and finite on the whole frame."""
+        """Return True where g is defined and finite on the whole frame of the images ``x``."""
         batch = self._out_shape(g, x)
         inverse = self.group.inverse(g)
         height, width = x.shape[-2:]
@@ -269,15 +282,15 @@ class ImageWarp(Action):
         return torch.where(kept, total, math.nan).expand(batch)
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """All dimensions but channels, height and width."""
+        """Return the batch dimensions of images ``x``: all but channels, height and width."""
         return x.shape[:-3]
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a tensor ``[*batch, c, h, w]`` of floating-point numbers.
+        """Raise a typed error unless ``x`` is a floating-point tensor ``[*batch, c, h, w]``; messages call it ``name``.
 
         Raises:
-            ConfigurationError: another type.
-            ShapeError: fewer than three dimensions, or an image without pixels.
+            ConfigurationError: ``x`` has another type.
+            ShapeError: ``x`` has fewer than three dimensions, or images without pixels.
         """
         if not isinstance(x, Tensor) or not x.is_floating_point():
             got = x.dtype if isinstance(x, Tensor) else type(x).__name__

@@ -25,7 +25,7 @@ _CORNERS = ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, 1.0))
 
 
 class ImageContent(NamedTuple):
-    """Where the contrast of images lies.
+    """Distribution of the contrast of images over the frame.
 
     Attributes:
         points: centre of the contrast of each cell of the frame, ``[*batch, cells, 2]``.
@@ -62,7 +62,7 @@ class ImageGuard(ContentGuard):
         self.fill = fill
 
     def content(self, x: Float[Tensor, "*batch c h w"]) -> ImageContent:
-        """Return where the contrast lies."""
+        """Return the distribution of the contrast of images ``x`` over the frame; one record serves all elements."""
         batch, (height, width) = x.shape[:-3], x.shape[-2:]
         contrast = (x.detach() - self._background(x)).square().sum(-3)
         contrast = contrast / contrast.amax((-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
@@ -84,7 +84,7 @@ class ImageGuard(ContentGuard):
         return ImageContent(*(part.reshape(*batch, *part.shape[1:]) for part in parts))
 
     def departure(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
-        """Return the cost."""
+        """Return the cost of moving contrast, see ``content``, out of the frame by g; zero if it stays inside."""
         beyond = torch.relu(self.point_action(g, content.points).abs() - content.half_sides.unsqueeze(-2)) / _WIDTH
         outside = 2 * torch.hypot(torch.ones_like(beyond), beyond).log().sum(-1)
         area = self._area(g, content).clamp(min=torch.finfo(g.dtype).tiny)

@@ -19,9 +19,9 @@ _TIME_TOLERANCE = 1e-6
 
 
 class OperatorInput(NamedTuple):
-    """What a solution operator reads: an initial condition, and where its solution is wanted.
+    """Input of a solution operator: an initial condition, and the points at which its solution is wanted.
 
-    In d dimensions of space and for c unknowns x and u stand for (x_1, ..., x_d) and (u_1, ..., u_c).
+    Let d be the dimension of space and c the number of unknowns. Then x is (x_1, ..., x_d) and u is (u_1, ..., u_c).
 
     Attributes:
         initial: jets (x, t, u) of the initial condition, ``[*batch, p, d + 1 + c]``, all at one time t.
@@ -75,7 +75,7 @@ class OperatorAction(Action):
         return (low > 0) | (high < 0)
 
     def is_valid(self, g: Tensor, x: OperatorInput) -> Bool[Tensor, "*batch"]:
-        """Whether the transformation is defined on the whole datum."""
+        """Return True where g maps the initial condition and the query points of ``x`` to finite points."""
         y = self(g, x)
         return torch.isfinite(y.initial).all(-1).all(-1) & torch.isfinite(y.query).all(-1).all(-1)
 
@@ -87,17 +87,17 @@ class OperatorAction(Action):
         )
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """All dimensions but the points and their coordinates."""
+        """Return the batch dimensions of inputs ``x``: all but those of points and coordinates."""
         return x.initial.shape[:-2]
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is an `OperatorInput` with its initial condition at one time.
+        """Raise a typed error unless ``x`` is an `OperatorInput` with an initial condition at one time.
 
-        Initial conditions have all coordinates of the point action, query points fewer.
+        Initial conditions have all coordinates of the point action, query points fewer. Messages call x ``name``.
 
         Raises:
-            ConfigurationError: another type.
-            ShapeError: wrong shapes, or batches that differ.
+            ConfigurationError: ``x`` has another type.
+            ShapeError: shapes do not fit the point action, or the two parts have different batch dimensions.
             DomainError: the time of the initial condition is not constant.
         """
         if not isinstance(x, OperatorInput):

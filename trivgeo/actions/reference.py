@@ -64,7 +64,7 @@ class WithReference(Action):
 
     @property
     def guard(self) -> ContentGuard | None:
-        """That of the data."""
+        """Guard of the action on the data, which ignores the reference; ``None`` if that action has none."""
         guard = self.action.guard
         return None if guard is None else _ReferencedGuard(guard)
 
@@ -80,23 +80,25 @@ class WithReference(Action):
         return Referenced(y, x.reference.expand(*self.action.batch_shape(y), *inner))
 
     def is_valid(self, g: Tensor, x: Referenced) -> Bool[Tensor, "..."]:
-        """Where the action on the data is defined."""
+        """Return True where g is defined on the data ``x.x``; the reference does not move."""
         return self.action.is_valid(g, x.x)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Referenced) -> Float[Tensor, "*out"]:
-        """That of the data alone."""
+        """Return log abs det of the derivative of ``g.x`` in the data ``x.x``, for the reference does not move."""
         return self.action.log_abs_det_jacobian(g, x.x)
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """That of the data."""
+        """Return the batch dimensions of the data ``x.x``."""
         return self.action.batch_shape(x.x)
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a `Referenced` with one reference for each datum.
+        """Raise a typed error unless ``x`` is a `Referenced` with a reference for each datum.
+
+        Messages call ``x`` by ``name``.
 
         Raises:
-            ConfigurationError: another type.
-            ShapeError: data that do not fit the action, or references with another batch shape.
+            ConfigurationError: ``x`` has another type.
+            ShapeError: data do not fit the action, or references have other batch dimensions.
         """
         check_type(name, x, Referenced)
         self.action.check_data(x.x, f"{name}.x")

@@ -21,9 +21,19 @@ Padding = Literal["zeros", "border", "reflection"]
 def sample_images(
     x: Float[Tensor, "b c h w"], grid: Float[Tensor, "b p q 2"], mode: Interpolation, padding: Padding
 ) -> Float[Tensor, "b c p q"]:
-    """Return the values at points of a grid on which every image is [-1, 1]^2, as torch's ``grid_sample``.
+    """Interpolate images at points, as torch's ``grid_sample``, with derivatives in forward mode.
 
-    That has no derivative in forward mode; where one is taken, values come from the four pixels around each point.
+    ``grid_sample`` has no derivative in forward mode. Where one is taken, values come from the four pixels around each
+    point.
+
+    Args:
+        x: images ``[b, c, h, w]``, each on the square [-1, 1]^2.
+        grid: points (x, y) of that square, ``[b, p, q, 2]``.
+        mode: kernel of the interpolation.
+        padding: values outside the image: ``zeros``, ``border`` or ``reflection``.
+
+    Returns:
+        Values ``[b, c, p, q]``.
 
     Raises:
         ConfigurationError: a derivative in forward mode of the bicubic kernel.

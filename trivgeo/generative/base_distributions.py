@@ -44,11 +44,11 @@ class BaseDistribution(nn.Module, ABC):
 
     @abstractmethod
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw independent elements, ``[num_samples, *element_shape]``."""
+        """Draw ``num_samples`` independent elements, ``[num_samples, *element_shape]``, by ``generator``."""
 
     @abstractmethod
     def log_density(self, g: Tensor) -> Float[Tensor, "*batch"]:
-        """Log-density at elements ``[*batch, *element_shape]``; minus infinity outside of the support."""
+        """Return the log-density at elements g, ``[*batch]``; minus infinity outside of the support."""
 
 
 class HaarDistribution(BaseDistribution):
@@ -76,7 +76,7 @@ class HaarDistribution(BaseDistribution):
         return self._group.random_haar(num_samples, generator=generator, dtype=dtype, device=device)
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Return zeros ``[*batch]``."""
+        """Return zeros ``[*batch]``, for the density is one."""
         return g.new_zeros(self._group.batch_shape(g))
 
 

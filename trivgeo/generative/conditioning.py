@@ -38,12 +38,12 @@ class Standardization(nn.Module):
         self.std: Tensor
 
     def fit(self, x: Tensor) -> None:
-        """Set mean and standard deviation to those of rows ``[m, dim]``."""
+        """Set mean and standard deviation to those of the rows of x, ``[m, dim]``."""
         self.mean.copy_(x.mean(0))
         self.std.copy_(x.std(0).clamp(min=_MIN_STD))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the standardised vectors."""
+        """Return x minus the mean, over the standard deviation, ``[*batch, dim]``."""
         return (x - self.mean) / self.std
 
 
@@ -70,32 +70,39 @@ class ConditionEncoder(nn.Module):
 
     @property
     def is_vector(self) -> bool:
-        """Whether conditions are vectors."""
+        """True if conditions are vectors, which are standardised."""
         return isinstance(self.encoder, Standardization)
 
     @property
     def is_optional(self) -> bool:
-        """Whether a network of a user is given conditions as they are, or none."""
+        """True if a user's network receives conditions unchanged, and ``None`` where there is no condition."""
         return isinstance(self.encoder, nn.Identity) and self.dropout == 0.0
 
     @property
     def description(self) -> dict[str, Any]:
-        """What rebuilds the encoder, as plain types; a module of a user is given again."""
+        """Settings that rebuild the encoder, as plain types; a user's module must be given again."""
         dim = len(self.encoder.mean) if isinstance(self.encoder, Standardization) else None
         return {"vector_dim": dim, "own_condition": dim is None and not self.is_optional, "dropout": self.dropout}
 
     def check(self, condition: Any) -> None:
-        """Raise `ShapeError` for vectors ``[m, dim]`` of another dimension."""
+        """Check that vectors ``condition`` have the fitted dimension; other conditions are not checked.
+
+        Raises:
+            ShapeError: vectors ``[m, dim]`` of another dimension.
+        """
         if isinstance(self.encoder, Standardization) and condition.shape[1:] != self.encoder.mean.shape:
             dim = len(self.encoder.mean)
             raise ShapeError(f"condition: expected vectors [{len(condition)}, {dim}], got {list(condition.shape)}")
 
     def forward(self, condition: Any) -> Any:
-        """Return the features of a batch of conditions."""
+        """Return the features of a batch ``condition``."""
         return self.encoder(condition)
 
     def prepare(self, condition: Any) -> Any:
-        """Fit what depends on conditions ``[m, ...]``, and return the features of the first two.
+        """Fit statistics and layers to training conditions, and return the features of the first two rows.
+
+        Args:
+            condition: conditions ``[m, ...]``, a tensor or a tree of tensors.
 
         Raises:
             ConfigurationError: conditions are to be dropped, and the features are no tensor of floating-point numbers.
@@ -108,7 +115,12 @@ class ConditionEncoder(nn.Module):
         return features
 
     def initialise(self, dim: int, like: Tensor) -> None:
-        """Draw the vector of a missing condition, of this size, if conditions may be missing and it has none yet."""
+        """Draw the vector of a missing condition, unless conditions are never missing or the vector exists.
+
+        Args:
+            dim: number of its entries.
+            like: a tensor with its dtype and device.
+        """
         if self.dropout > 0.0 and self.missing is None:
             self.missing = nn.Parameter(normal((dim,), torch.empty(0), None).to(like))
 
@@ -126,7 +138,15 @@ class ConditionEncoder(nn.Module):
         return self.missing.expand_as(self._checked(features))
 
     def drop(self, features: Any, generator: torch.Generator) -> Any:
-        """Return features of a training batch ``[b, ...]``, of which random rows are those of a missing condition."""
+        """Replace random rows of a training batch of features by the vector of a missing condition.
+
+        Args:
+            features: features ``[b, ...]``.
+            generator: random numbers that select the rows.
+
+        Returns:
+            Features of the same shape; ``features`` itself if conditions are never missing.
+        """
         if self.missing is None:
             return features
         features = self._checked(features)
@@ -167,7 +187,12 @@ class ConditionalNetwork(nn.Module):
         return self.network.version if isinstance(self.network, GroupNetwork) else 1
 
     def prepare(self, elements: Tensor, condition: Any, seed: int) -> tuple[int, ...]:
-        """Fit and initialise what depends on data ``[m, *element_shape]`` and their conditions, in evaluation mode.
+        """Fit statistics and initialise layers of network and encoder from data, in evaluation mode.
+
+        Args:
+            elements: training elements ``[m, *element_shape]``.
+            condition: their conditions, or ``None``.
+            seed: of layers that the first call initialises.
 
         Returns:
             The shape of the features of one condition; empty without conditions, or if they are no tensor.
@@ -195,7 +220,7 @@ class ConditionalNetwork(nn.Module):
         return shape
 
     def initialise(self, feature_shape: tuple[int, ...]) -> None:
-        """Make parameters that depend on the features of a condition, before weights are read."""
+        """Create the parameters whose size depends on features of shape ``feature_shape``, before weights are read."""
         if self.encoder is not None and feature_shape:
             self.encoder.initialise(feature_shape[-1], torch.empty(0))
             self._add_condition(feature_shape)
@@ -208,7 +233,21 @@ class ConditionalNetwork(nn.Module):
             self.network.add_condition(feature_shape[0])
 
     def forward(self, g: Tensor, level: Tensor, momentum: Tensor | None, features: Any) -> Tensor:
-        """Return vectors ``[*batch, dim]``."""
+        """Evaluate the network at elements.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            level: positions on the probability path, in [0, 1], ``[*batch]``.
+            momentum: momenta ``[*batch, dim]``, or ``None``.
+            features: features of the conditions, or ``None``.
+
+        Returns:
+            Algebra vectors ``[*batch, dim]``.
+
+        Raises:
+            ConfigurationError: a user's network returns no floating-point tensor.
+            ShapeError: its result has another shape.
+        """
         if isinstance(self.network, GroupNetwork):
             return self.network(g, level, momentum, features)
         given = {"momentum": momentum} if self.uses_momentum else {}

@@ -42,7 +42,7 @@ class TrainingData(ABC):
 
     @abstractmethod
     def first_rows(self, count: int, generator: torch.Generator) -> Pair:
-        """Return at most ``count`` rows in random order, by which a model is set up."""
+        """Return at most ``count`` rows in the random order of ``generator``, by which a model chooses settings."""
 
     def fit_rows(self, group: LieGroup, count: int, generator: torch.Generator) -> Pair:
         """Return rows in random order, with repetitions if there are fewer, by which levels of noise are set.
@@ -62,7 +62,7 @@ class TrainingData(ABC):
 
     @abstractmethod
     def draw(self, count: int, generator: torch.Generator) -> Pair:
-        """Return a batch for one step."""
+        """Return a training batch of ``count`` rows, drawn by ``generator``."""
 
 
 class _Tensors(TrainingData):

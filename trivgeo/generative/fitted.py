@@ -126,7 +126,11 @@ class SavedModel:
             raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
 
     def arguments(self, condition: nn.Module | None, network: nn.Module | None) -> dict[str, Any]:
-        """Return arguments of a model like this one, for the modules of a user.
+        """Return the arguments that construct a model of the saved shape.
+
+        Args:
+            condition: the user's module for conditions, ``None`` if the saved model has none.
+            network: likewise, the user's network.
 
         Raises:
             CheckpointError: a module is missing, or the model has none.
@@ -144,7 +148,11 @@ class SavedModel:
         return {**shape, "condition": vector, "network": network, "condition_dropout": self.dropout}
 
     def fill(self, networks: ConditionalNetwork, path_class: type[ProbabilityPath]) -> FittedPath:
-        """Put the weights into networks of this shape, and return what the fit found.
+        """Load the saved weights into networks, and return the fitted probability path with its settings.
+
+        Args:
+            networks: networks of the saved shape.
+            path_class: kind of the path.
 
         Raises:
             CheckpointError: weights or settings are none of such a model, or of another version.

@@ -14,7 +14,7 @@ __all__ = ["is_isotropic", "log_torus_volume", "sum_over_compact"]
 
 
 def is_isotropic(group: LieGroup) -> bool:
-    """Whether the basis is a rotation of the natural one, up to one factor."""
+    """Return True if the basis of ``group`` is a rotation of the natural basis times one factor."""
     axes = torch.linalg.svdvals(group.basis.rows)
     return bool(axes[0] - axes[-1] <= 1e-9 * axes[0])
 

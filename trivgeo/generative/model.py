@@ -47,9 +47,11 @@ _NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input 
 class GroupDiffusion(nn.Module):
     r"""A generative model on a group, in three lines.
 
-    >>> model = GroupDiffusion(Torus(7), kind="diffusion")
-    >>> model.fit(samples)
-    >>> drawn, log_likelihoods = model.sample(1000), model.log_prob(test)
+    ```python
+    model = GroupDiffusion(Torus(7), kind="diffusion")
+    model.fit(samples)
+    drawn, log_likelihoods = model.sample(1000), model.log_prob(test)
+    ```
 
     ``kind`` is the probability path between data and base distribution: ``"diffusion"``, see `DiffusionPath`, with a
     geometric schedule; ``"momentum"``, see `KineticPath`; ``"flow"``, see `FlowMatchingPath`; or a subclass of
@@ -63,9 +65,11 @@ class GroupDiffusion(nn.Module):
 
     A model with a ``condition`` learns :math:`p(g \mid c)`:
 
-    >>> model = GroupDiffusion(SO(3), kind="flow", condition=3)  # vectors of three numbers
-    >>> model.fit(samples, vectors)
-    >>> drawn = model.sample(100, condition=vector)
+    ```python
+    model = GroupDiffusion(SO(3), kind="flow", condition=3)  # vectors of three numbers
+    model.fit(samples, vectors)
+    drawn = model.sample(100, condition=vector)
+    ```
 
     A condition is a vector, or whatever a module makes features ``[b, d]`` of, which is trained with the network:
     ``condition=nn.Embedding(10, 32)`` for classes, a convolutional network for pictures. Parameters that need no

@@ -95,7 +95,11 @@ class GroupNetwork(nn.Module):
         return 1 if self.group.is_compact else 2
 
     def standardise(self, g: Tensor) -> None:
-        """Set mean and spread of the input entries from elements ``[m, *element_shape]``."""
+        """Set mean and spread of the input entries from elements g, ``[m, *element_shape]``.
+
+        Raises:
+            ShapeError: g has no, or more than one, batch dimension.
+        """
         self.group.check_elements(g)
         if len(self.group.batch_shape(g)) != 1:
             raise ShapeError(f"g: expected elements [m, ...], got {list(g.shape)}")

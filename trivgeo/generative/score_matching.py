@@ -122,7 +122,7 @@ class ScoreNetwork(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(size, group.dim))
 
     def forward(self, g: Tensor, t: float) -> Float[Tensor, "*batch n"]:
-        """The score at elements ``[*batch, *element_shape]`` and one time."""
+        """Return the score at elements g and time t, ``[*batch, dim]``."""
         self.group.check_elements(g)
         level = math.sqrt(self.data_std**2 + self.schedule.variance(0.0, t))
         flat = g.flatten(-len(self.group.element_shape))

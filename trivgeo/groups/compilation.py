@@ -65,9 +65,11 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
         ConfigurationError: no group, or a threshold below two.
 
     Example:
-        >>> group = compiled(SE(3))
-        >>> g = group.exp(torch.zeros(100_000, 6))  # compiled now
-        >>> print(group.compiler)
+        ```python
+        group = compiled(SE(3))
+        g = group.exp(torch.zeros(100_000, 6))  # compiled now
+        print(group.compiler)
+        ```
     """
     check_type("group", group, LieGroup)  # type: ignore[type-abstract]
     other = copy.copy(group)

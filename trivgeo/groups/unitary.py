@@ -357,8 +357,9 @@ class SU(UnitaryGroup):
         ConfigurationError: n < 2.
 
     Example:
-        >>> SU(2).to_complex(SU(2).exp(torch.tensor([0.0, 0.0, torch.pi / 2])))[0, 0]  # exp(i pi / 2)
-        tensor(-4.3711e-08+1.j)
+        >>> half_turn = SU(2).exp(torch.tensor([0.0, 0.0, torch.pi / 2]))
+        >>> float(SU(2).to_complex(half_turn)[0, 0].imag)  # exp(i pi / 2) is i
+        1.0
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:

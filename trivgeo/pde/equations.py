@@ -23,7 +23,7 @@ class KdV(_Advected):
     """The Korteweg-de Vries equation u_t + u u_x + u_xxx = 0; its group is `KdVSymmetry`."""
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """i k^3."""
+        """Return the multiplier i k^3 at the wave numbers of ``modes``."""
         return 1j * modes.along(0) ** 3
 
 
@@ -31,7 +31,7 @@ class KuramotoSivashinsky(_Advected):
     """The Kuramoto-Sivashinsky equation u_t + u u_x + u_xx + u_xxxx = 0: chaotic on circles that are long enough."""
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """k^2 - k^4."""
+        """Return the multiplier k^2 - k^4 at the wave numbers of ``modes``."""
         return modes.squared - modes.squared**2
 
 
@@ -49,7 +49,7 @@ class Burgers(_Advected):
         self.nu = check_positive("nu", nu)
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """-nu k^2."""
+        """Return the multiplier -nu k^2 at the wave vectors of ``modes``."""
         return -self.nu * modes.squared
 
 
@@ -67,7 +67,7 @@ class Heat(SpectralEquation):
         self.nu = check_positive("nu", nu)
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """-nu |k|^2."""
+        """Return the multiplier -nu |k|^2 at the wave vectors of ``modes``."""
         return -self.nu * modes.squared
 
 
@@ -85,11 +85,16 @@ class Vorticity(SpectralEquation):
         self.nu = check_positive("nu", nu)
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """-nu |k|^2."""
+        """Return the multiplier -nu |k|^2 at the wave vectors of ``modes``."""
         return -self.nu * modes.squared
 
     def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "*batch c k l"]) -> Tensor:
-        """-div(v w), with v = (psi_y, -psi_x) and -Laplace psi = w."""
+        """Return the coefficients of -div(v w), where v = (psi_y, -psi_x) and -Laplace psi = w.
+
+        Args:
+            modes: wave vectors of the grid.
+            u: coefficients of the vorticity w.
+        """
         kx, ky = modes.along(0), modes.along(1)
         squared = modes.squared
         stream = u / squared.where(squared > 0, 1.0)

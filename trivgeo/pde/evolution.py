@@ -18,7 +18,7 @@ __all__ = ["EvolutionEquation"]
 
 
 class EvolutionEquation:
-    r"""One or more evolution equations :math:`\partial_t u^a = F^a(x, t, u, u_x, u_{xx}, \dots)`, written once.
+    r"""System of evolution equations :math:`\partial_t u^a = F^a(x, t, u, u_x, u_{xx}, \dots)`, written once.
 
     Everything else that knows the equation is derived from it: `residual`, the numerical solver's equation
     (`SpectralEquation.from_equation`), the argument of `trivgeo.symmetry.find_symmetries` (`residuals`), `text`.
@@ -82,7 +82,7 @@ class EvolutionEquation:
 
     @property
     def jet(self) -> tuple[str, ...]:
-        """What `residual` reads: the names of unknowns, derivatives such as ``u_xx``, and variables, sorted."""
+        """Names that `residual` reads: unknowns, derivatives such as ``u_xx``, and variables, sorted."""
         return tuple(s.name for s in self._symbols if s not in self.system.parameters)
 
     def residual(self, jet: Mapping[str, Tensor], **parameters: float | Tensor) -> Tensor:
@@ -117,7 +117,11 @@ class EvolutionEquation:
         return compile_expressions(self._in_jets, self._symbols)
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Raise `ConfigurationError` unless there is a value for each parameter and for nothing else."""
+        """Check that ``parameters`` has a value for each parameter of the equation, and for nothing else.
+
+        Raises:
+            ConfigurationError: a value is missing, or a name is unknown.
+        """
         if set(parameters) != set(self.parameters):
             raise ConfigurationError(
                 f"parameters: expected values of {list(self.parameters)} for {self.text}, got {sorted(parameters)}"

@@ -54,7 +54,7 @@ class GaussianField:
         return math.sqrt(2.0 / self.length) * self.sigma * (wave**2 + self.tau**2) ** (-self.gamma / 2)
 
     def sample(self, count: int, generator: torch.Generator) -> FourierSeries:
-        """Draw `count` fields, float64."""
+        """Draw ``count`` independent fields by ``generator``, in float64."""
         check_count("count", count, 0)
         deviations = self.deviations()
         return FourierSeries(deviations * normal((count, 2, self.modes), deviations, generator), self.length)

@@ -36,7 +36,12 @@ class FourierModes(NamedTuple):
 
     @classmethod
     def of(cls, steps: Float[Tensor, "*batch d d"], counts: Sequence[int]) -> FourierModes:
-        """The modes of a grid with these `trivgeo.actions.Grid` steps; the lattice may be oblique."""
+        """Return the modes of a periodic grid, whose lattice may be oblique.
+
+        Args:
+            steps: steps of a `trivgeo.actions.Grid`, ``[*batch, d, d]``.
+            counts: numbers of points along the d axes.
+        """
         counts = tuple(counts)
         numbers = [torch.fft.fftfreq(n, 1 / n) for n in counts[:-1]]
         numbers.append(torch.arange(counts[-1] // 2 + 1))
@@ -48,11 +53,11 @@ class FourierModes(NamedTuple):
         return cls(wave, kept.to(steps.dtype), counts)
 
     def to_modes(self, u: Float[Tensor, "..."]) -> Complex[Tensor, "..."]:
-        """Fourier coefficients of values."""
+        """Return the Fourier coefficients of values u, ``[..., *counts]``, as `torch.fft.rfftn`."""
         return torch.fft.rfftn(u.contiguous(), dim=self._axes)  # torch 2.8 on MKL refuses expanded batches
 
     def to_values(self, modes: Complex[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Values from coefficients."""
+        """Return the values ``[..., *counts]`` of Fourier coefficients ``modes``."""
         return torch.fft.irfftn(modes, s=self.counts, dim=self._axes)
 
     @property
@@ -60,7 +65,7 @@ class FourierModes(NamedTuple):
         return tuple(range(-len(self.counts), 0))
 
     def along(self, axis: int) -> Float[Tensor, "..."]:
-        """One component of the wave vectors: a derivative along x_axis is a multiplication by i times that."""
+        """Return component ``axis`` of the wave vectors; i times it is the derivative along this axis."""
         dims = len(self.counts)
         return self.wave.narrow(-dims - 1, axis, 1)
 
@@ -85,10 +90,15 @@ class SpectralEquation(Described, ABC):
 
     @abstractmethod
     def linear(self, modes: FourierModes) -> Tensor:
-        """L, real or complex, ``[*batch, 1 or c, *m]``."""
+        """Return the multiplier L at the wave vectors of ``modes``, real or complex, ``[*batch, 1 or c, *m]``."""
 
     def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "..."]) -> Tensor | None:
-        """The coefficients of N(u), given those of u; ``None`` for a linear equation, which is solved exactly."""
+        """Return the Fourier coefficients of N(u), or ``None`` for a linear equation, which is solved exactly.
+
+        Args:
+            modes: wave vectors of the grid.
+            u: coefficients of the unknowns, ``[*batch, c, *m]``.
+        """
         return None
 
     @staticmethod

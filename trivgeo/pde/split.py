@@ -13,11 +13,11 @@ __all__ = ["Flux", "LinearTerm", "Splitting", "split"]
 
 
 class LinearTerm(NamedTuple):
-    """One linear term with a constant coefficient.
+    """Linear term with a constant coefficient.
 
     Attributes:
         unknown: the position of the unknown that is differentiated.
-        orders: how often, in each space variable.
+        orders: number of derivatives in each space variable.
         coefficient: its factor.
     """
 
@@ -41,7 +41,7 @@ class Flux(NamedTuple):
 
 
 class Splitting(NamedTuple):
-    r"""One right side, :math:`\partial_t u^a = L u^a + \sum_b C_b u^b + \sum_j \partial_{x_j} f_j + r`.
+    r"""Terms of one right side, :math:`\partial_t u^a = L u^a + \sum_b C_b u^b + \sum_j \partial_{x_j} f_j + r`.
 
     Attributes:
         diagonal: L, terms in the equation's own unknown.
@@ -57,7 +57,14 @@ class Splitting(NamedTuple):
 
 
 def split(equation: EvolutionEquation, parameters: Mapping[str, float]) -> list[Splitting]:
-    """The right sides, one for each unknown, with values put in for the parameters.
+    """Split the right sides of an equation into linear terms, fluxes and a rest.
+
+    Args:
+        equation: one or more evolution equations.
+        parameters: values of its parameters by name.
+
+    Returns:
+        One splitting for each unknown.
 
     Raises:
         ConfigurationError: the coefficients depend on x or t, or a value is missing.

@@ -49,13 +49,13 @@ class ScoreMonitor(Accumulator[Any, ScoreTrace]):
     """
 
     def init(self, y: Any) -> ScoreTrace:
-        """Return an empty record."""
+        """Return an empty record on the device of the state ``y``."""
         like: Tensor = pytree.tree_leaves(y)[0]
         none = torch.zeros(0, dtype=torch.long, device=like.device)
         return ScoreTrace(like.new_zeros(0), none, none)
 
     def update(self, acc: ScoreTrace, step: StepState) -> ScoreTrace:
-        """Append one entry for every score of the step."""
+        """Append an entry to the record ``acc`` for every score that the step evaluated."""
         for samples in step.parts(EnergySamples):
             size = effective_sample_size(samples.weights * samples.finite).mean()
             new = (size, (~samples.finite).sum(), (~samples.finite.any(-1)).sum())

@@ -27,7 +27,15 @@ def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float
 
 
 def check_grid(times: Any, horizon: float = 1.0) -> list[float]:
-    """Return a strictly monotone grid of at least two times in [0, horizon] as numbers, or raise `DomainError`."""
+    """Return a grid of times as a list of numbers.
+
+    Args:
+        times: at least two numbers in [0, horizon], strictly monotone; a sequence, an array or a tensor.
+        horizon: last time that is allowed.
+
+    Raises:
+        DomainError: no numbers, fewer than two, not monotone, or outside of the interval.
+    """
     if isinstance(times, np.ndarray) or (isinstance(times, Tensor) and not (times.requires_grad or times.is_meta)):
         times = times.tolist()
     if not isinstance(times, Sequence) or not all(isinstance(t, int | float) for t in times):

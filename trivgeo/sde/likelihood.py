@@ -40,7 +40,12 @@ class Divergence(ABC):
     """
 
     def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
-        """Return the method for one run with vectors shaped like ``like``, ``[*batch, dim]``; by default itself."""
+        """Return the method for one run; by default the method itself.
+
+        Args:
+            like: a tensor with the shape of the vectors, ``[*batch, dim]``, their dtype and device.
+            generator: random numbers of probes.
+        """
         return self
 
     @abstractmethod
@@ -49,7 +54,16 @@ class Divergence(ABC):
 
     @abstractmethod
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Return f and :math:`\sum_i X_i f_i` at elements, ``[*batch, dim]`` and ``[*batch]``."""
+        r"""Return the field and the trace of its derivative, :math:`f` and :math:`\sum_i X_i f_i`.
+
+        Args:
+            group: the group of the elements.
+            field: vector field, a function of elements to algebra vectors ``[*batch, dim]``.
+            g: elements ``[*batch, *element_shape]``.
+
+        Returns:
+            Vectors ``[*batch, dim]``, and traces ``[*batch]``.
+        """
 
     def __call__(
         self, group: LieGroup, field: VectorField, g: Tensor

@@ -66,9 +66,10 @@ def reverse_diffusion(
     initial: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Draw from p_0: `solve` the `reverse_process`, which has the other arguments, from t = 1 to 0.
+    """Draw samples of p_0: `solve` the `reverse_process` from t = 1 to 0.
 
     Args:
+        group: see `reverse_process`, like ``schedule``, ``score`` and ``modular_drift``.
         num_samples: the number, or the batch shape, of samples; not with ``initial``.
         steps: number of equal steps.
         generator: see `solve`; new samples are on the device of a score that is a module, else on that of the
@@ -77,10 +78,18 @@ def reverse_diffusion(
         dtype: of the samples; default torch's, or that of ``initial``.
 
     Returns:
-        ``[*batch, *element_shape]``; NaN where a score was not finite, or a step left the group's numbers.
+        Samples ``[*batch, *element_shape]``; NaN in chains whose score or element was not finite.
 
     Raises:
         ConfigurationError: counts below one, or both or neither of ``num_samples`` and ``initial``.
+
+    Example:
+        >>> from trivgeo.groups import SO
+        >>> from trivgeo.sde import GeometricSchedule
+        >>> uniform = reverse_diffusion(SO(3), GeometricSchedule(0.01, 2.0), lambda g, t: g.new_zeros(*g.shape[:-2], 3),
+        ...     num_samples=5, steps=10)
+        >>> uniform.shape
+        torch.Size([5, 3, 3])
     """
     times = uniform_grid(steps, 1.0, 0.0)
     process = reverse_process(group, schedule, score, modular_drift=modular_drift)
@@ -112,13 +121,18 @@ def probability_flow_sample(
     generator: torch.Generator | None = None,
     final_time: float = 0.0,
 ) -> Tensor:
-    """Carry elements from t = 1 to a sample of the clean law: `solve` the `probability_flow`.
-
-    The arguments are those of `reverse_diffusion`, except for
+    """Carry elements from t = 1 to samples of p_0: `solve` the `probability_flow`.
 
     Args:
+        group: see `reverse_process`, like ``schedule``, ``score`` and ``modular_drift``.
+        initial: elements at t = 1, ``[*batch, *element_shape]``.
+        steps: number of equal steps.
         stepper: the scheme; default `GeometricHeun`, of order 2.
-        final_time: where to stop; above zero for scores that do not exist at zero.
+        generator: see `solve`.
+        final_time: last time; above zero for scores that do not exist at zero.
+
+    Returns:
+        Elements ``[*batch, *element_shape]``; NaN in chains whose score was not finite.
 
     Raises:
         ConfigurationError: ``steps`` is less than one.

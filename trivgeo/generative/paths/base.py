@@ -87,20 +87,47 @@ class ProbabilityPath(ABC):
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
     ) -> tuple[dict[str, Any], BaseDistribution]:
-        """Choose settings for data ``[m, *element_shape]``, as plain JSON types, and fit the base distribution."""
+        """Choose the settings of the path, and fit its base distribution.
+
+        Args:
+            group: the group of the elements.
+            data: training elements ``[m, *element_shape]``.
+            generator: random numbers of noised data.
+
+        Returns:
+            Settings of plain JSON types, which `build` reads, and the base distribution.
+        """
 
     @classmethod
     @abstractmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
-        """Build the path of settings that `fit` chose; raise ``KeyError`` where one is missing."""
+        """Build the path from what `fit` returned.
+
+        Args:
+            group: the group of the elements.
+            settings: settings that `fit` chose.
+            base: the base distribution.
+
+        Raises:
+            KeyError: a setting is missing.
+        """
 
     @abstractmethod
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
-        """Draw levels, elements and regression targets for data ``[b, *element_shape]``."""
+        """Draw levels, elements on the path and regression targets.
+
+        Args:
+            data: elements ``[b, *element_shape]`` at the start of the path.
+            generator: random numbers; None is torch's.
+        """
 
     @abstractmethod
     def flow(self, network: Network) -> TrivializedSDE:
-        """The equation without noise that carries data at ``start_time`` to the base distribution at ``end_time``."""
+        """Return the ordinary differential equation of the path, from data at ``start_time`` to ``end_time``.
+
+        Args:
+            network: a function (g, level, momentum) to algebra vectors, trained on the targets of `training_batch`.
+        """
 
     def sample(self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float) -> Tensor:
         """Carry elements of the base distribution to data, along the `flow`.
@@ -114,10 +141,19 @@ class ProbabilityPath(ABC):
         return follow_flow(self.flow(network), start, self.end_time, self.start_time, tolerance)
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
-        """Carry elements of the base distribution to data in so many steps: of equal length along the `flow`.
+        """Carry elements of the base distribution to data in a given number of steps.
 
-        By default by `GeometricHeun`, two evaluations of the network a step. A path with a stochastic sampler defines
-        it here.
+        The default follows the `flow` by `GeometricHeun` in steps of equal length, with two evaluations of the network
+        a step. A path with a stochastic sampler overrides this method.
+
+        Args:
+            network: trained function, see `flow`.
+            start: where the process begins, ``[b, *element_shape]``.
+            generator: random numbers; None is torch's.
+            steps: number of steps.
+
+        Returns:
+            Elements ``[b, *element_shape]``; NaN where a chain failed.
         """
         grid = [self.end_time + (self.start_time - self.end_time) * k / steps for k in range(steps)]
         return solve(self.flow(network), start, [*grid, self.start_time], stepper=GeometricHeun()).final_or_nan
@@ -152,5 +188,16 @@ class ProbabilityPath(ABC):
 
 
 def follow_flow(flow: TrivializedSDE, initial: Tensor, start: float, end: float, tolerance: float) -> Tensor:
-    """Carry elements ``[b, ...]`` along a flow; NaN where a chain could not be followed."""
+    """Integrate a flow with adaptive steps.
+
+    Args:
+        flow: equation without noise.
+        initial: elements at the start, ``[b, ...]``.
+        start: first time.
+        end: last time.
+        tolerance: error of a step, see `trivgeo.sde.solvers.solve_adaptive`.
+
+    Returns:
+        Elements at the last time, ``[b, ...]``; NaN in chains that could not be followed.
+    """
     return solve_adaptive(flow, initial, start, end, tolerance=tolerance).final

@@ -60,7 +60,7 @@ class DiffusionPath(NoisingPath):
 
     @classmethod
     def of_terminal_std(cls: type[PathT], group: LieGroup, std: float) -> PathT:
-        """The path with a geometric schedule whose noise has this standard deviation at t = 1."""
+        """Return the path on ``group`` with a geometric schedule and noise of standard deviation ``std`` at t = 1."""
         top = std * math.sqrt(-2.0 * math.log(MIN_STD_RATIO))
         return cls(group, GeometricSchedule(MIN_STD_RATIO * top, top))
 
@@ -103,7 +103,11 @@ class DiffusionPath(NoisingPath):
         return num_noise_factors(self.group, self.schedule.variance(0.0, t), _MIN_FACTORS)
 
     def score(self, network: Network) -> Callable[[Tensor, float], Tensor]:
-        """The score of p_t as a function of element and time, for any process of this library."""
+        """Return the score of p_t as a function of element and time, for any process of this library.
+
+        Args:
+            network: a function (g, level, momentum) that was trained on the targets of `training_batch`.
+        """
 
         def score(g: Tensor, t: float) -> Tensor:
             level = g.new_full(self.group.batch_shape(g), t)

@@ -98,7 +98,7 @@ class KineticPath(NoisingPath):
 
     @classmethod
     def of_terminal_std(cls: type[PathT], group: LieGroup, std: float) -> PathT:
-        """The path whose displacement has this standard deviation at the last time."""
+        """Return the path on ``group`` whose displacement has standard deviation ``std`` at the last time."""
         noise = KineticNoise(group, 4.0 / std)
         start = (1.5 * (MIN_STD_RATIO * std) ** 2 / noise.friction) ** (1.0 / 3.0)
         end = noise.time_of(std**2)
@@ -146,7 +146,7 @@ class KineticPath(NoisingPath):
         return KineticDiffusion(self.group, self.noise.friction, score)
 
     def flow(self, network: Network) -> TrivializedSDE:
-        """The probability flow on G x R^n: elements with their momenta."""
+        """Return the probability flow on G x R^n, whose state is an element with its momentum."""
         return self.process(network).flow()
 
     def sample(self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float) -> Tensor:

@@ -29,11 +29,16 @@ class NoisingPath(ProbabilityPath):
     @classmethod
     @abstractmethod
     def of_terminal_std(cls: type[PathT], group: LieGroup, std: float) -> PathT:
-        """Make the path whose noise has this standard deviation at the last time."""
+        """Return the path on ``group`` whose noise has standard deviation ``std`` at the last time."""
 
     @abstractmethod
     def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw noised data ``[m, *element_shape]`` at the last time."""
+        """Draw noised data at the last time, ``[m, *element_shape]``.
+
+        Args:
+            data: elements ``[m, *element_shape]``.
+            generator: random numbers; None is torch's.
+        """
 
     @classmethod
     def log_decay(cls, group: LieGroup) -> float:
@@ -49,7 +54,7 @@ class NoisingPath(ProbabilityPath):
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
     ) -> tuple[dict[str, Any], BaseDistribution]:
-        """Take the standard deviation of the widest noise from `terminal_std`, the distribution from noised data."""
+        """Choose the width of the noise by `terminal_std`, and fit the base distribution to noised data."""
         widest = terminal_std(group, data, cls.log_decay(group))
         noised = cls.of_terminal_std(group, widest).sample_terminal(data, generator)
         is_finite = torch.isfinite(noised.flatten(1)).all(-1)
@@ -57,5 +62,5 @@ class NoisingPath(ProbabilityPath):
 
     @classmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
-        """Build the path of the widest noise; it does not depend on the base distribution."""
+        """Build the path from the width of its noise; the base distribution has no influence."""
         return cls.of_terminal_std(group, settings["widest"])

@@ -86,12 +86,25 @@ def _largest_turning_rate(group: LieGroup) -> float:
 
 
 def rows_at_once(num_rows: int, num_factors: int) -> int:
-    """Rows of noise simulated in one call, fewer where more exponentials than usual would need too much memory."""
+    """Return the number of rows of noise that one call simulates: fewer where many exponentials need much memory.
+
+    Args:
+        num_rows: number of all rows.
+        num_factors: number of exponentials of a row.
+    """
     return max(1, min(num_rows, num_rows * MAX_USUAL_FACTORS // num_factors))
 
 
 def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator[tuple[slice, int]]:
-    """Yield slices of rows with `stratified` levels, and the number of exponentials for the highest level of each."""
+    """Divide rows with `stratified` levels into groups that are simulated with the same number of exponentials.
+
+    Args:
+        num_rows: number of rows.
+        num_factors: number of exponentials that noise of a level in [0, 1] takes.
+
+    Yields:
+        A slice of rows, and the number of exponentials of the highest level among them.
+    """
     groups = ((k, num_factors((k + 1) / _NUM_LEVEL_GROUPS)) for k in range(_NUM_LEVEL_GROUPS))
     for number, members in itertools.groupby(groups, lambda entry: entry[1]):
         indices = [k for k, _ in members]
@@ -101,7 +114,16 @@ def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator
 
 
 def stratified(num_rows: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
-    """Increasing numbers in [0, 1]: one in each of equal intervals, all shifted by the same uniform draw."""
+    """Draw increasing numbers in [0, 1], one in each of equal intervals, all shifted by the same uniform draw.
+
+    Args:
+        num_rows: how many, b.
+        like: gives dtype and device.
+        generator: random numbers; None is torch's.
+
+    Returns:
+        Numbers ``[b]``.
+    """
     return (torch.arange(num_rows, dtype=like.dtype, device=like.device) + uniform((), like, generator)) / num_rows
 
 

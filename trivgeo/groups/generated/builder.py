@@ -76,7 +76,9 @@ def from_generators(
     Example:
         >>> turn = {"R": ["-y", "x"], "X": ["1", "0"], "Y": ["0", "1"]}
         >>> rigid = from_generators(turn, variables=["x", "y"])  # SE(2)
-        >>> rigid.action()(rigid.exp(v), points)
+        >>> quarter = rigid.exp(torch.tensor([torch.pi / 2, 0.0, 0.0]))
+        >>> rigid.action()(quarter, torch.tensor([[1.0, 0.0]])).round(decimals=3).abs()
+        tensor([[0., 1.]])
     """
     settings = OdeSettings() if settings is None else check_type("settings", settings, OdeSettings)
     parsed = parse_fields(fields, variables, parameters)

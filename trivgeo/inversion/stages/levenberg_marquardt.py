@@ -37,7 +37,10 @@ class LevenbergMarquardt(Stage):
         ConfigurationError: a setting out of its range; or (when run) the energy is no `LeastSquares`.
 
     Example:
-        >>> inverter = Inverter(PointCloud(SE(3)), LeastSquares(NearestPoints(model)), [LevenbergMarquardt(20)])
+        >>> residuals = LeastSquares(NearestPoints(torch.eye(3)))  # to the nearest of three points
+        >>> inverter = Inverter(PointCloud(SE(3)), residuals, [LevenbergMarquardt(20)])
+        >>> inverter(torch.eye(3)[None]).best().shape
+        torch.Size([1, 3, 4])
     """
 
     def __init__(self, steps: int = 20, damping: float = 1e-3) -> None:

@@ -16,15 +16,22 @@ __all__ = ["is_principal", "log_about", "log_volume", "noise_log_density"]
 
 
 def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Tensor]:
-    r"""Log-density of :math:`\exp(\sqrt V z)` for left Haar measure, relative to that at the identity.
+    r"""Log-density of :math:`\exp(\sqrt V z)` for left Haar measure, relative to the identity.
 
     .. math:: -|v|^2 / 2 V - \log |\det J_r(v)|, \quad v = \log g
 
-    `LieGroup.random` with standard deviation :math:`\sqrt V` draws from it where exp is one to one, and on abelian
-    groups whose `heat_kernel` is known, such as the torus, where this is :math:`\log k_t(g) / k_t(e)`, V = int gamma^2,
-    and counts all logarithms of g. On other groups it is close to that for small V, but its tails are others. **Where
-    exp is not one to one it lacks the elements that have come round**, as most have on a compact group once V is of
-    order one. NaN where there is no logarithm.
+    `LieGroup.random` with standard deviation :math:`\sqrt V` draws from this density where exp is one to one. On
+    abelian groups whose `heat_kernel` is known, such as the torus, the result is :math:`\log k_t(g) / k_t(e)` and
+    counts all logarithms of g. On other groups the density is close to the heat kernel's for small V, with other
+    tails. **Where exp is not one to one, elements with longer logarithms are missing**: on a compact group, most of
+    them once V is of order one.
+
+    Args:
+        group: the group of the elements.
+        variance: V, the integral of gamma^2.
+
+    Returns:
+        A function of elements ``[*batch, *element_shape]`` to ``[*batch]``; NaN where no logarithm exists.
     """
     kernel = heat_kernel(group) if group.algebra.is_abelian else None
 
@@ -39,14 +46,26 @@ def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Te
 
 
 def log_volume(group: LieGroup, v: Tensor) -> Tensor:
-    r"""Return :math:`\log |\det J_r(v)|`, in double precision: rounding to single can make the matrix singular."""
+    r"""Return :math:`\log |\det J_r(v)|` on ``group``, computed in double precision, in the dtype of v.
+
+    In single precision rounding can make the matrix singular.
+    """
     if group.algebra.is_abelian:
         return v.new_zeros(v.shape[:-1])
     return log_abs_det(group.right_jacobian(v.double())).to(v)
 
 
 def log_about(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Logarithm v about a centre, and :math:`\log |\det J_r(v)|`; zero and infinity where there is no logarithm."""
+    r"""Return the logarithm v about a centre, and :math:`\log |\det J_r(v)|`.
+
+    Args:
+        group: the group of the elements.
+        centre: element c about which :math:`v = \log(c^{-1} g)` is taken.
+        g: elements ``[*batch, *element_shape]``.
+
+    Returns:
+        Vectors ``[*batch, dim]``, and log-determinants ``[*batch]``; zero and infinity where no logarithm exists.
+    """
     v = group.log(group.compose(group.inverse(centre), g))
     found = torch.isfinite(v).all(-1)
     v = torch.where(found.unsqueeze(-1), v, 0.0)
@@ -54,5 +73,10 @@ def log_about(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tenso
 
 
 def is_principal(v: Tensor, back: Tensor) -> Bool[Tensor, "*batch"]:
-    """Whether vectors are the logarithms ``back`` of their exponentials, to two fifths of the digits, ``[*batch]``."""
+    """Return True where log(exp(v)) is v, to two fifths of the digits of the dtype, ``[*batch]``.
+
+    Args:
+        v: algebra vectors ``[*batch, dim]``.
+        back: logarithms of their exponentials.
+    """
     return (back - v).abs().amax(-1) < torch.finfo(v.dtype).eps ** 0.4 * (1.0 + v.abs().amax(-1))

@@ -115,9 +115,15 @@ class NoiseKernel(Described):
         device: torch.device | str | None = None,
         antithetic: bool = False,
     ) -> NoisePaths:
-        """Draw paths and keep them at the given times, in increasing order (default: the whole grid, without 0).
+        """Draw paths ``[*batch]`` of the noise and keep them at the given times, in increasing order.
 
-        See `sample` for the arguments, `virtual_paths` for paths that are not kept.
+        Args:
+            batch: the batch shape.
+            times: in [0, 1]; default: the whole grid, without 0.
+            generator: see `NoiseKernel.sample`, like ``dtype``, ``device`` and ``antithetic``.
+
+        Returns:
+            Elements and log modular functions at those times. `virtual_paths` makes paths that keep less.
 
         Raises:
             DomainError: there is no time, or one lies outside [0, 1].
@@ -150,9 +156,12 @@ class NoiseKernel(Described):
         device: torch.device | str | None = None,
         antithetic: bool = False,
     ) -> VirtualNoisePaths:
-        """Return paths that hold one element each, whatever the number of times.
+        """Return paths ``[*batch]`` that keep one element each, whatever the number of times.
 
-        See `sample` for the arguments.
+        Args:
+            batch: the batch shape.
+            times: in [0, 1], all that `VirtualNoisePaths.at` is asked for.
+            generator: see `NoiseKernel.sample`, like ``dtype``, ``device`` and ``antithetic``.
 
         Raises:
             DomainError: there is no time, or one lies outside [0, 1].
@@ -200,12 +209,19 @@ class NoiseKernel(Described):
 
 
 class VirtualNoisePaths(Described):
-    r"""Noise paths that hold one element each, and draw their steps again when the time goes back.
+    r"""Noise paths that keep one element each, and draw their steps again when the time goes back.
 
-    Each step of the grid has its own seed, so that the step back, :math:`w \leftarrow w \exp(-\sigma z)`, takes the
-    same z as the step forth: the memory of a run does not grow with its number of steps, at the cost of one more
-    exponential a step.
-    Round-off is that of twice as many products. Made by `NoiseKernel.virtual_paths`; starts at time 0.
+    Each step of the grid has its own seed. The step back, :math:`w \leftarrow w \exp(-\sigma z)`, therefore takes the
+    same z as the step forth. So memory does not grow with the number of steps, for one more exponential a step and the
+    rounding of twice as many products. Paths begin at time 0.
+
+    Args:
+        kernel: the noise, whose `NoiseKernel.virtual_paths` is the usual constructor.
+        nodes: increasing times of all steps, from 0.
+        batch: the batch shape.
+        like: an element with dtype and device of the paths.
+        generator: random numbers; None is torch's.
+        antithetic: as in `NoiseKernel.sample`.
     """
 
     def __init__(

@@ -69,7 +69,14 @@ class KineticNoise:
         check_count("steps", self.steps)
 
     def moments(self, t: Float[Tensor, "*batch"]) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Return Var x, Cov(x, xi) and Var(xi | x) of displacement and momentum on a line, in double precision."""
+        """Return Var x, Cov(x, xi) and Var(xi | x) of displacement x and momentum xi on a line.
+
+        Args:
+            t: times ``[*batch]``.
+
+        Returns:
+            Three tensors ``[*batch]`` in double precision.
+        """
         s = self.friction * t.double()
         decayed = -torch.expm1(-s)
         small = s < 0.02

@@ -135,7 +135,7 @@ class CosineSchedule(_Bounded):
 
 
 class ConstantSchedule(Schedule):
-    """The same diffusion coefficient at all times t >= 0, for processes without an end such as Langevin's.
+    """Constant diffusion coefficient at all times t >= 0, for processes without an end such as Langevin's.
 
     Args:
         gamma: the diffusion coefficient, not negative.
@@ -169,7 +169,15 @@ class ConstantSchedule(Schedule):
 
 
 def check_time(t: Time, horizon: float = 1.0) -> Time:
-    """Return a time that is finite and in [0, horizon], or raise `DomainError`; entries of a tensor become NaN."""
+    """Return a time t in [0, horizon].
+
+    Args:
+        t: a number, or a tensor; its entries outside of the interval become NaN.
+        horizon: last time that is allowed.
+
+    Raises:
+        DomainError: a number that is not finite or outside of the interval.
+    """
     if isinstance(t, Tensor):
         check_tensor("t", t)
         return torch.where((t >= 0.0) & (t <= horizon) & t.isfinite(), t, math.nan)

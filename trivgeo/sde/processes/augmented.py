@@ -10,7 +10,10 @@ __all__ = ["with_vectors"]
 
 
 def with_vectors(group: LieGroup, dim: int) -> DirectProduct:
-    """Return G x R^dim, an element followed by a vector; the basis is that of G, then the standard one."""
+    """Return the direct product of ``group`` and R^dim, an element followed by a vector.
+
+    The basis is that of the group, then the standard basis of R^dim.
+    """
     natural = group.basis.is_natural
     rows = torch.block_diag(group.basis.rows, torch.eye(dim, dtype=torch.float64))
     factor = group if natural else group.with_scale(None)

@@ -32,7 +32,11 @@ class Process(Described, ABC):
 
     @abstractmethod
     def check_state(self, state: Any, name: str) -> None:
-        """Raise `ShapeError` unless ``state`` is one of this process."""
+        """Check that ``state`` is one of this process; messages call it ``name``.
+
+        Raises:
+            ShapeError: shapes do not fit.
+        """
 
     @abstractmethod
     def batch_shape(self, state: Any) -> torch.Size:
@@ -43,7 +47,11 @@ class Process(Described, ABC):
         """Return the scheme that `solve` takes where none is given."""
 
     def prepare(self, run: SolveContext) -> Process:
-        """Return the equation for one solve, which calls this once; by default the equation itself."""
+        """Return the equation for one solve; by default the equation itself. `solve` calls this once.
+
+        Args:
+            run: initial state, times and generator of the solve.
+        """
         return self
 
 
@@ -64,13 +72,17 @@ class StepState(NamedTuple):
         return described(self)
 
     def parts(self, kind: type[T]) -> list[T]:
-        """Return all entries of ``evaluated`` of one type, in the order of evaluation."""
+        """Return all entries of ``evaluated`` that are instances of ``kind``, in the order of evaluation."""
         leaves = pytree.tree_leaves(self.evaluated, is_leaf=lambda x: isinstance(x, kind))
         return [x for x in leaves if isinstance(x, kind)]
 
 
 def merge_evaluated(*evaluated: Any) -> Any:
-    """Merge by-products of several evaluations: a tuple without ``None``, or the only entry, or ``None``."""
+    """Merge by-products of several evaluations, ``evaluated``, of which ``None`` is left out.
+
+    Returns:
+        ``None`` for no by-product, the only one, or a tuple of several.
+    """
     kept = tuple(x for x in evaluated if x is not None)
     return kept if len(kept) > 1 else kept[0] if kept else None
 
@@ -98,11 +110,29 @@ class Stepper(ABC, Generic[Equation, State]):
         return tuple(grid[:-1])
 
     def init(self, sde: Equation, y: State, start: float, generator: torch.Generator | None) -> StepState:
-        """Return the state before the first step: by default the state of the process, without memory."""
+        """Return the state before the first step: by default the state of the process, without memory.
+
+        Args:
+            sde: the equation.
+            y: its initial state.
+            start: the first time.
+            generator: random numbers; None is torch's.
+        """
         return StepState(y)
 
     @abstractmethod
     def step(
         self, sde: Equation, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
-        """Return the state at ``end`` from the state at ``start``."""
+        """Advance the process by one step.
+
+        Args:
+            sde: the equation.
+            state: state of process and scheme at ``start``.
+            start: time before the step.
+            end: time after the step; below ``start`` in solves backwards.
+            generator: random numbers; None is torch's.
+
+        Returns:
+            The state at ``end``.
+        """

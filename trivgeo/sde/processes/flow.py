@@ -22,14 +22,19 @@ def probability_flow(
     *,
     modular_drift: bool = True,
 ) -> TrivializedSDE:
-    r"""The equation :math:`dg = d(L_g)_e[-\tfrac12 \gamma^2 (\nabla_{\mathfrak g} \log p_t - a)]\,dt`.
+    r"""Return the equation :math:`dg = d(L_g)_e[-\tfrac12 \gamma^2 (\nabla_{\mathfrak g} \log p_t - a)]\,dt`.
 
-    Along it the law is p_t, the density for left Haar measure of the noised elements, at every time (Song et al.
-    2021 on vector spaces). The Fokker-Planck equation of the noise reads :math:`\partial_t p = \tfrac12 \gamma^2
-    \sum_i (a_i - X_i)^2 p = \sum_i (a_i - X_i)[v_i p]` with :math:`v = \tfrac12 \gamma^2 (a - \nabla \log p)`, which is
-    the continuity equation of v, since :math:`a_i - X_i` is the adjoint of X_i for left Haar measure;
-    :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`. The arguments are those of `reverse_process`, but for
-    ``max_score_norm``: along a shortened score the law would be another.
+    Elements that follow the equation have, at every time, the density p_t of the noised elements for left Haar measure
+    (Song et al. 2021 on vector spaces). Proof: the Fokker-Planck equation of the noise reads :math:`\partial_t p =
+    \tfrac12 \gamma^2 \sum_i (a_i - X_i)^2 p = \sum_i (a_i - X_i)[v_i p]` with :math:`v = \tfrac12 \gamma^2 (a - \nabla
+    \log p)` and :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`. This is the continuity equation of v, since
+    :math:`a_i - X_i` is the adjoint of X_i for left Haar measure.
+
+    Args:
+        group: see `reverse_process`, like ``schedule``, ``score`` and ``modular_drift``.
+
+    Returns:
+        The equation. There is no ``max_score_norm``: a shortened score would give another density.
     """
     drift = reversed_score(group, schedule, score, 0.5, modular_drift)
     return TrivializedSDE(group, schedule, score_drift=drift, noisy=False)

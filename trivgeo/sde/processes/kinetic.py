@@ -72,7 +72,12 @@ class KineticDiffusion(Process):
         return math.inf
 
     def check_state(self, state: KineticState, name: str) -> None:
-        """Check that a state is a `KineticState`, see `Process.check_state`."""
+        """Check that ``state`` is a `KineticState` of the group; messages call it ``name``.
+
+        Raises:
+            ConfigurationError: ``state`` has another type.
+            ShapeError: elements or momenta have other shapes.
+        """
         if not isinstance(state, KineticState):
             raise ConfigurationError(f"{name}: expected a KineticState, got {type(state)}")
         self.group.check_elements(state.elements, f"{name}.elements")
@@ -89,11 +94,16 @@ class KineticDiffusion(Process):
         return SplittingAOA()
 
     def pull(self, g: Tensor, momentum: Float[Tensor, "*batch n"], t: float) -> Float[Tensor, "*batch n"]:
-        r"""Return the reversing force :math:`\nabla_\xi \log p_t + \xi`, zero at equilibrium.
+        r"""Return the reversing force :math:`\nabla_\xi \log p_t + \xi`, ``[*batch, dim]``; zero at equilibrium.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            momentum: xi, ``[*batch, dim]``.
+            t: the time.
 
         Raises:
             ConfigurationError: there is no score.
-            ShapeError: it returns no vector for each element.
+            ShapeError: the score returns no vector for each element.
         """
         if self.score is None:
             raise ConfigurationError("score: expected one to run backwards, got none")
@@ -125,7 +135,15 @@ def split_state(group: LieGroup, state: Tensor) -> KineticState:
 
 
 def join_state(group: LieGroup, point: KineticState) -> Tensor:
-    """Join elements ``[*batch, *element_shape]`` and momenta of a group to one state of `KineticDiffusion.flow`."""
+    """Join elements and momenta of ``group`` to one state of `KineticDiffusion.flow`.
+
+    Args:
+        group: the group of the elements.
+        point: elements ``[*batch, *element_shape]`` with momenta ``[*batch, dim]``.
+
+    Returns:
+        Flattened elements followed by momenta, ``[*batch, size + dim]``.
+    """
     return torch.cat([point.elements.flatten(-len(group.element_shape)), point.momentum], -1)
 
 

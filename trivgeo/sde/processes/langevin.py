@@ -119,7 +119,12 @@ class KineticLangevinSDE(Process):
         return math.inf
 
     def check_state(self, state: Any, name: str) -> None:
-        """Check that a state is a `KineticLangevinState`, see `Process.check_state`."""
+        """Check that ``state`` is a `KineticLangevinState` of the group; messages call it ``name``.
+
+        Raises:
+            ConfigurationError: ``state`` has another type.
+            ShapeError: elements, momenta or forces have other shapes.
+        """
         if not isinstance(state, KineticLangevinState):
             raise ConfigurationError(
                 f"{name}: expected a KineticLangevinState of KineticLangevinSDE.start, got {type(state)}"
@@ -139,19 +144,27 @@ class KineticLangevinSDE(Process):
         return SplittingOBABO()
 
     def start(self, elements: Tensor, *, generator: torch.Generator | None = None) -> KineticLangevinState:
-        """Return a state at the given elements, with a momentum drawn from the stationary law."""
+        """Return a state at ``elements``, with momenta that ``generator`` draws from the stationary distribution."""
         self.group.check_elements(elements, "elements")
         shape = (*self.group.batch_shape(elements), self.group.dim)
         momentum = math.sqrt(self.temperature) * normal(shape, elements, generator)
         return KineticLangevinState(elements, momentum, self.force(elements))
 
     def force(self, elements: Tensor) -> Float[Tensor, "*batch n"]:
-        """Return minus the trivialized gradient of the energy, plus the constant force if there is one."""
+        """Return minus the trivialized gradient of the energy at ``elements``, plus the constant force.
+
+        Vectors have shape ``[*batch, dim]``.
+        """
         force = -trivialized_grad(self.group, self.energy, elements)
         return force if self._constant_force is None else force + self._constant_force.like(force)
 
     def turn(self, momentum: Tensor, h: float) -> Tensor:
-        r"""Flow of :math:`\dot\xi = \mathrm{ad}^*_\xi \xi` over h, to order 4, with the length of :math:`\xi` kept."""
+        r"""Return the flow of :math:`\dot\xi = \mathrm{ad}^*_\xi \xi`, to order 4, with the length of xi kept.
+
+        Args:
+            momentum: xi, ``[*batch, dim]``.
+            h: the time.
+        """
         if self._quadratic is None:
             return momentum
         q = self._quadratic.like(momentum)
@@ -186,7 +199,11 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Take one step, with one exponential and one gradient."""
+        """Advance by one step, with one exponential and one gradient.
+
+        Raises:
+            ConfigurationError: the time falls.
+        """
         g, h = state.y, end - start
         if h < 0:
             raise ConfigurationError("times: expected increasing times for Langevin dynamics")

@@ -60,7 +60,19 @@ def reversed_score(
     modular_drift: bool,
     max_norm: float | Callable[[float], float] | None = None,
 ) -> Score:
-    """Return the drift ``weight (a - s)`` for noise of this schedule, with scores shortened to ``max_norm``."""
+    """Return the drift ``weight (a - s)`` of a score s, where a is the trace of ad.
+
+    Args:
+        group: the group of the elements.
+        schedule: schedule of the noise that the score belongs to.
+        score: a `Score`, or a function of element and time to algebra vectors.
+        weight: factor, one for the reverse diffusion and one half for the probability flow.
+        modular_drift: False leaves a out.
+        max_norm: longest score at a time; longer ones are shortened.
+
+    Raises:
+        ConfigurationError: the score belongs to other noise.
+    """
     score = as_score(score)
     score.check_noise(group, schedule)
     return _Reversed(score, group, modular_drift and not group.algebra.is_unimodular, weight, max_norm)

@@ -76,7 +76,11 @@ class TrivializedSDE(Process):
         return self.schedule.horizon
 
     def check_state(self, state: Tensor, name: str) -> None:
-        """Check that a state holds elements of the group, see `Process.check_state`."""
+        """Check that ``state`` holds elements of the group; messages call it ``name``.
+
+        Raises:
+            ShapeError: it has another shape.
+        """
         self.group.check_elements(state, name)
 
     def batch_shape(self, state: Tensor) -> torch.Size:
@@ -100,11 +104,11 @@ class TrivializedSDE(Process):
         return self._weighted(g, start if at is None else at, end - start, self.schedule.variance(start, end))
 
     def velocity(self, g: Tensor, t: float) -> DriftIncrement:
-        r"""Return the drift :math:`\phi + \gamma^2 \psi` at one time."""
+        r"""Return the drift :math:`\phi + \gamma^2 \psi` at elements g and time t, with its by-products."""
         return self._weighted(g, t, 1.0, self.schedule(t) ** 2)
 
     def noise_std(self, start: float, end: float) -> float:
-        """Return the standard deviation of the noise of a step."""
+        """Return the standard deviation of the noise of a step from ``start`` to ``end``; zero without noise."""
         return abs(self.schedule.variance(start, end)) ** 0.5 if self.noisy else 0.0
 
     def _weighted(self, g: Tensor, t: float, weight: float, score_weight: float) -> DriftIncrement:
@@ -149,13 +153,27 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
 
 
 def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:
-    """Raise `ConfigurationError` unless the equation is an ordinary one."""
+    """Check that ``sde`` has no noise; the message calls the scheme ``stepper``.
+
+    Raises:
+        ConfigurationError: the equation is stochastic.
+    """
     if sde.noisy:
         raise ConfigurationError(f"sde: expected an equation without noise for {stepper}")
 
 
 def check_reverse(sde: TrivializedSDE, start: float, end: float, stepper: object) -> Score:
-    """Return the drift of a reverse diffusion that runs backwards, or raise `ConfigurationError`."""
+    """Return the drift of a reverse diffusion.
+
+    Args:
+        sde: equation with noise and a score, without another drift.
+        start: time before a step.
+        end: time after the step, at most ``start``.
+        stepper: scheme, whose class the message names.
+
+    Raises:
+        ConfigurationError: the equation is another, or the time rises.
+    """
     if sde.score_drift is None or sde.drift is not None or not sde.noisy or end > start:
         raise ConfigurationError(f"sde: expected a reverse diffusion for {type(stepper).__name__}")
     return as_score(sde.score_drift)

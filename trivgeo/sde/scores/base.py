@@ -80,12 +80,12 @@ class Score(Described, ABC):
 
     @property
     def shares_noise(self) -> bool:
-        """Whether the estimates along the first batch dimension are made of the same noise."""
+        """True if all estimates along the first batch dimension are made of the same noise."""
         return False
 
     @abstractmethod
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the score at elements ``[*batch, *element_shape]`` and one time."""
+        """Return the score at elements g, ``[*batch, *element_shape]``, and one time t."""
 
     @final
     def __call__(self, g: Tensor, t: float) -> Float[Tensor, "*batch n"]:
@@ -93,11 +93,15 @@ class Score(Described, ABC):
         return self.estimate(g, t).score
 
     def prepare(self, run: SolveContext) -> Score:
-        """Return the score for one solve; by default the score itself."""
+        """Return the score for one solve, described by ``run``; by default the score itself."""
         return self
 
     def check_noise(self, group: LieGroup, schedule: Schedule) -> None:
-        """Raise `ConfigurationError` unless this score belongs to the noise; by default it belongs to any."""
+        """Check that the score belongs to the noise of ``schedule`` on ``group``; by default to any.
+
+        Raises:
+            ConfigurationError: the score belongs to other noise.
+        """
 
 
 class FunctionScore(Score):
@@ -107,12 +111,18 @@ class FunctionScore(Score):
         self._function = function
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the value of the function."""
+        """Return the value of the function at elements g and time t."""
         return ScoreEstimate(self._function(g, t))
 
 
 def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> Tensor:
-    """Return the value of a drift or a score, in the dtype of the elements.
+    """Return the value of a drift or a score at elements, in their dtype.
+
+    Args:
+        value: algebra vectors ``[*batch, dim]``.
+        group: the group of the elements.
+        g: elements ``[*batch, *element_shape]``.
+        name: argument's name in messages.
 
     Raises:
         ConfigurationError: the value is no floating-point tensor.

@@ -78,11 +78,11 @@ class EnergyScore(Score):
 
     @property
     def shares_noise(self) -> bool:
-        """Whether the noise is shared, see ``shared_noise``."""
+        """True if ``shared_noise`` is set."""
         return self.shared_noise
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the estimate with fresh noise, simulated from 0 to t."""
+        """Return the estimate at elements g with fresh noise, simulated from 0 to t."""
         group = self.kernel.group
         group.check_elements(g)
         w, log_modular = self.kernel.sample(
@@ -104,7 +104,11 @@ class EnergyScore(Score):
         return _RunScore(self, run)
 
     def check_noise(self, group: LieGroup, schedule: Schedule) -> None:
-        """Raise `ConfigurationError` unless the kernel is that of this group, in its basis, and schedule."""
+        """Check that the kernel is on the same group, in the same basis, with the same schedule.
+
+        Raises:
+            ConfigurationError: one of the three differs.
+        """
         other = self.kernel.group
         if not (other.is_same_group(group) and torch.equal(other.basis.rows, group.basis.rows)):
             raise ConfigurationError(f"score: expected a kernel on {group!r} with its basis, got one on {other!r}")
@@ -122,6 +126,9 @@ class EnergyScore(Score):
             g: ``[*batch, *element_shape]``.
             inverse_w: the inverses of the noise samples, broadcastable to ``[*batch, N, *element_shape]``.
             log_modular: log lambda of the noise samples, broadcastable to ``[*batch, N]``.
+
+        Raises:
+            ShapeError: ``inverse_w`` has no dimension for the noise samples, or an array has another shape.
         """
         group = self.kernel.group
         group.check_elements(g)

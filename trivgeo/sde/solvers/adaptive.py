@@ -61,7 +61,17 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
         return self.attempt(sde, state, start, end)[0]
 
     def attempt(self, sde: TrivializedSDE, state: StepState, start: float, end: float) -> tuple[StepState, Tensor]:
-        """Return a step, and the difference of the two orders in the algebra, ``[*batch, dim]``."""
+        """Take a step of order 5, and estimate its error by the scheme of order 4.
+
+        Args:
+            sde: equation without noise.
+            state: state at ``start``, whose memory is the velocity there.
+            start: time before the step.
+            end: time after the step.
+
+        Returns:
+            The state at ``end``, and the difference of the two schemes in the algebra, ``[*batch, dim]``.
+        """
         h, slopes = end - start, [state.memory]
         g, u = state.y, torch.zeros_like(state.memory)
         for node, weights in zip(NODES[1:], STAGES[1:], strict=True):

@@ -114,7 +114,11 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return tuple(grid)
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
-        """Weigh the start, and resample where weights are uneven; one evaluation of the score."""
+        """Weigh the start, and resample where weights are uneven; one evaluation of the score.
+
+        Raises:
+            ConfigurationError: the equation is no reverse diffusion, or all chains share their noise.
+        """
         score, batch = check_reverse(sde, start, start, self), tuple(sde.batch_shape(y))
         if not batch or (score.shares_noise and len(batch) == 1):
             raise ConfigurationError(

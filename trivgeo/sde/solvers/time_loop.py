@@ -38,11 +38,11 @@ class Accumulator(Described, ABC, Generic[State, Aggregate]):
 
     @abstractmethod
     def init(self, y: State) -> Aggregate:
-        """Return the aggregate at the start."""
+        """Return the aggregate at the start, where the state is ``y``."""
 
     @abstractmethod
     def update(self, acc: Aggregate, step: StepState) -> Aggregate:
-        """Return a new aggregate from the old one and the state after a step; neither is changed in place."""
+        """Return a new aggregate from the old one, ``acc``, and the state after a step; neither is changed in place."""
 
 
 @dataclass(frozen=True, repr=False)
