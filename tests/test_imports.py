@@ -54,7 +54,7 @@ ALLOWED = {
     "actions": BASE | {"groups"},
     "sde": BASE | {"groups"},
     "generative": BASE | {"groups", "sde", "networks", "training"},
-    "inversion": BASE | {"groups", "actions", "sde", "generative", "networks", "training"},
+    "inversion": BASE | {"groups", "actions", "symmetry", "pde", "sde", "generative", "networks", "training"},
     "pde": BASE | {"groups", "actions", "symmetry"},
     "geoopt": BASE | {"groups"},
     "networks": {"_applications", "errors"},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,6 +14,10 @@ from trivgeo.actions import Field, FieldAction, Grid, resample
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.operator_setup import clean_fields, search_for, symmetries_of
+from trivgeo.inversion.training_frame import TrainingFrame
+from trivgeo.pde import SpectralEquation
+from trivgeo.pde.interpolation import interpolate_solution
 
 __all__ = ["EquivariantOperator"]
 
@@ -37,32 +42,117 @@ class EquivariantOperator(nn.Module):
     Times between are interpolated from the predictions and the initial field, which is one more node: by cubics from
     four nodes on, else by the polynomial through all (linear with one time of the network). g moves the network's
     times, too: what is wanted later than they reach, by more than a twentieth of the way, or before the initial field,
-    is refused before the network is called.
+    is refused before the network is called. With the ``equation`` the solution between is that of
+    `trivgeo.pde.interpolation`, which is right near the network's times also if there is one of them.
+
+    With ``clean``, the initial fields of the training set, what the inverter finds is corrected, so that the box of a
+    field goes there exactly; a field whose box no transformation takes there is refused by name. What then is free is
+    chosen such that the network predicts the last time that is wanted.
+
+    `from_equation` makes all of this from an equation.
 
     Args:
         network: values of initial fields ``[b, c, *n]`` to the solution at its one time, ``[b, c, *n]``, or at all
             of its times, ``[b, c, s, *n]``; with ``parameters`` if there are any.
         inverter: finds g for an initial field; of a `FieldAction`.
         times: of the network's predictions, counted from the initial field.
+        equation: of periodic fields, for times between.
+        clean: initial fields of the training set, which share their grid.
+
+    Attributes:
+        report: what `from_equation` found, used and left out, and why.
 
     Raises:
         ConfigurationError: the network cannot be called, the inverter is none of fields, or the times do not increase
-            from above zero.
+            from above zero, or an equation of fields that are not periodic.
+        DomainError: clean fields have different grids.
     """
 
-    def __init__(self, network: Callable[..., Tensor], inverter: Inverter, times: Sequence[float]) -> None:
+    def __init__(
+        self,
+        network: Callable[..., Tensor],
+        inverter: Inverter,
+        times: Sequence[float],
+        *,
+        equation: SpectralEquation | None = None,
+        clean: Field | None = None,
+    ) -> None:
         super().__init__()
-        if not callable(network):
-            raise ConfigurationError(f"network: expected a function of values [b, c, *n], got {network!r}")
-        check_type("inverter.action", check_type("inverter", inverter, Inverter).action, FieldAction)
-        nodes = [float(t) for t in times]
-        if not nodes or nodes[0] <= 0 or nodes != sorted(set(nodes)):
-            raise ConfigurationError(f"times: expected increasing ones above zero, got {nodes}")
+        _check_network(network)
+        action = check_type("inverter.action", check_type("inverter", inverter, Inverter).action, FieldAction)
         self.network = network
         self.inverter = inverter
-        self.times = nodes
+        self.times = _nodes(times)
+        if equation is not None and not (isinstance(equation, SpectralEquation) and all(action.periodic)):
+            raise ConfigurationError(
+                f"equation: expected a SpectralEquation of periodic fields, or none, got {equation!r} for axes whose "
+                f"periodicity is {list(action.periodic)}"
+            )
+        self._equation = equation
+        if clean is not None:
+            action.check_data(check_type("clean", clean, Field), "clean")
+        self._frame = None if clean is None else TrainingFrame(clean.grid, clean.counts, self.times)
+        self.report = ""
         known = next(network.parameters(), None) if isinstance(network, nn.Module) else None
         self._dtype = None if known is None else known.dtype
+
+    @classmethod
+    def from_equation(
+        cls,
+        equation: Any,
+        network: Callable[..., Tensor],
+        clean: Field | Tensor,
+        times: Sequence[float],
+        *,
+        box: Sequence[tuple[float, float]] | None = None,
+        periodic: bool | Sequence[bool] = True,
+        parameters: Mapping[str, float] | None = None,
+        inverter: Callable[[FieldAction, Field], Inverter] | None = None,
+    ) -> EquivariantOperator:
+        """An operator that is equivariant to the symmetries found for an equation, as far as fields can follow them.
+
+        Symmetries that do not carry grids to grids, or do not keep fields periodic, are left out; `report` says which,
+        how much is known of all symmetries, and how transformations are found.
+
+        ```python
+        operator = EquivariantOperator.from_equation("u_t + u^2*u_x + u_xxx = 0", fno, clean, times=[1.0])
+        print(operator.report)
+        solution = operator(initial, initial.grid.at([2.0]))
+        ```
+
+        Args:
+            equation: text, SymPy equations, or an `trivgeo.pde.EvolutionEquation`, of first order in ``t``, whose
+                coefficients depend on neither place nor time. Unknowns of fields are in alphabetical order.
+            network: see `EquivariantOperator`.
+            clean: initial fields of the training set, which share their grid; or their values ``[m, c, *n]``.
+            times: see `EquivariantOperator`.
+            box: for values, the range (low, high) of each x.
+            periodic: whether fields are periodic; one for all axes, or one for each.
+            parameters: a number for each parameter of the equation.
+            inverter: makes the inverter from the action and the clean fields, such as a fit of a `LearnedInverter`;
+                default: none where the box of a field determines its transformation, else `Newton` from a few starts
+                with a `FieldSpectrum` of the clean fields, `FieldComponents` where they are not periodic.
+
+        Raises:
+            ConfigurationError: the equation has no symmetries that fields can follow, or as for
+                `trivgeo.pde.SpectralEquation.from_equation` and `EquivariantOperator`.
+            ShapeError: the fields have another number of unknowns or axes than the equation, or there is but one.
+            DomainError: as for `EquivariantOperator`.
+        """
+        _check_network(network)
+        nodes = _nodes(times)
+        fields = clean_fields(clean, box, periodic)
+        axes = [periodic] * len(fields.counts) if isinstance(periodic, bool) else list(periodic)
+        frame = TrainingFrame(fields.grid, fields.counts, nodes)
+        found = symmetries_of(equation, dict(parameters or {}), axes, fields.values.shape[1])
+        if inverter is None:
+            search, words = search_for(found.action, fields, frame)
+        else:
+            search, words = inverter(found.action, fields), "search: as given"
+        operator = cls(network, search, nodes, equation=found.equation, clean=fields)
+        between = "by cubics in time" if found.equation is None else "by the equation"
+        operator.report = "\n".join([*found.lines, words, f"times of the network: {nodes}, between them {between}"])
+        return operator
 
     @property
     def action(self) -> FieldAction:
@@ -88,10 +178,22 @@ class EquivariantOperator(nn.Module):
             generator: of the inverter.
 
         Raises:
-            ShapeError: the field has several times, or the network returns another shape.
-            DomainError: a time of the grid is before the initial field, or later than the network reaches.
+            ShapeError: the field has several times, or other numbers of points than clean fields, or the network
+                returns another shape.
+            DomainError: a time of the grid is before the initial field, or later than the network reaches, or the box
+                of a field is not one that the group takes to that of clean fields.
         """
-        return self.predict(initial, self.inverter(initial, generator=generator).best(), grid, parameters)
+        self._check_initial(initial)
+        if self._frame is None:
+            return self.predict(initial, self.inverter(initial, generator=generator).best(), grid, parameters)
+        reference = next(self.inverter.parameters(), initial.values)
+        initial, grid = on_device(initial, reference.device), on_device(grid, reference.device)
+        unit = self.action.group.identity(len(initial.values), dtype=initial.values.dtype, device=reference.device)
+        near = self._frame.settle(self.action, unit, initial.grid)
+        found = self.inverter(initial, generator=generator, initial=near.unsqueeze(1)).best()
+        last = None if grid is None else grid.times[..., -1].expand(len(initial.values)).to(found.device)
+        g = self._frame.settle(self.action, found, on_device(initial.grid, found.device), last)
+        return self.predict(initial, g, grid, parameters)
 
     def predict(self, initial: Field, g: Tensor, grid: Grid | None = None, parameters: Tensor | None = None) -> Field:
         """Return the solution for known transformations ``[b, *element_shape]``.
@@ -100,8 +202,7 @@ class EquivariantOperator(nn.Module):
             ShapeError: as for `forward`.
             DomainError: as for `forward`.
         """
-        if initial.values.shape[2] != 1:
-            raise ShapeError(f"initial: expected fields at one time, got {initial.values.shape[2]} times")
+        self._check_initial(initial)
         initial, grid = on_device(initial, g.device), on_device(grid, g.device)
         start = self.action(self.action.group.inverse(g), initial)
         after = torch.tensor(self.times, dtype=g.dtype, device=g.device)
@@ -109,8 +210,21 @@ class EquivariantOperator(nn.Module):
         if grid is not None:
             still = start.values.repeat_interleave(len(self.times), 2)
             self._check_times(initial.grid.times, self.action(g, Field(still, later)).grid.times, grid.times)
-        moved = self.action(g, Field(self._solved(start.values.squeeze(2), parameters), later))
+        solved = self._solved(start.values.squeeze(2), parameters)
+        if grid is not None and self._equation is not None:
+            return self._between(self._equation, g, start, solved, grid)
+        moved = self.action(g, Field(solved, later))
         return moved if grid is None else self._at(initial, moved, grid)
+
+    def _check_initial(self, initial: Field) -> None:
+        self.action.check_data(initial, "initial")
+        if initial.values.shape[2] != 1:
+            raise ShapeError(f"initial: expected fields at one time, got {initial.values.shape[2]} times")
+        if self._frame is not None and initial.counts != self._frame.counts:
+            raise ShapeError(
+                f"initial: expected fields of {list(self._frame.counts)} points, as clean ones have, got "
+                f"{list(initial.counts)}"
+            )
 
     def _check_times(self, first: Tensor, reached: Tensor, wanted: Tensor) -> None:
         """Raise `DomainError` if a time is wanted that the solution is not known at."""
@@ -137,6 +251,27 @@ class EquivariantOperator(nn.Module):
         )
         return resample(block, grid, self.action.periodic, extrapolated=_MAX_BEYOND)
 
+    def _between(self, equation: SpectralEquation, g: Tensor, start: Field, solved: Tensor, grid: Grid) -> Field:
+        """The solution at the points of a grid, from predictions in the network's frame and the equation."""
+        batch, times = len(start.values), grid.times.expand(len(start.values), -1)
+        place = self.action(self.action.group.inverse(g), self._blank(start, grid, batch)).grid.times
+        elapsed = place - start.grid.times
+        values = torch.cat([start.values, solved], 2)
+        steps = start.grid.steps[..., 0, :, :]
+        values = interpolate_solution(equation, values, steps, [0.0, *self.times], elapsed)
+        moved = self.action(g, Field(values, start.grid.at(place)))
+        # there and back the times are those that are wanted up to rounding
+        origin = torch.cat([moved.grid.origin[..., :-1], times.unsqueeze(-1)], -1)
+        return resample(Field(moved.values, Grid(origin, moved.grid.steps)), grid, self.action.periodic)
+
+    @staticmethod
+    def _blank(start: Field, grid: Grid, batch: int) -> Field:
+        """Zeros on a grid."""
+        times = grid.times.shape[-1]
+        shape = (batch, start.values.shape[1], times, *start.counts)
+        leaves = (leaf.expand(batch, *leaf.shape[-event:]) for leaf, event in zip(grid, (2, 3), strict=True))
+        return Field(start.values.new_zeros(shape), Grid(*leaves))
+
     def _solved(self, values: Float[Tensor, "b c ..."], parameters: Tensor | None) -> Float[Tensor, "b c s ..."]:
         """Return the predictions of the network, which computes in its own dtype."""
         given = values if self._dtype is None else values.to(self._dtype)
@@ -147,3 +282,16 @@ class EquivariantOperator(nn.Module):
         if out.shape != wanted:
             raise ShapeError(f"network: expected predictions {list(wanted)}, got {list(out.shape)}")
         return out.to(values.dtype)
+
+
+def _check_network(network: object) -> None:
+    if not callable(network):
+        raise ConfigurationError(f"network: expected a function of values [b, c, *n], got {network!r}")
+
+
+def _nodes(times: Sequence[float]) -> list[float]:
+    """Times of predictions, as numbers that increase from above zero."""
+    nodes = [float(t) for t in times]
+    if not nodes or not nodes[0] > 0 or nodes != sorted(set(nodes)):
+        raise ConfigurationError(f"times: expected increasing ones above zero, got {nodes}")
+    return nodes

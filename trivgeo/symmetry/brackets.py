@@ -13,7 +13,7 @@ from trivgeo.symmetry.evaluation import RandomEvaluator, irrational_constants, u
 from trivgeo.symmetry.finite_field import Values, null_space, row_echelon
 from trivgeo.symmetry.interpolation import ParameterValues, rational_functions
 
-__all__ = ["bracket", "keeping", "structure_constants"]
+__all__ = ["bracket", "closed_part", "keeping", "moving_grids", "structure_constants"]
 
 Field = Sequence[sp.Expr]
 
@@ -88,10 +88,78 @@ def keeping(
         return sp.expand((rates[z] - sum(rates[w] * sp.diff(value, w) for w in variables)).subs(surface))
 
     entries = [[across(field, z, value) for field in fields] for z, value in surface.items()]
+    return _vanishing(entries, parameters)
+
+
+def moving_grids(
+    fields: Sequence[Field],
+    variables: Sequence[sp.Symbol],
+    parameters: Sequence[sp.Symbol],
+    time: sp.Symbol,
+    space: Mapping[sp.Symbol, bool],
+) -> list[tuple[sp.Expr, ...]]:
+    """A basis of the combinations that carry grids to grids and keep periods, as coefficients of the fields.
+
+    Coefficients of the time depend on the time alone, those of space also on the places, affinely, and those of the
+    unknowns not on places along periodic axes. These combinations are closed under the bracket as far as the fields
+    are.
+
+    Args:
+        fields: vector fields.
+        variables: their variables.
+        parameters: other symbols.
+        time: the variable t.
+        space: whether each variable x is periodic.
+
+    Raises:
+        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+    """
+    unknowns = [z for z in variables if z != time and z not in space]
+
+    def conditions(field: Field) -> list[sp.Expr]:
+        rates = dict(zip(variables, field, strict=True))
+        free = [sp.diff(rates[time], z) for z in (*space, *unknowns)]
+        for x in space:
+            free += [sp.diff(rates[x], u) for u in unknowns]
+            free += [sp.diff(rates[x], y, z) for y, z in itertools.combinations_with_replacement(space, 2)]
+        return free + [sp.diff(rates[u], x) for u in unknowns for x, periodic in space.items() if periodic]
+
+    entries = [list(row) for row in zip(*map(conditions, fields), strict=True)]
+    return _vanishing(entries, parameters)
+
+
+def closed_part(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> list[int]:
+    """Positions of fields that are closed under the bracket: greedily, the first ones first; all if all are."""
+    kept: list[int] = []
+    left = list(range(len(fields)))
+    if _closes(fields, variables, parameters):
+        return left
+    while True:
+        added = next((i for i in left if _closes([fields[k] for k in (*kept, i)], variables, parameters)), None)
+        if added is None:
+            return sorted(kept)
+        kept.append(added)
+        left.remove(added)
+
+
+def _closes(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> bool:
+    try:
+        structure_constants(fields, variables, parameters, [str(i) for i in range(len(fields))])
+    except AlgebraError:
+        return False
+    return True
+
+
+def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Symbol]) -> list[tuple[sp.Expr, ...]]:
+    """A basis of the coefficients for which the sums of the expressions in each row vanish identically.
+
+    Raises:
+        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+    """
     flat = [entry for row in entries for entry in row]
     primes = usable_primes(flat)
     symbols = (*parameters, *irrational_constants(flat))
-    count = 2 * len(fields) + _SPARE_POINTS
+    count = 2 * len(entries[0]) + _SPARE_POINTS
 
     def solved(prime: int, fixed: ParameterValues) -> Values:
         e = RandomEvaluator((), 0, count, prime, prime % 1000, fixed, parameters)

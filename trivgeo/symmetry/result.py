@@ -14,7 +14,7 @@ import sympy as sp
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
 from trivgeo.symmetry.algebra import SymmetryAlgebra, parameter_value
-from trivgeo.symmetry.brackets import keeping, structure_constants
+from trivgeo.symmetry.brackets import closed_part, keeping, moving_grids, structure_constants
 from trivgeo.symmetry.data_result import SymmetriesFromData
 from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import moved_solution
@@ -309,7 +309,12 @@ class Symmetries(Sequence[Symmetry]):
         """
         if not generators:
             raise ConfigurationError("generators: expected at least one, got none")
-        fields = [g.components for g in generators]
+        # one symbol for each name, whatever is assumed of those that factors of generators hold
+        known = {s.name: s for g in generators for c in g.components for s in c.free_symbols}
+        known |= {s.name: s for s in (*self.variables, *self.parameters)}
+        fields = [
+            tuple(c.xreplace({s: known[s.name] for s in c.free_symbols}) for c in g.components) for g in generators
+        ]
         symbols = {s for f in fields for c in f for s in c.free_symbols} - set(self.variables)
         if len(fields) > 1:
             structure_constants(fields, self.variables, sorted(symbols, key=str), [g.name for g in generators])
@@ -333,11 +338,46 @@ class Symmetries(Sequence[Symmetry]):
             raise ConfigurationError(f"surface: expected values of some of {self.variables}, got {dict(surface)}")
         fields = [g.components for g in self.generators]
         kept = keeping(fields, self.variables, self.parameters, given) if fields else []
-        result = []
-        for i, weights in enumerate(kept):
-            sums = [sum(w * c for w, c in zip(weights, column, strict=True)) for column in zip(*fields, strict=True)]
-            result.append(Symmetry(f"K{i + 1}", tuple(map(sp.expand, sums)), self.variables))
-        return tuple(result)
+        return tuple(self._combined(weights, f"K{i + 1}") for i, weights in enumerate(kept))
+
+    def on_grids(self, periodic: Sequence[bool], time: Any = "t") -> tuple[Symmetry, ...]:
+        """The symmetries that sampled fields can follow: a basis of the subalgebra that `FieldAction` takes.
+
+        They carry one time to one time, affinely in space, and add nothing to unknowns that changes along a periodic
+        axis. Where the generators are part of an infinite algebra, the first of them that close.
+
+        Args:
+            periodic: whether fields are periodic along each variable of space, in the order of `variables`.
+            time: the variable of time.
+
+        Returns:
+            Fields in `variables`; one that is a generator has its name.
+
+        Raises:
+            ConfigurationError: other numbers of axes than variables of space, or there is no such time.
+            AlgebraError: a coefficient is not rational in the parameters, of low degree.
+        """
+        times = [z for z in self._system.variables if z.name == str(time)]
+        space = [z for z in self._system.variables if z.name != str(time)]
+        if len(times) != 1 or not space:
+            raise ConfigurationError(f"time: expected one of {self._system.variables} beside space, got {time}")
+        if len(space) != len(periodic):
+            raise ConfigurationError(f"periodic: expected one for each of {space}, got {list(periodic)}")
+        if not self.generators:
+            return ()
+        fields, axes = [g.components for g in self.generators], dict(zip(space, map(bool, periodic), strict=True))
+        kept = moving_grids(fields, self.variables, self.parameters, times[0], axes)
+        named = {g.components: g for g in self.generators}
+        combined = [self._combined(weights, f"K{i + 1}") for i, weights in enumerate(kept)]
+        result = [named.get(k.components, k) for k in combined]
+        closed = closed_part([g.components for g in result], self.variables, self.parameters) if result else []
+        return tuple(result[i] for i in closed)
+
+    def _combined(self, weights: Sequence[sp.Expr], name: str) -> Symmetry:
+        """A combination of the generators."""
+        columns = zip(*(g.components for g in self.generators), strict=True)
+        sums = [sum(w * c for w, c in zip(weights, column, strict=True)) for column in columns]
+        return Symmetry(name, tuple(map(sp.expand, sums)), self.variables)
 
     def _repr_latex_(self) -> str:
         lines = " \\\\ ".join(g.latex().replace(" = ", " &= ", 1) for g in self.generators)

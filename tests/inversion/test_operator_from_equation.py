@@ -1,0 +1,193 @@
+"""From a line of text to an operator, against the solver from moved fields; times between by the equation."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import assert_relative, seeded
+from trivgeo.actions import Field, FieldAction
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.inversion import EquivariantOperator, Inverter
+from trivgeo.inversion.energies import FieldBox, FieldSpectrum
+from trivgeo.inversion.stages import Newton
+from trivgeo.inversion.training_frame import TrainingFrame
+from trivgeo.pde import GaussianField, SpectralEquation, solve
+from trivgeo.pde.interpolation import interpolate_solution
+
+F64 = torch.float64
+LENGTH, POINTS, HORIZON = 16.0, 32, 1.0
+BOX = [(0.0, LENGTH)]
+MKDV = "u_t + u^2*u_x + u_xxx = 0"
+
+
+def drawn(laws: list[tuple[float, float]], count: int, seed: int) -> Tensor:
+    """Values ``[count, c, n]`` of unknowns with given amplitudes and means."""
+    x = LENGTH * torch.arange(POINTS, dtype=F64) / POINTS
+    fields = [
+        mean + GaussianField(size, 0.5, 6.0, 6, LENGTH).sample(count, seeded(seed + 10 * i))(x)
+        for i, (size, mean) in enumerate(laws)
+    ]
+    return torch.stack(fields, 1)
+
+
+def trained(equation: SpectralEquation, clean: Tensor) -> Callable[[Tensor], Tensor]:
+    """The solver with an error of a thousandth on the law of clean fields, which grows away from it."""
+    mean, spread = clean.mean((0, 2), keepdim=True), clean.std((0, 2), keepdim=True)
+    wave = torch.sin(6 * torch.pi * torch.arange(POINTS, dtype=F64) / POINTS)
+
+    def network(values: Tensor) -> Tensor:
+        solved = solve(equation, Field.on_box(values, BOX), [HORIZON], 0.02).values[:, :, 0]
+        off = ((values - mean) / spread).square().mean((1, 2), keepdim=True)
+        return solved + 1e-3 * spread * wave * (1 + 30 * (off - 2).clamp(min=0))
+
+    return network
+
+
+class TestFromEquation:
+    @pytest.mark.parametrize(
+        ("equation", "laws", "used", "left"),
+        [
+            (MKDV, [(0.2, 0.0)], 3, 0),
+            (["h_t + diff(h*u, x) = 0", "u_t + u*u_x + h_x = 0.1*u_xx"], [(0.05, 1.0), (0.1, 0.0)], 4, 0),
+            pytest.param(
+                "u_t = u_xx + u*(1 - u)", [(0.05, 0.5)], 2, 0, marks=pytest.mark.slow(reason="one more equation")
+            ),
+            pytest.param(
+                ["u_t = u_xx - u*v^2", "v_t = 2*v_xx + u*v^2"],
+                [(0.05, 0.5), (0.05, 0.3)],
+                3,
+                0,
+                marks=pytest.mark.slow(reason="one more equation"),
+            ),
+        ],
+    )
+    def test_is_as_right_as_with_the_true_transformation(
+        self, equation: str | list[str], laws: list[tuple[float, float]], used: int, left: int
+    ) -> None:
+        spectral, clean = SpectralEquation.from_equation(equation), drawn(laws, 100, 0)
+        network = trained(spectral, clean)
+        operator = EquivariantOperator.from_equation(equation, network, clean, [HORIZON], box=BOX)
+        assert (operator.report.count("used: "), operator.report.count("left out: ")) == (used, left)
+        g = operator.action.group.random(4, std=0.3, generator=seeded(3), dtype=F64)
+        initial = operator.action(g, Field.on_box(drawn(laws, 4, 5), BOX))
+        times = operator.predict(initial, g).grid.times
+        exact = solve(spectral, initial, times, 0.02).values
+        grid = initial.grid.at(times)
+        errors = [
+            ((field.values - exact).norm() / exact.norm())
+            for field in (operator.predict(initial, g, grid), operator(initial, grid, generator=seeded(0)))
+        ]
+        assert float(errors[1]) <= 1.5 * float(errors[0])
+        assert float(errors[0]) < 0.02
+
+    def test_what_fields_cannot_follow_is_left_out(self) -> None:
+        """Of the heat equation Galilean and projective transformations; parameters have values."""
+        operator = EquivariantOperator.from_equation(
+            "u_t = k*u_xx", lambda u: u, drawn([(0.2, 0.0)], 4, 0), [1.0], box=BOX, parameters={"k": 0.2}
+        )
+        assert (operator.report.count("used: "), operator.report.count("left out: ")) == (4, 3)
+        assert "k = 0.2" in operator.report
+        assert operator.action.group.dim == 4
+
+    def test_refused_before_the_network_is_called(self) -> None:
+        def never(values: Tensor) -> Tensor:
+            raise AssertionError
+
+        clean = drawn([(0.2, 0.0)], 4, 0)
+        make = EquivariantOperator.from_equation
+        with pytest.raises(ConfigurationError, match=r"expected values of \['a'\]"):
+            make("u_t + a*u*u_x + u_xxx = 0", never, clean, [1.0], box=BOX)
+        with pytest.raises(ConfigurationError, match="first order in t"):
+            make("u_tt = u_xx", never, clean, [1.0], box=BOX)
+        with pytest.raises(ConfigurationError, match="coefficients free of x"):
+            make("u_t = x*u_xx", never, clean, [1.0], box=BOX)
+        with pytest.raises(ConfigurationError, match="range of each x"):
+            make(MKDV, never, clean, [1.0])
+        with pytest.raises(ConfigurationError, match="increasing ones above zero"):
+            make(MKDV, never, clean, [0.0], box=BOX)
+        with pytest.raises(ConfigurationError, match="network"):
+            make(MKDV, "fno", clean, [1.0], box=BOX)  # type: ignore[arg-type]
+        with pytest.raises(ShapeError, match="of 2 unknowns u, v"):
+            make(["u_t = u_xx + v", "v_t = v_xx"], never, clean, [1.0], box=BOX)
+        with pytest.raises(ShapeError, match="at least 2 fields"):
+            make(MKDV, never, clean[:1], [1.0], box=BOX)
+
+    def test_boxes_that_no_transformation_takes_to_the_network(self) -> None:
+        clean = drawn([(0.05, 0.5)], 4, 0)
+        operator = EquivariantOperator.from_equation("u_t = u_xx + u*(1 - u)", lambda u: u, clean, [1.0], box=BOX)
+        longer = Field.on_box(clean, [(0.0, 17.0)])
+        with pytest.raises(DomainError, match=r"got edges \[\[17.0\]\].*4 of 4 fields"):
+            operator(longer)
+        with pytest.raises(ShapeError, match=r"expected fields of \[32\] points"):
+            operator(Field.on_box(clean[..., ::2], BOX))
+        late = Field.on_box(clean, BOX, 3.0)
+        with pytest.raises(DomainError, match="expected times from 3 to 4"):
+            operator(late, late.grid.at([4.5]))
+
+    def test_inverter_of_ones_own(self) -> None:
+        def descent(action: FieldAction, clean: Field) -> Inverter:
+            return Inverter(action, FieldSpectrum(FieldBox(clean.grid), clean.values), [Newton(3)])
+
+        clean = drawn([(0.2, 0.0)], 4, 0)
+        operator = EquivariantOperator.from_equation(MKDV, lambda u: u, clean, [1.0], box=BOX, inverter=descent)
+        assert "search: as given" in operator.report
+        assert operator(Field.on_box(clean, BOX)).values.shape == (4, 1, 1, POINTS)
+
+
+class TestInterpolation:
+    @pytest.mark.parametrize("equation", ["u_t = 0.2*u_xx", "u_t + u_xxx = 0.1*u_xx - u"])
+    def test_linear_equations_are_exact(self, equation: str) -> None:
+        spectral, times = SpectralEquation.from_equation(equation), [0.0, 0.3, 0.5, 0.99, 1.04]
+        field = Field.on_box(drawn([(0.2, 0.0)], 3, 0), BOX)
+        block = solve(spectral, field, [0.0, 0.4, 1.0], 0.1)
+        wanted = torch.tensor(times, dtype=F64).expand(3, -1)
+        found = interpolate_solution(spectral, block.values, block.grid.steps[:, 0], [0.0, 0.4, 1.0], wanted)
+        assert_relative(found, solve(spectral, field, times, 0.1).values, 1e-12)
+
+    def test_order_four_in_the_distance_of_nodes(self) -> None:
+        spectral = SpectralEquation.from_equation("u_t + u*u_x = 0.5*u_xx")
+        start = solve(spectral, Field.on_box(drawn([(0.1, 0.0)], 3, 0), BOX), [1.0], 0.01)
+        errors = []
+        for gap in (0.4, 0.2, 0.1):
+            block = solve(spectral, start, [1.0, 1.0 + gap], 0.01)
+            exact = solve(spectral, start, [1.0 + gap / 2], 0.01).values
+            wanted = torch.full((3, 1), gap / 2, dtype=F64)
+            found = interpolate_solution(spectral, block.values, block.grid.steps[:, 0], [0.0, gap], wanted)
+            errors.append(float((found - exact).norm()))
+        assert all(3.3 < float(torch.tensor(a / b).log2()) < 4.7 for a, b in itertools.pairwise(errors))
+
+    def test_bad_nodes(self) -> None:
+        spectral, values = SpectralEquation.from_equation("u_t = u_xx"), torch.zeros(1, 1, 2, 8, dtype=F64)
+        steps, at = torch.ones(1, 1, 1, dtype=F64), torch.zeros(1, 1, dtype=F64)
+        with pytest.raises(ShapeError, match="one for each of 2 times"):
+            interpolate_solution(spectral, values, steps, [0.0], at)
+        with pytest.raises(DomainError, match="increasing"):
+            interpolate_solution(spectral, values, steps, [1.0, 0.0], at)
+
+
+def test_frames_are_reached_from_far() -> None:
+    """Boxes of other lengths, elsewhere and later, with the last time on a node where that is free."""
+    operator = EquivariantOperator.from_equation(
+        ["h_t + diff(h*u, x) = 0", "u_t + u*u_x + h_x = 0"],
+        lambda u: u,
+        drawn([(0.05, 1.0), (0.1, 0.0)], 4, 0),
+        [1.0],
+        box=BOX,
+    )
+    action = operator.action
+    clean = Field.on_box(drawn([(0.05, 1.0), (0.1, 0.0)], 4, 1), BOX)
+    frame = TrainingFrame(clean.grid, clean.counts, [1.0])
+    initial = action(action.group.random(4, std=1.4, generator=seeded(0), dtype=F64), clean)
+    unit = action.group.identity(4, dtype=F64)
+    g = frame.settle(action, unit, initial.grid)
+    back = action(action.group.inverse(g), initial)
+    assert_relative(back.grid.steps, clean.grid.steps, 1e-6)
+    assert float((back.grid.origin - clean.grid.origin).abs().max()) < 1e-5
+    reach = action(g, back._replace(grid=back.grid.at([1.0]))).grid.times[:, 0]
+    start = initial.grid.times[:, 0]
+    landed = frame.settle(action, g, initial.grid, start + 1.1 * (reach - start))
+    reached = action(landed, back._replace(grid=back.grid.at([1.0]))).grid.times[:, 0]
+    assert_relative(reached - start, 1.1 * (reach - start), 1e-6)

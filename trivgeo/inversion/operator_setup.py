@@ -1,0 +1,126 @@
+"""What an equivariant operator needs beside its network: the symmetries that data can carry, and a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from trivgeo.actions import Field, FieldAction
+from trivgeo.checks import check_tensor
+from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
+from trivgeo.expressions import exact
+from trivgeo.groups import from_generators
+from trivgeo.inversion.energies import FieldBox, FieldComponents, FieldSpectrum
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.stages import AddNoise, Newton, Replicate
+from trivgeo.inversion.training_frame import TrainingFrame
+from trivgeo.pde import EvolutionEquation, SpectralEquation
+from trivgeo.sde import GeometricSchedule
+from trivgeo.symmetry import find_symmetries
+
+__all__ = ["OperatorSymmetries", "clean_fields", "search_for", "symmetries_of"]
+
+_STARTS = 4  # of Newton's method
+_NEWTON_STEPS = 12
+_NOISE = GeometricSchedule(0.05, 0.3)  # that starts are apart by
+
+
+class OperatorSymmetries(NamedTuple):
+    """The symmetries of an equation that fields on their grids can follow.
+
+    Attributes:
+        action: of the group of those.
+        equation: for interpolation in time; ``None`` where fields are not periodic.
+        lines: of a report: which they are, and what is left out.
+    """
+
+    action: FieldAction
+    equation: SpectralEquation | None
+    lines: list[str]
+
+
+def clean_fields(
+    clean: Field | Tensor, box: Sequence[tuple[float, float]] | None, periodic: bool | Sequence[bool]
+) -> Field:
+    """Initial fields of a training set, from values and their box if need be.
+
+    Raises:
+        ConfigurationError: values without a box, or a box beside fields, or neither fields nor values.
+        ShapeError: fewer than two fields, or several times, or no batch dimension.
+    """
+    if isinstance(clean, Field):
+        if box is not None:
+            raise ConfigurationError("box: expected none beside a Field, which has its grid")
+        fields = clean
+    elif box is None:
+        raise ConfigurationError("box: expected the range of each x for clean values without a grid, or a Field")
+    else:
+        fields = Field.on_box(check_tensor("clean", clean), box, periodic=periodic)
+    dims = len(fields.counts)
+    if fields.values.ndim != dims + 3 or len(fields.values) < 2 or fields.values.shape[2] != 1:
+        raise ShapeError(
+            f"clean: expected at least 2 fields [m, c, 1, *n] at one time, got {list(fields.values.shape)}"
+        )
+    return fields
+
+
+def symmetries_of(
+    equation: Any, parameters: Mapping[str, float], periodic: Sequence[bool], unknowns: int
+) -> OperatorSymmetries:
+    """The symmetries of an equation with numbers for its parameters, as far as fields can follow them.
+
+    Args:
+        equation: see `trivgeo.pde.EvolutionEquation`.
+        parameters: a number for each parameter.
+        periodic: see `FieldAction`.
+        unknowns: the number that fields have.
+
+    Raises:
+        ConfigurationError: as for `trivgeo.pde.SpectralEquation.from_equation`, or no symmetry is left.
+        ShapeError: the equation has another number of variables of space or unknowns than the fields.
+    """
+    derived = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
+    spectral = SpectralEquation.from_equation(derived, **parameters)
+    space = [v for v in derived.system.variables if v.name != "t"]
+    if (len(space), len(derived.unknowns)) != (len(periodic), unknowns):
+        raise ShapeError(
+            f"clean: expected fields of {len(derived.unknowns)} unknowns {', '.join(derived.unknowns)} over "
+            f"{len(space)} coordinates for {derived}, got {unknowns} over {len(periodic)}"
+        )
+    values = {s: exact(parameters[s.name], s.name) for s in derived.system.parameters}
+    found = find_symmetries([residual.subs(values) for residual in derived.residuals])
+    carried = found.on_grids(periodic)
+    lines = [f"equation: {derived}" + "".join(f", {name} = {value}" for name, value in parameters.items())]
+    lines += [f"unknowns, in the order of the fields: {', '.join(derived.unknowns)}", f"symmetries: {found.statement}"]
+    lines += [f"used: {g}" for g in carried]
+    used = {g.components for g in carried}
+    why = "it does not carry grids to grids and periodic fields to periodic ones"
+    lines += [f"left out: {g}: {why}" for g in found if g.components not in used]
+    if found.infinite_ideal is not None:
+        lines.append("left out: superposition, which is no finite group")
+    if not carried:
+        raise ConfigurationError(f"equation: expected symmetries that fields on a grid can follow; {'; '.join(lines)}")
+    order = [*space, *(v for v in derived.system.variables if v.name == "t"), *derived.system.unknowns]
+    place = [carried[0].variables.index(z) for z in order]
+    fields = {g.name: [g.components[i] for i in place] for g in carried}
+    try:
+        action = FieldAction(from_generators(fields, variables=order), periodic)
+    except AlgebraError as error:
+        raise ConfigurationError(
+            f"equation: expected symmetries of a group, got {error}; {'; '.join(lines)}"
+        ) from error
+    return OperatorSymmetries(action, spectral if all(periodic) else None, lines)
+
+
+def search_for(action: FieldAction, clean: Field, frame: TrainingFrame) -> tuple[Inverter, str]:
+    """A search for the transformation that took a field out of a set, and what it is in words."""
+    energy = FieldSpectrum(FieldBox(clean.grid), clean.values) if all(action.periodic) else FieldComponents(clean)
+    if frame.is_determining(action):
+        return Inverter(action, energy, []), "no search: the box of a field determines the transformation"
+    stages = [Replicate(_STARTS), AddNoise(_NOISE, 1), Newton(_NEWTON_STEPS)]
+    words = (
+        f"search: Newton's method from {_STARTS} starts by {type(energy).__name__}, about where the box of a field goes"
+    )
+    return Inverter(action, energy, stages), words
