@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import exact, require_sympy
-from trivgeo.groups.generated.symbolic import compile_expressions
+from trivgeo.pde.jets import JetFunction
 from trivgeo.symmetry.api import solved_form
 
 __all__ = ["EvolutionEquation"]
@@ -98,23 +97,12 @@ class EvolutionEquation:
         Raises:
             ConfigurationError: a value is missing, or there is no such parameter.
         """
-        missing = [name for name in self.jet if name not in jet]
-        if missing:
-            raise ConfigurationError(f"jet: expected values of {list(self.jet)}, got none of {missing}")
         self.check_parameters(parameters)
-        first = jet[self.jet[0]]
-        values = [
-            jet[s.name]
-            if s.name in jet
-            else torch.as_tensor(parameters[s.name], dtype=first.dtype, device=first.device)
-            for s in self._symbols
-        ]
-        residuals = self._residual(*values)
-        return residuals.squeeze(-1) if len(self.residuals) == 1 else residuals
+        return self._residual(jet, **parameters)
 
     @cached_property
-    def _residual(self) -> Any:
-        return compile_expressions(self._in_jets, self._symbols)
+    def _residual(self) -> JetFunction:
+        return JetFunction(self._in_jets, self.system)
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Check that ``parameters`` has a value for each parameter of the equation, and for nothing else.

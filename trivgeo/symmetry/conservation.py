@@ -48,7 +48,8 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
         if not vanishes(sp.expand(divergence(system, components) - total)):
             raise AlgebraError(f"{multipliers} came out as multipliers but are none")
         density = components.pop(place)
-        laws.append(ConservationLaw(density, tuple(components), tuple(multipliers), system.variables, place))
+        law = ConservationLaw(density, tuple(components), tuple(multipliers), system.variables, place, system)
+        laws.append(law)
     return ConservationLaws(system, space.equations, tuple(sorted(laws, key=_simplicity)), space.jets, order, degree)
 
 

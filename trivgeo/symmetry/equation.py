@@ -336,6 +336,13 @@ class EvolutionSystem:
             result += sp.diff(expression, symbol) * self.value(a, _shift(index, direction, 1))
         return sp.expand(result)
 
+    def total_off_solutions(self, expression: sp.Expr, direction: int) -> sp.Expr:
+        """The total derivative of an expression of any jets in one variable, with none of them eliminated."""
+        result = sp.diff(expression, self.variables[direction])
+        for symbol, a, index in self.jets_in(expression):
+            result += sp.diff(expression, symbol) * self.jet(a, _shift(index, direction, 1))
+        return sp.expand(result)
+
 
 def residuals_of(pde: Any) -> list[sp.Expr]:
     """Exact expressions that are to vanish."""

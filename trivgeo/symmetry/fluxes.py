@@ -10,22 +10,14 @@ from trivgeo.errors import AlgebraError
 from trivgeo.symmetry.equation import EvolutionSystem, Index
 from trivgeo.symmetry.numeric import vanishes
 
-__all__ = ["divergence", "fluxes", "total_derivative"]
+__all__ = ["divergence", "fluxes"]
 
 _MAX_REDUCTIONS = 200  # integrations by parts of one density
 
 
-def total_derivative(system: EvolutionSystem, expression: sp.Expr, direction: int) -> sp.Expr:
-    """The total derivative in one variable, off solutions: no derivative is eliminated."""
-    result = sp.diff(expression, system.variables[direction])
-    for symbol, a, index in system.jets_in(expression):
-        result += sp.diff(expression, symbol) * system.jet(a, _moved(index, direction, 1))
-    return sp.expand(result)
-
-
 def divergence(system: EvolutionSystem, components: Sequence[sp.Expr]) -> sp.Expr:
     """The total divergence of one component for each variable."""
-    return sp.Add(*(total_derivative(system, c, i) for i, c in enumerate(components)))
+    return sp.Add(*(system.total_off_solutions(c, i) for i, c in enumerate(components)))
 
 
 def fluxes(system: EvolutionSystem, expression: sp.Expr, time: int) -> list[sp.Expr]:
@@ -66,7 +58,7 @@ def _homotopy(system: EvolutionSystem, expression: sp.Expr, base: sp.Expr, time:
             current = _moved(current, direction, -1)
             lower = system.jet(a, current)
             components[direction] += (lower - base if lower in unknowns else lower) * _scaled(system, factor, base, s)
-            factor = -total_derivative(system, factor, direction)
+            factor = -system.total_off_solutions(factor, direction)
     result = [_integrated(c, s) for c in components]
     start = expression.xreplace({z: base if z in unknowns else sp.S.Zero for z, _, _ in every})
     if start.has(sp.nan, sp.zoo, sp.oo) or any(c is None for c in result):
@@ -123,8 +115,8 @@ def _reduced(system: EvolutionSystem, components: list[sp.Expr], time: int) -> l
             break
         direction, part = step
         components = list(components)
-        components[time] = sp.expand(components[time] - total_derivative(system, part, direction))
-        components[direction] = sp.expand(components[direction] + total_derivative(system, part, time))
+        components[time] = sp.expand(components[time] - system.total_off_solutions(part, direction))
+        components[direction] = sp.expand(components[direction] + system.total_off_solutions(part, time))
     return components
 
 

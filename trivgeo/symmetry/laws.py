@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 import sympy as sp
@@ -30,6 +30,7 @@ class ConservationLaw:
         multipliers: one for each equation, in the order given, as left side less right side.
         variables: the independent variables.
         time: the place of the time among these.
+        system: the equations.
     """
 
     density: sp.Expr
@@ -37,6 +38,14 @@ class ConservationLaw:
     multipliers: tuple[sp.Expr, ...]
     variables: tuple[sp.Symbol, ...]
     time: int
+    system: EvolutionSystem = field(repr=False, compare=False)
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether periodic fields at one time have a density: it holds neither places nor derivatives by time."""
+        space = {v for i, v in enumerate(self.variables) if i != self.time}
+        times = [index[self.time] for _, _, index in self.system.jets_in(self.density)]
+        return not self.density.free_symbols & space and not any(times)
 
     @property
     def text(self) -> str:
