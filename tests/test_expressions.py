@@ -218,6 +218,36 @@ def test_what_reads_as_a_derivative_is_no_parameter(equation: str, named: str) -
 
 
 @pytest.mark.parametrize(
+    ("equations", "trouble"),
+    [
+        ("u' = u_xx", "one notation"),
+        ("y'' = y_p", "one notation"),
+        ("y'' = yp", "yp, which reads as one"),
+        ("y'' + Dy = 0", "Dy, which reads as one"),
+        ("u_t = Du_xx", r"needs its sign, D\*u_x"),
+        ("u_t = 2u_xx", r"needs its sign \*, near '2u_xx'"),
+        ("u_t = u u_x", r"needs its sign \*"),
+        ("u_t = u^2u_x", r"needs its sign \*"),
+        ("u_t = 2(u_xx)", r"products with their sign \*"),
+        ("u_t = (u)(u_x)", r"products with their sign \*, got u\(u_x\)"),
+        ("u_t = x(u_x)", r"products with their sign \*"),
+        ("u_t = u_xx + f(x,t)", r"one variable beside the unknowns \['u'\], got f\(x, t\)"),
+        ("u_t = alpha(u)*u_x", "whose name has one letter"),
+        ("u_t = lambda*u_xx", "lambda is a word of Python"),
+        (["u_t = u_xx", "u(0,t) = 0"], "boundary and initial conditions"),
+        (["y'' = y", "y(0) = 1"], "boundary and initial conditions"),
+        ("u_t = u_xx + u(x,t-1)", "delays are not taken"),
+        ("y' = y(x-1)", "delays are not taken"),
+        ("u(x,t)_t = u_xx", "derivatives are written u_t"),
+        ("u_t(x,t) = u_xx(x,t)", r"derivatives as u_t, .* got u_t\(x, t\)"),
+    ],
+)
+def test_the_trouble_is_named(equations: str | list[str], trouble: str) -> None:
+    with pytest.raises(ConfigurationError, match=trouble):
+        parse_equations([equations] if isinstance(equations, str) else equations)
+
+
+@pytest.mark.parametrize(
     ("equation", "parameters"),
     [
         ("u_t = du*u_xx + u_0", "du u_0"),

@@ -1,14 +1,15 @@
-"""Names in the text of equations that read as derivatives and are none."""
+"""What in the text of equations reads as something that it is not: names, calls, products without their sign."""
 
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from collections.abc import Collection, Iterator, Sequence
 
 from trivgeo.errors import ConfigurationError
 
-__all__ = ["check_notation"]
+__all__ = ["check_called", "check_notation", "hint_of_syntax"]
 
 _USUAL_VARIABLES = ("x", "y", "z", "t")  # of an unknown whose derivatives are all misspelt
 _GREEK = {"mu", "nu", "xi", "pi", "eta", "phi", "psi", "chi", "rho", "tau", "beta", "zeta"}  # usual parameters
@@ -38,6 +39,7 @@ def check_notation(
     Raises:
         ConfigurationError: a name or a prime reads as a derivative and is none.
     """
+    primed = {match[1] for text in texts for match in re.finditer(r"([^\W\d_]\w*)'+", text)}
     for text in texts:
         for match in re.finditer(r"([^\W\d_]\w*)'+", text):
             if match[1] not in unknowns or len(variables) != 1:
@@ -45,6 +47,26 @@ def check_notation(
                     f"{argument}: expected primes on unknowns of one variable alone, got {match[0]}: write derivatives "
                     "as u_x, or diff(u, x)"
                 )
+    named = [node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    words = re.compile(rf"({_either(unknowns)})_({_either(variables)})+")
+    both = sorted({name for name in named if words.fullmatch(name)})
+    if primed and both:
+        raise ConfigurationError(
+            f"{argument}: expected one notation of derivatives, primes or {both[0]}, got both: a prime is by the only "
+            "variable"
+        )
+    for unknown in primed:
+        other = next((name for name in named if re.fullmatch(rf"[dD]{unknown}|{unknown}p+", name)), None)
+        if other is not None:
+            raise _refused(argument, other)
+    for unknown in unknowns if len(unknowns) > len(texts) else ():
+        other = next((u for u in unknowns if u != unknown and unknown.endswith(u)), None)
+        if other is not None:
+            factor = unknown.removesuffix(other)
+            raise ConfigurationError(
+                f"{argument}: expected as many equations as unknowns {list(unknowns)}, got {len(texts)}: a product "
+                f"needs its sign, {factor}*{other}_{variables[0]}"
+            )
     letters, own = _either((*variables, *_USUAL_VARIABLES)), _either(unknowns)
     above, below = rf"d\d*({own})?", rf"d({letters})\d*"
     quotient = re.compile(rf"d\d*_?({own})_?{below}")  # dudt
@@ -66,6 +88,69 @@ def check_notation(
                 for top in _matching(node.left, above):
                     for bottom in _matching(node.right, below):
                         raise _refused(argument, f"{top}/{bottom}")
+
+
+def hint_of_syntax(text: str) -> str:
+    """What is probably wrong with text that is no formula, as the end of a message; empty if nothing is known."""
+    word = next((w for w in re.findall(r"[^\W\d_]\w*", text) if keyword.iskeyword(w)), None)
+    if word is not None:
+        return f": {word} is a word of Python, a parameter needs another name, such as {word}0"
+    if re.search(r"\)_\w", text):
+        return ": derivatives are written u_t, or diff(u(x, t), t)"
+    match = re.search(r"(?<![\w.])\d+\.?\d*\s*[^\W\d_][^\W\d]*|\)\s*[\w(]|[\w']\s+[\w(]", text)
+    return "" if match is None else f": a product needs its sign *, near {match[0]!r}"
+
+
+def check_called(
+    calls: Sequence[tuple[str, Sequence[ast.expr]]],
+    derivatives: Collection[str],
+    argument: str,
+    functions: Collection[str],
+) -> None:
+    """Refuse calls that are neither unknowns nor functions, and say what they look like.
+
+    Args:
+        calls: names that are called, but for known functions, and their arguments.
+        derivatives: the names of what has derivatives, the unknowns; may be empty.
+        argument: see `trivgeo.expressions.parse_equations`.
+        functions: the names of known functions.
+
+    Raises:
+        ConfigurationError: a condition at a place, a delay, a product without its sign, a derivative that is called, or
+            a function of several variables or of a long name beside unknowns.
+    """
+    plain = {name for name, arguments in calls if arguments and all(isinstance(a, ast.Name) for a in arguments)}
+    for name, arguments in calls:
+        shown = f"{name}({', '.join(map(ast.unparse, arguments))})"
+        inside = {node.id for a in arguments for node in ast.walk(a) if isinstance(node, ast.Name)}
+        if "_" in name and name.partition("_")[0] in {other.partition("_")[0] for other in (*derivatives, *plain)}:
+            raise ConfigurationError(f"{argument}: expected derivatives as u_t, or diff(u(x, t), t), got {shown}")
+        letters = {letter for other in inside for letter in other.partition("_")[2]}
+        if letters and len(arguments) == 1 and (name in derivatives or name in letters):
+            raise ConfigurationError(f"{argument}: expected products with their sign *, got {shown}")
+        if name not in plain and name not in derivatives:
+            continue
+        if any(isinstance(a, ast.Constant) for a in arguments):
+            raise ConfigurationError(
+                f"{argument}: expected equations alone, got {shown}: boundary and initial conditions are no part of "
+                "them, `Symmetries.keeping` says which symmetries keep a boundary"
+            )
+        if not all(isinstance(a, ast.Name) for a in arguments):
+            raise ConfigurationError(
+                f"{argument}: expected unknowns at one place and time, got {shown}: equations with delays are not taken"
+            )
+        if not derivatives or name in derivatives:
+            continue
+        if len(arguments) > 1:
+            raise ConfigurationError(
+                f"{argument}: expected functions of one variable beside the unknowns {sorted(derivatives)}, got "
+                f"{shown}: a given function of several is written out"
+            )
+        if not re.fullmatch(r"[^\W\d_]\d*", name):
+            raise ConfigurationError(
+                f"{argument}: expected a function of {sorted(functions)}, or an arbitrary one whose name has one "
+                f"letter, such as f({ast.unparse(arguments[0])}), got {shown}"
+            )
 
 
 def _refused(argument: str, name: str) -> ConfigurationError:

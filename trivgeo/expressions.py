@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from trivgeo._deprecation import renamed_arguments
-from trivgeo._notation import check_notation
+from trivgeo._notation import check_called, check_notation, hint_of_syntax
 from trivgeo._signatures import check_calls
 from trivgeo.errors import ConfigurationError
 
@@ -140,6 +140,8 @@ def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
     trees = [_tree(part, argument, True) for parts in sides for part in parts]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    stems = {m[1] for name in named if (m := _DERIVATIVE.fullmatch(name) or _PRIMED.fullmatch(name))}
+    check_called(_calls(nodes), stems | _differentiated(nodes)[0], argument, FUNCTIONS)
     free = _arbitrary(nodes, named)
     functions, variables = _declared(nodes, free, argument) or _derived(named, *_differentiated(nodes), argument)
     check_notation(texts, trees, functions, variables, argument, {*FUNCTIONS, *_RESERVED_NAMES, *free, "E", "I"})
@@ -236,7 +238,7 @@ def _tree(text: str, argument: str, primes: bool) -> ast.expr:
     try:
         body = ast.parse(plain, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigurationError(f"{argument}: expected a formula, got {text[:80]!r}") from error
+        raise ConfigurationError(f"{argument}: expected a formula, got {text[:80]!r}{hint_of_syntax(text)}") from error
     for node in ast.walk(body):
         if isinstance(node, ast.Constant):
             # the number as it was written: decimals are exact
@@ -326,7 +328,7 @@ class _Reader:
 
     def _call(self, node: ast.Call, depth: int) -> Any:
         if not isinstance(node.func, ast.Name) or node.keywords or not node.args:
-            raise self._refuse("calls such as exp(x)")
+            raise self._refuse("calls such as exp(x), and products with their sign *")
         name = node.func.id
         arguments = [self._read(a, depth) for a in node.args]
         if any(self._is_large(a, _MAX_FUNCTION_ARGUMENT) for a in arguments):

@@ -357,3 +357,34 @@ def test_more_variables() -> None:
     found = find_symmetries(sp.Eq(w.diff(t), w.diff(x, 2) + w.diff(y, 2)), 3)
     assert len(found) == 9
     assert not found.grows
+
+
+@pytest.mark.parametrize(
+    ("equation", "dimension"),
+    [
+        ("u_t = diff(a*x*u, x) + D*u_xx", 6),
+        ("y'' = x^(-15/7)*y^2", 2),
+        pytest.param("y'' = x^(-20/7)*y^2", 2, marks=pytest.mark.slow(reason="another exponent")),
+        pytest.param("u_t = x^(2-a)*u_xx", 4, marks=pytest.mark.slow(reason="an exponent that is a parameter")),
+    ],
+)
+def test_rates_and_exponents_are_those_of_the_equation(equation: str, dimension: int) -> None:
+    """Ornstein-Uhlenbeck, where only one variable has rates that are roots of parameters; Emden-Fowler."""
+    found = find_symmetries(equation)
+    assert found.is_complete
+    assert len(found) == dimension
+
+
+def test_symmetries_on_grids() -> None:
+    """Of heat four; where axes are not periodic what multiplies by functions of x; combinations are found."""
+    heat = find_symmetries("u_t = nu*u_xx")
+    kept = heat.on_grids([True])
+    assert {g.text for g in kept} == {"∂_x", "x*∂_x + 2*t*∂_t", "∂_t", "u*∂_u"}
+    assert all(g in heat.generators for g in kept)
+    assert len(heat.on_grids([False])) == 6
+    mixed = find_symmetries(["u_t = u_xx + v", "v_t = v_xx"]).on_grids([True])
+    assert all(sp.diff(c, "x") == 0 for g in mixed for c in g.components[2:])
+    with pytest.raises(ConfigurationError, match="periodic: expected one for each"):
+        heat.on_grids([True, True])
+    with pytest.raises(ConfigurationError, match="time: expected one of"):
+        heat.on_grids([True], time="tau")

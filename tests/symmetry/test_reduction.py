@@ -124,3 +124,11 @@ def test_systems() -> None:
     angle = phase + x**2 / (4 * t)
     for value, expected in zip(found, (size * sp.cos(angle), size * sp.sin(angle)), strict=True):
         assert abs(float((value - expected).subs({x: 0.7, t: 1.3}))) < 1e-12
+
+
+@pytest.mark.parametrize("coefficient", [sp.Symbol("c"), sp.Symbol("c", positive=True)])
+@pytest.mark.parametrize("solution", ["exp(-sqrt(c)*x)", sp.exp(-sp.sqrt(sp.Symbol("c", positive=True)) * x)])
+def test_symbols_with_assumptions_are_those_of_text(heat: Symmetries, coefficient: sp.Symbol, solution: object) -> None:
+    later, mass = _named(heat, "∂_t"), _named(heat, "u*∂_u")
+    (found,) = heat.reduced(later + coefficient * mass).solution(solution)
+    assert str(found) == "exp(-sqrt(c)*x + c*t)"

@@ -25,6 +25,7 @@ MAX_COLUMNS = 900
 
 _MAX_FUNCTIONS = 60
 _MAX_OWN_FUNCTIONS = 10
+_MAX_DENOMINATOR = 12  # of exponents
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,20 @@ def _spaces(
     if dimension.size is None:
         return
     yield one, 3
-    spectral = _products(_spectral(system, conditions, jets, dimension))
-    if len(spectral) > 1:
+    families = _spectral(system, conditions, jets, dimension)
+    spectral = _products(families)
+    # numbers modulo primes may have no roots: without those of parameters first
+    plain = _products([family for family in families if not _has_roots(family, system.parameters)])
+    for functions in [plain, spectral] if len(plain) < len(spectral) else [spectral]:
+        if len(functions) == 1:
+            continue
         for degree in (1, 2, 3, 4, 5) if len(jets.variables) == 2 else (1, 2, 3):
-            yield spectral, degree
+            yield functions, degree
     yield one, 4
+    fractional = _products(_fractional(system))
+    if len(fractional) > 1:
+        for degree in (1, 2, 3):
+            yield fractional, degree
     own = _own(system, conditions)
     if len(own) > 1:
         combined = _products([own, spectral])
@@ -91,6 +101,37 @@ def _products(families: Sequence[Sequence[sp.Expr]]) -> list[sp.Expr]:
     """All products of one function of each family, 1 first."""
     result = {sp.powsimp(sp.Mul(*factors)): None for factors in itertools.product(*families)}
     return list(result)[:_MAX_FUNCTIONS]
+
+
+def _has_roots(functions: Sequence[sp.Expr], parameters: Sequence[sp.Symbol]) -> bool:
+    """Whether functions hold fractional powers of parameters."""
+    powers = {
+        power for f in functions for power in f.atoms(sp.Pow) if power.exp.is_Rational and not power.exp.is_Integer
+    }
+    return any(power.base.free_symbols & set(parameters) for power in powers)
+
+
+def _fractional(system: EvolutionSystem) -> list[list[sp.Expr]]:
+    r"""For each variable its powers with the fractions that exponents of the equations are made of.
+
+    Of :math:`z^{-15/7}` those with all sevenths, of :math:`z^{2 - a}` with multiples of a / 2.
+    """
+    families = []
+    for variable in (*system.variables, *system.unknowns):
+        powers = {p.exp for right in system.right for p in right.atoms(sp.Pow) if p.base == variable}
+        found: dict[sp.Expr, None] = {sp.S.One: None}
+        for exponent in sorted(powers, key=sp.default_sort_key):
+            constant, rest = exponent.as_independent(*system.parameters, as_Add=True)
+            if not exponent.free_symbols <= set(system.parameters):
+                continue
+            if rest != 0:
+                halves = [rest / 2, -rest / 2, rest, -rest]
+                found |= dict.fromkeys(variable ** (half - 1) for half in halves)
+            elif constant.is_Rational and 1 < constant.q <= _MAX_DENOMINATOR:
+                found |= dict.fromkeys(variable ** (sp.Rational(k, constant.q) - 1) for k in range(1, constant.q))
+        if len(found) > 1:
+            families.append(list(found))
+    return families
 
 
 def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.Expr]:

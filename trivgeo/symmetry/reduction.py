@@ -71,7 +71,10 @@ class Reduction:
         unknowns = self.system.unknowns
         if len(entries) != len(unknowns):
             raise ConfigurationError(f"reduced: expected one expression for each of {unknowns}, got {len(entries)}")
+        # a symbol of text has no assumptions, that of a generator may have
+        known = {s.name: s for e in (*self.equations, *itertools.chain(*self.fields)) for s in e.free_symbols}
         given = [self.system.plain(entry, "reduced") for entry in entries]
+        given = [e.xreplace({s: known.get(s.name, s) for s in e.free_symbols}) for e in given]
         calls = [sp.Lambda(self.variables, value) for value in given]
         for equation in self.equations:
             left = equation

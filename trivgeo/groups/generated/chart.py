@@ -117,7 +117,7 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
         if not bool(torch.isfinite(images).all()):
             continue
         new = sp.Dummy(z.name, **_sign(images))
-        for inverse in sp.solve(y - new, real):
+        for inverse in _inverses(y, real, new):
             if unknown_functions([inverse]) or inverse.has(sp.I):
                 continue
             back = compile_expressions([inverse], [new])(images).squeeze(-1)
@@ -127,6 +127,17 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
             if all(_is_quadratic(f, new) for f in moved):
                 return new, y.subs(real, z), inverse
     return None
+
+
+def _inverses(y: Any, z: Any, new: Any) -> list[Any]:
+    """Candidates for the z at which y(z) has a value; of powers by hand, since SymPy's check of theirs may not end."""
+    sp = require_sympy()
+    constant, rest = y.as_independent(z, as_Add=True)
+    factor, power = rest.as_independent(z, as_Add=False)
+    if power.is_Pow and power.base == z and power.exp.is_Rational:
+        root = ((new - constant) / factor) ** (1 / power.exp)
+        return [root, -root]
+    return list(sp.solve(y - new, z))
 
 
 def _span_is_small(functions: set[Any], z: Any, values: Tensor) -> bool:
