@@ -46,7 +46,7 @@ class JetFunction:
         """The values.
 
         Args:
-            jet: values by name, ``[*batch]``, of all that `jet` lists; other names are ignored.
+            jet: see `trivgeo.pde.EvolutionEquation.residual`.
             **parameters: values of all `parameters`.
 
         Returns:
