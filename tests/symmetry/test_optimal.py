@@ -162,3 +162,9 @@ def test_others_are_refused() -> None:
             _algebra(size, brackets).optimal_system()
     with pytest.raises(ConfigurationError, match="value for each"):
         find_symmetries("u_t = diff(u^n*u_x, x)").algebra.optimal_system()
+
+
+def test_latex() -> None:
+    lines = find_symmetries("u_t + u*u_x + u_xxx = 0").algebra.optimal_system()
+    assert lines.latex().count(r"\langle") == len(lines)
+    assert r"X_{1}" in lines._repr_latex_()

@@ -132,3 +132,9 @@ def test_symbols_with_assumptions_are_those_of_text(heat: Symmetries, coefficien
     later, mass = _named(heat, "∂_t"), _named(heat, "u*∂_u")
     (found,) = heat.reduced(later + coefficient * mass).solution(solution)
     assert str(found) == "exp(-sqrt(c)*x + c*t)"
+
+
+def test_latex(heat: Symmetries) -> None:
+    reduction = heat.reduced(_named(heat, "∂_t") + 2 * _named(heat, "u*∂_u"))
+    assert r"2 u{\left(x \right)} - \frac{d^{2}}{d x^{2}} u{\left(x \right)} &= 0" in reduction.latex()
+    assert r"\text{where } t = 0" in reduction._repr_latex_()

@@ -31,7 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             algebra = found.algebra
             is_known = not any(c.free_symbols for block in algebra.structure_constants for row in block for c in row)
-            lines += ["", "brackets:", repr(algebra), *(["", algebra.name()] if is_known else [])]
+            lines += [
+                "",
+                "brackets:",
+                repr(algebra),
+                f"({algebra.convention})",
+                *(["", algebra.name()] if is_known else []),
+            ]
         except AlgebraError as error:
             lines += ["", f"no brackets: {error}"]
     sys.stdout.write("\n".join([*lines, "", f"{time.perf_counter() - started:.1f} s"]) + "\n")

@@ -67,6 +67,13 @@ class SymmetryAlgebra:
         row = self.structure_constants[i][j]
         return sum((c * sp.Symbol(name) for c, name in zip(row, self.names, strict=True)), sp.S.Zero)
 
+    @property
+    def convention(self) -> str:
+        """Which signs brackets have, in words."""
+        return (
+            "brackets of the group, whose action is from the left: minus those of vector fields, as textbooks have them"
+        )
+
     def name(self, **parameters: Any) -> str:
         """The Levi decomposition by name, such as ``sl(2, R) ⋉ h(3)``; ``h(n)`` is the Heisenberg algebra.
 
@@ -108,6 +115,7 @@ class SymmetryAlgebra:
         )
         symbols = {s for block in self.structure_constants for row in block for c in row for s in c.free_symbols}
         title = "" if symbols else f"<p>{html.escape(self.name())}</p>"
+        title += f"<p>{html.escape(self.convention)}</p>"
         return f"{title}<table><tr>{head}</tr>{rows}</table>"
 
     def __repr__(self) -> str:

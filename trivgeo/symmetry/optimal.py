@@ -10,7 +10,7 @@ send it to -v, are applied to the list afterwards (Patera and Winternitz 1977; O
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -46,12 +46,28 @@ class Line:
     def text(self, names: Sequence[str]) -> str:
         """As it is written, such as ``X1 + a*X3, a >= 0``."""
         conditions = []
+        for symbol, is_even, values in self._conditions():
+            conditions += [f"{symbol} >= 0"] if is_even else [f"any {symbol}"] if not values else []
+            conditions += [f"{symbol} != {value}" for value in values]
+        return ", ".join([str(self._total(names)), *conditions])
+
+    def latex(self, names: Sequence[str]) -> str:
+        """The line as a formula of LaTeX, without dollar signs."""
+        conditions = []
+        for symbol, is_even, values in self._conditions():
+            conditions += [f"{sp.latex(symbol)} \\ge 0"] if is_even else []
+            conditions += [f"{sp.latex(symbol)} \\in \\mathbb{{R}}"] if not (is_even or values) else []
+            conditions += [f"{sp.latex(symbol)} \\ne {sp.latex(value)}" for value in values]
+        return ",\\ ".join([f"\\langle {sp.latex(self._total(names))} \\rangle", *conditions])
+
+    def _conditions(self) -> Iterator[tuple[sp.Symbol, bool, list[sp.Expr]]]:
+        """Parameters, whether each is the same line as minus it, and the values that it does not take."""
         for place, (symbol, values) in enumerate(zip(self.parameters, self.excluded, strict=True)):
             is_even = self.is_even and not place
-            conditions += [f"{symbol} >= 0"] if is_even else [f"any {symbol}"] if not values else []
-            conditions += [f"{symbol} != {value}" for value in values if not (is_even and value.is_negative)]
-        total = sp.Add(*(c * sp.Symbol(n) for c, n in zip(self.coefficients, names, strict=True)))
-        return ", ".join([str(total), *conditions])
+            yield symbol, is_even, [value for value in values if not (is_even and value.is_negative)]
+
+    def _total(self, names: Sequence[str]) -> sp.Expr:
+        return sp.Add(*(c * sp.Symbol(n) for c, n in zip(self.coefficients, names, strict=True)))
 
 
 class OptimalSystem(Sequence[Line]):
@@ -159,6 +175,14 @@ class OptimalSystem(Sequence[Line]):
 
     def _moved(self, y: Floats, v: Floats) -> Floats:
         return np.asarray(exponential_of_ad(self._algebra.floats, y) @ v)
+
+    def latex(self) -> str:
+        """The lines as formulas of LaTeX, without dollar signs."""
+        rows = " \\\\ ".join(f"&{line.latex(self.names)}" for line in self.lines)
+        return f"\\begin{{aligned}} {rows} \\end{{aligned}}"
+
+    def _repr_latex_(self) -> str:
+        return f"${self.latex()}$"
 
     def __repr__(self) -> str:
         return "\n".join(line.text(self.names) for line in self.lines)

@@ -106,6 +106,15 @@ class Reduction:
                 return tuple(sp.simplify(found[0][u]) for u in self.system.unknowns)
         raise AlgebraError(f"expected invariants in closed form, got the field {self.fields[0]} of {names}")
 
+    def latex(self) -> str:
+        """The equations and the slice as formulas of LaTeX, without dollar signs."""
+        lines = [f"{sp.latex(equation)} &= 0" for equation in self.equations]
+        where = ", ".join(f"{sp.latex(v)} = {sp.latex(value)}" for v, value in self.at.items())
+        return "\\begin{aligned} " + " \\\\ ".join([*lines, f"&\\text{{where }} {where}"]) + " \\end{aligned}"
+
+    def _repr_latex_(self) -> str:
+        return f"${self.latex()}$"
+
     def __repr__(self) -> str:
         where = ", ".join(f"{v} = {value}" for v, value in self.at.items())
         return "\n".join([*(f"{equation} = 0" for equation in self.equations), f"where {where}"])

@@ -187,11 +187,12 @@ class Symmetries(Sequence[Symmetry]):
         kind = "polynomial coefficients"
         if self.functions:
             kind = f"coefficients that are sums of polynomials times 1, {', '.join(map(str, self.functions))},"
-        searched = f"complete for {kind} up to degree {d}, generic parameters"
+        named = f", generic {', '.join(s.name for s in self.parameters)}" if self.parameters else ""
+        searched = f"complete for {kind} up to degree {d}{named}"
         if self.dimensions:
             more = f"has {self.dimensions[d + 1]}" if self.grows else "has no more"
             searched += f"; degree {d + 1} {more}" + (f": use degree={d + 1}" if self.grows and n != k else "")
-        generic = ", for generic parameters" if self.parameters else ""
+        generic = f", for generic {', '.join(s.name for s in self.parameters)}" if self.parameters else ""
         generic += "".join(f", for an arbitrary function {f}" for f in self._system.arbitrary)
         beside = " beside superposition" if self.infinite_ideal is not None else ""
         if self.is_first_order:
