@@ -75,8 +75,8 @@ def test_classifications(equation: str, candidates: tuple[str, ...], sizes: dict
 @pytest.mark.parametrize(
     ("equation", "message"),
     [
-        ("u_t = u_xx + evil(u)", "expected derivatives of"),
-        ("u_t = u_xx + f(u, x)", "expected derivatives of"),
+        ("u_t = u_xx + evil(u)", r"whose name has one letter, such as f\(u\), got evil\(u\)"),
+        ("u_t = u_xx + f(u, x)", r"one variable beside the unknowns \['u'\], got f\(u, x\)"),
         ("u_t = f*u_xx + f(u)", "different names"),
         ("u(x, t) = f(x)", "expected"),
     ],

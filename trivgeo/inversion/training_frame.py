@@ -17,6 +17,7 @@ _STEPS = 10  # of Gauss and Newton for the box, which are quadratic near the end
 _LANDING_STEPS = 5  # that follow where times are wanted
 _SHARES = (1.0, 0.3, 0.1, 0.02)  # of a step that are tried
 _TIED_TO = 1e-8  # singular values below this share of the largest are zero
+_ROUNDING = 100.0  # differences of so many units of rounding are none
 _MAX_OFF = 1e-3  # of the box, relative to its edges: beyond it no transformation leads there
 _LANDING = 0.15  # share of the time from the first to the last node within which a node is landed on
 
@@ -67,10 +68,14 @@ class TrainingFrame:
         """
         corners = _corners(grid, self.counts).expand(len(g), -1, -1)
         for _ in range(_STEPS):
+            if self._is_there(self._off(action, g, corners)):
+                break
             g = self._step(action, g, corners, None)
         if last is not None:
             wanted = self._wanted(corners, last)
             for _ in range(_LANDING_STEPS):
+                if self._is_there(self._late(action, g, wanted)):
+                    break
                 g = self._step(action, g, corners, wanted)
         off = self._off(action, g, corners).abs().amax(-1)
         known = off <= _MAX_OFF
@@ -85,6 +90,11 @@ class TrainingFrame:
                 f"{len(known)} fields are so"
             )
         return g
+
+    @staticmethod
+    def _is_there(off: Tensor) -> bool:
+        """Whether differences are rounding, for all fields."""
+        return bool((off.abs() <= _ROUNDING * torch.finfo(off.dtype).eps).all())
 
     def _wanted(self, corners: Tensor, last: Tensor) -> Tensor:
         """The first corners at the last times, ``[b, 1, d + 1]``."""
