@@ -13,6 +13,8 @@ from trivgeo.groups import SL, HeatSymmetry, LieGroup
 
 Function = Callable[[Tensor], Tensor]
 
+QUICK_TO_TRACE = ("SL(2)", "HeatSymmetry(0.1)", "BurgersSymmetry")
+
 
 def operations(group: LieGroup, std: float) -> dict[str, Function]:
     """Every operation as a function of an algebra vector near some element."""
@@ -158,7 +160,16 @@ class TestCompile:
         return h, group.log(h), group.Ad(h), group.log_modular(h), group.perturb(h, v)
 
     @pytest.mark.parametrize(
-        "compiled", [c for c in CASES if c.pdes or c.name in ("SL(2)", "R.Heisenberg(1)")], ids=str
+        "compiled",
+        [
+            *(c for c in CASES if c.name in QUICK_TO_TRACE),
+            *(
+                pytest.param(c, marks=pytest.mark.slow(reason=f"{', '.join(QUICK_TO_TRACE)} stay"))
+                for c in CASES
+                if (c.pdes or c.name == "R.Heisenberg(1)") and c.name not in QUICK_TO_TRACE
+            ),
+        ],
+        ids=str,
     )
     def test_full_graph(self, compiled: GroupCase) -> None:
         group = compiled.group

@@ -87,7 +87,9 @@ class TestUnitary:
         matrix = group.to_complex(g).unsqueeze(1)
         assert_relative(group.Ad(g).mT, group.vee(group.from_complex(matrix @ basis @ matrix.mH)), 1e-13)
 
-    @pytest.mark.parametrize("group", [SU(3), U(3)], ids=str)
+    @pytest.mark.parametrize(
+        "group", [SU(3), pytest.param(U(3), marks=pytest.mark.slow(reason="SU(3) stays"))], ids=str
+    )
     def test_closed_form_of_many(self, group: Unitary) -> None:
         """Which take another way than few: against eigenvectors, where eigenvalues meet, and in derivatives."""
         size = torch.tensor([0.0, 1e-9, 1e-3, 0.1, 0.3, 1.0, 20.0], dtype=torch.float64).repeat_interleave(150)

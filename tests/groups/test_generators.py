@@ -280,7 +280,7 @@ CATALOGUE = [
     pytest.param(KdVSymmetry(), 3, id="KdVSymmetry()", marks=LONG),
     pytest.param(Affine(2), 2, id="Affine(2)"),
     pytest.param(SE(2), 2, id="SE(2)"),
-    pytest.param(SE(3), 3, id="SE(3)"),
+    pytest.param(SE(3), 3, id="SE(3)", marks=LONG),
     pytest.param(Projective(2), 2, id="Projective(2)"),
 ]
 

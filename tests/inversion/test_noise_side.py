@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from tasks.images.mnist import BundledSample
 from tests.helpers import seeded
-from trivgeo.actions import ImageWarp
+from trivgeo.actions import ImageWarp, WithReference
 from trivgeo.groups import Affine, LieGroup, Projective, Similarity
 from trivgeo.inversion import TIED
 from trivgeo.inversion.stages.add_noise import Side
-from trivgeo.inversion.stages.reverse_diffusion import score_bound
+from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, score_bound
 from trivgeo.sde import GeometricSchedule
 
 AFFINE = Affine(2)
@@ -23,7 +23,7 @@ RECOVERED = 0.4
 """Squared distance of a restored image to the template, relative to that of an empty one; 1.5 before (median)."""
 
 
-def recovered(number: int, pixels: int, group: LieGroup = AFFINE, **options: Any) -> float:
+def recovered(number: int, pixels: int, group: LieGroup = AFFINE, seed: int = 1, **options: Any) -> float:
     """The share of warps by exp(0.25 z) of one digit that TIED undoes."""
     digit = F.pad(BundledSample().test().images[:1].float() / 255, (6,) * 4)
     template = F.interpolate(digit, (pixels, pixels), mode="area")
@@ -35,15 +35,23 @@ def recovered(number: int, pixels: int, group: LieGroup = AFFINE, **options: Any
     def energy(y: Tensor) -> Tensor:
         return weight * (y - template).square().sum((1, 2, 3))
 
-    inverter = TIED(action, energy, GeometricSchedule(0.005, 0.25), **options)
-    best = inverter(x, generator=seeded(1)).best()
+    inverter = TIED(action, energy, **options)
+    best = inverter(x, generator=seeded(seed)).best()
     error = (action(action.group.inverse(best), x) - template).square().sum((1, 2, 3)) / template.square().sum()
     return float((error < RECOVERED).double().mean())
 
 
 def by_bound(side: Side, number: int, chains: int, pixels: int) -> float:
     """With scores of at most 500."""
-    options = {"steps": 50, "num_mc": 4, "num_hypotheses": chains, "max_score_norm": 500.0, "side": side}
+    noise = GeometricSchedule(0.005, 0.25)
+    options = {
+        "schedule": noise,
+        "steps": 50,
+        "num_mc": 4,
+        "num_hypotheses": chains,
+        "max_score_norm": 500.0,
+        "side": side,
+    }
     return recovered(number, pixels, **options)
 
 
@@ -69,8 +77,8 @@ def test_the_side_matters_less_with_the_adaptive_bound() -> None:
 @pytest.mark.slow(reason="the affine group stays")
 @pytest.mark.parametrize("group", [AFFINE, Projective(2)], ids=str)
 def test_the_template_problem_by_default(group: LieGroup) -> None:
-    """It was 0.38 for both groups with a bound of 100."""
-    assert recovered(32, 40, group) >= 0.9
+    """It was 0.38 for both groups with a bound of 100 and a fitting schedule; by default .31 and .06 (28 pixels)."""
+    assert (recovered(32, 40, group, seed=1) + recovered(32, 40, group, seed=2)) / 2 >= 0.9
 
 
 @pytest.mark.parametrize("steps", [12, 50, 200])
@@ -104,3 +112,13 @@ def test_chains_stay_finite() -> None:
 
     assert lost() == 0.0
     assert lost(max_score_norm=None) > 0.05
+
+
+def test_the_default_noise_is_that_of_the_action() -> None:
+    """Of the data where there are references beside them."""
+    schedules = []
+    for action in (ImageWarp(AFFINE), WithReference(ImageWarp(AFFINE)), AFFINE.action()):
+        stage = TIED(action, lambda y: y).stages[-1]
+        assert isinstance(stage, ReverseDiffusion)
+        schedules.append(repr(stage.schedule))
+    assert schedules == [*["GeometricSchedule(0.01, 0.35)"] * 2, "GeometricSchedule(0.1, 1)"]

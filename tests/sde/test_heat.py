@@ -89,7 +89,15 @@ def test_little_noise(group: LieGroup, volume: float, variance: float) -> None:
     assert_relative(gradient, -group.log(at) / variance, 20.0 * variance + 1e-6)
 
 
-@pytest.mark.parametrize("group", [Torus(2), SO(3), DirectProduct(SO(3), Translation(1))], ids=repr)
+@pytest.mark.parametrize(
+    "group",
+    [
+        Torus(2),
+        SO(3),
+        pytest.param(DirectProduct(SO(3), Translation(1)), marks=pytest.mark.slow(reason="its factors stay")),
+    ],
+    ids=repr,
+)
 def test_exact_likelihood(group: LieGroup) -> None:
     """The law k_s is carried to k_(s + sigma^2): the flow finds the density of every element."""
     kernel = heat_kernel(group)

@@ -114,6 +114,11 @@ class ImageWarp(Action):
         return f"ImageWarp({self.group!r}, {self.mode!r}{outside})"
 
     @property
+    def noise_range(self) -> tuple[float, float]:
+        """Diffusion coefficients of a search without a schedule: from below a pixel to a third of half a frame."""
+        return 0.01, 0.35
+
+    @property
     def guard(self) -> ContentGuard | None:
         """Cost of elements that move an image out of its frame; ``None`` without ``guarded`` or with a padding."""
         return ImageGuard(self.point_action, self.fill) if self.guarded and self.padding == "zeros" else None

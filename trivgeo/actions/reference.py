@@ -63,6 +63,11 @@ class WithReference(Action):
         return f"WithReference({self.action!r})"
 
     @property
+    def noise_range(self) -> tuple[float, float]:
+        """The range of the action on the data."""
+        return self.action.noise_range
+
+    @property
     def guard(self) -> ContentGuard | None:
         """Guard of the action on the data, which ignores the reference; ``None`` if that action has none."""
         guard = self.action.guard

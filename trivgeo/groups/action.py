@@ -58,6 +58,11 @@ class Action(ABC):
 
     group: LieGroup
 
+    @property
+    def noise_range(self) -> tuple[float, float]:
+        """Diffusion coefficients at the end and at the start of a search without a schedule, in units of the basis."""
+        return 0.1, 1.0
+
     def __repr__(self) -> str:
         """The kind of action, and the group."""
         return f"{type(self).__name__.lstrip('_')}({self.group!r})"

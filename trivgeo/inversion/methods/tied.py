@@ -16,12 +16,11 @@ from trivgeo.inversion.energy_measurement import measure_energy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law
 from trivgeo.inversion.methods.tied_for_data import timed_search
+from trivgeo.inversion.posterior_energy import check_action
 from trivgeo.inversion.stages.add_noise import AddNoise
 from trivgeo.inversion.stages.replicate import Replicate
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, ReverseDiffusionOptions, ScoreBound
-from trivgeo.sde import (
-    Schedule,
-)
+from trivgeo.sde import GeometricSchedule, Schedule
 
 __all__ = ["TIED"]
 
@@ -44,7 +43,8 @@ class TIED(Inverter):
     Args:
         action: the action on data.
         energy: see `Inverter`.
-        schedule: the noise; default geometric from 0.1 to 1.
+        schedule: the noise; by default geometric over `Action.noise_range`, from 0.1 to 1 for points and from 0.01 to
+            0.35 for images. Its largest coefficient should reach the transformations that are expected.
         steps: number M of reverse steps.
         num_mc: see `ReverseDiffusion`.
         num_hypotheses: number K of chains.
@@ -76,6 +76,7 @@ class TIED(Inverter):
                 f"settings: expected some of {', '.join((*_SETTINGS, *known))}, got {', '.join(sorted(unknown))}; "
                 "those of every inverter are set by replace(...)"
             )
+        schedule = GeometricSchedule(*check_action(action).noise_range) if schedule is None else schedule
         stage = ReverseDiffusion(schedule, steps, num_mc, temperature, max_score_norm, **reverse)
         start = Replicate(num_hypotheses)
         stage.check_size(num_hypotheses)
