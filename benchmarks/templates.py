@@ -19,12 +19,18 @@ from tasks.images.mnist import BundledSample
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Affine, LieGroup, Projective
 from trivgeo.inversion import TIED
-from trivgeo.sde import GeometricSchedule
+from trivgeo.inversion.stages.add_noise import Side
+from trivgeo.sde import GeometricSchedule, Schedule
 
 __all__ = ["share_undone"]
 
 PIXELS, STD, UNDONE = 40, 0.25, 0.4
-SCHEDULES = {"default": None, "(0.1, 1)": GeometricSchedule(0.1, 1.0), "(0.005, 0.25)": GeometricSchedule(0.005, 0.25)}
+SIDES: tuple[Side, ...] = ("restored", "given")
+SCHEDULES: dict[str, Schedule | None] = {
+    "default": None,
+    "(0.1, 1)": GeometricSchedule(0.1, 1.0),
+    "(0.005, 0.25)": GeometricSchedule(0.005, 0.25),
+}
 
 
 def share_undone(
@@ -49,7 +55,7 @@ def share_undone(
 
     shares = []
     for seed in seeds:
-        inverter = TIED(action, energy, schedule, side=side)  # type: ignore[arg-type]
+        inverter = TIED(action, energy, schedule, side=side)
         best = inverter(x, generator=torch.Generator().manual_seed(seed)).best()
         distance = (action(group.inverse(best), x) - digit).square().sum((1, 2, 3)) / digit.square().sum()
         shares.append(float((distance < UNDONE).double().mean()))
@@ -64,7 +70,7 @@ def main() -> None:
     options = parser.parse_args()
     for group in (Affine(2), Projective(2)):
         for name, schedule in SCHEDULES.items():
-            for side in ("restored", "given"):
+            for side in SIDES:
                 start = time.perf_counter()
                 share = share_undone(group, schedule, side, options.number, options.seeds)
                 seconds = time.perf_counter() - start
