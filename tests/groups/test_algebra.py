@@ -8,15 +8,18 @@ from tests.groups.cases import GroupCase
 from tests.helpers import assert_relative, randn, random_vectors
 from trivgeo.errors import AlgebraError, ShapeError
 from trivgeo.groups import (
+    SE,
     SL,
     SO,
     Affine,
     BurgersSymmetry,
+    DirectProduct,
     HeatSymmetry,
     Heisenberg,
     LieAlgebra,
     LieGroup,
     Nilpotent,
+    Torus,
     Translation,
 )
 from trivgeo.groups.structure import centralizer, radical
@@ -182,3 +185,43 @@ class TestBadInput:
         abelian = LieAlgebra(torch.zeros(1, 1, 1))
         with pytest.raises(AlgebraError, match="Jacobi"):
             LieAlgebra.semidirect_sum(abelian, LieAlgebra(so3()), torch.eye(3).double()[None])
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        DirectProduct(SE(3), SE(3), Torus(2), SO(3)),
+        DirectProduct([SE(2)] * 3, scale=[1.0, 1.0, 2.0, 3.0, 1.0, 2.0, 1.0, 1.0, 2.0]),
+        DirectProduct(Heisenberg(), Translation(2)),
+        DirectProduct(Affine(1), DirectProduct(SO(3), Affine(1))),
+    ],
+    ids=repr,
+)
+def test_direct_sum_is_block_diagonal(group: DirectProduct) -> None:
+    """What is found summand by summand is what the dense structure constants give."""
+    found, dense = group.algebra, LieAlgebra(group.algebra.structure_constants, group.algebra.names)
+    u, v = torch.randn(2, 5, group.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pairs = [
+        (found.bracket(u, v), dense.bracket(u, v)),
+        (found.ad(u), dense.ad(u)),
+        (found.killing_form, dense.killing_form),
+        (found.trace_ad, dense.trace_ad),
+        *((a.value, b.value) for a, b in zip(found.noise_corrections, dense.noise_corrections, strict=True)),
+        (found.noise_spread[0].value, dense.noise_spread[0].value),
+    ]
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in pairs)
+    for name in ("is_unimodular", "is_abelian"):
+        assert getattr(found, name) == getattr(dense, name)
+    assert found.nilpotency_step() == dense.nilpotency_step()
+
+
+def test_large_power_without_structure_constants() -> None:
+    """Of 768 dimensions the cube has 3.6 GB; brackets and the corrections of noise need none."""
+    group = SE(3) ** 128
+    v, w = torch.randn(2, group.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = SE(3).algebra.bracket(v[-6:], w[-6:])
+    assert torch.allclose(group.algebra.bracket(v, w)[-6:], expected)
+    assert group.with_scale(0.5).algebra.noise_corrections[1].value.shape == (768, 768)
+    assert not group.algebra.is_abelian
+    assert group.algebra.is_unimodular
+    assert "_c" not in vars(group.algebra)

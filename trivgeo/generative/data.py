@@ -200,7 +200,7 @@ def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
     if not bool(torch.isfinite(g).all()):
         raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
     near = group.project(g)
-    periods = torch.tensor(group.fingerprint()["periods"]).reshape(group.element_shape).to(g)
+    periods = group._periods().reshape(group.element_shape).to(g)
     error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
     wrong = ~(error.flatten(1).amax(-1) < _MAX_ENTRY_ERROR)
     if bool(wrong.any()):

@@ -29,5 +29,5 @@ def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> 
 
 def log_torus_volume(group: LieGroup) -> float:
     r"""Logarithm of the volume of the angles of a compact group: :math:`(2 \pi)^n` on a torus, one without angles."""
-    periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64)
+    periods = group._periods().double()
     return float(periods[periods > 0].log().sum())

@@ -42,6 +42,7 @@ _TOLERANCE = 1e-4
 _DEFAULT_SECONDS = 600.0
 _EARLY = "{}: {:g} seconds ended the training after {} of {} steps; give seconds="
 _NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
+_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # of them, where elements are large
 
 
 class GroupDiffusion(nn.Module):
@@ -427,7 +428,8 @@ class GroupDiffusion(nn.Module):
     def _set_up(self, data: TrainingData) -> tuple[ConditionalNetwork, FittedPath]:
         """Return networks for the data of a training, and what is fitted to the data before it."""
         generator = torch.Generator(self._like().device).manual_seed(self.seed)
-        rows, conditions = data.fit_rows(self.group, _NUM_FIT_ROWS, generator)
+        count = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
+        rows, conditions = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, count)), generator)
         settings, base = self._path_class.fit(self.group, rows, generator)
         path = self._path_class.build(self.group, settings, base)
         networks = copy.deepcopy(self._networks()).to(rows).train()

@@ -53,7 +53,7 @@ class GroupNetwork(nn.Module):
         check_count("width", width)
         check_count("depth", depth)
         self.group, self.uses_momentum = group, uses_momentum
-        periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).flatten()
+        periods = group._periods().double().flatten()
         self._periodic = [i for i, p in enumerate(periods.tolist()) if p > 0]
         self._plain = [i for i, p in enumerate(periods.tolist()) if not p > 0]
         self.register_buffer("rates", (2.0 * math.pi / periods[self._periodic]).float(), persistent=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,6 +14,8 @@ from torch import Tensor
 from trivgeo._autocast import einsum
 from trivgeo._numerics import Constant
 from trivgeo.errors import AlgebraError, ShapeError
+from trivgeo.groups._matrices.block_diagonal import block_diagonal, spread_blocks
+from trivgeo.groups._matrices.components import flatten_array
 
 __all__ = ["LieAlgebra"]
 
@@ -37,6 +40,8 @@ class LieAlgebra:
             the worst pair or triple.
     """
 
+    _summands: tuple[LieAlgebra, ...] = ()  # of a direct sum
+
     def __init__(
         self,
         structure_constants: Float[Tensor, "n n n"],
@@ -60,8 +65,6 @@ class LieAlgebra:
 
     def _keep(self, c: Tensor, tolerance: float) -> None:
         self._c = Constant(c)
-        # ad[i] = matrix of ad(e_i): ad(e_i)^k_j = c_ij^k
-        self._ad = Constant(c.transpose(1, 2).contiguous())
         trace_ad = torch.einsum("ijj->i", c)
         largest = float(c.abs().max()) if self.dim else 0.0
         # tr ad vanishes up to the cancellation in its own sum, or up to rounding of what e_i moves to and fro, whatever
@@ -72,6 +75,28 @@ class LieAlgebra:
         self._is_unimodular = bool((trace_ad.abs() <= tolerance * cancelled + _ROUNDING_TOLERANCE * moved).all())
         self._trace_ad = Constant(torch.zeros_like(trace_ad) if self._is_unimodular else trace_ad)  # without rounding
         self._is_abelian = largest == 0.0
+
+    @cached_property
+    def _c(self) -> Constant:
+        """The structure constants; of a direct sum, whose summands are enough for all else, only when asked for."""
+        c = torch.zeros(self.dim, self.dim, self.dim, dtype=torch.float64)
+        start = 0
+        for summand in self._summands:
+            part = slice(start, start + summand.dim)
+            c[part, part, part] = summand._c.value
+            start += summand.dim
+        return Constant(c)
+
+    @cached_property
+    def _ad(self) -> Constant:
+        """``ad[i]``, the matrix of ad(e_i): ``ad(e_i)^k_j = c_ij^k``."""
+        return Constant(self._c.value.transpose(1, 2).contiguous())
+
+    @cached_property
+    def _runs(self) -> list[tuple[LieAlgebra, int]]:
+        """Equal summands that are neighbours, and how many they are."""
+        runs = itertools.groupby(self._summands, id)
+        return [(members[0], len(members)) for members in (list(group) for _, group in runs)]
 
     def _check_antisymmetry(self, c: Tensor, bound: float) -> None:
         defect = (c + c.transpose(0, 1)).abs().amax(-1)
@@ -117,6 +142,8 @@ class LieAlgebra:
     @property
     def killing_form(self) -> Float[Tensor, "n n"]:
         r""":math:`K_{ij} = \mathrm{tr}(\mathrm{ad}(e_i)\,\mathrm{ad}(e_j))`; float64 on the CPU."""
+        if self._summands:
+            return torch.block_diag(*(summand.killing_form for summand in self._summands))
         ad = self._ad.value
         return torch.einsum("iab,jba->ij", ad, ad)
 
@@ -136,6 +163,10 @@ class LieAlgebra:
 
         .. math:: M = \tfrac1{12} \sum_j \mathrm{ad}(e_j)^2, \quad S S^T = \tfrac18 \sum_{ij} [e_i, e_j] [e_i, e_j]^T
         """
+        if self._summands:  # the symmetric root of a block diagonal matrix is that of its blocks
+            pairs = [summand.noise_corrections for summand in self._summands]
+            third, area = (torch.block_diag(*(x.value for x in blocks)) for blocks in zip(*pairs, strict=True))
+            return Constant(third), Constant(area)
         third = torch.einsum("jab,jbc->ac", self._ad.value, self._ad.value) / 12.0
         c = self._c.value
         values, vectors = torch.linalg.eigh(torch.einsum("ijk,ijl->kl", c, c) / 8.0)
@@ -160,7 +191,11 @@ class LieAlgebra:
             ShapeError: a vector does not have `dim` coordinates.
         """
         self._check_vectors(u, v)
-        return einsum("...i,...j,ijk->...k", u, v, self._c.like(u))
+        if not self._summands:
+            return einsum("...i,...j,ijk->...k", u, v, self._c.like(u))
+        pairs = zip(self._runs, self._split(u), self._split(v), strict=True)
+        parts = [flatten_array(algebra.bracket(x, y)) for (algebra, _), x, y in pairs]
+        return torch.cat(parts, -1)
 
     def ad(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
         """The matrix of ``u -> [v, u]``.
@@ -169,7 +204,16 @@ class LieAlgebra:
             ShapeError: the vector does not have `dim` coordinates.
         """
         self._check_vectors(v)
-        return einsum("...i,ikj->...kj", v, self._ad.like(v))
+        if not self._summands:
+            return einsum("...i,ikj->...kj", v, self._ad.like(v))
+        pairs = zip(self._runs, self._split(v), strict=True)
+        return block_diagonal([spread_blocks(algebra.ad(x)) for (algebra, _), x in pairs])
+
+    def _split(self, v: Tensor) -> tuple[Tensor, ...]:
+        """The parts of a vector of a direct sum, ``[*batch, count, dim]`` for each run of equal summands."""
+        parts = v.split([count * algebra.dim for algebra, count in self._runs], -1)
+        pairs = zip(self._runs, parts, strict=True)
+        return tuple(part.unflatten(-1, (count, algebra.dim)) for (algebra, count), part in pairs)
 
     def _check_vectors(self, *vectors: Tensor) -> None:
         for v in vectors:
@@ -178,6 +222,10 @@ class LieAlgebra:
 
     def nilpotency_step(self) -> int | None:
         """The number of steps of the lower central series (1 if abelian), ``None`` if it does not reach zero."""
+        if self._summands:
+            steps = [algebra.nilpotency_step() for algebra, _ in self._runs]
+            known = [step for step in steps if step is not None]
+            return max(known) if len(known) == len(steps) else None
         # ranks are decided in lengths for which all constants are near one: no short series hides behind a long one
         c = balanced(self)[0]._c.value
         bound = _RANK_TOLERANCE * float(c.abs().max()) if self.dim else 0.0
@@ -194,6 +242,14 @@ class LieAlgebra:
     def rescaled(self, scale: Float[Tensor, " n"] | Float[Tensor, "n n"]) -> LieAlgebra:
         """The same algebra in the basis ``scale[i] * e_i``, or ``sum_j scale[i, j] e_j`` for a matrix."""
         s = scale.to(torch.float64)
+        if s.ndim == 1 and self._summands:
+            parts = s.split([summand.dim for summand in self._summands])
+            made: dict[tuple[int, tuple[float, ...]], LieAlgebra] = {}  # equal ones stay one object
+            keys = [(id(summand), tuple(part.tolist())) for summand, part in zip(self._summands, parts, strict=True)]
+            for key, summand, part in zip(keys, self._summands, parts, strict=True):
+                if key not in made:
+                    made[key] = summand.rescaled(part)
+            return LieAlgebra.direct_sum(*(made[key] for key in keys))
         if s.ndim == 1:
             return LieAlgebra(self.structure_constants * s[:, None, None] * s[:, None] / s, self.names)
         c = torch.einsum("ia,jb,abc,ck->ijk", s, s, self.structure_constants, torch.linalg.inv(s))
@@ -210,14 +266,15 @@ class LieAlgebra:
     @staticmethod
     def direct_sum(*algebras: LieAlgebra) -> LieAlgebra:
         """The algebra of a direct product: the bases one after the other, brackets between them zero."""
-        dim = sum(algebra.dim for algebra in algebras)
-        c = torch.zeros(dim, dim, dim, dtype=torch.float64)
-        names: list[str] = []
-        for index, algebra in enumerate(algebras):
-            part = slice(len(names), len(names) + algebra.dim)
-            c[part, part, part] = algebra.structure_constants
-            names += [f"{name}.{index + 1}" for name in algebra.names]
-        return LieAlgebra._unchecked(c, names)
+        algebra = LieAlgebra.__new__(LieAlgebra)
+        algebra._summands = algebras
+        algebra.names = tuple(f"{name}.{index + 1}" for index, part in enumerate(algebras) for name in part.names)
+        algebra.dim = len(algebra.names)
+        algebra._is_unimodular = all(part.is_unimodular for part in algebras)
+        algebra._is_abelian = all(part.is_abelian for part in algebras)
+        traces = [part.trace_ad for part in algebras]
+        algebra._trace_ad = Constant(torch.cat(traces) if traces else torch.zeros(0, dtype=torch.float64))
+        return algebra
 
     @staticmethod
     def from_matrices(basis: Float[Tensor, "n k k"], names: Sequence[str] | None = None) -> LieAlgebra:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trivgeo._numerics import broadcast_shapes
 from trivgeo.errors import ConfigurationError
+from trivgeo.groups._matrices.block_diagonal import block_diagonal, spread_blocks
 from trivgeo.groups._matrices.components import flatten_array
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -144,7 +145,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return torch.where(torch.isfinite(v).all(-1, keepdim=True), v, torch.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        return _block_diagonal(self._each(lambda group, x: _spread(group._adjoint(x)), self._split(g)))
+        return block_diagonal(self._each(lambda group, x: spread_blocks(group._adjoint(x)), self._split(g)))
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
         moved = self._each(lambda group, x, z: group._coadjoint(x, z), self._split(g), self._split_vector(y))
@@ -159,8 +160,8 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return self._join(elements), torch.cat(scores, -1)
 
     def _left_jacobian(self, v: Tensor) -> Tensor:
-        blocks = self._each(lambda group, x: _spread(group._left_jacobian(x)), self._split_vector(v))
-        return _block_diagonal(blocks)
+        blocks = self._each(lambda group, x: spread_blocks(group._left_jacobian(x)), self._split_vector(v))
+        return block_diagonal(blocks)
 
     def _log_modular(self, g: Tensor) -> Tensor:
         values = self._each(lambda group, x: group._log_character(x).sum(-1), self._split(g))
@@ -262,27 +263,3 @@ class _ProductAction(PointAction):
         for d in local[1:]:
             total = total * d
         return total
-
-
-def _spread(blocks: Tensor) -> Tensor:
-    """``[*batch, count, d, d]`` along the diagonal of ``[*batch, count d, count d]``."""
-    count = blocks.shape[-3]
-    if count == 1:
-        return blocks.squeeze(-3)
-    places = torch.eye(count, dtype=blocks.dtype, device=blocks.device)[:, None, :, None]
-    spread = flatten_array(blocks.unsqueeze(-2) * places)  # [*batch, count, d, count d]
-    return flatten_array(spread.movedim(-1, -3)).mT  # the rows of the result, last
-
-
-def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    batch = broadcast_shapes(*(b.shape[:-2] for b in blocks))
-    total = sum(b.shape[-1] for b in blocks)
-    rows, start = [], 0
-    for block in blocks:
-        size = block.shape[-1]
-        block = block.expand(*batch, -1, -1)
-        left = block.new_zeros(*batch, size, start)
-        right = block.new_zeros(*batch, size, total - start - size)
-        rows.append(torch.cat([left, block, right], -1))
-        start += size
-    return torch.cat(rows, -2)

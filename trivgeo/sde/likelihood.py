@@ -30,6 +30,8 @@ __all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDiverge
 
 VectorField = Callable[[Tensor], Tensor]
 
+_MAX_COUPLING = 1e-4  # of the velocity of an element to another of the batch, relative to that to itself
+
 
 class Divergence(ABC):
     r"""A method for the divergence :math:`\sum_i (X_i - a_i) f_i` of a field f, for left Haar measure.
@@ -47,6 +49,16 @@ class Divergence(ABC):
             generator: random numbers of probes.
         """
         return self
+
+    def of_bodies(self, event_ndim: int) -> Divergence:
+        """Return the method for fields in which the last ``event_ndim`` batch dimensions depend on each other.
+
+        Its trace is summed over them.
+
+        Raises:
+            ConfigurationError: the method has no such form.
+        """
+        raise ConfigurationError(f"event_ndim: expected 0 for {type(self).__name__}, got {event_ndim}")
 
     @abstractmethod
     def within(self, directions: Sequence[int]) -> Divergence:
@@ -78,7 +90,8 @@ class Divergence(ABC):
         value, trace = self.trace(group, field, g)
         if group.algebra.is_unimodular:
             return value, trace
-        return value, trace - matmul(value, group.algebra.trace_ad_like(value))
+        drift = matmul(value, group.algebra.trace_ad_like(value))
+        return value, trace - drift.flatten(trace.ndim).sum(-1) if drift.ndim > trace.ndim else trace - drift
 
 
 @dataclass(frozen=True)
@@ -87,15 +100,21 @@ class ExactDivergence(Divergence):
 
     Attributes:
         directions: the distinct indices i in which X_i f_i does not vanish; default all.
+        event_ndim: see `Divergence.of_bodies`.
 
     Raises:
         ConfigurationError: directions that are no distinct indices, or (when run) not those of the group.
     """
 
     directions: Sequence[int] | None = None
+    event_ndim: int = 0
 
     def __post_init__(self) -> None:
         _check_directions(self.directions)
+
+    def of_bodies(self, event_ndim: int) -> Divergence:
+        """Return the exact divergence with a forward derivative for each direction of each body."""
+        return dataclasses.replace(self, event_ndim=event_ndim)
 
     def within(self, directions: Sequence[int]) -> Divergence:
         """Return the exact divergence that differentiates along the given directions i alone, distinct indices."""
@@ -109,11 +128,16 @@ class ExactDivergence(Divergence):
         if not chosen:
             return value, torch.zeros_like(value[..., 0])
         unit = torch.eye(group.dim, dtype=value.dtype, device=value.device)[list(chosen)]
+        bodies = value.shape[value.ndim - 1 - self.event_ndim : -1]
+        if bodies:
+            count = bodies.numel()
+            places = torch.eye(count, dtype=value.dtype, device=value.device)
+            unit = (places.unsqueeze(1).unsqueeze(-1) * unit.unsqueeze(1)).reshape(-1, *bodies, group.dim)
 
         def diagonal(direction: Tensor) -> Tensor:
             tangent = direction.expand_as(zero).contiguous()
             change = torch.func.jvp(lambda v: field(group.perturb(g, v)), (zero,), (tangent,))[1]
-            return (change * direction).sum(-1)
+            return _summed(change * direction, self.event_ndim)
 
         return value, torch.func.vmap(diagonal)(unit).sum(0)
 
@@ -125,15 +149,21 @@ class HutchinsonDivergence(Divergence):
     Attributes:
         probes: vectors of signs; each costs a forward derivative.
         directions: see `ExactDivergence`, also for what is raised; in others the signs are zero.
+        event_ndim: see `Divergence.of_bodies`.
     """
 
     probes: int = 1
     directions: Sequence[int] | None = None
+    event_ndim: int = 0
     _signs: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_count("probes", self.probes)
         _check_directions(self.directions)
+
+    def of_bodies(self, event_ndim: int) -> Divergence:
+        """Return the estimate, with independent signs for each body."""
+        return dataclasses.replace(self, event_ndim=event_ndim)
 
     def within(self, directions: Sequence[int]) -> Divergence:
         """Return the estimate with signs in the given directions, distinct indices, and zeros in all others.
@@ -169,7 +199,8 @@ class HutchinsonDivergence(Divergence):
         assert ready._signs is not None
 
         def quadratic(signs: Tensor) -> Tensor:
-            return (torch.func.jvp(lambda v: field(group.perturb(g, v)), (zero,), (signs,))[1] * signs).sum(-1)
+            change = torch.func.jvp(lambda v: field(group.perturb(g, v)), (zero,), (signs,))[1]
+            return _summed(change * signs, self.event_ndim)
 
         return value, torch.func.vmap(quadratic)(ready._signs).mean(0)
 
@@ -179,7 +210,8 @@ class FlowLikelihood(Described):
     """Result of `flow_likelihood`.
 
     Attributes:
-        log_density: for left Haar measure, at the start, ``[*batch]``; NaN where the flow could not be followed.
+        log_density: for left Haar measure, at the start, ``[*batch]``, of all bodies of an event together; NaN where
+            the flow could not be followed.
         final: elements at the end of the flow, ``[*batch, *element_shape]``.
         failures: see `AdaptiveSolution`.
         evaluations: of the field with its divergence.
@@ -201,6 +233,7 @@ def flow_likelihood(
     divergence: Divergence | None = None,
     tolerance: float = 1e-5,
     generator: torch.Generator | None = None,
+    event_ndim: int = 0,
 ) -> FlowLikelihood:
     r"""The log-density at ``start`` of a law that an equation without noise carries to a known one at ``end``.
 
@@ -218,33 +251,68 @@ def flow_likelihood(
         divergence: default `ExactDivergence`.
         tolerance: see `solve_adaptive`.
         generator: of `HutchinsonDivergence`.
+        event_ndim: how many of the last batch dimensions are those of bodies that the field moves together:
+            with 1, elements are ``[*batch, bodies, *element_shape]`` and densities ``[*batch]``.
 
     Raises:
-        ConfigurationError: see `solve_adaptive`, also for `DomainError`; or the density is no floating-point tensor.
+        ConfigurationError: see `solve_adaptive`, also for `DomainError`; or the density is no floating-point tensor, or
+            the field moves an element according to others of the batch, which ``event_ndim`` does not name.
         ShapeError: elements or densities of another shape.
     """
     check_noiseless(flow, "a likelihood")
     group = flow.group
     g = group.check_elements(g)
-    batch = group.batch_shape(g)
-    chosen = (ExactDivergence() if divergence is None else divergence).prepare(
-        g.new_zeros(*batch, group.dim), generator
-    )
-    space = with_vectors(group, 1)
-    size = g.new_zeros(group.element_shape).numel()
+    whole = group.batch_shape(g)
+    if check_count("event_ndim", event_ndim, 0) > len(whole):
+        raise ConfigurationError(f"event_ndim: expected at most {len(whole)} batch dimensions, got {event_ndim}")
+    batch, bodies = whole[: len(whole) - event_ndim], whole[len(whole) - event_ndim :]
+    method = ExactDivergence() if divergence is None else divergence
+    method = method.of_bodies(event_ndim) if event_ndim else method
+    chosen = method.prepare(g.new_zeros(*whole, group.dim), generator)
+    # the bodies of an event are one element of a power of the group, in which the accuracy of all is one
+    space = with_vectors(group ** bodies.numel() if bodies else group, 1)
+    shape = (*bodies, *group.element_shape)
+    size = g[(0,) * len(batch)].numel() if math.prod(whole) else g.new_zeros(shape).numel()
 
     def drift(state: Tensor, t: float) -> Tensor:
-        element = state[..., :size].unflatten(-1, group.element_shape)
+        element = state[..., :size].unflatten(-1, shape)
         velocity, rate = chosen(group, lambda x: _vector(flow, x, t), element)
-        return torch.cat([velocity, rate.unsqueeze(-1)], -1)
+        return torch.cat([velocity.flatten(len(batch)), rate.unsqueeze(-1)], -1)
 
     state = torch.cat([g.flatten(len(batch)), g.new_zeros(*batch, 1)], -1)
     equation = TrivializedSDE(space, ConstantSchedule(0.0), drift, noisy=False)
     with torch.no_grad():
+        if isinstance(method, ExactDivergence | HutchinsonDivergence):  # for which the field has forward derivatives
+            _check_rows(flow, g, start, event_ndim)
         solution = solve_adaptive(equation, state, start, end, tolerance=tolerance)
-        final = solution.final[..., :size].unflatten(-1, group.element_shape)
+        final = solution.final[..., :size].unflatten(-1, shape)
         log_density = _check_density(end_log_density(final), batch) + solution.final[..., -1]
     return FlowLikelihood(log_density, final, solution.failures, solution.evaluations)
+
+
+def _check_rows(flow: TrivializedSDE, g: Tensor, t: float, event_ndim: int) -> None:
+    """Raise `ConfigurationError` if moving the first element of a batch changes the velocity of another."""
+    whole = flow.group.batch_shape(g)
+    rows = whole[: len(whole) - event_ndim].numel()
+    if rows < 2:
+        return
+    tangent = g.new_zeros(rows, whole.numel() // rows, flow.group.dim)
+    tangent[0] = 1.0
+    tangent = tangent.reshape(*whole, flow.group.dim)
+    moved = torch.func.jvp(
+        lambda v: _vector(flow, flow.group.perturb(g, v), t), (torch.zeros_like(tangent),), (tangent,)
+    )[1]
+    others = moved.reshape(rows, -1)[1:].abs()
+    if bool((others > _MAX_COUPLING * moved.abs().max()).any()):
+        raise ConfigurationError(
+            f"event_ndim: expected a field that moves each element of the batch {list(whole)} by itself, got one whose "
+            "velocity depends on others; bodies that move together are batch dimensions that event_ndim counts"
+        )
+
+
+def _summed(terms: Tensor, event_ndim: int) -> Tensor:
+    """The sum over the last dimension, and over those of bodies before it."""
+    return terms.flatten(terms.ndim - 1 - event_ndim).sum(-1)
 
 
 def _check_directions(directions: Any, number: int | None = None) -> Any:

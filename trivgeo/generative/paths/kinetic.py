@@ -226,7 +226,8 @@ class KineticPath(NoisingPath):
     @functools.cached_property
     def _curvature(self) -> float:
         r"""The constant :math:`\kappa` of `KineticPath`."""
-        return float(self.group.algebra.structure_constants.square().sum()) / self.group.dim
+        area = self.group.algebra.noise_corrections[1].value  # of square sum_ij |[e_i, e_j]|^2 / 8
+        return 8.0 * float(area.square().sum()) / self.group.dim
 
     def _target_variance(self, level: Tensor) -> Tensor:
         """Variance v of a target, see `KineticPath`."""

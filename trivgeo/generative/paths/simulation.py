@@ -160,7 +160,7 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
 def _slowest_rate_of_entries(group: LieGroup) -> float:
     """Smallest decay rate over the entries of an element, of angles over their cosine, for equal axes."""
     e = group.identity(dtype=torch.float64)
-    periods = torch.tensor(group.fingerprint()["periods"], dtype=torch.float64).reshape(group.element_shape)
+    periods = group._periods().double().reshape(group.element_shape)
     frequency = torch.where(periods > 0, 2.0 * math.pi / torch.where(periods > 0, periods, 1.0), 1.0)
 
     def entries(v: Tensor) -> Tensor:
