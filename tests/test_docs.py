@@ -54,6 +54,7 @@ PUBLIC = (
     ),
     *("groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
+    *("inversion.features", "inversion.registration"),
 )
 
 

@@ -28,6 +28,7 @@ PACKAGES = (
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
     *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.generated"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
+    *("inversion.features", "inversion.registration"),
 )
 
 SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}

@@ -10,6 +10,8 @@ from trivgeo.inversion.calibration import calibrated_scale
 from trivgeo.inversion.energy_check import EnergyCheck, check_energy
 from trivgeo.inversion.equivariant import TestTimeEquivariant
 from trivgeo.inversion.equivariant_operator import EquivariantOperator
+from trivgeo.inversion.features.feature_energy import FeatureEnergy
+from trivgeo.inversion.features.learned_energy import LearnedEnergy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.methods.amortized import AmortizedInverter
 from trivgeo.inversion.methods.baselines import GradientDescent, RandomSearch
@@ -24,7 +26,6 @@ from trivgeo.inversion.modes import PosteriorModes
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
 from trivgeo.inversion.posterior_energy import PosteriorEnergy
-from trivgeo.inversion.registration.record import Registration
 from trivgeo.inversion.registration.register import register
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.weighted import PosteriorSample
@@ -37,11 +38,13 @@ __all__ = [
     "ConditionalPosterior",
     "EnergyCheck",
     "EquivariantOperator",
+    "FeatureEnergy",
     "FoCal",
     "GradientDescent",
     "InversionResult",
     "Inverter",
     "KineticLangevin",
+    "LearnedEnergy",
     "LearnedInverter",
     "LieLAC",
     "Population",
@@ -51,7 +54,6 @@ __all__ = [
     "PosteriorSample",
     "PosteriorSampler",
     "RandomSearch",
-    "Registration",
     "Stage",
     "TestTimeEquivariant",
     "calibrated_scale",

