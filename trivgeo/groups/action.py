@@ -27,18 +27,19 @@ ActionT = TypeVar("ActionT", bound="Action")
 
 
 class ContentGuard(ABC):
-    """What an action can push out of sight of the data it acts on, and what that costs.
+    """Measure of the content of data that an action moves out of sight, and its cost.
 
-    An inversion that reads restored data alone may like those that show nothing: see `trivgeo.actions.ImageWarp`.
+    An energy of restored data alone may be low for data that show nothing, such as an image moved out of its frame. The
+    cost prevents such answers: see `trivgeo.actions.ImageWarp`.
     """
 
     @abstractmethod
     def content(self, x: Any) -> Any:
-        """What of the data is measured, with one batch dimension as they; computed once."""
+        """Return the measured content of data x, one batch dimension; computed once for all elements."""
 
     @abstractmethod
     def departure(self, g: Tensor, content: Any) -> Float[Tensor, "*out"]:
-        """Return a smooth cost of what ``g.x`` does not show of x: zero where it shows all."""
+        """Return a smooth cost of the ``content`` of x that ``g.x`` does not show; zero if all is shown."""
 
     @abstractmethod
     def kept(self, g: Tensor, content: Any) -> Float[Tensor, "*out"]:
@@ -73,7 +74,12 @@ class Action(ABC):
 
     @abstractmethod
     def is_valid(self, g: Tensor, x: Any) -> Bool[Tensor, "..."]:
-        """Where the (local) action is defined."""
+        """Return True where the (local) action of g on x is defined.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: data with broadcastable batch dimensions.
+        """
 
     @abstractmethod
     def log_abs_det_jacobian(self, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
@@ -81,20 +87,20 @@ class Action(ABC):
 
     @abstractmethod
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` has the shape and type of data of this action."""
+        """Raise a typed error unless ``x`` has the shape and type of data of this action; messages call it ``name``."""
 
     @abstractmethod
     def batch_shape(self, x: Any) -> torch.Size:
-        """The leading dimensions of data that passed `check_data`."""
+        """Return the batch dimensions of data x that passed `check_data`."""
 
     @property
     def guard(self) -> ContentGuard | None:
-        """What the action can push out of sight; ``None`` where it is nothing."""
+        """Cost of elements that move content out of sight; ``None`` for actions that keep everything visible."""
         return None
 
     @final
     def with_scale(self: ActionT, scale: Scale) -> ActionT:
-        """The same action of the group with another scale (see `LieGroup`): elements act as they did."""
+        """Return this action for the group with another ``scale`` (see `LieGroup`): elements act as before."""
         other = copy.copy(self)
         other.group = self.group.with_scale(scale)
         return other
@@ -130,7 +136,7 @@ class PointAction(Action):
         return None
 
     def homogeneous(self, g: Tensor) -> Float[Tensor, "*batch k k"]:
-        """The matrix on (x, 1), k = n + 1, of an element that is a homography of points x.
+        """Return the matrix on (x, 1) of elements g that are homographies of points x, ``[*batch, n + 1, n + 1]``.
 
         Raises:
             ConfigurationError: elements of the group are not known to be homographies.
@@ -163,9 +169,14 @@ class PointAction(Action):
 
     @final
     def denominator(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
-        """What must not vanish for ``g.x`` to be defined; constant one for a global action.
+        """Return the denominator of ``g.x``, ``[*out, p]``, which vanishes where the action is undefined.
 
-        It keeps its sign exactly on the connected pieces of the domain of the transformation.
+        The sign is constant exactly on the connected pieces of the domain of the transformation. A global action
+        returns ones.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: points ``[*batch, p, n]``.
         """
         g, x = self._lift(g, x)
         d = full_precision(self._denominator)(g, x)
@@ -173,7 +184,7 @@ class PointAction(Action):
 
     @final
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Bool[Tensor, "*out p"]:
-        """Whether ``g.x`` is defined and finite at each point."""
+        """Return True where ``g.x`` is defined and finite, for each point, ``[*out, p]``."""
         return torch.isfinite(self(g, x)).all(-1)
 
     @final
@@ -193,12 +204,17 @@ class PointAction(Action):
 
     @final
     def batch_shape(self, x: Any) -> torch.Size:
-        """All dimensions but the points and their coordinates."""
+        """Return the batch dimensions of points x: all but those of points and coordinates."""
         return x.shape[:-2]
 
     @final
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise `ShapeError` unless ``x`` is ``[*batch, p, n]``, n one of `point_dims`, or as `check_tensor`."""
+        """Check that ``x`` is ``[*batch, p, n]``, n one of `point_dims`; messages call it ``name``.
+
+        Raises:
+            ConfigurationError: see `trivgeo.checks.check_tensor`.
+            ShapeError: another shape.
+        """
         self._points(x, name)
 
     @final
@@ -241,10 +257,10 @@ class JetAction(PointAction):
 
     @property
     def base_is_projective(self) -> bool:
-        """Whether (x, t) moves by a projective map that does not depend on u.
+        """True if (x, t) moves by a projective map that does not depend on u.
 
-        Then convex hulls of points (x, t) go to convex hulls while the denominator keeps its sign, and at one
-        fixed t the map of x is affine.
+        Then convex hulls of points (x, t) go to convex hulls while the denominator keeps its sign, and at one fixed t
+        the map of x is affine.
         """
         return False
 

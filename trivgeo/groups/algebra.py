@@ -149,12 +149,12 @@ class LieAlgebra:
 
     @property
     def is_unimodular(self) -> bool:
-        """Whether ``tr ad`` vanishes, so that left and right Haar measures of the connected group agree."""
+        """True if ``tr ad`` vanishes: left and right Haar measures of the connected group agree."""
         return self._is_unimodular
 
     @property
     def is_abelian(self) -> bool:
-        """Whether every bracket vanishes."""
+        """True if every bracket vanishes."""
         return self._is_abelian
 
     @cached_property
@@ -240,7 +240,7 @@ class LieAlgebra:
         return None
 
     def rescaled(self, scale: Float[Tensor, " n"] | Float[Tensor, "n n"]) -> LieAlgebra:
-        """The same algebra in the basis ``scale[i] * e_i``, or ``sum_j scale[i, j] e_j`` for a matrix."""
+        """Return this algebra in the basis ``scale[i] * e_i``, or ``sum_j scale[i, j] e_j`` for a matrix."""
         s = scale.to(torch.float64)
         if s.ndim == 1 and self._summands:
             parts = s.split([summand.dim for summand in self._summands])
@@ -265,7 +265,7 @@ class LieAlgebra:
 
     @staticmethod
     def direct_sum(*algebras: LieAlgebra) -> LieAlgebra:
-        """The algebra of a direct product: the bases one after the other, brackets between them zero."""
+        """Return the direct sum of ``algebras``: their bases one after the other, with zero brackets between them."""
         algebra = LieAlgebra.__new__(LieAlgebra)
         algebra._summands = algebras
         algebra.names = tuple(f"{name}.{index + 1}" for index, part in enumerate(algebras) for name in part.names)
@@ -278,7 +278,11 @@ class LieAlgebra:
 
     @staticmethod
     def from_matrices(basis: Float[Tensor, "n k k"], names: Sequence[str] | None = None) -> LieAlgebra:
-        """The algebra that matrices span, with the commutator as bracket.
+        """Return the algebra that matrices span, with the commutator as bracket.
+
+        Args:
+            basis: linearly independent matrices ``[n, k, k]``.
+            names: of the basis vectors; default e1, e2, ...
 
         Raises:
             AlgebraError: a commutator leaves the span (the message names it), or the matrices are dependent.

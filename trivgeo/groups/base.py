@@ -64,7 +64,13 @@ class LieGroup(GroupGeometry, GroupIdentity):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """The neutral element, ``[*batch, *element_shape]``."""
+        """Return the neutral element, repeated to ``[*batch, *element_shape]``.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the element; default torch's.
+            device: of the element; default torch's.
+        """
 
     @abstractmethod
     def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...
@@ -115,7 +121,7 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
     @property
     def is_compact(self) -> bool:
-        """Whether the group is known to be compact; then `random_haar` draws from its Haar measure."""
+        """True if the group is known to be compact; then `random_haar` draws from its Haar measure."""
         return False
 
     def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -154,7 +160,7 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
     @final
     def inverse(self, g: Tensor) -> Tensor:
-        """The inverse element."""
+        """Return the inverse of elements g, ``[*batch, *element_shape]``."""
         g = self.check_elements(g)
         return self._on_elements(self._inverse, g)
 
@@ -259,7 +265,11 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
 
 def check_natural(*factors: LieGroup) -> None:
-    """Raise `ConfigurationError` if a factor of a product carries a scale of its own."""
+    """Check that ``factors`` of a product are in their natural bases: the product has the scale.
+
+    Raises:
+        ConfigurationError: a factor carries a scale of its own.
+    """
     for factor in factors:
         if not factor.basis.is_natural:
             raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")

@@ -22,7 +22,7 @@ Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 
 @final
 class Basis(Described):
-    """Which vectors of the algebra are orthonormal, and coordinates in them.
+    """Orthonormal basis of a Lie algebra, and coordinates in it.
 
     Args:
         scale: see `LieGroup`.
@@ -47,35 +47,35 @@ class Basis(Described):
         return torch.diag(self.scale) if self._diagonal else self.scale.clone()
 
     def to_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """Coordinates in the natural basis, from those in this one."""
+        """Return the natural coordinates of vectors with coordinates v in this basis, ``[*batch, n]``."""
         if self.is_natural:
             return v
         forward = self._forward.like(v)
         return v * forward if self._diagonal else matmul(v, forward)
 
     def from_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """Coordinates in this basis, from those in the natural one."""
+        """Return the coordinates in this basis of vectors with natural coordinates v, ``[*batch, n]``."""
         if self.is_natural:
             return v
         backward = self._backward.like(v)
         return v * backward if self._diagonal else matmul(v, backward)
 
     def covector_to_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """The natural components of a gradient, from those in this basis."""
+        """Return the natural components of gradients with components y in this basis, ``[*batch, n]``."""
         if self.is_natural:
             return y
         backward = self._backward.like(y)
         return y * backward if self._diagonal else matmul(y, backward.mT)
 
     def covector_from_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """The components of a gradient in this basis, from the natural ones."""
+        """Return the components in this basis of gradients with natural components y, ``[*batch, n]``."""
         if self.is_natural:
             return y
         forward = self._forward.like(y)
         return y * forward if self._diagonal else matmul(y, forward.mT)
 
     def operator_from_natural(self, m: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
-        """The matrix of a linear map in this basis, from that in the natural one."""
+        """Return the matrices in this basis of linear maps with natural matrices m, ``[*batch, n, n]``."""
         if self.is_natural:
             return m
         forward, backward = self._forward.like(m), self._backward.like(m)

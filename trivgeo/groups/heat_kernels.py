@@ -45,15 +45,15 @@ class HeatKernel(Described, ABC):
 
     @abstractmethod
     def sample(self, variance: Float[Tensor, "*batch"], generator: torch.Generator | None = None) -> Tensor:
-        """Draw one element for each variance, ``[*batch, *element_shape]``."""
+        """Draw one element for each ``variance`` by ``generator``, ``[*batch, *element_shape]``."""
 
     @abstractmethod
     def log_density(self, w: Tensor, variance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """Logarithm of the density k_V at elements ``[*batch, *element_shape]``."""
+        """Return the logarithm of the density k_V at elements w, ``[*batch]``, for each ``variance`` V."""
 
     @abstractmethod
     def score(self, w: Tensor, variance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
-        """Left-trivialized gradient of the log-density."""
+        """Return the left-trivialized gradient of the log-density at w, ``[*batch, dim]``, for each ``variance``."""
 
 
 class NormalHeatKernel(HeatKernel):
@@ -257,7 +257,7 @@ class ProductHeatKernel(HeatKernel):
 
 
 def has_equal_axes(group: LieGroup) -> bool:
-    """Whether all axes of a basis without rotation have the same length."""
+    """Return True if all axes of the basis of ``group`` have the same length, and the basis is not rotated."""
     return group.scale.ndim == 1 and bool((group.scale == group.scale[0]).all())
 
 

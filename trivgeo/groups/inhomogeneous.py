@@ -101,7 +101,7 @@ class InhomogeneousGroup(LieGroup):
         return f"{type(self).__name__}({what!r})"
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
+        """Split elements g into the linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
         g = self.check_elements(g)
         return self._split(g)
 
@@ -131,7 +131,7 @@ class InhomogeneousGroup(LieGroup):
         return concatenate([a, b.unsqueeze(-1)], rank=2)
 
     def homogeneous(self, g: Tensor) -> Tensor:
-        """The matrix ``[[A, b], [0, 1]]``, ``[*batch, n + 1, n + 1]``."""
+        """Return the matrix ``[[A, b], [0, 1]]`` of elements g, ``[*batch, n + 1, n + 1]``."""
         g = self.check_elements(g)
         last = torch.eye(self.size + 1, dtype=g.dtype, device=g.device)[-1:]
         return torch.cat([g, last.expand(*self.batch_shape(g), -1, -1)], -2)

@@ -73,7 +73,7 @@ class MatrixGroup(LieGroup):
         return torch.eye(k, dtype=dtype, device=device).expand(*batch, k, k).clone()
 
     def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
-        """The matrix of an algebra vector."""
+        """Return the matrix of algebra vectors v, ``[*batch, k, k]``."""
         return self._on_vectors(self._scaled_tangent, self.check_vectors(v))
 
     def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
@@ -137,7 +137,11 @@ def _dual(rows: Tensor) -> Tensor:
 
 
 class LinearAction(PointAction):
-    """Matrices on points of R^k."""
+    """Linear action of a matrix group on points of R^k, by matrix times vector.
+
+    Args:
+        group: group of k x k matrices.
+    """
 
     _is_affine = True
 
@@ -148,7 +152,7 @@ class LinearAction(PointAction):
         return transform_points(g, x)
 
     def homogeneous(self, g: Tensor) -> Tensor:
-        """The matrix with a last row and column of the unit matrix."""
+        """Return the matrix of g, bordered by a row and column of the unit matrix, ``[*batch, k + 1, k + 1]``."""
         bordered = torch.nn.functional.pad(self.group.check_elements(g), (0, 1, 0, 1))
         last = torch.eye(bordered.shape[-1], dtype=bordered.dtype, device=bordered.device)[-1]
         return bordered + torch.diag(last)
@@ -231,7 +235,7 @@ def matrix_units(n: int) -> tuple[Tensor, list[str]]:
 
 
 def unit_determinant(matrix: Tensor) -> Tensor:
-    """The multiple of ``[*batch, k, k]`` with determinant one; NaN where there is none."""
+    """Return the multiple of ``matrix``, ``[*batch, k, k]``, with determinant one; NaN where none exists."""
     k = matrix.shape[-1]
     size = matrix.detach().abs().amax((-2, -1), keepdim=True)
     matrix = matrix / torch.where(size > 0, size, 1.0)  # whose determinant is in range; the size cancels

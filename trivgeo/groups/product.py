@@ -67,11 +67,11 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
 
     @property
     def is_compact(self) -> bool:
-        """Whether every factor is."""
+        """True if every factor is compact."""
         return all(group.is_compact for group, _ in self._runs)
 
     def split(self, g: Tensor) -> tuple[Tensor, ...]:
-        """The factors of an element, each ``[*batch, *element_shape]`` of its group."""
+        """Split elements g into those of the factors, each ``[*batch, *element_shape]`` of its group."""
         g = self.check_elements(g)
         parts = zip(self._runs, self._split(g), strict=True)
         return tuple(x for (group, _), part in parts for x in part.unbind(part.ndim - len(group.element_shape) - 1))
@@ -193,7 +193,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return total
 
     def action(self) -> PointAction:
-        """Each factor on its own coordinates of a point, the coordinates one after the other.
+        """Return the action of each factor on its own coordinates of a point, the coordinates one after the other.
 
         Raises:
             ConfigurationError: a factor has no action, or acts on points of several dimensions.
@@ -202,7 +202,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
 
 
 def scaled_factors(group: DirectProduct) -> list[LieGroup]:
-    """The factors, each with its part of the scale; an empty list where the scale mixes them."""
+    """Return the factors of ``group`` with their parts of the scale; an empty list where the scale mixes them."""
     if group.scale.ndim > 1:
         return []
     scales = group.scale.split([factor.dim for factor in group.factors])

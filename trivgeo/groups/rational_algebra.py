@@ -42,7 +42,14 @@ _MAX_TRIALS = 20  # of random elements, each of which fails on a set of measure 
 
 @dataclass(frozen=True)
 class RationalLeviDecomposition:
-    """Rows as in `trivgeo.groups.structure.LeviDecomposition`."""
+    """Levi decomposition in rational numbers, as `trivgeo.groups.structure.LeviDecomposition`.
+
+    Attributes:
+        semisimple: rows that span the Levi factor.
+        torus: rows that span a torus which commutes with it.
+        ideal: rows that span the nilpotent ideal.
+        derivations: matrices of the torus on the ideal, ``None`` for a torus in the algebra.
+    """
 
     semisimple: Rows
     torus: Rows
@@ -128,9 +135,12 @@ class RationalAlgebra:
         return null_space(product(derived, killing), self.dim) if derived else self._everything
 
     def nilradical(self, radical: Rows) -> Rows:
-        """The elements x of the radical with tr(ad(x) ad(y)^k) = 0 for all k and one y of it in general position.
+        """Return the elements x of the radical with tr(ad(x) ad(y)^k) = 0 for all k and one y in general position.
 
-        All of ad(radical) is triangular in one complex basis (Lie), so that these traces are sums over its weights.
+        All of ad(radical) is triangular in one complex basis (Lie). Therefore these traces are sums over its weights.
+
+        Raises:
+            AlgebraError: no y that was tried is in general position.
         """
         for y in self._random(radical):
             ad = self.ad(y)
@@ -158,7 +168,11 @@ class RationalAlgebra:
             yield combination([Fraction(generator.randint(1, size)) for _ in rows], rows) if rows else []
 
     def levi_factor(self, radical: Rows) -> Rows:
-        """A semisimple subalgebra that complements the radical, by linear equations down its derived series."""
+        """Return a semisimple complement of the radical, by linear equations down its derived series.
+
+        Raises:
+            AlgebraError: the equations have no solution: the rows are not those of the radical.
+        """
         x = complement(radical, self._everything)
         r = len(x)
         if not r:
@@ -205,7 +219,11 @@ class RationalAlgebra:
         return row_space(x)
 
     def cartan_subalgebra(self, rows: Rows) -> Rows:
-        """A Cartan subalgebra of what rows span: all on which a regular element, with few coordinates, is nilpotent."""
+        """Return a Cartan subalgebra of the span of rows: where a regular element, with few coordinates, is nilpotent.
+
+        Raises:
+            AlgebraError: no element that was tried is regular.
+        """
         pairs = itertools.combinations(range(len(rows)), 2)
         few = [*rows, *([a + 2 * b for a, b in zip(rows[i], rows[j], strict=True)] for i, j in pairs)]
         dense = list(itertools.islice(self._random(rows), 3))

@@ -69,7 +69,7 @@ def row_space(rows: Iterable[Sequence[Fraction]]) -> Rows:
 
 
 def null_space(rows: Iterable[Sequence[Fraction]], n: int) -> Rows:
-    """Rows that span ``{x : rows x = 0}``."""
+    """Return rows that span ``{x : rows x = 0}`` in dimension n."""
     matrix, pivots = row_echelon(rows)
     free = [k for k in range(n) if k not in pivots]
     result = []
@@ -90,7 +90,7 @@ def complement(inside: Rows, candidates: Rows) -> Rows:
 
 
 def intersection(a: Rows, b: Rows) -> Rows:
-    """Rows that span the intersection of two row spans."""
+    """Return rows that span the intersection of the row spans of a and b."""
     if not (a and b):
         return []
     columns = [list(c) for c in zip(*a, *b, strict=True)]
@@ -107,12 +107,12 @@ def combination(weights: Sequence[Fraction], rows: Rows) -> Row:
 
 
 def product(a: Rows, b: Rows) -> Rows:
-    """The matrix product."""
+    """Return the matrix product of a and b."""
     return [combination(row, b) for row in a]
 
 
 def inverse(a: Rows) -> Rows:
-    """The inverse matrix.
+    """Return the inverse of the matrix a.
 
     Raises:
         ZeroDivisionError: the matrix is singular.
@@ -130,7 +130,7 @@ def identity(n: int) -> Rows:
 
 
 def transpose(a: Rows) -> Rows:
-    """The columns as rows."""
+    """Return the columns of a as rows."""
     return [list(column) for column in zip(*a, strict=True)]
 
 
@@ -139,7 +139,10 @@ def _trace(a: Rows) -> Fraction:
 
 
 def semisimple_part(matrix: Rows) -> Rows:
-    """S of the Jordan decomposition S + N, by Newton's iteration for the square-free part of the char. polynomial."""
+    """Return S of the Jordan decomposition S + N of ``matrix``.
+
+    Newton's iteration for the square-free part of the characteristic polynomial.
+    """
     p = _square_free(_characteristic_polynomial(matrix))
     slope = [k * x for k, x in enumerate(p)][1:]
     while any(map(any, value := _evaluate(p, matrix))):
@@ -190,5 +193,5 @@ def _evaluate(p: Row, matrix: Rows) -> Rows:
 
 
 def trace_of_product(a: Rows, b_transposed: Rows) -> Fraction:
-    """The trace of a product, of which the second factor is given transposed."""
+    """Return the trace of a times b, where b is given as ``b_transposed``."""
     return sum((x * y for r, s in zip(a, b_transposed, strict=True) for x, y in zip(r, s, strict=True) if x), _ZERO)

@@ -34,7 +34,13 @@ _LOCK = 8.0
 
 
 def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
-    """The rotation of a quaternion (w, x, y, z), scalar first, of any length but zero (NaN there).
+    """Return the rotations of quaternions q = (w, x, y, z), scalar first, of any length but zero (NaN there).
+
+    Args:
+        q: quaternions ``[*batch, 4]``.
+
+    Returns:
+        Rotation matrices ``[*batch, 3, 3]``.
 
     Raises:
         ShapeError: no four numbers.
@@ -58,10 +64,15 @@ def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*ba
 
 
 def rotation_to_quaternion(r: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
-    """The unit quaternion (w, x, y, z), scalar first, of a rotation; of the two the one with w >= 0.
+    """Return the unit quaternions (w, x, y, z), scalar first, of rotations; of the two, the one with w >= 0.
 
-    Accurate at every angle; at a half turn, where w = 0, one of the two. NaN for what is no rotation, such as a
-    reflection or twice a rotation, see `LieGroup.project`.
+    Accurate at every angle; at a half turn, where w = 0, one of the two.
+
+    Args:
+        r: rotation matrices ``[*batch, 3, 3]``.
+
+    Returns:
+        Quaternions ``[*batch, 4]``; NaN for other matrices, such as a reflection, see `LieGroup.project`.
 
     Raises:
         ShapeError: no matrices 3 x 3.
@@ -136,9 +147,9 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
 
 
 def sphere_from_rotation(g: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k"]:
-    """The point of the sphere S^n, k = n + 1, to which a rotation of SO(n + 1) takes the pole: its first column.
+    """Return the points of the sphere S^n to which rotations g of SO(n + 1) take the pole: their first columns.
 
-    The quotient map SO(n + 1) -> S^n; it takes the Haar law to the uniform one. Sample on the group, then project.
+    The quotient map SO(n + 1) -> S^n takes the Haar law to the uniform one. Sample on the group, then project.
     """
     return g[..., 0].clone()
 

@@ -46,7 +46,7 @@ class Automorphism(Described, ABC):
 
     @abstractmethod
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """The inverse of `exp` in its second argument; NaN where rounding leaves nothing of it."""
+        """Return z with exp(y, z) = n; NaN where rounding leaves nothing of it."""
 
 
 class LinearAutomorphism(Automorphism):
@@ -83,11 +83,11 @@ class LinearAutomorphism(Automorphism):
         return d + 0.5 * self._algebra.ad(z) if self._two_step else d
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """One augmented matrix exponential."""
+        """Return the exponential by one augmented matrix exponential."""
         return phi1(self._generator(y, z), z)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """One linear solve, and for two steps one correction, which is exact because its residual is central."""
+        """Return the logarithm by a linear solve; for two steps with a correction, exact since it is central."""
         d = torch.einsum("...i,ikj->...kj", y, self._derivations.like(y))
         eye = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
         matrix = torch.stack([phi1(d, column) for column in eye], -1)
@@ -135,7 +135,7 @@ class PlaneAutomorphism(Automorphism):
         return from_entries(new)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """The inverse: (c1 - c2 D) / (2 c2) on (q, p), since c1^2 - c2^2 D^2 = 2 c2."""
+        """Return the inverse, (c1 - c2 D) / (2 c2) on (q, p), since c1^2 - c2^2 D^2 = 2 c2."""
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
         nq, np, *centre = last_entries(n)

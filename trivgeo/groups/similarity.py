@@ -64,7 +64,7 @@ class ScaledRotations(MatrixGroup):
         super().__init__(basis, names, scale, LieAlgebra(c, names))
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The rotation ``[*batch, n, n]`` and the scale ``[*batch]``; NaN where squares leave the dtype's range."""
+        """Split elements g into rotation ``[*batch, n, n]`` and scale ``[*batch]``; NaN where squares overflow."""
         g = self.check_elements(g)
         return self._split(g)
 
@@ -178,7 +178,7 @@ class Similarity(InhomogeneousGroup):
     def parts(
         self, g: Tensor
     ) -> tuple[Float[Tensor, "*batch n n"], Float[Tensor, "*batch"], Float[Tensor, "*batch n"]]:
-        """The rotation, the scale and the translation of an element: the inverse of `from_parts`."""
+        """Split elements g into rotation, scale and translation: the inverse of `from_parts`."""
         g = self.check_elements(g)
         a, b = self._split(g)
         return *self.linear._split(a), b

@@ -176,7 +176,12 @@ def bracket_span(algebra: LieAlgebra, a: Tensor, b: Tensor) -> Tensor:
 
 
 def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = None) -> LieAlgebra:
-    """The algebra that independent rows span, in that basis.
+    """Return the algebra that independent rows span, in that basis.
+
+    Args:
+        algebra: the whole algebra.
+        rows: basis vectors ``[k, dim]``.
+        names: of these vectors.
 
     Raises:
         AlgebraError: a bracket leaves the span.
@@ -193,7 +198,12 @@ def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = 
 
 
 def derived_series(algebra: LieAlgebra, start: Tensor | None = None) -> list[Tensor]:
-    """Rows of g (``start``, else all), [g, g], [[g, g], [g, g]], ... down to the first that repeats or is zero."""
+    """Return rows of g, [g, g], [[g, g], [g, g]], ... down to the first that repeats or is zero.
+
+    Args:
+        algebra: the algebra.
+        start: rows that span g; default the whole algebra.
+    """
     series = [torch.eye(algebra.dim, dtype=torch.float64) if start is None else row_reduce(start)]
     while len(series[-1]):
         following = bracket_span(algebra, series[-1], series[-1])
@@ -218,7 +228,10 @@ def centre(algebra: LieAlgebra) -> Tensor:
 
 
 def radical(algebra: LieAlgebra) -> Tensor:
-    """Rows ``[k, dim]`` that span the radical, the largest solvable ideal; orthogonal to [g, g] by the Killing form."""
+    """Return rows ``[k, dim]`` that span the radical, the largest solvable ideal of ``algebra``.
+
+    The radical is the orthogonal complement of [g, g] for the Killing form.
+    """
     if not algebra.dim:
         return torch.zeros(0, 0, dtype=torch.float64)
     # in a basis in which the form is small only where it vanishes
@@ -249,7 +262,7 @@ def nilradical(algebra: LieAlgebra) -> Tensor:
 
 
 def levi_factor(algebra: LieAlgebra) -> Tensor:
-    """Rows ``[k, dim]`` that span a semisimple subalgebra complementary to the radical, by staged linear solves.
+    """Return rows that span a semisimple complement of the radical of ``algebra``, by staged linear solves.
 
     Raises:
         AlgebraError: a stage has no solution, which only a wrong rank decision can cause.
@@ -388,10 +401,15 @@ def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Lev
 
 
 def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviDecomposition:
-    """The split that rows ``complement`` (h) and ``ideal`` (n) define.
+    """Return the decomposition that rows ``complement`` (h) and ``ideal`` (n) define.
+
+    Args:
+        algebra: the algebra g.
+        complement: rows that span h.
+        ideal: rows that span n.
 
     Raises:
-        AlgebraError: they do not span g, h is not a reductive subalgebra, or n is not a nilpotent ideal; the message
+        AlgebraError: h and n do not span g, h is not a reductive subalgebra, or n is not a nilpotent ideal; the message
             names the bracket that leaves its span.
     """
     n, names = algebra.dim, algebra.names

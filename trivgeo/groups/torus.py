@@ -53,7 +53,7 @@ class Torus(HarmonicAnalysis, LieGroup):
         return f"Torus({self.dim})"
 
     def wrap(self, g: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        r"""The same elements with angles in :math:`(-\pi, \pi]`; differentiable, with the derivative one."""
+        r"""Return the elements g with angles in :math:`(-\pi, \pi]`; differentiable, with the derivative one."""
         g = self.check_elements(g)
         return self._on_elements(self._project, g)
 

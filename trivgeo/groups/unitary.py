@@ -97,18 +97,21 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.view_as_complex(basis.contiguous())
 
     def to_complex(self, g: Float[Tensor, "*batch n n 2"]) -> Complex[Tensor, "*batch n n"]:
-        """Elements as complex matrices."""
+        """Return elements g as complex matrices, ``[*batch, n, n]``."""
         g = self.check_elements(g)
         return torch.complex(*g.unbind(-1))
 
     def from_complex(self, matrix: Complex[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n 2"]:
-        """Elements from complex matrices; matrices of the algebra are taken, too, so that nothing is checked.
+        """Return complex matrices as real arrays ``[*batch, n, n, 2]``, see `project` for the nearest elements.
 
-        What is no element has no logarithm, see also `project`.
+        Matrices of the algebra are taken, too; therefore unitarity is not checked.
+
+        Args:
+            matrix: complex matrices ``[*batch, n, n]``.
 
         Raises:
             ConfigurationError: the matrices are not complex.
-            ShapeError: they are not n x n.
+            ShapeError: the matrices are not n x n.
         """
         if not matrix.is_complex():
             raise ConfigurationError(f"matrix: expected complex numbers, got {matrix.dtype}")
@@ -125,7 +128,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.stack([eye, torch.zeros_like(eye)], -1).expand(*batch, n, n, 2).clone()
 
     def hat(self, v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n n 2"]:
-        """The skew-Hermitian matrix of an algebra vector."""
+        """Return the skew-Hermitian matrix of algebra vectors v, ``[*batch, n, n, 2]``."""
         v = self.check_vectors(v)
         return self._tangent(self.basis.to_natural(v))
 

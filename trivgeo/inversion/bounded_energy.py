@@ -34,9 +34,15 @@ class Gradient(Protocol):
 
 
 def value_and_gradient(evaluate: Evaluate, g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
-    """Return energies and their gradients by the entries of g, side by side, ``[b, *chains, 1 + entries]``.
+    """Return energies and their gradients by the entries of elements, side by side.
 
-    NaN where an energy is not finite.
+    Args:
+        evaluate: function of elements and data to energies ``[b, *chains]``.
+        g: elements ``[b, *chains, *element_shape]``.
+        data: rows of `PosteriorEnergy.data`.
+
+    Returns:
+        ``[b, *chains, 1 + entries]``; NaN where an energy is not finite.
     """
 
     def total(g: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,27 +58,31 @@ class BoundedEnergy(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, gradient: Gradient, data: tuple[Any, Any, Any]) -> tuple[Tensor, Tensor]:
-        """Energies and gradients."""
+        """Return energies of elements g and their gradients, both from one call of ``gradient`` on ``data``."""
         both = gradient(g, data)
         return both[..., 0], both[..., 1:].reshape(g.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the gradients."""
+        """Keep the gradients, the second entry of ``output``; ``inputs`` are not kept."""
         ctx.save_for_backward(output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, of_energy: Tensor, of_gradient: Tensor) -> Any:
-        """Gradients times what comes in."""
+        """Return the gradients times ``of_energy``; ``of_gradient`` is ignored: there are no second derivatives."""
         (gradient,) = ctx.saved_tensors
         return rows_like(of_energy, gradient) * gradient, None, None
 
 
 def nan_where_infinite(energy: Tensor, g: Tensor) -> Tensor:
-    """Return the energies, NaN with their gradients where they are not finite.
+    """Return the energies, NaN with NaN gradients where they are not finite.
 
     A constant infinity would have the gradient zero, as if nothing were wrong.
+
+    Args:
+        energy: energies ``[b, *chains]``.
+        g: elements of which they are functions, ``[b, *chains, *element_shape]``.
     """
     undefined = torch.where(torch.isfinite(energy), 0.0, torch.nan).to(g.dtype)
     return energy + (rows_like(undefined, g) * g).flatten(energy.ndim).sum(-1)

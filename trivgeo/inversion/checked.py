@@ -18,10 +18,10 @@ __all__ = ["CheckedPopulation", "CheckedResult", "Checks"]
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Checks(Described):
-    """What checks have said of each datum.
+    """Verdicts of checks, one for each datum.
 
     Attributes:
-        reasons: why its result is not to be trusted; empty texts where it is.
+        reasons: why the elements of a datum are not to be trusted; empty texts where they are.
     """
 
     reasons: tuple[str, ...]
@@ -29,10 +29,10 @@ class Checks(Described):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CheckedResult(InversionResult):
-    """An `InversionResult` that says of each datum whether it is to be trusted.
+    """An `InversionResult` with a verdict for each datum: whether its elements are to be trusted, and why not.
 
     Attributes:
-        checks: what was said.
+        checks: verdicts, one for each datum.
     """
 
     checks: Checks
@@ -54,23 +54,26 @@ class CheckedResult(InversionResult):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CheckedPopulation(EvaluatedPopulation):
-    """A population whose data were checked; see `CheckedResult`.
+    """Population whose data were checked; see `CheckedResult`.
 
-    Elements that another stage moves or chooses were not: they are a `Population` without reasons.
+    Elements that a later stage moves or chooses were not checked: they are a `Population` without reasons.
+
+    Attributes:
+        checks: verdicts, one for each datum.
     """
 
     checks: Checks
 
     def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
-        """Return the population itself."""
+        """Return the population itself, for its energies are known; ``posterior`` is not asked."""
         return self
 
     def take(self, index: Int[Tensor, "b m"]) -> Population:
-        """See `Population.take`; unchecked."""
+        """Return the chains with numbers ``index``, as a `Population` without checks."""
         return self.unchecked().take(index)
 
     def copies(self, number: int) -> Population:
-        """See `Population.copies`; unchecked."""
+        """Return ``number`` copies of each chain, as a `Population` without checks."""
         return self.unchecked().copies(number)
 
     def unchecked(self) -> EvaluatedPopulation:

@@ -38,20 +38,20 @@ class EnergyCheck(EnergyMeasurement):
 
     @property
     def finds_transformations(self) -> bool:
-        """Whether `TIED.for_data` has found the transformations of the trial."""
+        """True if `TIED.for_data` has found the transformations of the trial."""
         return self.trial.finds
 
     @property
     def network_right(self) -> bool | None:
-        """Whether the network is right on the data that were restored; ``None`` if none was given.
+        """True if the network is right on the restored data; ``None`` if no network was given.
 
-        It may be where transformations are not found: a classifier may not mind what is left of them.
+        The network may be right although transformations are not found: many classifiers bear a small rest of them.
         """
         return None if self.trial.network is None else self.trial.network.right
 
     @property
     def trusted(self) -> bool:
-        """Whether transformations are found: `finds_transformations`."""
+        """True if transformations are found, see `finds_transformations`."""
         return self.finds_transformations
 
     def __repr__(self) -> str:

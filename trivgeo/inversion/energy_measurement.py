@@ -76,7 +76,7 @@ class Suggestion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyMeasurement:
-    """What `measure_energy` finds.
+    """Measurements of an energy by `measure_energy`.
 
     Attributes:
         share_below: share of random transformations whose energy lies below that of the clean datum: below a twentieth
@@ -107,10 +107,15 @@ def measure_energy(
     num_samples: int = 32,
     seed: int = 0,
 ) -> EnergyMeasurement:
-    """Measure how the energy of clean data rises when they are moved; arguments and errors as of `check_energy`.
+    """Measure how the energy of clean data rises when they are moved.
 
     Args:
+        action: see `check_energy`, like ``energy``, ``clean`` and ``law``.
+        num_samples: number of random transformations of each datum.
         seed: of all that is random.
+
+    Raises:
+        ConfigurationError: see `check_energy` for this and further errors.
     """
     check_count("num_samples", num_samples)
     spread = spread_of(check_action(action).group, law, seed)
@@ -179,10 +184,18 @@ class _Probe:
 
 
 def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
-    """A few of the data with a finite energy, which they are, and their energies.
+    """Choose a few of the data that have a finite energy.
+
+    Args:
+        posterior: action and energy.
+        clean: data, one batch dimension.
+        seed: of the choice.
+
+    Returns:
+        The data, their numbers, and their energies.
 
     Raises:
-        DomainError: there is none.
+        DomainError: no energy is finite.
     """
     clean = on_device(with_tensors("clean", clean), module_device(posterior))
     first: Tensor = pytree.tree_leaves(clean)[0]

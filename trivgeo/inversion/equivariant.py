@@ -93,7 +93,15 @@ class TestTimeEquivariant(nn.Module):
         self.initial = initial
 
     def forward(self, x: Any, *, generator: torch.Generator | None = None) -> Tensor:
-        """The prediction for a batch of data."""
+        """Return the equivariant prediction for a batch of data.
+
+        Args:
+            x: data of the inverter, see `Inverter.forward`.
+            generator: random numbers of the inversion; None is torch's.
+
+        Returns:
+            Outputs of the network, one for each datum, with the transformation put back.
+        """
         x = on_device(with_tensors("x", x), module_device(self))
         initial = None
         if self.initial is not None:
@@ -108,10 +116,10 @@ class TestTimeEquivariant(nn.Module):
         law: Law | None = None,
         generator: torch.Generator | None = None,
     ) -> EquivarianceError:
-        r"""How far predictions of moved data are from the moved predictions, :math:`\tilde f(h.x)` from h.f(x).
+        r"""Measure the distance of predictions of moved data :math:`\tilde f(h.x)` from the moved predictions h.f(x).
 
-        It is zero where the law of the inverter's answer has a single point, as with a descent to a minimum that is
-        unique; what a search leaves to chance shows. Noise of moved data is drawn anew.
+        The error is zero where the inverter's answer has a single point, as with a descent to a unique minimum. An
+        answer that depends on chance has a positive error. Noise of moved data is drawn anew.
 
         Args:
             x: data of the inverter, see `Inverter.forward`.
@@ -152,7 +160,11 @@ class TestTimeEquivariant(nn.Module):
         return EquivarianceError(float(known.nanmedian()), float(known[valid].max()), errors)
 
     def predict(self, x: Any, result: InversionResult) -> Tensor:
-        """The prediction from hypotheses found before.
+        """Return the prediction from elements that were found before.
+
+        Args:
+            x: data, as in `forward`.
+            result: result of the inverter for these data.
 
         Raises:
             ShapeError: the result is not of these data.

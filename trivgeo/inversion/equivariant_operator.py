@@ -196,7 +196,14 @@ class EquivariantOperator(nn.Module):
         return self.predict(initial, g, grid, parameters)
 
     def predict(self, initial: Field, g: Tensor, grid: Grid | None = None, parameters: Tensor | None = None) -> Field:
-        """Return the solution for known transformations ``[b, *element_shape]``.
+        """Return the solution for known transformations, without a search.
+
+        Args:
+            initial: see `forward`, like ``grid`` and ``parameters``.
+            g: transformations that moved the initial fields, ``[b, *element_shape]``.
+
+        Returns:
+            The solution fields, see `forward`.
 
         Raises:
             ShapeError: as for `forward`.

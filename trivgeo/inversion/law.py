@@ -24,12 +24,21 @@ _NOTHING = 1e-3  # in units of the largest spread
 
 
 def sample_elements(group: LieGroup, law: Law, count: int, generator: torch.Generator) -> Tensor:
-    """Draw elements ``[count, *element_shape]`` of a user's distribution, and check them.
+    """Draw elements from a user's distribution, and check them.
+
+    Args:
+        group: the group of the elements.
+        law: a function (count, generator) to elements.
+        count: number of elements.
+        generator: random numbers that the law receives.
+
+    Returns:
+        Elements ``[count, *element_shape]``.
 
     Raises:
         ConfigurationError: the law draws no floating-point numbers.
-        ShapeError: it draws no elements of the group, or another number of them.
-        NonFiniteError: they hold NaN or infinity.
+        ShapeError: the law draws no elements of the group, or another number of them.
+        NonFiniteError: elements hold NaN or infinity.
     """
     g = group.check_elements(law(count, generator), "law")
     wanted = [count, *group.element_shape]

@@ -15,7 +15,12 @@ __all__ = ["fit_homographies", "fit_points", "num_points_needed"]
 
 
 def num_points_needed(group: LieGroup, n: int) -> int:
-    """Return the number of points of R^n in general position that one element at most takes to given ones."""
+    """Return the number of points in general position whose images determine an element.
+
+    Args:
+        group: a group of transformations of R^n.
+        n: dimension of the space.
+    """
     if isinstance(group, Projective):
         return n + 2
     if isinstance(group, Translation):

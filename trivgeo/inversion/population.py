@@ -42,7 +42,7 @@ class Population(Described):
         return self.num_masked_steps.shape[1]
 
     def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
-        """Return the population with its energies, which are evaluated if they are not known."""
+        """Return the population with its energies; ``posterior`` evaluates them if they are not known."""
         energies = posterior.energies(self.elements) if self.energies is None else self.energies
         return EvaluatedPopulation(self.elements, self.num_masked_steps, energies, self.time)
 
@@ -60,7 +60,7 @@ class Population(Described):
         return Population(elements, steps, energies, self.time)
 
     def take(self, index: Int[Tensor, "b m"]) -> Population:
-        """Return the chains of given indices."""
+        """Return the chains with numbers ``index``, ``[b, m]``."""
         return replace(
             self,
             elements=torch.take_along_dim(self.elements, rows_like(index, self.elements), 1),
@@ -85,7 +85,11 @@ Population.__init__ = renamed_arguments(until="0.4", failures="num_masked_steps"
 
 @dataclass(frozen=True, repr=False)
 class EvaluatedPopulation(Population):
-    """A `Population` whose energies are known."""
+    """A `Population` whose energies are known.
+
+    Attributes:
+        energies: energies of the elements, ``[b, k]``.
+    """
 
     energies: Float[Tensor, "b k"]
 

@@ -27,10 +27,10 @@ __all__ = ["ConditionalPosterior", "Posterior"]
 
 
 class Posterior(nn.Module):
-    """The transformation posteriors of an action and an energy, for any data.
+    """Posteriors of transformations for an action and an energy, for any data.
 
     Args:
-        action: see `PosteriorEnergy`, also for the others.
+        action: see `PosteriorEnergy`, like ``energy`` and ``log_det``.
         compiled: evaluate energies and gradients by a `CompiledGradient`.
 
     Attributes:
@@ -60,7 +60,13 @@ class Posterior(nn.Module):
     def given(
         self, x: Any, *, max_evaluations: int | None = None, on_step: Callable[[], None] | None = None
     ) -> ConditionalPosterior:
-        """The posteriors of a batch of data, see `ConditionalPosterior`."""
+        """Return the posteriors of a batch of data.
+
+        Args:
+            x: data, one batch dimension.
+            max_evaluations: most energies evaluated at once; None for no bound.
+            on_step: called after each step of a stage, for progress bars.
+        """
         return ConditionalPosterior(self, x, max_evaluations, on_step)
 
 
@@ -121,18 +127,22 @@ class ConditionalPosterior(Described):
         return ConditionalPosterior(posterior, x, self.max_evaluations, self._on_step)
 
     def energies(self, g: Tensor) -> Float[Tensor, "b *chains"]:
-        """The energies of elements ``[b, *chains, *element_shape]``; infinite where undefined."""
+        """Return the energies of elements g, ``[b, *chains]``; infinite where undefined.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+        """
         if self._energy.energy is not None:
             self.energy_evaluations += self._chains(g)
         with torch.no_grad():
             return self._energy.in_blocks(g, self.max_evaluations)
 
     def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
-        """The share of each datum that elements restore, see `PosteriorEnergy.kept`."""
+        """Return the share of each datum that elements g restore, see `PosteriorEnergy.kept`."""
         return self._energy.kept(g)
 
     def differentiable(self, g: Tensor) -> Float[Tensor, "b *chains"]:
-        """`energies` that whoever calls differentiates once; NaN where undefined, and so is the gradient there.
+        """Return `energies` of elements g that can be differentiated once; NaN, with NaN gradients, where undefined.
 
         Raises:
             ConfigurationError: there is no energy.
@@ -196,7 +206,11 @@ class ConditionalPosterior(Described):
             return in_blocks(values, group, g, self._energy.data, self.max_evaluations)
 
     def of_transformed(self, f: Callable[[Any], Tensor], g: Tensor) -> Tensor:
-        """A function of a batch of data, ``[batch]``, at the data that elements ``[b, *chains, ...]`` restore.
+        """Return the values of a function at restored data, ``[b, *chains]``, without gradients.
+
+        Args:
+            f: function of a batch of data to ``[batch]``.
+            g: elements ``[b, *chains, *element_shape]``, which are undone.
 
         Raises:
             ShapeError: the function does not return one number per datum.
@@ -212,13 +226,13 @@ class ConditionalPosterior(Described):
             return in_blocks(values, self.group, g, self.x, self.max_evaluations)
 
     def count(self, energies: int = 0, gradients: int = 0, networks: int = 0) -> None:
-        """Count evaluations that a stage makes by other ways, for each datum."""
+        """Add evaluations for each datum that a stage makes itself: of ``energies``, ``gradients`` and ``networks``."""
         self.energy_evaluations += energies
         self.gradient_evaluations += gradients
         self.network_evaluations += networks
 
     def normal(self, *shape: int, generator: torch.Generator | None) -> Tensor:
-        """Standard normal numbers like the data, ``[b, ...]``."""
+        """Draw standard normal numbers of this ``shape`` by ``generator``, with dtype and device of the data."""
         return normal(shape, self.like, generator)
 
     def step(self) -> None:

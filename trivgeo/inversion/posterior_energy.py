@@ -26,10 +26,10 @@ _LOSS = 3.0
 
 
 class Evaluation:
-    """How energies of elements are evaluated, whatever the data.
+    """Function of elements and data to energies, the same for all data.
 
     Args:
-        action: see `PosteriorEnergy`, also for the others.
+        action: see `PosteriorEnergy`, like ``energy`` and ``log_det``.
     """
 
     def __init__(self, action: Action, energy: DataEnergy | None, log_det: bool) -> None:
@@ -124,7 +124,11 @@ class PosteriorEnergy(Described):
         )
 
     def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
-        """The share of each datum that elements ``[b, *chains, *element_shape]`` restore; ``None`` without a guard."""
+        """Return the share of each datum that elements restore, ``[b, *chains]``; ``None`` without a guard.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+        """
         if self.guard is None:
             return None
         self.check(g)
@@ -157,7 +161,7 @@ class PosteriorEnergy(Described):
         return self.evaluate(g, self.data)
 
     def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
-        """Energies of elements as of a call, no more than ``bound`` of them evaluated at once."""
+        """Return the energies of elements g, evaluating at most ``bound`` of them at once."""
         check_bound(bound)
         self.check(g)
         return in_blocks(self.evaluate, self.action.group, g, self.data, bound)
@@ -168,10 +172,10 @@ class PosteriorEnergy(Described):
         return self.x, self.prepared, (self.content, self._loss_weight)
 
     def check(self, g: Tensor) -> None:
-        """Raise unless these are elements for the data.
+        """Check that g has the shape of elements for the data, ``[b, *chains, *element_shape]``.
 
         Raises:
-            ShapeError: they are not.
+            ShapeError: another shape, or another first dimension.
         """
         self.action.group.check_elements(g)
         shape = self.action.group.batch_shape(g)
@@ -180,7 +184,11 @@ class PosteriorEnergy(Described):
 
 
 def check_action(action: Action, name: str = "action") -> Action:
-    """Return ``action`` if it is one, else raise `ConfigurationError`."""
+    """Return ``action``; the message of the error calls it ``name``.
+
+    Raises:
+        ConfigurationError: ``action`` is no `Action`.
+    """
     if not isinstance(action, Action):
         raise ConfigurationError(f"{name}: expected an Action (such as group.action()), got {type(action).__name__}")
     return action
@@ -199,7 +207,17 @@ def _check_gradient(x: Any, energy: Tensor) -> None:
 
 
 def check_batch(action: Action, x: Any) -> tuple[Any, int]:
-    """Data that fit the action, are finite, and have one batch dimension, as tensors; and their number."""
+    """Return data as tensors, and their number.
+
+    Args:
+        action: the data must fit it.
+        x: data with one batch dimension.
+
+    Raises:
+        ConfigurationError: data have another type or dtype.
+        NonFiniteError: data hold NaN or infinity.
+        ShapeError: data do not fit the action, or have another number of batch dimensions.
+    """
     x = with_tensors("x_tilde", x)
     action.check_data(x, "x_tilde")
     leaves = pytree.tree_leaves(x)
@@ -217,5 +235,9 @@ def check_batch(action: Action, x: Any) -> tuple[Any, int]:
 
 
 def check_bound(max_evaluations: int | None) -> int | None:
-    """Return a bound that is ``None`` or at least one, else raise `ConfigurationError`."""
+    """Return ``max_evaluations`` if it is ``None`` or at least one.
+
+    Raises:
+        ConfigurationError: any other value.
+    """
     return None if max_evaluations is None else check_count("max_evaluations", max_evaluations)

@@ -88,7 +88,7 @@ class InversionResult:
 
     @property
     def is_sample(self) -> bool:
-        """Whether averages over the elements, with their weights, are those of the posterior: of a `PosteriorSample`.
+        """True if averages with the `weights` estimate averages over the posterior, as for a `PosteriorSample`.
 
         False after every search, `TIED` with its usual settings included.
         """

@@ -44,21 +44,26 @@ def in_blocks(
 
 
 def lift(x: Any, chains: int) -> Any:
-    """Data with dimensions of size one for the chains, after the batch."""
+    """Insert ``chains`` dimensions of size one after the batch dimension of all tensors of data x."""
     return pytree.tree_map(lambda leaf: leaf.reshape(leaf.shape[0], *(1,) * chains, *leaf.shape[1:]), x)
 
 
 def flat_rows(x: Any, rank: int) -> Any:
-    """Data of several batch dimensions as data of one."""
+    """Flatten the first ``rank`` dimensions of all tensors of data x to one."""
     return pytree.tree_map(lambda leaf: leaf.flatten(0, rank - 1), x)
 
 
 def one_per_datum(name: str, values: Tensor, shape: torch.Size) -> Tensor:
-    """``[batch]`` in the shape of the chains.
+    """Reshape values ``[batch]`` of a user's function to the shape of the chains.
+
+    Args:
+        name: argument's name in messages.
+        values: result of the function.
+        shape: batch and chains.
 
     Raises:
-        ConfigurationError: it is no tensor of real numbers.
-        ShapeError: it is of another shape.
+        ConfigurationError: the values are no tensor of real numbers.
+        ShapeError: the values have another shape.
     """
     if not isinstance(values, Tensor) or values.is_complex():
         got = f"{values.dtype}" if isinstance(values, Tensor) else f"{values!r:.200}"
@@ -79,6 +84,16 @@ def where_rows(mask: Tensor, x: Tensor, other: Tensor | float) -> Tensor:
 
 
 def lower_rows(x: Tensor, energies: Tensor, other: Tensor, other_energies: Tensor) -> tuple[Tensor, Tensor]:
-    """``other`` in the rows whose energy ``[b, k]`` is lower there, else ``x``; and the energies of what was taken."""
+    """Select, row by row, the candidate of lower energy.
+
+    Args:
+        x: candidates ``[b, k, ...]``.
+        energies: their energies ``[b, k]``.
+        other: other candidates, of the same shape.
+        other_energies: energies of these.
+
+    Returns:
+        Candidates and energies.
+    """
     lower = other_energies < energies
     return where_rows(lower, other, x), torch.where(lower, other_energies, energies)

@@ -38,7 +38,7 @@ _HARM_LEFT = 0.2
 
 
 class NetworkTask(NamedTuple):
-    """What a network is to do with restored data.
+    """Task of a network with restored data.
 
     Attributes:
         network: batch of data to outputs.
@@ -56,8 +56,12 @@ class NetworkTask(NamedTuple):
     ) -> NetworkTask | None:
         """Return the task of checked arguments, ``None`` without a network.
 
+        Args:
+            network: see `check_energy`, like ``labels`` and ``loss``.
+            number: of clean data.
+
         Raises:
-            ConfigurationError: labels or a loss without a network, a loss without labels, or what cannot be called.
+            ConfigurationError: labels or a loss without a network, a loss without labels, or no functions.
             ShapeError: other numbers of labels than of data.
         """
         if network is None:
@@ -76,7 +80,11 @@ class NetworkTask(NamedTuple):
         return NetworkTask(network, labels, loss)
 
     def losses(self, x: Any, labels: Any) -> Float[Tensor, " b"]:
-        """The loss of each datum.
+        """Return the loss of each datum, ``[b]``.
+
+        Args:
+            x: data, one batch dimension.
+            labels: of these data.
 
         Raises:
             ConfigurationError: the outputs are no scores ``[b, c]`` of classes, where no loss is given.
@@ -93,7 +101,7 @@ class NetworkTask(NamedTuple):
         return losses.double()
 
     def labels_of(self, x: Any, index: Tensor) -> Any:
-        """The labels of some of the data."""
+        """Return the labels of the data x with numbers ``index``; the network's classes where no labels are given."""
         if self.labels is None:
             return self._classes(self._output(x))
         return pytree.tree_map(lambda leaf: leaf[index.to(leaf.device)], self.labels)
@@ -132,7 +140,7 @@ class NetworkTrial(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether no more than a fifth of what the transformations harm is left, up to one standard error."""
+        """True if at most a fifth of the harm by transformations is left, up to one standard error."""
         harm = max(0.0, self.moved - self.clean)
         return self.restored - self.clean <= _HARM_LEFT * harm + self.standard_error
 
@@ -167,7 +175,7 @@ class SearchTrial(NamedTuple):
 
     @property
     def finds(self) -> bool:
-        """Whether the transformations of three quarters of the data are found."""
+        """True if the transformations of three quarters of the data are found."""
         return self.share_found >= _LEAST_FOUND
 
     def __str__(self) -> str:
@@ -187,9 +195,10 @@ def try_search(
     seconds: float,
     seed: int,
 ) -> SearchTrial:
-    """Invert some moved clean data; arguments as of `check_energy`.
+    """Invert a few moved clean data, and compare with the transformations.
 
     Args:
+        action: see `check_energy`, like ``energy``, ``clean``, ``law``, ``seconds`` and ``seed``.
         measured: of the energy.
         task: of the network.
 

@@ -59,12 +59,12 @@ class GeneratedAction(JetAction):
 
     @property
     def base_is_projective(self) -> bool:
-        """Whether points are jets (x, t, u), of which (x, t) was found to move projectively, independently of u."""
+        """True if points are jets (x, t, u) whose (x, t) was found to move projectively, independently of u."""
         return self._motion.base_is_projective
 
     @property
     def flows(self) -> Mapping[str, str]:
-        """How each coordinate of a flow is found, by name.
+        """Method by which each coordinate of a flow is found, by name.
 
         ``"closed form"``: exact. ``"quadrature"``: from one integral along closed forms, exact to rounding but near
         the edge of the domain. ``"integrated"``: by steps of controlled length, whose end is corrected where the fields
@@ -73,10 +73,14 @@ class GeneratedAction(JetAction):
         return dict(zip(self._motion.space.names, self._motion.methods, strict=True))
 
     def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
-        """The estimated error of each image point, relative to one plus its size, NaN where there is no image.
+        """Return the estimated error of each image point, relative to one plus its size, ``[*out, p]``.
 
-        It adds up the errors that the flows of the factors of g make. Rounding, or zero, for closed forms. Points
-        where the error of a quadrature or of one step exceeds ``tolerance`` have no image.
+        The error adds up those of the flows of the factors of g. Closed forms count rounding, or zero. NaN where there
+        is no image: also where the error of a quadrature or of one step exceeds ``tolerance``.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: points ``[*batch, p, n]``.
         """
         return in_single(self._error, *self._lift(g, x))
 

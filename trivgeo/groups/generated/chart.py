@@ -41,11 +41,11 @@ class Chart:
     pairs: dict[int, tuple[Curve, Curve]]
 
     def forward(self, x: Tensor) -> Tensor:
-        """The new coordinates of points, or of leading coordinates; NaN or infinite outside the chart."""
+        """Return the new coordinates of points x, or of leading coordinates; NaN or infinite outside the chart."""
         return self._map(x, 0)
 
     def backward(self, y: Tensor) -> Tensor:
-        """The old coordinates of points, or of leading coordinates."""
+        """Return the old coordinates of points with new coordinates y, or with leading ones."""
         return self._map(y, 1)
 
     def _map(self, x: Tensor, direction: int) -> Tensor:

@@ -58,10 +58,10 @@ class HomogeneousTransform:
         self._rows = [*range(len(base.coordinates)), -1]  # without x.Qx, which is not wanted of the image
 
     def apply(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The images of the base coordinates ``[*batch, p, k]`` by ``[*batch, 1, E]``; any number where undefined.
+        """Return the images of base coordinates x, ``[*batch, p, k]``, by elements g, ``[*batch, 1, E]``.
 
         Returns:
-            The images, and the denominators ``[*batch, p]``, which must not vanish.
+            The images, any number where undefined, and the denominators ``[*batch, p]``, which must not vanish.
         """
         matrix = self._matrix(g)
         if self.lift.form is not None:
@@ -91,13 +91,19 @@ class PolynomialFibre:
         self._generators = None if generators is None else Constant(generators)
 
     def is_over(self, count: int) -> bool:
-        """Whether points with the leading ``count`` coordinates have these."""
+        """Return True if all coordinates of the fibre are among the leading ``count``."""
         return max(self.coordinates) < count
 
     def extend(self, images: Images, g: Tensor, x: Tensor) -> Images:
-        """Images with those of these coordinates of points ``[*batch, p, m]`` by elements ``[*batch, 1, E]``.
+        """Append the images of this fibre's coordinates to those of others.
 
-        NaN where a denominator is not positive, and where an exponential overflows.
+        Args:
+            images: images of the coordinates below.
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, m]``.
+
+        Returns:
+            All images; NaN where a denominator is not positive, and where an exponential overflows.
         """
         inside = torch.isfinite(x).all(-1)
         local = [(i, images.denominators[i]) for i in self._bases if i in images.denominators]
@@ -148,7 +154,7 @@ class TransportedFibre:
         self._transported = transported
 
     def is_over(self, count: int) -> bool:
-        """Whether points with the leading ``count`` coordinates have some of these."""
+        """Return True if some coordinates of the fibre are among the leading ``count``."""
         return min(self.coordinates) < count
 
     def extend(self, images: Images, g: Tensor, x: Tensor) -> Images:
@@ -233,7 +239,10 @@ class ClosedForms:
         return images
 
     def denominator(self, g: Tensor, x: Tensor, count: int) -> Tensor | None:
-        """The product of the denominators of bases among the leading ``count`` coordinates, ``None`` for one."""
+        """Return the product of the denominators of g at points x, among the leading ``count`` coordinates.
+
+        ``None`` stands for one.
+        """
         total: Tensor | None = None
         for base in self.bases:
             if base.is_local and base.coordinates[0] < count:

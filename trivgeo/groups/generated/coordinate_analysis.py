@@ -83,7 +83,12 @@ def solve_coordinates(fields: VectorFields, points: Tensor, levi: Tensor) -> Sol
 
 
 def independent_prefixes(fields: VectorFields, points: Tensor) -> tuple[int, ...]:
-    """Numbers of leading coordinates, less than all, whose motion depends on them alone."""
+    """Return the numbers of leading coordinates, less than all, whose motion depends on them alone.
+
+    Args:
+        fields: the vector fields.
+        points: sample points ``[p, m]``.
+    """
     _, jacobians = values_and_jacobians(fields, points)
     dependence = jacobians.abs().amax((0, 1))  # [component, coordinate]
     size = max(1.0, float(dependence.max()))

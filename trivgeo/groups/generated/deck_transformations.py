@@ -43,7 +43,7 @@ _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 @dataclass(frozen=True)
 class FundamentalDomain:
-    """How far points may move so that no other name of the image is as near.
+    """Largest displacements of points for which no other element of the covering group gives a nearer image.
 
     Attributes:
         reach: the largest displacement in each coordinate, ``[m]``; infinite where it does not matter.
@@ -56,7 +56,7 @@ class FundamentalDomain:
     scaled: Constant
 
     def contains(self, x: Tensor, y: Tensor) -> Tensor:
-        """Whether points x ``[*batch, p, m]``, or their leading coordinates, moved to y are within it."""
+        """Return True where points x ``[*batch, p, m]``, or leading coordinates, moved to y stay in the domain."""
         m = x.shape[-1]
         scaled = self.scaled.like(x)[:m] > 0
         ratio = torch.where(scaled & (x != 0), y / torch.where(x == 0, 1.0, x), 1.0)

@@ -76,7 +76,7 @@ class FactoredElements:
         return self._torus.value
 
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The matrix ``[*batch, m, m]``, torus coordinates ``[*batch, k]``, ideal coordinates ``[*batch, d]``."""
+        """Split g into matrix ``[*batch, m, m]``, torus ``[*batch, k]`` and ideal coordinates ``[*batch, d]``."""
         if self.reductive is None:
             return g.new_zeros(*g.shape[:-1], 0, 0), g[..., :0], g
         cut = self.reductive.element_shape[0]
@@ -84,9 +84,9 @@ class FactoredElements:
         return matrix, sigma, g[..., cut:]
 
     def parts_in_group(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""As `parts`, with the n of :math:`g = \exp(n) \exp(x)\, a` for torus vectors x in the algebra of the group.
+        r"""Split elements as `parts`, with the n of :math:`g = \exp(n) \exp(x)\, a` for torus vectors x in the algebra.
 
-        It differs from the stored n for a torus of derivations only: :math:`\exp(n) \exp(D) = \exp(n') \exp(x)`.
+        This n differs from the stored one for a torus of derivations only: :math:`\exp(n) \exp(D) = \exp(n') \exp(x)`.
         """
         matrix, sigma, n = self.parts(g)
         if not n.shape[-1] or self._torus_in_ideal is None:
@@ -97,7 +97,7 @@ class FactoredElements:
         return matrix, sigma, ideal._compose(n, -automorphism.exp(y, sigma @ self._torus_in_ideal.like(n)))
 
     def factors(self, g: Tensor) -> list[Tensor]:
-        """Vectors whose exponentials multiply to the element, in the order in which they act on a point (last first).
+        """Return vectors whose exponentials multiply to g, in the order in which they act on a point (last first).
 
         NaN for elements that have no such factors.
         """
@@ -117,9 +117,9 @@ class FactoredElements:
         return [sum(torus, p @ rows), *([] if rotation is None else [rotation @ rows]), *ideal]
 
     def exp(self, v: Tensor) -> Tensor:
-        """The exponential of vectors ``[*batch, n]``."""
+        """Return the exponential of vectors v, ``[*batch, n]``."""
         return self.core._exp(v @ self._inclusion.like(v))
 
     def log(self, g: Tensor) -> Tensor:
-        """The logarithm ``[*batch, n]``, NaN where there is none."""
+        """Return the logarithm of elements g, ``[*batch, n]``; NaN where none exists."""
         return self.core._log(g) @ self._basis.like(g)

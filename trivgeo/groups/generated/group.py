@@ -81,7 +81,7 @@ class GeneratedGroup(LieGroup):
         return self.elements.reductive
 
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The matrix ``[*batch, m, m]``, torus coordinates ``[*batch, k]``, ideal coordinates ``[*batch, d]``."""
+        """Split g into matrix ``[*batch, m, m]``, torus ``[*batch, k]`` and ideal coordinates ``[*batch, d]``."""
         return self.elements.parts(g)
 
     def action(self) -> GeneratedAction:

@@ -173,7 +173,7 @@ class TorusExponential:
         return torch.exp(sigma * weights[0] if len(weights) == 1 else sigma @ weights)
 
     def times(self, left: Tensor | None, sigma: Tensor) -> Tensor:
-        """The product of a matrix ``[*batch, d, d]``, or the unit matrix, and that of ``sigma [*batch, k]``."""
+        """Return ``left``, ``[*batch, d, d]`` or the unit matrix, times the matrix of ``sigma``, ``[*batch, k]``."""
         if self._diagonal is not None:
             factors = self._factors(sigma)
             return torch.diag_embed(factors) if left is None else left * factors.unsqueeze(-2)
@@ -188,7 +188,7 @@ class TorusExponential:
         return None if self._weights is None else self._projectors.value.unflatten(-1, (d, d))
 
     def features(self, sigma: Tensor) -> Tensor:
-        """Weights of `terms`, exponentials times cosines and sines: ``[*batch, k] -> [*batch, count]``."""
+        """Return the weights of `terms`, exponentials times cosines and sines of ``sigma``, ``[*batch, count]``."""
         if self._diagonal is not None:
             return self._factors(sigma)
         assert self._weights is not None
@@ -297,7 +297,7 @@ class IdealAutomorphism(Automorphism):
         return n
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """Corrections by phi1(D(Y))^-1, each of which gains one layer of the lower central series.
+        """Return z with exp(y, z) = n, by corrections that gain one layer of the lower central series each.
 
         NaN where D(Y) has an eigenvalue 2 pi i k other than zero, for which no logarithm exists.
         """

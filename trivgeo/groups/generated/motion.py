@@ -55,13 +55,13 @@ class CoordinateSpace:
         return (*self.prefixes, self.dim)
 
     def complete(self, x: Tensor) -> Tensor:
-        """Points ``[*batch, p, n]`` with all m coordinates."""
+        """Return points x, ``[*batch, p, n]``, with constants for missing coordinates, ``[*batch, p, m]``."""
         rest = self.fill.like(x)[x.shape[-1] :]
         return torch.cat([x, rest.expand(*x.shape[:-1], -1)], -1) if len(rest) else x
 
 
 class Motion(ABC):
-    """How elements move points, with an estimate of the error.
+    """Map of points by elements, with an estimate of its error.
 
     Attributes:
         space: the coordinates of the points.
@@ -72,12 +72,12 @@ class Motion(ABC):
     @property
     @abstractmethod
     def methods(self) -> Sequence[str]:
-        """How the flow of each coordinate is found, see `GeneratedAction.flows`."""
+        """Method by which the flow of each coordinate is found, see `GeneratedAction.flows`."""
 
     @property
     @abstractmethod
     def base_is_projective(self) -> bool:
-        """See `GeneratedAction.base_is_projective`."""
+        """True if (x, t) moves projectively, see `GeneratedAction.base_is_projective`."""
 
     @abstractmethod
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,10 @@ class Motion(ABC):
 
     @abstractmethod
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """What must not vanish for images to exist, ``[*batch, p]``; ``None`` if nothing does."""
+        """Return the denominator of elements g at points x, ``[*batch, p]``; images exist where it does not vanish.
+
+        ``None`` for a global action.
+        """
 
 
 @final
@@ -120,13 +123,13 @@ class ProjectiveMotion(Motion):
         return self.space.dim == 3 and 2 in self.space.prefixes and self.transform.lift.form is None
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One matrix and one division."""
+        """Return the images of points x by elements g, by one matrix and one division, and their error, zero."""
         y, d = self.transform.apply(g, self.space.complete(x))
         y = torch.where((d != 0).unsqueeze(-1), y, math.nan) if self.transform.is_local else y
         return y[..., : x.shape[-1]], x.new_zeros(())
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """The last homogeneous coordinate, if it is not constant."""
+        """Return the last homogeneous coordinate, ``None`` if it is constant."""
         return self.transform.apply(g, self.space.complete(x))[1] if self.transform.is_local else None
 
 
@@ -150,7 +153,7 @@ class ClosedFormMotion(Motion):
 
     @property
     def base_is_projective(self) -> bool:
-        """See `base_of_jets_is_projective`."""
+        """True if `base_of_jets_is_projective`."""
         return base_of_jets_is_projective(self.space, self.closed)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,7 +163,7 @@ class ClosedFormMotion(Motion):
         return stacked([images.coordinates[c] for c in range(count)]), images.error
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """The product of those of the bases."""
+        """Return the product of the denominators of all bases."""
         return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
 
 
@@ -290,12 +293,12 @@ class ChartMotion(Motion):
 
     @property
     def methods(self) -> Sequence[str]:
-        """Those in the chart."""
+        """Methods by which coordinates of the chart are found."""
         return self.inner.methods
 
     @property
     def base_is_projective(self) -> bool:
-        """Whether it is in the chart, which leaves (x, t) as they are."""
+        """True if the motion in the chart is so, and the chart leaves (x, t) unchanged."""
         return self.inner.base_is_projective and not {0, 1} & set(self.chart.pairs)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -308,7 +311,7 @@ class ChartMotion(Motion):
         return torch.where(inside, image, math.nan), error
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """The one in the chart."""
+        """Return the denominator of the motion in the chart."""
         return self.inner.denominator(g, self._to_chart(x)[0])
 
     def _to_chart(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,7 +37,7 @@ __all__ = ["CoordinateFlows", "MotionPlan", "plan_motion"]
 
 @dataclass(frozen=True)
 class CoordinateFlows:
-    """How each coordinate moves: in closed form by whole elements, or by the flow of one vector after the other.
+    """Motions of all coordinates: in closed form by whole elements, or by the flow of one vector after the other.
 
     Attributes:
         space: the coordinates.
@@ -57,7 +57,7 @@ class CoordinateFlows:
 
     @property
     def is_projective(self) -> bool:
-        """Whether one base has all coordinates."""
+        """True if one base has all coordinates."""
         return any(len(base.coordinates) == self.space.dim for base in self.bases)
 
     def motion(self, elements: FactoredElements, domain: FundamentalDomain | None = None) -> Motion:
@@ -80,7 +80,7 @@ class CoordinateFlows:
 
 @dataclass(frozen=True)
 class MotionPlan:
-    """How points move, before there are elements that move them.
+    """Plan of the motion of points, made before there are elements that move them.
 
     Attributes:
         decomposed: the fields and their algebra.
@@ -105,7 +105,7 @@ class MotionPlan:
 
 
 def plan_motion(decomposed: DecomposedFields, flow: Flow | None, settings: OdeSettings) -> MotionPlan:
-    """How points move: by the user's flow, in the fields' own coordinates, or in a chart in which more is solved.
+    """Choose the motion of points: the user's flow, the fields' own coordinates, or a chart in which more is solved.
 
     Args:
         decomposed: the fields.

@@ -70,7 +70,14 @@ def parse_fields(
     variables: Sequence[Any] | int,
     parameters: Mapping[Any, Any] | None,
 ) -> ParsedFields:
-    """The fields as functions of points; see `from_generators` for the arguments and errors."""
+    """Parse vector fields to functions of points.
+
+    Args:
+        fields: see `from_generators`, like ``variables`` and ``parameters``.
+
+    Raises:
+        ConfigurationError: no field, functions mixed with expressions, or expressions that cannot be parsed.
+    """
     entries = list(fields.values()) if isinstance(fields, Mapping) else list(fields)
     names = tuple(fields) if isinstance(fields, Mapping) else tuple(f"X{i + 1}" for i in range(len(entries)))
     if not entries:

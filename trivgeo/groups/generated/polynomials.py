@@ -33,7 +33,7 @@ class PolynomialSum:
         self.sizes: dict[tuple[int, ...], float] = {}
 
     def add(self, p: Polynomial, factor: float, shift: tuple[int, ...] | None = None) -> None:
-        """Add ``factor`` times a polynomial times the monomial with exponents ``shift``."""
+        """Add ``factor`` times the polynomial p times the monomial with exponents ``shift``."""
         for e, value in p.items():
             place = e if shift is None else tuple(a + b for a, b in zip(e, shift, strict=True))
             self.values[place] = self.values.get(place, 0.0) + factor * value
@@ -45,7 +45,7 @@ class PolynomialSum:
 
 
 def derivative_along(components: Sequence[Polynomial], function: Polynomial) -> PolynomialSum:
-    """The derivative of a function along a field."""
+    """Return the derivative of the polynomial ``function`` along the field with polynomial ``components``."""
     total = PolynomialSum()
     for e, factor in function.items():
         for c, power in enumerate(e):
@@ -55,12 +55,12 @@ def derivative_along(components: Sequence[Polynomial], function: Polynomial) -> 
 
 
 def in_more_variables(p: Polynomial, count: int) -> dict[tuple[int, ...], float]:
-    """The polynomial as one of ``count`` more coordinates."""
+    """Return the polynomial p with exponents for ``count`` more coordinates, all zero."""
     return {(*e, *(0,) * count): value for e, value in p.items()}
 
 
 def rounded(p: Polynomial) -> dict[tuple[int, ...], float]:
-    """The polynomial with coefficients within rounding of simple fractions set to these."""
+    """Return the polynomial p with coefficients within rounding of simple fractions set to these."""
     result = {}
     for e, value in p.items():
         near = round(DENOMINATOR * value) / DENOMINATOR
@@ -69,5 +69,5 @@ def rounded(p: Polynomial) -> dict[tuple[int, ...], float]:
 
 
 def evaluated(p: Polynomial, place: Mapping[int, complex]) -> complex:
-    """The value of a polynomial at a point."""
+    """Return the value of the polynomial p at the point ``place``, coordinates by number."""
     return sum((value * math.prod(place[c] ** k for c, k in enumerate(e) if k) for e, value in p.items()), start=0j)

@@ -66,12 +66,12 @@ class ReductiveGroup(LieGroup):
         return f"ReductiveGroup(semisimple={self.semisimple_dim}, centre={self.torus_dim}{cover})"
 
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The matrix ``[*batch, m, m]`` and the coordinates ``[*batch, k]``."""
+        """Split elements g into the matrix ``[*batch, m, m]`` and the torus coordinates ``[*batch, k]``."""
         cut = self.size * self.size
         return g[..., :cut].unflatten(-1, (self.size, self.size)), g[..., cut + self.covers :]
 
     def angles(self, g: Tensor) -> Tensor:
-        """The angles of the covers, ``[*batch, c]``."""
+        """Return the angles of the covers in elements g, ``[*batch, c]``."""
         cut = self.size * self.size
         return g[..., cut : cut + self.covers]
 
@@ -86,11 +86,11 @@ class ReductiveGroup(LieGroup):
         return torch.cat([part.expand(*batch, -1) for part in parts], -1)
 
     def matrix_of(self, y: Tensor) -> Tensor:
-        """The matrix of a vector of the semisimple algebra: ``[*batch, r] -> [*batch, m, m]``."""
+        """Return the matrix ``[*batch, m, m]`` of vectors y of the semisimple algebra, ``[*batch, r]``."""
         return (y @ self._matrices.like(y)).unflatten(-1, (self.size, self.size))
 
     def vector_of(self, matrix: Tensor) -> Tensor:
-        """The inverse of `matrix_of`, a projection for other matrices."""
+        """Return the vector of ``matrix``, the inverse of `matrix_of`; a projection for other matrices."""
         return matrix.flatten(-2) @ self._dual.like(matrix)
 
     def identity(
@@ -108,7 +108,7 @@ class ReductiveGroup(LieGroup):
         return self._join(product, s + t, angle_of_product(self._planes(product), self.angles(g) + self.angles(h)))
 
     def invert_matrix(self, a: Tensor) -> Tensor:
-        """The inverse of an element's matrix, whose determinant is one."""
+        """Return the inverse of an element's matrix a, whose determinant is one."""
         return self._kernel.inverse(a, unimodular=True) if self.size else a
 
     def _inverse(self, g: Tensor) -> Tensor:
@@ -181,10 +181,10 @@ class ReductiveGroup(LieGroup):
         return self._vector_of_planes(stretch), self._vector_of_planes(rotation)
 
     def polar(self, g: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Vectors (p, k) of the semisimple algebra whose ``exp(k) exp(p)`` is the part of an element in S.
+        """Return vectors (p, k) of the semisimple algebra whose ``exp(k) exp(p)`` is the part of g in S.
 
-        k is ``None`` where one logarithm has to do. For SL(2, R) and its covers a rotation and a symmetric positive
-        matrix, which exist for every element.
+        k is ``None`` where one logarithm has to do. For SL(2, R) and its covers the factors are a rotation and a
+        symmetric positive matrix, which exist for every element.
         """
         a, _ = self.parts(g)
         if self.covers:
@@ -198,7 +198,7 @@ class ReductiveGroup(LieGroup):
         return self.log_matrix(turn(a, -angle)), rotation @ self._dual.like(a)
 
     def adjoint_matrix(self, a: Tensor) -> Tensor:
-        """Ad of an element's matrix on the semisimple algebra, ``[*batch, r, r]``."""
+        """Return Ad of an element's matrix a on the semisimple algebra, ``[*batch, r, r]``."""
         inverse = self.invert_matrix(a).unsqueeze(-3)
         basis = self._matrices.like(a).unflatten(-1, (self.size, self.size))
         return self.vector_of(a.unsqueeze(-3) @ basis @ inverse).transpose(-1, -2)
@@ -225,7 +225,11 @@ def _plane(matrix: Tensor, last: int) -> Tensor:
 
 
 def check_homomorphism(matrices: Tensor, algebra: LieAlgebra, what: str) -> None:
-    """Raise `AlgebraError` unless ``matrices [dim, k, k]`` represent the algebra."""
+    """Check that ``matrices``, ``[dim, k, k]``, represent the algebra; the message calls them ``what``.
+
+    Raises:
+        AlgebraError: the commutator of two matrices is not the matrix of the bracket.
+    """
     commutators = matrices.unsqueeze(1) @ matrices - matrices @ matrices.unsqueeze(1)
     defect = commutators - torch.einsum("ijk,kab->ijab", algebra.structure_constants, matrices)
     size = max(1e-300, float(commutators.abs().max()), float(matrices.abs().max()))

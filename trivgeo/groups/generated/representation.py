@@ -100,7 +100,7 @@ class SemisimpleMap(SemisimpleAdjoint):
 
     @property
     def exists(self) -> bool:
-        """Whether it is a polynomial of the entries of the stored matrix."""
+        """True if the representation is a polynomial of the entries of the stored matrix."""
         return self.map is not None or self.is_trivial
 
     def __call__(self, a: Tensor) -> Tensor:
@@ -282,7 +282,7 @@ def _casimir(algebra: LieAlgebra, matrices: Tensor) -> tuple[Tensor, list[int]]:
 
 
 def has_half_spin(algebra: LieAlgebra, matrices: Tensor) -> bool:
-    """Whether matrices ``[3, d, d]`` of sl(2, R) represent SL(2, R), and not its quotient by minus one."""
+    """Return True if matrices ``[3, d, d]`` of ``algebra`` sl(2, R) represent SL(2, R), but not its quotient by -1."""
     return any(k % 2 for k in _casimir(algebra, matrices)[1])
 
 

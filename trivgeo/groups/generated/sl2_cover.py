@@ -27,7 +27,7 @@ __all__ = [
 
 
 def is_split_form(algebra: LieAlgebra) -> bool:
-    """Whether a semisimple algebra is sl(2, R): of dimension three, and not so(3)."""
+    """Return True if a semisimple algebra is sl(2, R): of dimension three, and not so(3)."""
     return algebra.dim == 3 and bool((torch.linalg.eigvalsh(algebra.killing_form) > 0).any())
 
 
@@ -91,7 +91,12 @@ def angle_of_exp(y: Tensor) -> Tensor:
 
 
 def log_of(matrix: Tensor, angle: Tensor) -> Tensor:
-    """The trace-free logarithm of an element, ``[*batch, 2, 2]``; NaN where there is none."""
+    """Return the trace-free logarithm of an element of the cover, ``[*batch, 2, 2]``; NaN where none exists.
+
+    Args:
+        matrix: the matrix ``[*batch, 2, 2]``.
+        angle: the angle of its rotation, with all turns, ``[*batch]``.
+    """
     halves = (angle.detach() / math.pi).round()
     sign = torch.where(halves % 2 == 0, 1.0, -1.0).to(matrix.dtype)
     near = sign[..., None, None] * matrix

@@ -54,6 +54,6 @@ def _solve(design: Tensor, target: Tensor) -> Tensor:
 
 
 def snap(x: Tensor, denominator: int = 1) -> Tensor:
-    """Numbers within rounding of an integer over ``denominator`` become it; none but zero becomes zero."""
+    """Round entries of x that are within rounding of an integer over ``denominator``; only zero becomes zero."""
     near = (denominator * x).round() / denominator
     return torch.where((x - near).abs() < _NEAR_FRACTION * x.abs(), near, x)

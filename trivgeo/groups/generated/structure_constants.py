@@ -21,9 +21,13 @@ _DENOMINATOR = 12  # of simple fractions that constants are taken for
 
 
 def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) -> Tensor:
-    """The constants of the brackets ``[X_i, X_j] = DX_j X_i - DX_i X_j`` of vector fields, ``[n, n, n]``.
+    """Fit the constants of the brackets ``[X_i, X_j] = DX_j X_i - DX_i X_j`` of vector fields, ``[n, n, n]``.
 
     Least squares at random points, tested at as many others.
+
+    Args:
+        fields: the vector fields.
+        sampler: draws a number of points; None for normal ones.
 
     Raises:
         AlgebraError: the fields are dependent over R (the relation is named), or a bracket leaves their span (the

@@ -23,7 +23,7 @@ _MIN_TERM_SHARE = 1e-9  # of the largest term of a sum: fits would have six digi
 
 
 def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapping[Any, Any]) -> list[tuple[Any, ...]]:
-    """Each field as a tuple of SymPy expressions of the variables alone, with the parameters' values put in.
+    """Return each field as a tuple of SymPy expressions of the variables alone, with values of the parameters.
 
     Args:
         fields: vectors of expressions, one for each variable.
@@ -91,7 +91,11 @@ def check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], point
 
 
 def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) -> CompiledExpressions:
-    """A torch function of one tensor for each variable, which broadcast, with the values stacked on a last axis.
+    """Return a torch function of one tensor for each variable, with the values stacked on a last axis.
+
+    Args:
+        expressions: SymPy expressions.
+        variables: their symbols; tensors broadcast.
 
     Raises:
         ConfigurationError: an expression holds a function that torch lacks.

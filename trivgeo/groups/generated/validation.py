@@ -67,9 +67,12 @@ def sample_fields(
 
 
 def check_derivatives(fields: VectorFields, points: Tensor) -> None:
-    """Raise `AlgebraError` if forward-mode derivatives of a field are not those of its values.
+    """Check forward-mode derivatives of ``fields`` by differences of their values at ``points``, ``[p, m]``.
 
     Brackets are made from derivatives: a field that detaches, rounds or looks up would seem constant.
+
+    Raises:
+        AlgebraError: a derivative is wrong.
     """
     values, jacobians = values_and_jacobians(fields, points)
     axes = torch.eye(fields.dim, dtype=torch.float64)
@@ -95,12 +98,15 @@ def check_derivatives(fields: VectorFields, points: Tensor) -> None:
 
 
 def check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, points: Tensor) -> None:
-    """Raise `ConfigurationError` unless a flow starts along the fields, and its times add up.
+    """Check that a flow starts along the fields, and that its times add up.
 
     Args:
         flow: see `from_generators`.
         fields: the fields.
         points: where, ``[p, m]``.
+
+    Raises:
+        ConfigurationError: one of both fails, or the flow returns no finite points of the right shape.
     """
     n, (count, m) = len(fields), points.shape
     generator = torch.Generator().manual_seed(0)

@@ -70,7 +70,7 @@ class VectorFields:
         return result
 
     def sizes(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """The sizes of the terms of `values_and_jacobians`, which may cancel in combinations."""
+        """Return the sizes of the terms of `values_and_jacobians` at ``points``, which may cancel in combinations."""
         if self._weights is None:
             values, jacobians = values_and_jacobians(self, points)
             return values.abs(), jacobians.abs()
@@ -89,7 +89,7 @@ class VectorFields:
         return values if self._weights is None else self._weights.like(values) @ values
 
     def slopes(self, x: Tensor) -> Tensor:
-        """The derivatives of all fields at points ``[*batch, m]``: ``[*batch, n, m, m]``, the coordinate last."""
+        """Return the derivatives of all fields at points x, ``[*batch, n, m, m]``, the coordinate last."""
         shape = (len(self), self.dim)
         if self._formulas is None or self._formulas.slopes is None:
             return jvp_columns(lambda y: self(y).flatten(-2), x).unflatten(-2, shape)
@@ -100,13 +100,13 @@ class VectorFields:
         return slopes.unflatten(-1, (*shape, self.dim))
 
     def combination(self, v: Tensor, x: Tensor) -> Tensor:
-        """The field of algebra vectors ``[*batch, n]`` at points ``[*batch, m]``: ``[*batch, m]``."""
+        """Return the field of algebra vectors v, ``[*batch, n]``, at points x, ``[*batch, m]``."""
         if self._formulas is None or self._weights is not None:
             return (v.unsqueeze(-1) * self(x)).sum(-2)
         return self._formulas.sums(*v.unbind(-1), *x.unbind(-1))
 
     def components(self, v: Sequence[Tensor], x: Sequence[Tensor], index: Sequence[int]) -> list[Tensor]:
-        """Components ``index`` of the field of an algebra vector, from coordinates of both that broadcast."""
+        """Return components ``index`` of the field of an algebra vector v at x, from broadcastable coordinates."""
         if self._formulas is not None and self._weights is None:
             values = [self._formulas.each[c](*v, *x).squeeze(-1) for c in index]
             return list(torch.broadcast_tensors(*values))
@@ -177,5 +177,5 @@ def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Ten
 
 
 def values_and_jacobians(fields: VectorFields, points: Tensor) -> tuple[Tensor, Tensor]:
-    """The fields ``[p, n, m]`` and their derivatives ``[p, n, m, m]``."""
+    """Return the fields ``[p, n, m]`` and their derivatives ``[p, n, m, m]`` at ``points``."""
     return fields(points), fields.slopes(points)

@@ -57,7 +57,7 @@ class VectorFlow(ABC):
     @property
     @abstractmethod
     def methods(self) -> list[str]:
-        """How each coordinate is found, see `GeneratedAction.flows`."""
+        """Method by which each coordinate is found, see `GeneratedAction.flows`."""
 
     @abstractmethod
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
@@ -114,7 +114,7 @@ class NumericalFlow(VectorFlow):
 
     @property
     def methods(self) -> list[str]:
-        """Those of the triangular part, else integrated."""
+        """Methods of the triangular part; ``"integrated"`` for other coordinates."""
         return self.triangular.methods
 
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
@@ -150,7 +150,17 @@ class NumericalFlow(VectorFlow):
 
 
 def follow_all(flow: VectorFlow, vectors: Sequence[Tensor], x: Tensor, count: int) -> FlowResult:
-    """The flows of several vectors one after the other, as `VectorFlow.follow`; not alive for vectors that are NaN."""
+    """Follow the flows of several vectors one after the other.
+
+    Args:
+        flow: the flow of one vector.
+        vectors: algebra vectors, in the order in which they act.
+        x: points at the start.
+        count: number of leading coordinates, as in `VectorFlow.follow`.
+
+    Returns:
+        The end of the last flow; not alive for vectors that are NaN.
+    """
     alive = torch.ones_like(x[..., 0], dtype=torch.bool)
     error = torch.zeros_like(x[..., 0])
     for v in vectors:

@@ -40,7 +40,15 @@ class DataEnergy(Described, ABC):
         """One energy for each datum."""
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """A smaller datum with the same energy after every transformation; computed once."""
+        """Return a smaller datum that has the same energy after every transformation; computed once for a batch.
+
+        Args:
+            action: action of the transformations.
+            x: data, one batch dimension.
+
+        Returns:
+            The reduced data; by default ``x`` itself.
+        """
         return x
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
@@ -54,7 +62,16 @@ class DataEnergy(Described, ABC):
         return x
 
     def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
-        """An energy ``[b, *chains]`` of the transformation ``g`` itself, added to that of ``g.x``; see `select`."""
+        """Return an energy of the transformation itself, which is added to the energy of ``g.x``.
+
+        Args:
+            action: action of the transformations.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: data, see `select`.
+
+        Returns:
+            Energies ``[b, *chains]``; ``None``, the default, for zero.
+        """
         return None
 
 
@@ -79,12 +96,19 @@ class FunctionEnergy(nn.Module, DataEnergy):
         self.function = function
 
     def forward(self, x: Any) -> Tensor:
-        """The given function."""
+        """Return the value of the given function at data x, ``[batch]``."""
         return self.function(x)
 
 
 def as_energy(energy: DataEnergy | Callable[[Any], Tensor]) -> DataEnergy:
-    """A `DataEnergy` from one or from a function."""
+    """Return ``energy`` as a `DataEnergy`.
+
+    Args:
+        energy: a `DataEnergy`, or a function of a batch of data to energies ``[batch]``.
+
+    Raises:
+        ConfigurationError: any other object.
+    """
     if isinstance(energy, DataEnergy):
         return energy
     if not callable(energy):

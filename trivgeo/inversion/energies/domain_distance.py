@@ -73,6 +73,10 @@ class DomainDistance(DataEnergy):
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
         """Keep the convex hull of the query points, and put the ends of the initial line first.
 
+        Args:
+            action: action on operator inputs.
+            x: inputs of a solution operator.
+
         Raises:
             ConfigurationError: the action is not one on operator inputs.
             ShapeError: the data have other coordinates than the domain.

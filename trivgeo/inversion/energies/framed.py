@@ -43,15 +43,15 @@ class FramedEnergy(nn.Module, DataEnergy):
         self.weight = check_positive("weight", weight)
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """The energy of the images alone."""
+        """Return the energy of images x alone, ``[b]``."""
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """See `DataEnergy`; by the energy of the images."""
+        """Reduce images x by the inner energy, see `DataEnergy.prepare`."""
         return self.energy.prepare(action, x)
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """See `DataEnergy`; by the energy of the images."""
+        """Select the part of images that the inner energy reads, see `DataEnergy.select`."""
         return self.energy.select(action, g, x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:

@@ -55,7 +55,7 @@ class LeastSquares(nn.Module, CurvedEnergy):
         self.std = check_positive("std", std)
 
     def residuals(self, x: Any) -> Float[Tensor, "batch q n"]:
-        """The residuals in units of the standard deviation.
+        """Return the residuals of data x in units of the standard deviation, ``[batch, q, n]``.
 
         Raises:
             ShapeError: the function returns no ``[batch, q]`` or ``[batch, q, n]``.
@@ -70,7 +70,7 @@ class LeastSquares(nn.Module, CurvedEnergy):
         return squares if self.loss is None else self.loss(squares * self.std**2) / self.std**2
 
     def forward(self, x: Any) -> Float[Tensor, " batch"]:
-        """One energy for each datum."""
+        """Return half the sum of robust squares of the residuals of x, ``[batch]``."""
         return 0.5 * self.robust(self.residuals(x).square().sum(-1)).sum(-1)
 
     def curvature(self, x: Callable[[Tensor], Any], v: Float[Tensor, "*batch n"]) -> Float[Tensor, "rows n n"]:

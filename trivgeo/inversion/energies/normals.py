@@ -34,7 +34,14 @@ def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k
 
 
 def normals_of(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k n"]:
-    """The directions in which clouds vary least about each point."""
+    """Return unit normals of clouds: at each point, the direction in which its nearest neighbours vary least.
+
+    Args:
+        points: clouds ``[*batch, k, n]``.
+
+    Returns:
+        Normals ``[*batch, k, n]``, without gradients; their sign is arbitrary.
+    """
     clouds = points.detach().double().cpu().reshape(-1, *points.shape[-2:])
     number = min(_NUM_NEIGHBOURS, clouds.shape[1])
     # one tree for all: clouds lie in layers of one more coordinate, further apart than any is wide

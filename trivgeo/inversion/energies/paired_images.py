@@ -13,7 +13,7 @@ __all__ = ["PairedImages", "with_coverage"]
 
 
 def with_coverage(x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch d h w"]:
-    """Return images with one channel more, of ones: after a warp that says which part of a pixel the image covers.
+    """Append a channel of ones to images x: after a warp it holds the share of each pixel that the image covers.
 
     Raises:
         ShapeError: fewer than three dimensions.
@@ -61,7 +61,17 @@ class PairedImages(nn.Module):
         self.least_overlap = check_fraction("least_overlap", least_overlap)
 
     def forward(self, x: Float[Tensor, "batch d h w"]) -> Float[Tensor, "batch p c"]:
-        """The residuals of all pixels, row by row."""
+        """Return the residuals of all pixels, row by row, ``[batch, height * width, channels]``.
+
+        Args:
+            x: warped images of `with_coverage`, ``[batch, channels + 1, height, width]``.
+
+        Returns:
+            Differences to the reference; NaN for an image that overlaps less than ``least_overlap``.
+
+        Raises:
+            ShapeError: the images do not fit the reference.
+        """
         channels, height, width = self.reference.shape
         if x.shape[1:] != (channels + 1, height, width):
             wanted = f"[batch, {channels + 1}, {height}, {width}]"

@@ -35,7 +35,11 @@ class PairedPoints(nn.Module):
         self.register_buffer("reference", None if reference is None else _check_reference(reference))
 
     def forward(self, x: Float[Tensor, "batch m n"] | Referenced) -> Float[Tensor, "batch m n"]:
-        """The differences."""
+        """Return the differences of clouds x and reference, ``[batch, m, n]``.
+
+        Raises:
+            ShapeError: the numbers of points or coordinates differ.
+        """
         cloud, reference = _cloud_and_reference(x, self.reference)
         if cloud.ndim != 3 or cloud.shape[-2:] != reference.shape[-2:]:
             wanted = ", ".join(map(str, reference.shape[-2:]))
@@ -86,7 +90,11 @@ class NearestPoints(nn.Module):
         self.register_buffer("normals", None if reference is None or tangent == 1.0 else normals_of(reference))
 
     def forward(self, x: Float[Tensor, "batch m n"] | Referenced) -> Float[Tensor, "batch m n"]:
-        """The residuals; which point is nearest is held fixed in derivatives."""
+        """Return the residuals of clouds x, ``[batch, m, n]``; derivatives keep the nearest points fixed.
+
+        Raises:
+            ShapeError: clouds, or references that come with the data, have other shapes.
+        """
         cloud, reference = _cloud_and_reference(x, self.reference)
         normals = self.normals
         if self.reference is None and self.tangent < 1.0:
@@ -103,12 +111,13 @@ class NearestPoints(nn.Module):
         return self.tangent * d + (1.0 - self.tangent) * (d * normal).sum(-1, keepdim=True) * normal
 
     def nearest(self, x: Float[Tensor, "*batch n"]) -> Int[Tensor, "*batch"]:
-        """Return the index of the nearest point of the reference for each point.
+        """Return the index of the nearest point of the reference, for each of points x, ``[*batch]``.
 
-        By a tree on the CPU, by all distances elsewhere.
+        Computed by a tree on the CPU, by all distances on other devices.
 
         Raises:
             ConfigurationError: each datum brings its own reference.
+            ShapeError: points have another number of coordinates.
         """
         if self.reference is None:
             raise ConfigurationError("reference: expected one to search in, got None")
@@ -137,7 +146,7 @@ class SymmetricNearestPoints(nn.Module):
         self.forth = NearestPoints(reference)
 
     def forward(self, x: Float[Tensor, "batch m n"]) -> Float[Tensor, "batch q n"]:
-        """The residuals, m and then k of them; which points are nearest is held fixed in derivatives."""
+        """Return the residuals of clouds x, m to the reference and k back, with nearest points fixed in derivatives."""
         there = self.forth(x)
         reference = self.forth.reference
         assert reference is not None

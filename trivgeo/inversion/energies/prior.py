@@ -42,19 +42,19 @@ class PriorEnergy(nn.Module, DataEnergy):
         self.weight = check_positive("weight", weight)
 
     def forward(self, x: Any) -> Float[Tensor, " b"]:
-        """The energy of the data alone."""
+        """Return the energy of data x alone, ``[b]``."""
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """See `DataEnergy`; by the energy of the data."""
+        """Reduce data x by the inner energy, see `DataEnergy.prepare`."""
         return self.energy.prepare(action, x)
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """See `DataEnergy`; by the energy of the data."""
+        """Select the part of the data that the inner energy reads, see `DataEnergy.select`."""
         return self.energy.select(action, g, x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
-        """The energy of the prior, the same for an element and its inverse."""
+        """Return the energy of the prior, the same for an element and its inverse, see `DataEnergy`."""
         natural = action.group.basis.to_natural(action.group.log(g))
         v = self.basis.from_natural(natural)
         prior = 0.5 * self.weight * v.square().sum(-1)

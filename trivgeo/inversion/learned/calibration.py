@@ -49,11 +49,11 @@ REASONS = (
 
 
 class CalibrationSource(NamedTuple):
-    """What a calibration draws and asks.
+    """Sources of a calibration: data, transformations, and the inverter's answers.
 
     Attributes:
         known: (count, generator) to clean data of the training, for moments of features.
-        clean: those that the training did not see.
+        clean: likewise, data that the training did not see.
         law: of transformations.
         estimate: data to the elements found, ``[b, *element_shape]``.
         draw: data to draws of the learned posterior, ``[b, K, *element_shape]``.
@@ -67,7 +67,10 @@ class CalibrationSource(NamedTuple):
 
 
 class Calibration(nn.Module):
-    """What is known of a learned inverter from data that its training did not see.
+    """Calibration of a learned inverter by data that its training did not see.
+
+    Args:
+        tensors: moments of features and elements of the law, which become buffers.
 
     Attributes:
         num_data: number of these data.
@@ -116,18 +119,24 @@ class Calibration(nn.Module):
         }
 
     def density(self, score: LearnedScore, draws: Tensor) -> StudentMixture:
-        """The learned posterior whose draws are given, with the widths that were calibrated."""
-        return _scaled(mixture_of_draws(score.group, draws), self.scales)
-
-    def scores(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 3"]:
-        """How unusual data and the elements found for them are; two evaluations of the network each.
-
-        Distances of Mahalanobis of features of the datum with g undone and of the datum itself (Lee et al. 2018), and
-        the distance of g from the eighth nearest of elements of the law, in units of the law's spread.
+        """Return a mixture that approximates the learned posterior, with calibrated widths.
 
         Args:
             score: of the inverter.
-            x: what the score reads of the data.
+            draws: elements drawn from the learned posterior, ``[b, K, *element_shape]``.
+        """
+        return _scaled(mixture_of_draws(score.group, draws), self.scales)
+
+    def scores(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 3"]:
+        """Return scores that are high for unusual data or elements; two evaluations of the network for each datum.
+
+        Two scores are Mahalanobis distances of features: of the datum with g undone, and of the datum itself (Lee et
+        al. 2018). The third is the distance of g from the eighth nearest of elements of the law, in units of the law's
+        spread.
+
+        Args:
+            score: of the inverter.
+            x: the part of the data that the score reads.
             g: the elements found, ``[b, *element_shape]``.
         """
         rows = []
@@ -141,14 +150,22 @@ class Calibration(nn.Module):
         return torch.cat(rows)
 
     def reasons(self, score: LearnedScore, x: Any, g: Tensor) -> tuple[str, ...]:
-        """Why data are not to be trusted; empty texts for those that are. Arguments as of `scores`."""
+        """Return a text for each datum: why its element is not to be trusted; empty for trusted ones.
+
+        Args:
+            score: see `scores`, like ``x`` and ``g``.
+        """
         above = self.scores(score, x, g) > g.new_tensor(self.thresholds)
         return tuple(
             "; ".join(text for text, is_so in zip(REASONS, row, strict=True) if is_so) for row in above.tolist()
         )
 
     def looks_clean(self, score: LearnedScore, x: Any, g: Tensor) -> Bool[Tensor, " b"]:
-        """Whether data look as clean ones do, and the elements found for them as theirs; arguments as of `scores`."""
+        """Return True for data that look like clean ones and whose elements look like those of clean ones, ``[b]``.
+
+        Args:
+            score: see `scores`, like ``x`` and ``g``.
+        """
         return (self._cleanness(score, x, g) <= g.new_tensor(self.gate_threshold)).all(-1)
 
     def _cleanness(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 2"]:

@@ -25,7 +25,7 @@ _HELD_OUT, _MOST_HELD_OUT = 6, 4096
 
 
 def picker(clean: Any) -> Draw:
-    """Data drawn with repetition."""
+    """Return a function (count, generator) that draws rows of ``clean`` with repetition."""
     first: Tensor = pytree.tree_leaves(clean)[0]
 
     def draw(count: int, generator: torch.Generator) -> Any:
@@ -36,7 +36,15 @@ def picker(clean: Any) -> Draw:
 
 
 def checked_draw(action: Action, clean: Draw) -> Draw:
-    """Data that somebody's function draws, as tensors that fit the action, as many as asked for."""
+    """Wrap a user's function that draws clean data, so that its results are checked.
+
+    Args:
+        action: the data must fit it.
+        clean: function (count, generator) to data.
+
+    Returns:
+        A function that returns tensors, and raises `ShapeError` for another number of data than asked for.
+    """
 
     def draw(count: int, generator: torch.Generator) -> Any:
         some, given = check_batch(action, clean(count, generator))
@@ -48,9 +56,15 @@ def checked_draw(action: Action, clean: Draw) -> Draw:
 
 
 def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw]:
-    """What training sees of clean data, and a function that draws from the sixth that it does not.
+    """Separate a sixth of clean data from those of the training.
 
-    A function that draws clean data stays as it is, and so do less than six data.
+    Args:
+        action: the data must fit it.
+        clean: data, or a function that draws them; a function, and less than six data, stay whole.
+        seed: of the choice.
+
+    Returns:
+        The data of the training, and a function that draws from the others.
     """
     if callable(clean):
         return clean, checked_draw(action, clean)

@@ -22,18 +22,18 @@ def consistency_loss(
     ratio: float = 0.8,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""How far the student's jumps from neighbouring points of the teacher's probability flow land from each other.
+    r"""Loss of consistency distillation (Song et al. 2023) in trivialized form: how far neighbouring jumps land apart.
 
     From an element g at level :math:`\sigma` the student jumps to :math:`f(g, \sigma) = g \exp(-\sigma\,\epsilon(
     g^{-1} \tilde x, \sigma))`: the same network as a `LearnedScore`, but its value no longer a mean. One step of the
     teacher's flow (the Heun scheme of the group, in the level) leads from :math:`(g, \sigma)` to
-    :math:`(g', \sigma')`, :math:`\sigma' = r \sigma`, and
+    :math:`(g', \sigma')`, :math:`\sigma' = r \sigma`. The loss
 
     .. math:: E\,\big|\log\big(f(g', \sigma')^{-1} f(g, \sigma)\big)\big|^2 / \sigma^2
 
     is zero if f is constant along the flow; no gradient goes through :math:`f(g', \sigma')`. Below the lowest level the
     teacher's own denoised element stands for it. Since the end of the flow depends on where it starts, different
-    starts still lead to different modes. Song et al. 2023, consistency distillation, in trivialized form.
+    starts still lead to different modes.
 
     Start the student from a copy of the teacher; sample it with `RenoisingStep` in one or two steps.
 
@@ -43,6 +43,9 @@ def consistency_loss(
         x: see `LearnedScore.loss`.
         ratio: r, in (0, 1): nearer to one for a finer flow, which takes longer to learn.
         generator: see `Stage`.
+
+    Returns:
+        The loss, a scalar.
 
     Raises:
         ConfigurationError: the ratio lies outside (0, 1), or the levels or groups differ.

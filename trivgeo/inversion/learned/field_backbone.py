@@ -83,7 +83,7 @@ class FieldBackbone(NoiseNetwork):
         return self.head[-1](self.embed(y, level)).to(y.values.dtype)
 
     def embed(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """See `NoiseNetwork`."""
+        """Return the features that the last layer reads, see `NoiseNetwork`."""
         features = (_features(y).to(self.centre.dtype) - self.centre) / self.spread
         values = rearrange(y.values.to(self.centre.dtype), "b c s ... -> b (c s) ...")
         size = values.flatten(1).std(-1).reshape(-1, *[1] * (values.ndim - 1))

@@ -116,7 +116,11 @@ class ImageBackbone(NoiseNetwork):
         return self.last(self.embed(y, level)).to(y.dtype)
 
     def embed(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """See `NoiseNetwork`."""
+        """Return the features that the last layer reads, see `NoiseNetwork`.
+
+        Raises:
+            ShapeError: the images have another shape.
+        """
         if tuple(y.shape[1:]) != self.shape:
             raise ShapeError(f"x: expected images [b, {', '.join(map(str, self.shape))}], got {list(y.shape)}")
         x, level = ((y.to(self.mean.dtype) - self.mean) / self.std), level.to(self.mean.dtype)

@@ -84,7 +84,11 @@ class LandmarksBackbone(NoiseNetwork):
         return self.layers[-1](self.embed(y, level)).to(y.dtype)
 
     def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """See `NoiseNetwork`."""
+        """Return the features that the last layer reads, see `NoiseNetwork`.
+
+        Raises:
+            ShapeError: other numbers of points or coordinates.
+        """
         if tuple(y.shape[1:]) != self.shape:
             raise ShapeError(f"x: expected landmarks [b, {self.shape[0]}, {self.shape[1]}], got {list(y.shape)}")
         level = level.to(self.mean.dtype)

@@ -27,7 +27,7 @@ class LevelFeatures(nn.Module):
         self.register_buffer("frequencies", 0.5 * 2.0 ** torch.arange(frequencies), persistent=False)
 
     def forward(self, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """log sigma, and its sines and cosines."""
+        """Return log sigma for noise levels sigma, ``level`` ``[b]``, with its sines and cosines, ``[b, f]``."""
         log = level.log().unsqueeze(-1)
         angle = log * self.frequencies.to(log.dtype)
         return torch.cat([log, angle.sin(), angle.cos()], -1)

@@ -30,16 +30,29 @@ class NoiseNetwork(Network):
     finest: float = 0.01
 
     def reduced(self, x: Any) -> Any:
-        """Return the part of the data that the network reads, see ``prepare`` of `LearnedScore`."""
+        """Return the part of data x that the network reads, see ``prepare`` of `LearnedScore`."""
         return x
 
     def embed(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Features of data, by which unusual ones are told: what the last layer reads; default the noise."""
+        """Return features of data by which unusual data are recognised, ``[b, f]``.
+
+        Args:
+            y: data, one batch dimension.
+            level: noise levels ``[b]``.
+
+        Returns:
+            Inputs of the last layer; by default the output of the network.
+        """
         return self(y, level)
 
     @abstractmethod
     def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """The noise in units of its size, see `LearnedScore`; in the dtype of the data, whatever the network's."""
+        """Return the noise in units of its size, ``[b, dim]``, in the dtype of the data.
+
+        Args:
+            y: noised data, see `LearnedScore`.
+            level: noise levels ``[b]``.
+        """
 
 
 @singledispatch
@@ -76,5 +89,5 @@ def _spread(flat: Tensor) -> Tensor:
 
 
 def leaves_length(x: Any) -> int:
-    """Return the number of data."""
+    """Return the number of data in x, a tensor or a tree of tensors."""
     return len(pytree.tree_leaves(x)[0])

@@ -108,7 +108,7 @@ class OperatorBackbone(NoiseNetwork):
         self.layers.load_state_dict(layers.state_dict())
 
     def reduced(self, x: OperatorInput) -> OperatorInput:
-        """By `OperatorReader`."""
+        """Return the sensors of inputs x by `OperatorReader`."""
         return OperatorReader(self.num_sensors)(x)
 
     def forward(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
@@ -121,7 +121,7 @@ class OperatorBackbone(NoiseNetwork):
         return self.layers[-1](self.embed(y, level)).to(y.initial.dtype)
 
     def embed(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """See `NoiseNetwork`."""
+        """Return the features that the last layer reads, see `NoiseNetwork`."""
         dtype = self.box.dtype
         initial, query, level = y.initial.to(dtype), y.query.to(dtype), level.to(dtype)
         x_min, x_max, t_min, t_max, u_min, u_max = self.domain

@@ -92,7 +92,11 @@ class PointsBackbone(NoiseNetwork):
         return self.head[-1](self.embed(y, level)).to(y.dtype)
 
     def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """See `NoiseNetwork`."""
+        """Return the features that the last layer reads, see `NoiseNetwork`.
+
+        Raises:
+            ShapeError: the points have another number of coordinates.
+        """
         if y.ndim != 3 or y.shape[-1] != self.coordinates:
             raise ShapeError(f"x: expected points [b, p, {self.coordinates}], got {list(y.shape)}")
         x, level = (y.to(self.mean.dtype) - self.mean) / self.std, level.to(self.mean.dtype)

@@ -119,11 +119,16 @@ class LearnedScore(nn.Module):
         return noise
 
     def prepared(self, x: Any) -> Any:
-        """Return the part of the data that the backbone reads."""
+        """Return the part of data x that the backbone reads."""
         return x if self.prepare is None else self.prepare(x)
 
     def given(self, x_tilde: Any, max_evaluations: int | None = None) -> ConditionedScore:
-        """The score of the posterior of these data, see `ConditionedScore`."""
+        """Return the score of the posterior of given data.
+
+        Args:
+            x_tilde: data, one batch dimension.
+            max_evaluations: most evaluations of the network at once; None for no bound.
+        """
         return ConditionedScore(self, x_tilde, max_evaluations)
 
     def noisy(self, x: Any, generator: torch.Generator | None = None) -> NoisyBatch:
@@ -228,7 +233,10 @@ class ConditionedScore(Score):
         self.evaluations = 0
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """The left-trivialized gradient of log p_t; NaN where the (local) action does not undo g."""
+        """Return the left-trivialized gradient of log p_t at elements g and time t, ``[b, *chains, dim]``.
+
+        NaN where the (local) action does not undo g.
+        """
         score, level = self._score, self._score.level(t)
         self.evaluations += score.group.batch_shape(g)[1:].numel()
 
@@ -242,7 +250,16 @@ class ConditionedScore(Score):
 
 
 def apply_inverse(action: Action, g: Tensor, x: Any) -> tuple[Any, Bool[Tensor, " b"]]:
-    """``g^-1 x``, x itself where that is undefined (NaN would spoil the gradients of other rows), and where it is."""
+    """Return ``g^-1 x``, and where this is defined.
+
+    Args:
+        action: a local or global action.
+        g: elements ``[b, *element_shape]``.
+        x: data, one batch dimension.
+
+    Returns:
+        Data, x itself in undefined rows (NaN would spoil the gradients of other rows), and truth values ``[b]``.
+    """
     y = action(action.group.inverse(g), x)
     defined = torch.stack([torch.isfinite(leaf).flatten(1).all(1) for leaf in pytree.tree_leaves(y)]).all(0)
     rows = lambda leaf: defined.reshape(-1, *[1] * (leaf.ndim - 1))  # noqa: E731

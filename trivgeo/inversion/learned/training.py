@@ -70,12 +70,12 @@ class ScoreTraining(NetworkTraining[nn.Module]):
 
 
 class DistillationTraining(NetworkTraining[nn.Module]):
-    """A trained score distilled into one that jumps to a posterior sample: `consistency_loss`.
+    """Distillation of a trained score into one that jumps to a posterior sample, by `consistency_loss`.
 
     Args:
         teacher: the trained score, which stays.
         ratio: see `consistency_loss`.
-        options: see `trivgeo.training.NetworkTraining`.
+        learning_rate: see `trivgeo.training.NetworkTraining`, as ``weight_decay``, ``warmup``, ``seed``, ``export``.
 
     Attributes:
         student: the score that is trained; begins as a copy of the teacher.
@@ -111,7 +111,7 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         return f"{self._taught_by} {objective_of(self.teacher)} {self.ratio}"
 
     def data(self, batch: Any) -> Any:
-        """See `ScoreTraining.data`."""
+        """Return the clean data of a batch of the loader, see `ScoreTraining.data`."""
         return batch[0] if isinstance(batch, list) else batch
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:

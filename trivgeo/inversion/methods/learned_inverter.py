@@ -315,13 +315,20 @@ class LearnedInverter(Inverter):
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> LearnedInverter:
-        """An inverter whose network jumps to a posterior sample: two evaluations in place of `steps`.
+        """Train an inverter whose network jumps to a posterior sample: two evaluations in place of `steps`.
 
-        See `consistency_loss`, and `fit` for the arguments. Clean data are moved as in training first; an inverter that
-        was loaded has no law any more, and moves them by noise.
+        See `consistency_loss` for the method. Clean data are moved as in training first; an inverter that was loaded
+        has no law any more, and moves them by noise.
+
+        Args:
+            clean: see `fit`, like ``batch_size``, ``seconds``, ``folder`` and ``progress``.
+            steps: most steps of training.
+
+        Returns:
+            The distilled inverter; this one is not changed.
 
         Raises:
-            ConfigurationError: it was not trained; or see `fit`.
+            ConfigurationError: this inverter was not trained; or see `fit`.
         """
         from trivgeo.inversion.learned import training
 
@@ -346,10 +353,10 @@ class LearnedInverter(Inverter):
         return student
 
     def save(self, path: str | Path) -> None:
-        """Write the network, its group and its noise to a safetensors file.
+        """Write network, group and noise to a safetensors file at ``path``.
 
         Raises:
-            ConfigurationError: it was not trained.
+            ConfigurationError: the inverter was not trained.
         """
         score = self._trained_score()
         kind = type(self.stepper)

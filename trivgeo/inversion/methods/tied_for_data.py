@@ -45,9 +45,10 @@ def timed_search(
     seconds: float,
     seed: int,
 ) -> Inverter:
-    """Return the inverter of `TIED.for_data`, whose arguments these are.
+    """Return the inverter of `TIED.for_data`.
 
     Args:
+        action: see `TIED.for_data`, like ``energy``, ``law``, ``seconds`` and ``seed``.
         measured: of the energy.
     """
     suggested = measured.suggested
@@ -58,7 +59,12 @@ def timed_search(
 
 
 def num_affordable(measured: EnergyMeasurement, seconds: float) -> int:
-    """Return the number of data that `timed_search` can invert by its shortest search."""
+    """Return the number of data that `timed_search` can invert in ``seconds`` by its shortest search.
+
+    Args:
+        measured: of the energy.
+        seconds: the time.
+    """
     return int(_CAREFUL * seconds / ((_OF_CHAIN + _LAST) * measured.seconds))
 
 
@@ -76,7 +82,7 @@ class TimedSearch(Stage):
         self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + sum(steps for _, steps, _ in _TRIED) + _STEPS + _LAST
 
     def stages(self, batch: int) -> list[StageLike]:
-        """Return the stages for a number of data."""
+        """Return the stages of a search in ``batch`` data that takes the given time."""
         gradients = _CAREFUL * self.seconds / (batch * self.measured.seconds)
         chains = min(_MOST, max(1, int((gradients - _LAST) / _OF_CHAIN)))
         temperature, schedule = self.measured.suggested.temperature, self.measured.suggested.schedule

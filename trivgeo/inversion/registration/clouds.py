@@ -83,7 +83,11 @@ def register_clouds(
     num_starts: int,
     generator: torch.Generator,
 ) -> Registration:
-    """Return the registration of clouds whose shapes were checked, see `register`."""
+    """Return the registration of two clouds whose shapes were checked.
+
+    Args:
+        moving: see `register`, like ``fixed``, ``group``, ``matched``, ``law``, ``num_starts`` and ``generator``.
+    """
     dtype = moving.dtype
     moving, fixed = moving.detach().double(), fixed.detach().double()
     units = _conditioning(group, moving, fixed)

@@ -54,7 +54,11 @@ def register_images(
     num_starts: int,
     generator: torch.Generator,
 ) -> Registration:
-    """Return the registration of images whose shapes were checked, see `register`."""
+    """Return the registration of two images whose shapes were checked.
+
+    Args:
+        moving: see `register`, like ``fixed``, ``group``, ``law``, ``num_starts`` and ``generator``.
+    """
     action = ImageWarp(group, guarded=False)
     dtype, contrast = moving.dtype, float(fixed.std()) or 1.0
     moving, fixed = moving / contrast, fixed / contrast

@@ -69,7 +69,7 @@ class Registration(Described):
 
     @property
     def trusted(self) -> bool:
-        """Whether the registration passes its own checks; `reasons` says which failed."""
+        """True if the registration passes its own checks; `reasons` says which failed."""
         return not self.reasons
 
     def __repr__(self) -> str:
@@ -79,7 +79,12 @@ class Registration(Described):
 
 
 def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None = None) -> float:
-    """Return the standard deviation of normal residuals by the median of their sizes."""
+    """Return the standard deviation of normal residuals, estimated by the median of their lengths.
+
+    Args:
+        residuals: ``[q, n]``; rows that are not finite are left out.
+        part: rows with zero are left out, ``[q]``; None for none.
+    """
     r = residuals if part is None else residuals[part > 0]
     r = r[torch.isfinite(r).all(-1)]
     # the median of |r|^2 / n is about that of one component for one, and 1 for many

@@ -146,11 +146,11 @@ class StartingDraws(Described):
     gains: Float[Tensor, "b m"]
 
     def take(self, index: Tensor) -> Tensor:
-        """Return elements of given indices ``[b, k]``."""
+        """Return the elements with numbers ``index``, ``[b, k]``."""
         return torch.take_along_dim(self.elements, rows_like(index, self.elements), 1)
 
     def spread(self, number: int, generator: torch.Generator | None) -> Tensor:
-        """Choose elements: one half whatever the target is there, one half likely ones at a high temperature."""
+        """Choose ``number`` elements by ``generator``: half anywhere, half by the target at a high temperature."""
         defined = torch.where(torch.isfinite(self.gains), 0.0, -torch.inf)
         zero = torch.zeros_like(self.gains)
         _, likely = next_beta(self.gains, zero, zero[:, 0], 0.5 * number)
@@ -162,7 +162,14 @@ class StartingDraws(Described):
 def starting_draws(
     target: LogPosterior, start: StudentMixture, number: int, generator: torch.Generator | None
 ) -> StartingDraws:
-    """Draw elements of a mixture and evaluate the target there."""
+    """Draw elements of a mixture and evaluate the target there.
+
+    Args:
+        target: log-density of the posterior.
+        start: the mixture.
+        number: how many elements.
+        generator: random numbers; None is torch's.
+    """
     draws = start.sample(number, generator)
     value, _ = target(draws.elements, draws.principal)
     gain = value - start.log_density(draws.elements)
@@ -220,7 +227,15 @@ def resampled(
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
     """Draw indices of particles by a power of their weights, and return the weights that are left to them.
 
-    A power below one keeps wells that are narrow, which weigh little until the last temperatures.
+    A power below one keeps narrow wells, which weigh little until the last temperatures.
+
+    Args:
+        log_weights: logarithms of the weights, ``[b, m]``.
+        number: k, how many indices.
+        generator: random numbers; None is torch's.
+
+    Returns:
+        Indices ``[b, k]``, and logarithms of their weights ``[b, k]``.
     """
     log_weights = torch.where(torch.isfinite(log_weights).any(-1, keepdim=True), log_weights, 0.0)
     index = systematic_indices(_RESAMPLING_POWER * log_weights, generator, number)
@@ -233,7 +248,7 @@ def _evaluated(target: LogPosterior, start: StudentMixture, g: Tensor) -> _Parti
 
 
 def effective_size(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
-    """Return `effective_sample_size` of weights given by their logarithms; zero where no weight is finite."""
+    """Return `effective_sample_size` of weights with logarithms ``log_weights``; zero where no weight is finite."""
     return effective_sample_size(torch.softmax(log_weights, -1).nan_to_num(0.0))
 
 

@@ -35,7 +35,7 @@ _SMALLEST_WIDTH, _LARGEST_WIDTH = 1e-4, 1.0
 
 @dataclass(frozen=True, repr=False)
 class Ascents(Described):
-    """Where ascents of a log-density have ended.
+    """End points of ascents of a log-density.
 
     Attributes:
         elements: ``[b, d, *element_shape]``.

@@ -129,8 +129,13 @@ def thinned(
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
     """Draw indices of ``number`` draws, each once, and their weights, which sum to about one and are right on average.
 
-    Weights above a bound c stay; one of w below it is taken with probability w / c, and has then the weight c
-    (Fearnhead and Clifford 2003), along the components, so that each keeps its share.
+    Weights above a bound c stay. A draw of weight w below c is taken with probability w / c, and has then the weight c
+    (Fearnhead and Clifford 2003). Draws are taken along the components, so that each component keeps its share.
+
+    Args:
+        draws: weighted elements.
+        number: how many are kept.
+        generator: random numbers; None is torch's.
 
     Returns:
         Indices ``[b, number]``, and weights ``[b, number]``.

@@ -79,7 +79,7 @@ class StudentMixture(Described):
     degrees: int = _DEGREES_OF_FREEDOM
 
     def sample(self, number: int, generator: torch.Generator | None) -> Draws:
-        """Draw ``number`` elements for each datum, each component as often as its share says, up to rounding."""
+        """Draw ``number`` elements for each datum by ``generator``; components have their shares, up to rounding."""
         n, batch = self.group.dim, len(self.log_shares)
         label = systematic_indices(self.log_shares, generator, number)
         parts = normal((batch, number, n + self.degrees), self.factors, generator)
@@ -96,7 +96,7 @@ class StudentMixture(Described):
         return Draws(torch.where(rows_like(kept, elements), elements, unit), kept)
 
     def charts(self, g: Tensor) -> Charts:
-        """The coordinates of elements ``[b, m, *element_shape]`` about every centre."""
+        """Return the coordinates of elements g, ``[b, m, *element_shape]``, about every centre."""
         v, volume = log_about(self.group, self.centres.unsqueeze(1), g.unsqueeze(2))
         return Charts(v, torch.where(torch.isfinite(volume), volume, torch.inf))
 
@@ -112,7 +112,7 @@ class StudentMixture(Described):
         return radial + (constant - size + self.log_shares).unsqueeze(1) - charts.log_volumes
 
     def log_density(self, g: Tensor) -> Float[Tensor, "b m"]:
-        """Log-density at elements ``[b, m, *element_shape]``."""
+        """Return the log-density at elements g, ``[b, m]``."""
         return self.log_densities(self.charts(g)).logsumexp(-1)
 
     def log_mass(self, number: int = 1024) -> Float[Tensor, " b"]:
@@ -142,7 +142,7 @@ class StudentMixture(Described):
     def refitted(
         self, charts: Charts, densities: Float[Tensor, "b m j"], log_weights: Float[Tensor, "b m"], floor: float
     ) -> StudentMixture:
-        r"""One step of expectation and maximisation to weighted elements (Cappe et al. 2008, section 5).
+        """Return the mixture after a step of expectation and maximisation (Cappe et al. 2008, section 5).
 
         Args:
             charts: the elements about the centres of this mixture.

@@ -16,9 +16,10 @@ __all__ = ["ImportanceWeights", "PosteriorSample", "WeightedPopulation"]
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ImportanceWeights(Checks):
-    """Weights of the elements of a sample, and what they say of it; see `PosteriorSample`.
+    """Weights of the elements of a sample, and checks of the sample by them; see `PosteriorSample`.
 
     Attributes:
+        reasons: why the sample of a datum is not to be trusted; empty texts where it is.
         weights: ``[b, K]``.
         effective_sample_size: ``[b]``.
         log_evidence: ``[b]``.
@@ -31,14 +32,14 @@ class ImportanceWeights(Checks):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PosteriorSample(CheckedResult):
-    r"""A weighted sample of the posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data.
+    r"""Weighted sample of the posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data.
 
-    Averages over the sample with its `weights` are those of the posterior; for any function f of elements
+    Averages over the sample with its `weights` estimate averages over the posterior; for any function f of elements
 
     .. math:: \sum_k w_k f(g_k) \approx \int f \, p \, d\mu
 
     Attributes:
-        checks: the weights, and what they say of the sample.
+        checks: the weights, and the verdicts on the sample.
     """
 
     checks: ImportanceWeights
@@ -102,10 +103,12 @@ class PosteriorSample(CheckedResult):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class WeightedPopulation(CheckedPopulation):
-    """A population that is a weighted sample of the posterior; see `PosteriorSample` for its attributes.
+    """Population that is a weighted sample of the posterior; see `PosteriorSample` for its attributes.
 
-    Elements that are moved or chosen by another stage are no longer such a sample: they are a `Population` without
-    weights.
+    Elements that a later stage moves or chooses are no longer such a sample: they are a `Population` without weights.
+
+    Attributes:
+        checks: the weights, and the verdicts on the sample.
     """
 
     checks: ImportanceWeights

@@ -67,7 +67,11 @@ class BayesianOptimization(Stage):
         self.steps = 1 + evaluations  # the random points together, then one by one
 
     def check_group(self, group: LieGroup) -> None:
-        """Raise `ConfigurationError` unless the box has one number, or one for each basis direction."""
+        """Check that the box has one number, or one for each basis direction of ``group``.
+
+        Raises:
+            ConfigurationError: another number.
+        """
         if len(self.box) not in (1, group.dim):
             raise ConfigurationError(f"box: expected one number or {group.dim}, got {len(self.box)}")
 

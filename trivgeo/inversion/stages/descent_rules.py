@@ -19,19 +19,25 @@ class Parametrization(Described, ABC):
 
     @abstractmethod
     def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
-        """The point whose elements are ``g_0 exp(v)``."""
+        """Return the point whose elements are ``g_0 exp(v)``.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
 
     @abstractmethod
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
-        """The elements of a point."""
+        """Return the elements of a point, see `start` for ``group`` and ``base``."""
 
     @abstractmethod
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
-        """The elements of the point moved by v, to first order in v."""
+        """Return the elements of the point moved by v, to first order in v; see `start` for ``group`` and ``base``."""
 
     @abstractmethod
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """The point moved by v."""
+        """Return the point moved by v, a vector in the algebra of ``group``."""
 
     @abstractmethod
     def square(self, gradient: Tensor) -> Tensor:
@@ -46,15 +52,15 @@ class AlgebraCoordinates(Parametrization):
         return v
 
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
-        """g_0 exp(v)."""
+        """Return g_0 exp(v)."""
         return group.retract(base, point)
 
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
-        """g_0 times the exponential of the sum."""
+        """Return g_0 times the exponential of the sum of both vectors."""
         return group.retract(base, point + v)
 
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """The sum."""
+        """Return the sum of both vectors."""
         return point + v
 
     def square(self, gradient: Tensor) -> Tensor:
@@ -71,7 +77,7 @@ class GroupElements(Parametrization):
     """
 
     def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
-        """g_0 exp(v)."""
+        """Return g_0 exp(v)."""
         return group.retract(base, v)
 
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
@@ -79,11 +85,11 @@ class GroupElements(Parametrization):
         return point
 
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
-        """`LieGroup.perturb`."""
+        """Return the elements moved by `LieGroup.perturb`."""
         return group.perturb(point, v)
 
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """`LieGroup.retract`."""
+        """Return the elements moved by `LieGroup.retract`."""
         return group.retract(point, v)
 
     def square(self, gradient: Tensor) -> Tensor:
@@ -96,13 +102,24 @@ class UpdateRule(Described, ABC):
 
     @abstractmethod
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
-        """The first state, tensors ``[b, k, ...]``; ``gradient`` gives the shape."""
+        """Return the state before the first step, tensors ``[b, k, ...]``.
+
+        Args:
+            gradient: a tensor of the shape of gradients.
+            space: coordinates in which the steps are taken.
+        """
 
     @abstractmethod
     def step(
         self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The displacement ``[b, k, dim]`` and the next state."""
+        """Return the displacement ``[b, k, dim]`` and the next state.
+
+        Args:
+            gradient: gradients of the energies, ``[b, k, dim]``.
+            state: the state before the step.
+            space: coordinates in which the step is taken.
+        """
 
 
 class Adam(UpdateRule):
@@ -134,7 +151,7 @@ class Adam(UpdateRule):
     def step(
         self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Moments without bias, the first over the root of the second."""
+        """Return a step by the moments without bias, the first over the root of the second."""
         mean, square, count = state
         first, second = self.betas
         mean = first * mean + (1 - first) * gradient
@@ -173,7 +190,7 @@ class HeavyBall(UpdateRule):
     def step(
         self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The last step and the gradient."""
+        """Return a step by the last one and the gradient."""
         if self.max_gradient_norm is not None:
             length = gradient.norm(dim=-1, keepdim=True)
             gradient = gradient * (self.max_gradient_norm / length.clamp(min=self.max_gradient_norm))

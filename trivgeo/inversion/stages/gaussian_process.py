@@ -45,7 +45,7 @@ def propose(
     fit: bool,
     generator: torch.Generator | None,
 ) -> Float[Tensor, "b d"]:
-    """Where to evaluate each of b functions on the unit cube next: the largest expected improvement on its maximum.
+    """Propose the next point for each of b functions on the unit cube: the largest expected improvement on its maximum.
 
     The surrogates are b Gaussian processes with a squared exponential kernel of one length scale each and unit
     variance, for values of mean zero and variance one, as in Singhal et al. (2025). All are fitted in one run of
@@ -58,6 +58,9 @@ def propose(
         length_scale: of the kernel, a start of the fit.
         fit: fit the length scales; otherwise they are as given.
         generator: the source of random points.
+
+    Returns:
+        Points ``[b, d]``.
     """
     x, y = x.double(), y.double()
     y = y - y.mean(1, keepdim=True)

@@ -60,7 +60,7 @@ class Prior(Protocol):
     """
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw elements ``[num_samples, *element_shape]``."""
+        """Draw elements ``[num_samples, *element_shape]`` by ``generator``."""
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,11 @@ class ReverseDiffusion(Stage):
         return population.evaluated(posterior).or_lower(chain.swapped(seen.elements), seen.energies)
 
     def check_size(self, number: int) -> None:
-        """Raise `ConfigurationError` unless so many chains can be pruned."""
+        """Check that ``number`` chains are enough to be pruned.
+
+        Raises:
+            ConfigurationError: the first pruning keeps as many or more.
+        """
         if self.pruning and self.pruning[0][1] >= number:
             raise ConfigurationError(
                 f"pruning: expected numbers below num_hypotheses = {number}, got {[k for _, k in self.pruning]}"

@@ -17,7 +17,7 @@ _LEVELS = 8
 
 @dataclass(frozen=True)
 class SearchLevel:
-    """One level: the elements exp(s d) of a one-parameter subgroup, s evenly spaced in [-extent, extent].
+    """Level of a search: the elements exp(s d) of a one-parameter subgroup, s evenly spaced in [-extent, extent].
 
     Attributes:
         direction: d, in the natural basis of the group, whatever its scale.

@@ -38,7 +38,12 @@ class WarmStart(Stage):
         return Population(result.elements, result.num_masked_steps)
 
     def proposal(self, posterior: ConditionalPosterior, generator: torch.Generator | None) -> StudentMixture | None:
-        """Return the density of the inverter, if it has one, in the basis of the posterior's group."""
+        """Return the density of the inverter for the data, in the basis of the posterior's group; ``None`` without one.
+
+        Args:
+            posterior: posterior of the data.
+            generator: random numbers; None is torch's.
+        """
         self._check_group(posterior)
         found = self.inverter.proposal(posterior.x, generator)
         if found is None:
