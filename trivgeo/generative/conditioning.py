@@ -288,13 +288,19 @@ class ConditionalNetwork(nn.Module):
         return pytree.tree_map(expanded, found)
 
     def given(self, features: Any, guidance: float = 1.0) -> Network:
-        """Return the network with fixed features, see `guided`."""
+        """Return the network with fixed features, see `guided` for ``guidance``."""
         return self.guided(self, features, guidance)
 
     def guided(self, evaluate: Callable[..., Tensor], features: Any, guidance: float) -> Callable[..., Tensor]:
-        r"""Return a function whose last argument are features, with these, by classifier-free guidance if asked.
+        r"""Fix the features of a function, with classifier-free guidance (Ho and Salimans 2022).
 
-        With guidance w its value is :math:`f(\varnothing) + w (f(c) - f(\varnothing))` (Ho and Salimans 2022).
+        Args:
+            evaluate: function whose last argument are features.
+            features: features of the conditions.
+            guidance: w of :math:`f(\varnothing) + w (f(c) - f(\varnothing))`; one is f itself.
+
+        Returns:
+            A function of the other arguments.
         """
 
         def conditional(*args: Tensor | None) -> Tensor:

@@ -45,11 +45,13 @@ class TrainingData(ABC):
         """Return at most ``count`` rows in the random order of ``generator``, by which a model chooses settings."""
 
     def fit_rows(self, group: LieGroup, count: int, generator: torch.Generator) -> Pair:
-        """Return rows in random order, with repetitions if there are fewer, by which levels of noise are set.
+        """Return ``count`` rows in the random order of ``generator``, by which levels of noise are set.
+
+        Rows are repeated if there are fewer.
 
         Raises:
             ShapeError: there are fewer than two.
-            DomainError: they are all the same, of a group that is not compact.
+            DomainError: all rows are the same, of a group that is not compact.
         """
         elements, condition = self.first_rows(count, generator)
         if len(elements) < 2:
@@ -168,7 +170,20 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
 
 
 def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device) -> Pair:
-    """Return elements and conditions of a training on a device, or raise an error of `GroupDiffusion.fit`."""
+    """Return elements and conditions of a training, on a device.
+
+    Args:
+        pair: samples and conditions of a user.
+        group: the group of the elements.
+        encoder: of the conditions, ``None`` for a model without them.
+        device: of the model.
+
+    Raises:
+        ConfigurationError: the dtype is below float32, or conditions are missing or not expected.
+        ShapeError: elements or conditions have other shapes, or differ in number.
+        NonFiniteError: elements hold NaN or infinity.
+        DomainError: elements are far from the group.
+    """
     samples, condition = pair
     data = check_samples(group, samples.detach() if isinstance(samples, Tensor) else samples, "samples")
     if torch.finfo(data.dtype).bits < 32:
@@ -193,7 +208,13 @@ def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, dev
 
 
 def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
-    """Project elements ``[b, *element_shape]`` on the group; raise an error for rows that are far from it."""
+    """Project elements g, ``[b, *element_shape]``, on the group; messages call them ``name``.
+
+    Raises:
+        ShapeError: there is not one batch dimension.
+        NonFiniteError: elements hold NaN or infinity.
+        DomainError: rows are far from the group.
+    """
     g = group.check_elements(g, name)
     if len(group.batch_shape(g)) != 1:
         raise ShapeError(f"{name}: expected one batch dimension, got {list(group.batch_shape(g))}")

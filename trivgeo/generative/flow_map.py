@@ -89,7 +89,14 @@ class FlowMap(nn.Module):
     def forward(
         self, g: Tensor, level: Float[Tensor, " b"], end_level: Float[Tensor, " b"], features: Tensor | None
     ) -> Float[Tensor, "b n"]:
-        """Return average velocities in units of ``speed``, of elements ``[b, *element_shape]``."""
+        """Return average velocities between two levels, in units of ``speed``, ``[b, dim]``.
+
+        Args:
+            g: elements ``[b, *element_shape]``.
+            level: where on the path they are, ``[b]``.
+            end_level: where on the path the jump ends, ``[b]``.
+            features: features of the conditions, or ``None``.
+        """
         order = math.pi * torch.arange(1, _NUM_TIME_WAVES + 1, dtype=g.dtype, device=g.device)
         wave = order * end_level.unsqueeze(-1)
         inputs = [wave.sin(), wave.cos(), end_level.unsqueeze(-1)]
@@ -140,7 +147,7 @@ class FlowTrajectories:
         self._num_left = 0
 
     def draw(self, count: int, generator: torch.Generator) -> FlowMapBatch:
-        """Draw rows; half of them go all the way.
+        """Draw ``count`` pairs of points of trajectories by ``generator``; half of the pairs are both ends.
 
         Raises:
             NonFiniteError: the flow of the model cannot be followed.

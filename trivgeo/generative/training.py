@@ -154,7 +154,8 @@ def train_flow_map(
         fitted: what was fitted with them.
         features: of conditions, of which trajectories draw, ``[m, d]``; ``None`` without conditions.
         shape: width and depth of the map's network.
-        steps: see `GroupDiffusion.fit`, also for the other arguments.
+        steps: see `GroupDiffusion.fit`, like ``seconds``, ``batch_size``, ``learning_rate`` and ``progress``.
+        seed: of the model.
 
     Returns:
         The map, and the number of steps that were made.

@@ -176,12 +176,7 @@ def bracket_span(algebra: LieAlgebra, a: Tensor, b: Tensor) -> Tensor:
 
 
 def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = None) -> LieAlgebra:
-    """Return the algebra that independent rows span, in that basis.
-
-    Args:
-        algebra: the whole algebra.
-        rows: basis vectors ``[k, dim]``.
-        names: of these vectors.
+    """Return the algebra that independent rows ``[k, dim]`` span, in that basis, with ``names`` for its vectors.
 
     Raises:
         AlgebraError: a bracket leaves the span.
@@ -198,12 +193,7 @@ def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = 
 
 
 def derived_series(algebra: LieAlgebra, start: Tensor | None = None) -> list[Tensor]:
-    """Return rows of g, [g, g], [[g, g], [g, g]], ... down to the first that repeats or is zero.
-
-    Args:
-        algebra: the algebra.
-        start: rows that span g; default the whole algebra.
-    """
+    """Return rows of g (``start``, else all of ``algebra``), [g, g], ... down to the first that repeats or is zero."""
     series = [torch.eye(algebra.dim, dtype=torch.float64) if start is None else row_reduce(start)]
     while len(series[-1]):
         following = bracket_span(algebra, series[-1], series[-1])
@@ -228,10 +218,7 @@ def centre(algebra: LieAlgebra) -> Tensor:
 
 
 def radical(algebra: LieAlgebra) -> Tensor:
-    """Return rows ``[k, dim]`` that span the radical, the largest solvable ideal of ``algebra``.
-
-    The radical is the orthogonal complement of [g, g] for the Killing form.
-    """
+    """Return rows that span the radical, the largest solvable ideal of ``algebra``, by its Killing form."""
     if not algebra.dim:
         return torch.zeros(0, 0, dtype=torch.float64)
     # in a basis in which the form is small only where it vanishes
@@ -401,12 +388,7 @@ def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Lev
 
 
 def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviDecomposition:
-    """Return the decomposition that rows ``complement`` (h) and ``ideal`` (n) define.
-
-    Args:
-        algebra: the algebra g.
-        complement: rows that span h.
-        ideal: rows that span n.
+    """Return the decomposition of ``algebra`` that rows ``complement`` (h) and ``ideal`` (n) define.
 
     Raises:
         AlgebraError: h and n do not span g, h is not a reductive subalgebra, or n is not a nilpotent ideal; the message

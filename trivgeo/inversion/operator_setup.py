@@ -44,7 +44,12 @@ class OperatorSymmetries(NamedTuple):
 def clean_fields(
     clean: Field | Tensor, box: Sequence[tuple[float, float]] | None, periodic: bool | Sequence[bool]
 ) -> Field:
-    """Initial fields of a training set, from values and their box if need be.
+    """Return the initial fields of a training set.
+
+    Args:
+        clean: fields, or values on a grid of a box.
+        box: the range of each x, for values.
+        periodic: whether the box is periodic, in all or in each direction.
 
     Raises:
         ConfigurationError: values without a box, or a box beside fields, or neither fields nor values.
@@ -115,7 +120,16 @@ def symmetries_of(
 
 
 def search_for(action: FieldAction, clean: Field, frame: TrainingFrame) -> tuple[Inverter, str]:
-    """A search for the transformation that took a field out of a set, and what it is in words."""
+    """Choose a search for the transformation that moved a field out of a set.
+
+    Args:
+        action: of the transformations on fields.
+        clean: fields of the set.
+        frame: where these fields lie.
+
+    Returns:
+        The inverter, and a sentence that describes it.
+    """
     energy = FieldSpectrum(FieldBox(clean.grid), clean.values) if all(action.periodic) else FieldComponents(clean)
     if frame.is_determining(action):
         return Inverter(action, energy, []), "no search: the box of a field determines the transformation"

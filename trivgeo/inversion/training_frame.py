@@ -48,7 +48,7 @@ class TrainingFrame:
         self._size = float(edges.norm(dim=-1).max())
 
     def is_determining(self, action: FieldAction) -> bool:
-        """Whether the box of a field determines the transformation, up to elements that are apart."""
+        """Return True if the box of a field determines its transformation by ``action``, up to isolated elements."""
         corners = self._corners.like(torch.empty(0, dtype=torch.float64))[None]
         zero = torch.zeros(1, action.group.dim, dtype=torch.float64)
         jacobian = jvp_columns(lambda v: self._off(action, action.group.exp(v), corners), zero)

@@ -70,7 +70,11 @@ class JetFunction:
         return results.squeeze(-1) if len(self.expressions) == 1 else results
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Raise `ConfigurationError` unless there is a value for each parameter and for nothing else."""
+        """Check that ``parameters`` has a value for each parameter of the expressions, and for nothing else.
+
+        Raises:
+            ConfigurationError: a value is missing, or a name is unknown.
+        """
         if set(parameters) != set(self.parameters):
             raise ConfigurationError(
                 f"parameters: expected values of {list(self.parameters)}, got {sorted(parameters)}"

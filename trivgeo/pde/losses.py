@@ -25,10 +25,10 @@ __all__ = ["ConservedQuantities", "characteristic", "prolongation"]
 
 
 def characteristic(equation: EvolutionEquation, symmetry: Symmetry) -> JetFunction:
-    r"""How fast a symmetry moves a function, :math:`Q^a = \eta^a - \xi^i \partial_i u^a`, at values of its derivatives.
+    r"""Return the rate at which a symmetry moves a function, :math:`Q^a = \eta^a - \xi^i \partial_i u^a`.
 
-    It vanishes on functions that the one-parameter group leaves as they are: its square is a loss for those, as for
-    travelling waves with :math:`\partial_t + c \partial_x`.
+    The rate is a function of the values of derivatives. It vanishes on functions that the one-parameter group leaves
+    invariant: its square is a loss for those, as for travelling waves with :math:`\partial_t + c \partial_x`.
 
     ```python
     kdv = EvolutionEquation("u_t + u*u_x + u_xxx = 0")
@@ -159,7 +159,8 @@ class ConservedQuantities:
         return (mean * torch.linalg.det(edges).abs().unsqueeze(-1)).mT
 
     def drift(self, field: Field) -> Float[Tensor, "*batch k s"]:
-        """What the integrals changed by since the first time of the field; zero on solutions."""
+        """Return the change of the integrals since the first time of the field, ``[*batch, k, s]``; zero on solutions.
+        """
         quantities = self(field)
         return quantities - quantities[..., :1]
 

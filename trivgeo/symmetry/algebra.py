@@ -22,6 +22,9 @@ __all__ = ["SymmetryAlgebra", "parameter_value"]
 class SymmetryAlgebra:
     """The exact algebra of symmetries, with the sign of the group: minus the bracket of the fields.
 
+    Args:
+        constants: structure constants ``c[i][j][k]``, nested lists of SymPy expressions.
+
     Attributes:
         structure_constants: nested lists ``c[i][j][k]`` of SymPy expressions of the parameters.
         names: names of the generators.
@@ -59,17 +62,17 @@ class SymmetryAlgebra:
         return LieAlgebra(c, self.names)
 
     def levi_split(self, **parameters: Any) -> LeviDecomposition:
-        """The Levi factor, torus and nilradical, as rows of coefficients of the generators."""
+        """Return Levi factor, torus and nilradical for values of ``parameters``: rows of coefficients of generators."""
         return find_split(self.numeric(**parameters))
 
     def bracket(self, i: int, j: int) -> sp.Expr:
-        """The bracket of two generators as a combination of their names."""
+        """Return the bracket of generators i and j as a combination of their names, a SymPy expression."""
         row = self.structure_constants[i][j]
         return sum((c * sp.Symbol(name) for c, name in zip(row, self.names, strict=True)), sp.S.Zero)
 
     @property
     def convention(self) -> str:
-        """Which signs brackets have, in words."""
+        """Sign convention of brackets, in words."""
         return (
             "brackets of the group, whose action is from the left: minus those of vector fields, as textbooks have them"
         )
@@ -129,7 +132,11 @@ class SymmetryAlgebra:
 
 
 def parameter_value(name: str, value: Any) -> sp.Expr:
-    """The value of a parameter, exact."""
+    """Return the value of the parameter ``name``, exact.
+
+    Raises:
+        ConfigurationError: the value is no real number.
+    """
     number = exact(value, name)
     if number.free_symbols or not number.is_real:
         raise ConfigurationError(f"{name}: expected a real number, got {value!r}")

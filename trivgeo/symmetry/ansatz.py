@@ -74,7 +74,7 @@ class AnsatzSpace:
         self.columns = sorted(self._independent(columns), key=self.is_pure)
 
     def is_pure(self, column: Column) -> bool:
-        """Whether it adds a function of the independent variables to an unknown of linear equations."""
+        """Return True if ``column`` adds a function of the independent variables to an unknown of linear equations."""
         n = len(self._system.variables)
         free = not any(column.powers[n:]) and not self._functions[column.function].free_symbols & {
             *self._system.unknowns
@@ -179,7 +179,14 @@ class AnsatzSpace:
         return total
 
     def solutions(self, columns: Sequence[Column], prime: int, fixed: ParameterValues, seed: int = 0) -> Values:
-        """A reduced basis of the solutions, ``[solutions, columns]``."""
+        """Return a reduced basis of the solutions modulo ``prime``, ``[solutions, columns]``.
+
+        Args:
+            columns: coefficients of the ansatz.
+            prime: the modulus.
+            fixed: values of the parameters.
+            seed: of the random points.
+        """
         if not columns:
             return np.zeros((0, 0), dtype=np.int64)
         rows = np.zeros((0, len(columns)), dtype=np.int64)

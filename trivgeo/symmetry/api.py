@@ -174,7 +174,7 @@ def symmetries_from_data(
 
 
 def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
-    """What is left of the symmetry condition: 0 exactly if the field is an infinitesimal symmetry.
+    """Return the left side of the symmetry condition: 0 exactly if the field is an infinitesimal symmetry.
 
     Args:
         pde: as for `find_symmetries`.
@@ -189,6 +189,10 @@ def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or the field has the wrong number of coefficients.
+
+    Example:
+        >>> verify("u_t = u_xx", ("x", "2*t", "0"))  # a scaling
+        0
     """
     _require_libraries()
     from trivgeo.symmetry.finder import residual

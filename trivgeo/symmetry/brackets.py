@@ -23,10 +23,16 @@ _SPARE_POINTS = 6  # more than are needed
 def structure_constants(
     fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol], names: Sequence[str]
 ) -> list[list[list[sp.Expr]]]:
-    """The constants of ``[X_i, X_j]`` as vector fields, ``DX_j X_i - DX_i X_j``; nested lists ``[n][n][n]``.
+    """Return the constants of ``[X_i, X_j]`` as vector fields, ``DX_j X_i - DX_i X_j``; nested lists ``[n][n][n]``.
 
-    They are found from values at random points modulo primes, so that identities such as sin^2 + cos^2 = 1 need not be
-    seen.
+    Constants are found from values at random points modulo primes. Identities such as sin^2 + cos^2 = 1 need not be
+    recognised.
+
+    Args:
+        fields: vector fields, expressions of ``variables`` and ``parameters``.
+        variables: the coordinates.
+        parameters: symbols of the constants.
+        names: of the fields, for messages.
 
     Raises:
         AlgebraError: a bracket leaves the span (named), or the fields are dependent, or a constant is not rational in
@@ -77,7 +83,13 @@ def keeping(
     parameters: Sequence[sp.Symbol],
     surface: Mapping[sp.Symbol, sp.Expr],
 ) -> list[tuple[sp.Expr, ...]]:
-    """A basis of the combinations that are tangent to a surface ``{z: e(others)}``, as coefficients of the fields.
+    """Return a basis of the combinations of fields that are tangent to a surface, as coefficients of the fields.
+
+    Args:
+        fields: vector fields, expressions of ``variables``.
+        variables: the coordinates.
+        parameters: symbols of the coefficients.
+        surface: the surface ``{z: e(others)}``.
 
     Raises:
         AlgebraError: a coefficient is not rational in the parameters, of low degree.
@@ -129,7 +141,13 @@ def moving_grids(
 
 
 def closed_part(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> list[int]:
-    """Positions of fields that are closed under the bracket: greedily, the first ones first; all if all are."""
+    """Return positions of fields that are closed under the bracket, chosen greedily from the first; all if all are.
+
+    Args:
+        fields: vector fields, expressions.
+        variables: the coordinates.
+        parameters: symbols of coefficients.
+    """
     kept: list[int] = []
     left = list(range(len(fields)))
     if _closes(fields, variables, parameters):
@@ -182,7 +200,7 @@ def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Sym
 
 
 def bracket(x: Field, y: Field, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
-    """The commutator of two fields."""
+    """Return the commutator of the fields x and y, expressions of ``variables``."""
     return [
         sp.Add(*(x[b] * sp.diff(y[a], z) - y[b] * sp.diff(x[a], z) for b, z in enumerate(variables)))
         for a in range(len(variables))

@@ -30,7 +30,15 @@ _SPARE_ROWS = 24  # equations more than unknown coefficients
 
 
 def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaws:
-    """See `trivgeo.symmetry.conservation_laws`."""
+    """Search for conservation laws of equations, see `trivgeo.symmetry.conservation_laws`.
+
+    Args:
+        pde: see `trivgeo.symmetry.conservation_laws`, like ``order``, ``degree`` and ``time``.
+
+    Raises:
+        ConfigurationError: there are more or fewer equations than unknowns.
+        AlgebraError: a law that was found fails its check.
+    """
     residuals = residuals_of(pde)
     system = EvolutionSystem(residuals, time)
     if len(residuals) != len(system.unknowns):

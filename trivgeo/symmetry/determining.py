@@ -18,7 +18,10 @@ LinearForm = dict[tuple[int, Index], sp.Expr]
 
 
 def symmetry_condition(system: EvolutionSystem) -> list[LinearForm]:
-    r""":math:`D_J Q^a - F_*[Q]` on solutions for each :math:`u^a_J = F`, linear in the field and its derivatives."""
+    """Return :math:`D_J Q^a - F_*[Q]` on solutions for each equation :math:`u^a_J = F` of ``system``.
+
+    The forms are linear in the field and its derivatives.
+    """
     derivatives = _Characteristics(system)
     conditions = []
     for (a, index), right in zip(system.leaders, system.right, strict=True):
@@ -33,7 +36,7 @@ def symmetry_condition(system: EvolutionSystem) -> list[LinearForm]:
 
 
 def characteristics(system: EvolutionSystem) -> list[LinearForm]:
-    """The characteristics Q^a on solutions: fields for which all vanish move no solution."""
+    """Return the characteristics Q^a on solutions of ``system``: fields for which all vanish move no solution."""
     derivatives = _Characteristics(system)
     return [derivatives.of(a, system.zero) for a in range(len(system.unknowns))]
 
@@ -77,7 +80,10 @@ class _Characteristics:
 
 
 def collect(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[LinearForm]:
-    """The coefficients of each monomial in the derivatives of u: linear forms with coefficients of (x, t, u) alone.
+    """Split ``conditions`` of ``system`` by monomials in the derivatives of u.
+
+    Returns:
+        Linear forms whose coefficients are functions of (x, t, u) alone.
 
     Raises:
         ConfigurationError: the equations are not polynomial in the derivatives.
@@ -106,7 +112,7 @@ def collect(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[L
 
 
 def left_side(system: EvolutionSystem, condition: LinearForm, components: Sequence[sp.Expr]) -> sp.Expr:
-    """A linear form in the coefficients of a field, at a given field."""
+    """Return the value of a linear form ``condition`` of ``system`` at the field with ``components``."""
     variables = (*system.variables, *system.unknowns)
     total = []
     for (c, k), value in condition.items():
@@ -116,7 +122,11 @@ def left_side(system: EvolutionSystem, condition: LinearForm, components: Sequen
 
 
 def check(system: EvolutionSystem, conditions: Sequence[LinearForm], components: Sequence[sp.Expr]) -> None:
-    """Raise `AlgebraError` if a field is no symmetry."""
+    """Check that a field with ``components`` satisfies the ``conditions`` of ``system``.
+
+    Raises:
+        AlgebraError: the field is no symmetry.
+    """
     if not all(vanishes(left_side(system, condition, components)) for condition in conditions):
         raise AlgebraError(
             f"{components} of {(*system.variables, *system.unknowns)} came out of the determining equations but is no "

@@ -31,7 +31,7 @@ _MAX_SERIES_TERMS = 60_000  # of terms of a series
 
 @dataclass(frozen=True)
 class Dimension:
-    """What is known of the dimension of a space of symmetries.
+    """Dimension of a space of symmetries, as far as it is known.
 
     Attributes:
         size: the dimension, beside superposition; ``None`` if it is infinite or unknown.
@@ -49,7 +49,7 @@ class Dimension:
 
     @property
     def is_infinite(self) -> bool:
-        """Whether there are arbitrary functions."""
+        """True if symmetries depend on arbitrary functions."""
         return self.functions > 0
 
 
@@ -122,7 +122,7 @@ class Jets:
         return zeros
 
     def allows(self, slot: Slot) -> bool:
-        """Whether that derivative may differ from zero."""
+        """Return True if the derivative ``slot`` may differ from zero."""
         return not any(_within(slot, z) for z in self.zeros)
 
     def _is_pure(self, slot: Slot) -> bool:
@@ -165,9 +165,18 @@ class Jets:
     def spectrum(
         self, position: int, order: int, prime: int, fixed: Mapping[sp.Expr, int], seed: int, about: int | None = None
     ) -> list[int]:
-        """The characteristic polynomial of the derivative in one variable on the space of symmetries, at a point.
+        """Return the characteristic polynomial of a partial derivative on the space of symmetries, at a point.
 
-        If ``about`` is a number a, that of the Lie derivative along (z - a) d/dz. Leading coefficient first.
+        Args:
+            position: number of the variable z.
+            order: of the Taylor expansion.
+            prime: the modulus.
+            fixed: values of the parameters.
+            seed: of the point.
+            about: a number a, for the Lie derivative along (z - a) d/dz instead.
+
+        Returns:
+            Coefficients, the leading one first.
         """
         columns, reduced, pivots, point = self._eliminated(order, prime, fixed, seed)
         taken = {columns[j]: i for i, j in enumerate(pivots)}

@@ -76,7 +76,11 @@ class EvolutionSystem:
     # Jets ----------------------------------------------------------------------------------------------------
 
     def jet(self, a: int, index: Index) -> sp.Symbol:
-        """The symbol of a derivative of u_a."""
+        """Return the symbol of the derivative of unknown a by the multi-index ``index``.
+
+        Raises:
+            ConfigurationError: the symbol has another meaning, by the names of the variables.
+        """
         key = (a, index)
         if key not in self._symbols:
             letters = "".join(str(v) * k for v, k in zip(self.variables, index, strict=True))
@@ -88,13 +92,13 @@ class EvolutionSystem:
         return self._symbols[key]
 
     def jets_in(self, expression: sp.Expr, derivatives: bool = False) -> list[tuple[sp.Symbol, int, Index]]:
-        """The symbols of u and its derivatives that occur, or those of derivatives alone."""
+        """Return the symbols of u and its derivatives in ``expression``, or of ``derivatives`` alone, with indices."""
         found = [(s, *self._jets[s]) for s in expression.free_symbols if s in self._jets]
         found = [entry for entry in found if not derivatives or self.is_derivative(entry[0])]
         return sorted(found, key=lambda entry: (entry[1], entry[2]))
 
     def is_derivative(self, symbol: sp.Symbol) -> bool:
-        """Whether a symbol is a derivative of order one or more."""
+        """Return True if ``symbol`` is a derivative of order one or more."""
         return symbol in self._jets and any(self._jets[symbol][1])
 
     def in_jets(self, expression: sp.Expr) -> sp.Expr:
@@ -136,12 +140,12 @@ class EvolutionSystem:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the right sides are linear in the unknowns and their derivatives."""
+        """True if the right sides are linear in the unknowns and their derivatives."""
         slopes = [sp.diff(right, s) for right in self.right for s, _, _ in self.jets_in(right)]
         return not any(self.jets_in(slope) for slope in slopes)
 
     def residuals_at(self, solution: Mapping[sp.Symbol, sp.Expr]) -> list[sp.Expr]:
-        """The residuals of the equations at functions of the independent variables, one for each unknown."""
+        """Return the residuals of the equations at ``solution``, a function of the variables for each unknown."""
         left = []
         for (a, index), right in zip(self.leaders, self.right, strict=True):
             values = {}
@@ -153,7 +157,7 @@ class EvolutionSystem:
         return left
 
     def holds(self, solution: Mapping[sp.Symbol, sp.Expr]) -> bool:
-        """Whether functions of the independent variables, one for each unknown, solve the equations."""
+        """Return True if ``solution``, a function of the variables for each unknown, solves the equations."""
         return all(map(vanishes, self.residuals_at(solution)))
 
     # Names ---------------------------------------------------------------------------------------------------
@@ -315,7 +319,7 @@ class EvolutionSystem:
     # Total derivatives on solutions --------------------------------------------------------------------------
 
     def value(self, a: int, index: Index) -> sp.Expr:
-        """A derivative of u_a, expressed by those that are free on solutions."""
+        """Return the derivative ``index`` of unknown a, expressed by those that are free on solutions."""
         leader = next((j for b, j in self.leaders if b == a and _covers(index, j)), None)
         if leader is None:
             return self.jet(a, index)
@@ -330,7 +334,7 @@ class EvolutionSystem:
         return self._eliminated[key]
 
     def total(self, expression: sp.Expr, direction: int) -> sp.Expr:
-        """The total derivative of an expression of free jets in one variable."""
+        """Return the total derivative of ``expression`` of free jets by the variable with number ``direction``."""
         result = sp.diff(expression, self.variables[direction])
         for symbol, a, index in self.jets_in(expression):
             result += sp.diff(expression, symbol) * self.value(a, _shift(index, direction, 1))
@@ -345,7 +349,11 @@ class EvolutionSystem:
 
 
 def residuals_of(pde: Any) -> list[sp.Expr]:
-    """Exact expressions that are to vanish."""
+    """Return the exact expressions that vanish on solutions of the equations ``pde``.
+
+    Raises:
+        ConfigurationError: text mixed with expressions, functions without derivatives, or complex equations.
+    """
     entries = list(pde) if isinstance(pde, list | tuple | sp.Tuple) else [pde]
     texts = [entry for entry in entries if isinstance(entry, str)]
     if texts and len(texts) < len(entries):

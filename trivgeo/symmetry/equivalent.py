@@ -41,7 +41,7 @@ class Equivalent:
 
 
 def simpler(system: EvolutionSystem) -> Equivalent | None:
-    """The homogeneous equation of a linear one, or a linear ordinary one of a nonlinear one; ``None`` if not found."""
+    """Return the homogeneous equation of a linear ``system``, a linear one of an ordinary one, or ``None``."""
     return _homogeneous(system) or _linearized(system, False) or _linearized(system, True)
 
 
@@ -58,7 +58,7 @@ def _homogeneous(system: EvolutionSystem) -> Equivalent | None:
 
 
 def about_any_solution(system: EvolutionSystem) -> Equivalent | None:
-    """The homogeneous equations of inhomogeneous linear ones, about a particular solution without a formula."""
+    """Return the homogeneous equations of an inhomogeneous linear ``system``, about a solution without a formula."""
     return _about(system, _abstract(system)) if any(_offsets(system)) else None
 
 
@@ -203,7 +203,7 @@ def _without_powers(function: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Exp
 def term_matrix(
     fields: Sequence[Sequence[sp.Expr]], variables: Sequence[sp.Symbol]
 ) -> tuple[list[tuple[int, sp.Expr]], sp.Matrix]:
-    """The terms of fields, by component and function, and their numbers: a row for each field."""
+    """Return the terms of fields, by component and function of ``variables``, and a row of factors for each field."""
     terms: dict[tuple[int, sp.Expr], int] = {}
     rows = []
     for field in fields:

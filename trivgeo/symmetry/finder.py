@@ -131,7 +131,7 @@ def _conditions(residuals: tuple[sp.Expr, ...], time: Any) -> tuple[EvolutionSys
 
 
 def is_linear(system: EvolutionSystem) -> bool:
-    """Whether solutions of a homogeneous equation can be added; those of an ordinary one are finitely many."""
+    """Return True if solutions of ``system`` can be added; an ordinary equation, of finitely many, returns False."""
     return len(system.variables) > 1 and system.is_linear
 
 
@@ -254,7 +254,7 @@ def _ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coef
 
 
 def residual(pde: Any, field: Any, time: Any) -> Any:
-    """What the symmetry condition leaves of a vector field, an expression of SymPy; zero for a symmetry.
+    """Return the left side of the symmetry condition of a vector field, an expression of SymPy; zero for a symmetry.
 
     Args:
         pde: the equations, see `trivgeo.symmetry.find_symmetries`.

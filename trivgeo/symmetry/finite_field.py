@@ -31,7 +31,7 @@ _INVERSE_FALSE_RATE = 1000  # a number that is no small fraction passes for one 
 
 
 def row_echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:
-    """The reduced row echelon form of a matrix without zero rows, ``[rank, columns]``, and its pivot columns."""
+    """Return the reduced row echelon form of a matrix modulo ``prime``, ``[rank, columns]``, and its pivot columns."""
     if np.count_nonzero(matrix) <= _MAX_SPARSE_ROW * len(matrix):
         return _sparse_row_echelon(matrix, prime)
     height, width = matrix.shape
@@ -66,7 +66,13 @@ def _sparse_row_echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:
 
 
 def null_space(reduced: Values, pivots: Sequence[int], prime: int) -> Values:
-    """The reduced basis of the null space of a matrix in reduced row echelon form, ``[columns - rank, columns]``."""
+    """Return the reduced basis of the null space of a reduced row echelon form, ``[columns - rank, columns]``.
+
+    Args:
+        reduced: the matrix.
+        pivots: its pivot columns.
+        prime: the modulus.
+    """
     width = reduced.shape[1]
     free = [j for j in range(width) if j not in set(pivots)]
     basis = np.zeros((len(free), width), dtype=np.int64)
@@ -77,13 +83,13 @@ def null_space(reduced: Values, pivots: Sequence[int], prime: int) -> Values:
 
 
 def characteristic_polynomial(matrix: Values, prime: int) -> list[int]:
-    """The coefficients of det(z - matrix), the leading one first."""
+    """Return the coefficients of det(z - matrix) modulo ``prime``, the leading one first."""
     polynomial = flint.nmod_mat(len(matrix), len(matrix), (matrix % prime).ravel().tolist(), prime).charpoly()
     return [int(c) for c in reversed(polynomial.coeffs())]
 
 
 def rational_reconstruction(value: int, modulus: int) -> sp.Rational | None:
-    """The fraction with small numerator and denominator that is congruent to a value; ``None`` if there is none.
+    """Return the fraction with small terms that is congruent to ``value`` for ``modulus``; ``None`` if none exists.
 
     By the extended Euclidean algorithm (Wang 1981); neither SymPy nor python-flint has a public function for it.
     """

@@ -16,7 +16,7 @@ _MAX_REDUCTIONS = 200  # integrations by parts of one density
 
 
 def divergence(system: EvolutionSystem, components: Sequence[sp.Expr]) -> sp.Expr:
-    """The total divergence of one component for each variable."""
+    """Return the total divergence of ``components``, one for each variable of ``system``."""
     return sp.Add(*(system.total_off_solutions(c, i) for i, c in enumerate(components)))
 
 

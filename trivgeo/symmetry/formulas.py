@@ -19,10 +19,19 @@ Expressions = tuple[sp.Expr, ...]
 
 
 def flow(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol], s: sp.Symbol) -> Expressions:
-    """Where each variable is after the time s: the solution of dz/ds = X(z) with z(0) = z, checked.
+    """Return the flow of a vector field: the solution of dz/ds = X(z) with z(0) = z, checked.
 
-    Variables are taken in an order in which each depends on those before; what depends on itself is integrated if it is
-    linear, or separable with a power, and several that depend on each other if they are linear with constant matrix.
+    Variables are taken in an order in which each depends on those before. A variable that depends on itself is
+    integrated if the equation is linear, or separable with a power. Several variables that depend on each other are
+    integrated if they are linear with constant matrix.
+
+    Args:
+        components: X, expressions of the variables.
+        variables: z.
+        s: the symbol of the time.
+
+    Returns:
+        An expression for each variable.
 
     Raises:
         AlgebraError: no closed form was found.
@@ -105,10 +114,10 @@ def _linear(rates: Sequence[sp.Expr], own: Sequence[sp.Symbol], s: sp.Symbol) ->
 
 
 def invariants(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) -> Expressions:
-    """Independent functions that the flow leaves as they are, one less than variables, checked.
+    """Return independent invariants of the flow of ``components``, one less than ``variables``, checked.
 
-    Every point is moved until one variable has a given value, 0 or 1: where the others are then does not depend on
-    where on the orbit the point was (moving frames; Fels and Olver 1999).
+    Every point is moved until one variable has a given value, 0 or 1. The values of the others are then the same for
+    the whole orbit (moving frames; Fels and Olver 1999).
 
     Raises:
         AlgebraError: no closed form was found, or the field is zero.
@@ -127,9 +136,15 @@ def invariants(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) ->
 
 
 def sliced(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> Expressions:
-    """Where the others are when one variable has a value; nothing if that has no formula.
+    """Return the values of the other variables when one variable has a given value; nothing without a formula.
 
     Of several branches the one that moves nothing where the variable has that value.
+
+    Args:
+        moved: the flow, an expression for each variable.
+        place: number of the variable.
+        value: its value.
+        s: the symbol of the time.
     """
     # scaling factors are powers of one positive number
     q = sp.Dummy("q", positive=True)
@@ -165,10 +180,16 @@ def _plain(expression: sp.Expr) -> sp.Expr:
 def moved_solution(
     system: EvolutionSystem, components: Sequence[sp.Expr], solution: Mapping[sp.Symbol, sp.Expr], s: sp.Symbol
 ) -> Expressions:
-    """The solution that a field makes of a solution in the time s, checked by its residual and its start at s = 0.
+    """Return the solution that a field makes of a solution in the time s, checked by its residual and its start.
+
+    Args:
+        system: the equations.
+        components: of the field.
+        solution: a function of the variables for each unknown.
+        s: the symbol of the time.
 
     Raises:
-        ConfigurationError: what was given is no solution.
+        ConfigurationError: the functions are no solution.
         AlgebraError: no closed form was found.
     """
     if not system.holds(solution):

@@ -20,7 +20,11 @@ __all__ = ["of_solutions"]
 def of_solutions(
     samples: Field | Tensor, grid: Any, library: int | Sequence[Any] | None, order: int, degree: int
 ) -> SymmetriesFromData:
-    """See `trivgeo.symmetry.symmetries_from_data`."""
+    """Fit equations to solutions, and find their symmetries, see `trivgeo.symmetry.symmetries_from_data`.
+
+    Args:
+        samples: see `trivgeo.symmetry.symmetries_from_data`, like ``grid``, ``library``, ``order`` and ``degree``.
+    """
     values, axes = _sampled(samples, grid)
     equations = fit_equations(values, axes, order, degree)
     polynomials = library if isinstance(library, int) else None

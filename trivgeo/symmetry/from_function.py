@@ -33,7 +33,15 @@ _MAX_DENOMINATOR = 1000
 def of_function(
     function: Callable[[Tensor], Tensor], points: Float[Tensor, "p n"], library: int, tolerance: float | None
 ) -> SymmetriesFromData:
-    """See `trivgeo.symmetry.symmetries_from_data`."""
+    """Find vector fields along which a function is constant, see `trivgeo.symmetry.symmetries_from_data`.
+
+    Args:
+        function: see `trivgeo.symmetry.symmetries_from_data`, like ``library`` and ``tolerance``.
+        points: where derivatives are taken, ``[p, n]``.
+
+    Raises:
+        ConfigurationError: no points, too few, or no gap in the singular values.
+    """
     if not isinstance(points, Tensor) or points.ndim != 2 or not points.is_floating_point():
         raise ConfigurationError("grid: expected points [p, n] for a function, got others")
     check_count("library", library, 0)

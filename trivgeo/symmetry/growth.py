@@ -30,7 +30,7 @@ _MAX_DENOMINATOR = 12  # of exponents
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """Result of a search for symmetries.
 
     Attributes:
         generators: a basis of the symmetries found, beside superposition.
@@ -46,7 +46,14 @@ class Found:
 
 
 def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
-    """Search in growing spaces of functions until the number of symmetries is the dimension."""
+    """Search in growing spaces of functions until the number of symmetries is the dimension.
+
+    Args:
+        system: the equations.
+        conditions: their determining equations.
+        jets: Taylor expansions of their solutions.
+        dimension: of the space of symmetries.
+    """
     linear = jets.linear
     spaces: list[tuple[int, AnsatzSpace, int, tuple[sp.Expr, ...]]] = []
     for functions, degree in _spaces(system, conditions, jets, dimension):

@@ -68,7 +68,11 @@ class ConservationLaw:
 
 
 class ConservationLaws(Sequence[ConservationLaw]):
-    """Conservation laws of equations: a sequence of independent ones, and what is known about others.
+    """Independent conservation laws of equations: a sequence, with a statement about completeness.
+
+    Args:
+        system: the equations.
+        jets: unknowns and derivatives in multipliers.
 
     Attributes:
         laws: no combination of them is trivial.
@@ -145,7 +149,7 @@ class ConservationLaws(Sequence[ConservationLaw]):
 
     @property
     def statement(self) -> str:
-        """What is known about completeness, in words."""
+        """Completeness of the laws, in words."""
         symbols = ", ".join(map(str, (*self.variables, *self._jets)))
         words = f"{len(self)} independent: all whose multipliers are polynomials of degree {self.degree} in {symbols}"
         words += ", for generic parameters" if self._system.parameters else ""

@@ -24,11 +24,11 @@ _SLOPES = {  # functions of SymPy that mpmath has as an option of others
 
 
 def vanishes(expression: sp.Expr) -> bool:
-    """Whether an expression is zero wherever it is defined.
+    """Return True if an expression is zero wherever it is defined.
 
-    It is evaluated at random rational points, with 80 digits: an expression that is not zero would have to cancel to 50
-    digits at each of them, or to become as much smaller with twice the digits. Unlike simplification this neither hangs
-    nor depends on the form of the expression.
+    The expression is evaluated at random rational points, with 80 digits. A nonzero expression would have to cancel to
+    50 digits at each of them, or to become as much smaller with twice the digits. Unlike simplification this neither
+    hangs nor depends on the form of the expression.
     """
     if expression == 0:
         return True

@@ -44,7 +44,7 @@ class Line:
     is_even: bool
 
     def text(self, names: Sequence[str]) -> str:
-        """As it is written, such as ``X1 + a*X3, a >= 0``."""
+        """Return the line in text with ``names`` of the generators, such as ``X1 + a*X3, a >= 0``."""
         conditions = []
         for symbol, is_even, values in self._conditions():
             conditions += [f"{symbol} >= 0"] if is_even else [f"any {symbol}"] if not values else []
@@ -71,7 +71,11 @@ class Line:
 
 
 class OptimalSystem(Sequence[Line]):
-    """Lines such that every line of the algebra is an image of exactly one of them under inner automorphisms.
+    """Optimal system: every line of the algebra is an image of exactly one of these under inner automorphisms.
+
+    Args:
+        algebra: structure constants.
+        starts: searches that found the lines.
 
     Attributes:
         lines: the representatives.
@@ -126,7 +130,13 @@ class OptimalSystem(Sequence[Line]):
         return self.lines[index]
 
     def find(self, coefficients: Sequence[float]) -> tuple[int, tuple[float, ...]]:
-        """Of which line that through a combination of the generators is an image, and its parameters.
+        """Return the representative of a line, and its parameters.
+
+        Args:
+            coefficients: of a combination of the generators, on the line.
+
+        Returns:
+            The number of the representative, and values of its parameters.
 
         Raises:
             AlgebraError: the combination is zero.

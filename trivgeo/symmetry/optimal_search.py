@@ -35,7 +35,7 @@ _ZERO_TOLERANCE = 1e-7
 
 @dataclass
 class LineNode:
-    """Lines that are the same modulo a subspace, and how the next coefficient is dealt with.
+    """Lines that are the same modulo a subspace, and the choice for the next coefficient.
 
     Attributes:
         vector: what the lines have in common.
@@ -45,6 +45,8 @@ class LineNode:
         movers: what moves the coefficient, to first order by ``rates``.
         children: one if the coefficient is made 0; three for a fixed point, more, and less; one if it is free.
         special: children for some values of the coefficient.
+        kind: choice for the coefficient.
+        line: number of a line at the end of the search.
     """
 
     vector: Row
@@ -72,7 +74,7 @@ class LineNode:
 
 @dataclass
 class LineKind:
-    """Where the search begins: the first coefficient that does not vanish.
+    """Start of a search for lines: the first coefficient that does not vanish.
 
     Attributes:
         root: the lines of this kind.
@@ -102,7 +104,7 @@ class RationalConstants:
         ]
 
     def bracket(self, x: Row, y: Row) -> Row:
-        """The bracket of two elements."""
+        """Return the bracket of elements x and y."""
         result = [sp.S.Zero] * self.size
         for i, j, k, c in self._terms:
             if x[i] != 0 and y[j] != 0:
@@ -111,7 +113,7 @@ class RationalConstants:
 
 
 class LineSearch:
-    """All kinds of lines."""
+    """Search for all lines of an ``algebra`` up to inner automorphisms."""
 
     def __init__(self, algebra: RationalConstants) -> None:
         self._algebra = algebra

@@ -16,13 +16,13 @@ Coefficients = tuple[sp.Expr, ...]
 
 
 def is_linear_ordinary(system: EvolutionSystem) -> bool:
-    """Whether it is a linear ordinary equation, or a system, solved for a highest derivative of each unknown."""
+    """Return True if ``system`` is ordinary, linear, and solved for a highest derivative of each unknown."""
     is_solved = [a for a, _ in system.leaders] == list(range(len(system.unknowns)))
     return len(system.variables) == 1 and is_solved and system.is_linear
 
 
 def from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size: int | None) -> list[Coefficients]:
-    r"""All symmetries of one equation if there are as many as can be; else those found with all of superposition.
+    r"""Return all symmetries of a linear ordinary equation of largest dimension; else those found and superposition.
 
     With solutions :math:`y_1, y_2` of an equation of second order :math:`y'' = a y' + b y + c`, their Wronskian W, a
     solution p of the equation itself and :math:`v = y - p`, they are (Lie 1883)
@@ -35,6 +35,11 @@ def from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size:
     where :math:`\partial_x` in the coordinates x and v is :math:`\partial_x + p' \partial_y` in x and y; for m unknowns
     that all solve it there are as many as in sl(m + 2). One of higher order n has at most n + 4, and then its solutions
     are products of those of one of second order (Mahomed and Leach 1990).
+
+    Args:
+        system: the equations.
+        found: symmetries that a search found.
+        size: the dimension of all symmetries, ``None`` if unknown.
     """
     (x,), m = system.variables, len(system.unknowns)
     n = system.leaders[0][1][0]

@@ -47,7 +47,12 @@ def transpose(rows: Rows) -> Rows:
 
 
 def row_echelon(rows: Rows, assumed: NonzeroFactors) -> tuple[Rows, list[int]]:
-    """The reduced echelon form without zero rows; pivots that hold parameters are noted, numbers are preferred."""
+    """Return the reduced echelon form without zero rows, and its pivot columns.
+
+    Args:
+        rows: the matrix, with parameters.
+        assumed: receives pivots with parameters, which are taken as nonzero; numbers are preferred as pivots.
+    """
     left = [list(row) for row in rows]
     done: Rows = []
     pivots: list[int] = []
@@ -70,7 +75,13 @@ def row_echelon(rows: Rows, assumed: NonzeroFactors) -> tuple[Rows, list[int]]:
 
 
 def null_space(rows: Rows, assumed: NonzeroFactors, width: int = 0) -> Rows:
-    """A basis of the columns that a matrix sends to zero; a matrix without rows needs its width."""
+    """Return a basis of the columns that a matrix sends to zero; a matrix without rows needs its ``width``.
+
+    Args:
+        rows: the matrix.
+        assumed: see `row_echelon`.
+        width: number of columns.
+    """
     reduced, pivots = row_echelon(rows, assumed)
     width = len(rows[0]) if rows else width
     basis = []
@@ -83,23 +94,23 @@ def null_space(rows: Rows, assumed: NonzeroFactors, width: int = 0) -> Rows:
 
 
 def coordinates(basis: Rows, target: Row, assumed: NonzeroFactors) -> Row:
-    """The coordinates of a vector in a basis of a space that holds it."""
+    """Return the coordinates of ``target`` in a basis of a space that holds it; see `row_echelon` for ``assumed``."""
     reduced, pivots = row_echelon(transpose([*basis, target]), assumed)
     assert pivots == list(range(len(basis))), "a vector off the space"
     return [row[-1] for row in reduced]
 
 
 def to_floats(row: Row, numbers: dict[sp.Symbol, float]) -> Floats:
-    """A row in floating point, at given values of the parameters."""
+    """Return a row in floating point, at values ``numbers`` of the parameters."""
     return np.array([float(c.subs(numbers) if c.free_symbols else c) for c in map(sp.sympify, row)])
 
 
 def float_coordinates(basis: Rows, v: Floats, numbers: dict[sp.Symbol, float]) -> Floats:
-    """The coordinates of a vector in a basis of rows, at given values of the parameters."""
+    """Return the coordinates of v in a basis of rows, at values ``numbers`` of the parameters."""
     matrix = np.stack([to_floats(row, numbers) for row in basis], axis=1)
     return np.asarray(np.linalg.lstsq(matrix, v, rcond=None)[0])
 
 
 def exponential_of_ad(constants: Floats, y: Floats) -> Floats:
-    """The matrix of Ad(exp(y))."""
+    """Return the matrix of Ad(exp(y)) for structure constants ``constants``."""
     return np.asarray(torch.linalg.matrix_exp(torch.from_numpy(np.einsum("i,ijk->kj", y, constants))).numpy())

@@ -121,7 +121,9 @@ class Reduction:
 
 
 def reduced(system: EvolutionSystem, fields: Sequence[Field]) -> Reduction:
-    """The equations for solutions that are invariant under fields, on a slice where variables are 0 or 1.
+    """Return the equations of ``system`` for solutions that are invariant under fields, on a slice.
+
+    On the slice as many variables as fields are 0 or 1.
 
     Raises:
         AlgebraError: the fields do not move the variables independently, or there is no such slice.

@@ -46,10 +46,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What is known about completeness.
+    """Completeness of a set of symmetries, as far as it is known.
 
     Attributes:
-        dimension: what the ranks of the determining equations say.
+        dimension: of the space of symmetries, by the ranks of the determining equations.
         degree: the degree of the polynomials that were searched.
         functions: what they were multiplied with, beside 1.
         sizes: if the degree was asked for, the number of generators at that degree and the next.
@@ -62,7 +62,12 @@ class Knowledge:
 
 
 class Symmetries(Sequence[Symmetry]):
-    """Point symmetries of equations: a sequence of generators, and what is known about others.
+    """Point symmetries of equations: a sequence of generators, with a statement about completeness.
+
+    Args:
+        system: the equations.
+        conditions: their determining equations.
+        knowledge: completeness of the generators.
 
     Attributes:
         generators: a basis of the symmetries found, up to the infinite ideal and trivial ones.
@@ -158,31 +163,31 @@ class Symmetries(Sequence[Symmetry]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether these are all symmetries, up to the infinite ideal: as many as the dimension."""
+        """True if these are all symmetries, up to the infinite ideal: as many as the dimension."""
         return self.dimension.size == len(self)
 
     @property
     def grows(self) -> bool:
-        """Whether one degree more has more symmetries."""
+        """True if the next degree has more symmetries."""
         return len(set(self.dimensions.values())) > 1
 
     @property
     def is_first_order(self) -> bool:
-        """Whether this is one quasilinear equation of first order.
+        """True for one quasilinear equation of first order.
 
-        Those have infinitely many symmetries also up to trivial ones: with coefficients that depend in any way on the
-        invariants of the characteristics.
+        Such an equation has infinitely many symmetries also up to trivial ones: with coefficients that depend in any
+        way on the invariants of the characteristics.
         """
         return self.trivial is not None and self.trivial.along is not None
 
     @property
     def looks_infinite(self) -> bool:
-        """Whether there are infinitely many symmetries beside superposition, by the growth of their Taylor jets."""
+        """True if there are infinitely many symmetries beside superposition, by the growth of their Taylor jets."""
         return self.dimension.is_infinite or self.is_first_order
 
     @property
     def statement(self) -> str:
-        """What is known about completeness, in words."""
+        """Completeness of the symmetries, in words."""
         d, n, k = self.complete_up_to, self.dimension.size, len(self)
         kind = "polynomial coefficients"
         if self.functions:

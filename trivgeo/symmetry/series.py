@@ -44,14 +44,14 @@ class PowerSeries:
         self.monomials, self.place, self._left, self._right, self._starts = _products(count, order)
 
     def constant(self, values: Any) -> Values:
-        """Numbers as series."""
+        """Return the constant series with ``values``, ``[points, monomials]``."""
         numbers = np.atleast_1d(np.asarray(values, dtype=np.int64))
         result = np.zeros((len(numbers), len(self.monomials)), dtype=np.int64)
         result[:, 0] = numbers % self.prime
         return result
 
     def variable(self, position: int, values: Any) -> Values:
-        """A variable at a point."""
+        """Return the series of the variable with number ``position``, about points with ``values``."""
         result = self.constant(values)
         if self.order:
             unit = tuple(int(i == position) for i in range(self.count))
@@ -59,7 +59,7 @@ class PowerSeries:
         return result
 
     def times(self, a: Values, b: Values) -> Values:
-        """The product."""
+        """Return the product of the series a and b."""
         if len(self.monomials) == 1:
             return a * b % self.prime
         products = a[:, self._left] * b[:, self._right] % self.prime

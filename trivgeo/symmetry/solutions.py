@@ -27,7 +27,7 @@ class Arbitrary(_Primed):
     """Any function of one variable, or one of its derivatives; each is a class of its own, see `arbitrary`."""
 
     def fdiff(self, argindex: int = 1) -> sp.Expr:
-        """The derivative."""
+        """Return the derivative, whatever ``argindex``: there is one argument."""
         name = type(self).__name__
         return arbitrary(name.rstrip("'"), name.count("'") + 1)(self.args[0])
 
@@ -57,7 +57,7 @@ class Solution(_Primed):
     equation: ClassVar[str] = ""
 
     def fdiff(self, argindex: int = 1) -> sp.Expr:
-        """The derivative, without those of the order of the equation."""
+        """Return the derivative, free of those of the order of the equation; ``argindex`` is always one."""
         return self.rate.xreplace({self.variable: self.args[0]})
 
     def free(self) -> sp.Expr:
@@ -83,7 +83,7 @@ class Particular(sp.Function):
     equation: ClassVar[str]
 
     def fdiff(self, argindex: int = 1) -> sp.Expr:
-        """The derivative."""
+        """Return the derivative by the argument with number ``argindex``, from one."""
         return type(self).rate(argindex - 1)
 
 
@@ -115,6 +115,6 @@ def fundamental(
 
 
 def with_symbols(expression: sp.Expr) -> sp.Expr:
-    """With a symbol for each function without a formula: all may have any values, but for relations."""
+    """Return ``expression`` with a symbol for each function without a formula, free but for relations."""
     expression = expression.xreplace({f: f.free() for f in expression.atoms(Solution)})
     return expression.xreplace({f: sp.Dummy() for f in expression.atoms(_Primed, Particular)})

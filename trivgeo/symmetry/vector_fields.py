@@ -149,7 +149,11 @@ class TrivialSymmetries:
 
 
 def group_parameter(parameter: Any, beside: Iterable[sp.Expr]) -> sp.Symbol:
-    """The symbol of the parameter of one-parameter groups.
+    """Return the symbol of the parameter of one-parameter groups.
+
+    Args:
+        parameter: its name.
+        beside: expressions in which the name must not occur.
 
     Raises:
         ConfigurationError: a symbol of the expressions has that name, so that the two would print the same.
