@@ -95,7 +95,7 @@ class FlowMap(nn.Module):
             g: elements ``[b, *element_shape]``.
             level: where on the path they are, ``[b]``.
             end_level: where on the path the jump ends, ``[b]``.
-            features: features of the conditions, or ``None``.
+            features: see `ConditionalNetwork.forward`.
         """
         order = math.pi * torch.arange(1, _NUM_TIME_WAVES + 1, dtype=g.dtype, device=g.device)
         wave = order * end_level.unsqueeze(-1)

@@ -42,7 +42,7 @@ class ConservationLaw:
 
     @property
     def is_periodic(self) -> bool:
-        """Whether periodic fields at one time have a density: it holds neither places nor derivatives by time."""
+        """True if periodic fields at one time have a density: it holds neither places nor derivatives by time."""
         space = {v for i, v in enumerate(self.variables) if i != self.time}
         times = [index[self.time] for _, _, index in self.system.jets_in(self.density)]
         return not self.density.free_symbols & space and not any(times)

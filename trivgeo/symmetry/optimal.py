@@ -52,7 +52,7 @@ class Line:
         return ", ".join([str(self._total(names)), *conditions])
 
     def latex(self, names: Sequence[str]) -> str:
-        """The line as a formula of LaTeX, without dollar signs."""
+        """Return the line as a formula of LaTeX with ``names`` of the generators, without dollar signs."""
         conditions = []
         for symbol, is_even, values in self._conditions():
             conditions += [f"{sp.latex(symbol)} \\ge 0"] if is_even else []
