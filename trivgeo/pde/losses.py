@@ -159,7 +159,7 @@ class ConservedQuantities:
         return (mean * torch.linalg.det(edges).abs().unsqueeze(-1)).mT
 
     def drift(self, field: Field) -> Float[Tensor, "*batch k s"]:
-        """Return the change of the integrals since the first time of ``field``, ``[*batch, k, s]``; zero on solutions."""
+        """Return the change of the integrals since the first time of ``field``, ``[*batch, k, s]``."""
         quantities = self(field)
         return quantities - quantities[..., :1]
 

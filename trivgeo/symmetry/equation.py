@@ -341,7 +341,7 @@ class EvolutionSystem:
         return sp.expand(result)
 
     def total_off_solutions(self, expression: sp.Expr, direction: int) -> sp.Expr:
-        """Return the total derivative of ``expression`` by the variable with number ``direction``; no jet is eliminated."""
+        """Return the total derivative of ``expression`` by variable number ``direction``; no jet is eliminated."""
         result = sp.diff(expression, self.variables[direction])
         for symbol, a, index in self.jets_in(expression):
             result += sp.diff(expression, symbol) * self.jet(a, _shift(index, direction, 1))
