@@ -140,16 +140,16 @@ class FeatureEnergy(nn.Module, DataEnergy):
         return self.features.layer
 
     def forward(self, x: Any) -> Float[Tensor, " b"]:
-        """One energy for each datum."""
+        """Return the energies of data x, ``[b]``, in the dtype of the data."""
         dtypes = [leaf.dtype for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
         energy = self.score(self.features(x))
         return energy.to(dtypes[0]) if dtypes else energy
 
     def save(self, path: str | Path) -> None:
-        """Write the score and the name of the layer to a safetensors file; the network is not in it.
+        """Write the score and the name of the layer to a safetensors file at ``path``; the network is not in it.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the file cannot be written.
         """
         write_file(self.score, path, {"energy": self._entry()})
 
@@ -182,7 +182,11 @@ class FeatureEnergy(nn.Module, DataEnergy):
 
 
 def features_of(reader: NetworkFeatures, data: Any) -> Float[Tensor, "n d"]:
-    """The features of data, computed by blocks where the network is."""
+    """Return the features of ``data``, ``[n, d]``, computed by ``reader`` in blocks, on its device.
+
+    Raises:
+        ShapeError: there are no data.
+    """
     data = on_device(data, module_device(reader))
     number = len(pytree.tree_leaves(data)[0])
     starts = range(0, number, _TOGETHER)

@@ -58,7 +58,7 @@ class NetworkFeatures(nn.Module):
         _check_layer(network, layer)
 
     def forward(self, x: Any) -> Float[Tensor, "b d"]:
-        """The features of a batch of data.
+        """Return the features of a batch x of data, ``[b, d]``.
 
         Raises:
             ConfigurationError: the layer was not called, or gives no tensor.

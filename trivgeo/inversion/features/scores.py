@@ -24,7 +24,7 @@ class FeatureScore(Network):
     """The number d of features."""
 
     def forward(self, features: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-        """One score for each datum.
+        """Return a score for each datum, ``[b]``; low for features like those of clean data.
 
         Raises:
             ShapeError: there are other than d features.
@@ -35,7 +35,7 @@ class FeatureScore(Network):
 
     @abstractmethod
     def evaluate(self, features: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-        """One score for each datum, in the dtype of the features."""
+        """Return the scores of checked features ``[b, d]``, in their dtype, ``[b]``."""
 
 
 class ClassCosine(FeatureScore):
@@ -73,7 +73,7 @@ class ClassCosine(FeatureScore):
         return {"classes": len(self.directions), "dim": self.dim}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """One score for each datum."""
+        """Return minus the largest cosine with a direction of a class, ``[b]``."""
         unit = nn.functional.normalize(features, dim=-1)
         return -matmul(unit, self.directions.to(features.dtype).mT).amax(-1)
 
@@ -142,7 +142,7 @@ class MahalanobisDistance(FeatureScore):
         return {"centres": len(self.centres), "directions": len(self.directions), "dim": self.dim}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """One score for each datum."""
+        """Return the squared distance from the nearest centre, over twice the number of features, ``[b]``."""
         centred = features.unsqueeze(1) - self.centres.to(features.dtype)
         along = matmul(centred, self.directions.to(features.dtype).mT)
         weights, rest = self.weights.to(features.dtype), self.rest.to(features.dtype)
@@ -168,7 +168,7 @@ class NeighbourDistance(FeatureScore):
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"], neighbours: int = 3) -> NeighbourDistance:
-        """The score of features of clean data."""
+        """Return the score that compares with features of clean data, ``[n, d]``, by the nearest ``neighbours``."""
         score = cls(len(features), features.shape[1], neighbours).to(features.device)
         own = features.detach().to(torch.promote_types(features.dtype, torch.float32))
         score.directions = nn.functional.normalize(own, dim=-1)
@@ -180,17 +180,17 @@ class NeighbourDistance(FeatureScore):
         return {"data": len(self.directions), "dim": self.dim, "neighbours": self.neighbours}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """One score for each datum."""
+        """Return one minus the mean cosine with the nearest neighbours, ``[b]``."""
         cosines = matmul(nn.functional.normalize(features, dim=-1), self.directions.to(features.dtype).mT)
         return 1.0 - cosines.topk(self.neighbours, dim=-1).values.mean(-1)
 
 
 def check_features(features: Tensor, least: int = 2) -> Tensor:
-    """Return features of clean data, of which there are enough and all finite.
+    """Return features of clean data, at least ``least`` rows of finite numbers.
 
     Raises:
         ShapeError: there are too few.
-        DomainError: they hold NaN or infinity.
+        DomainError: features hold NaN or infinity.
     """
     if len(features) < least:
         raise ShapeError(f"clean: expected at least {least} data, got {len(features)}")

@@ -29,7 +29,7 @@ _LEARNING_RATE, _WEIGHT_DECAY, _DROPOUT = 1e-3, 0.1, 0.3
 
 @dataclass(frozen=True)
 class HeadValidation:
-    """What data that were held out from the training of a head say of it.
+    """Validation of a head on data that were held out from its training.
 
     The training keeps the head of the lowest loss on these data, so that the figures are slightly too good.
 
@@ -81,7 +81,7 @@ class UprightHead(FeatureScore):
         return {"dim": self.dim, "width": self.width, "base": base}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """One score for each datum."""
+        """Return the output of the head, plus the base score if there is one, ``[b]``."""
         own = self.mean.dtype
         standard = ((features.to(own) - self.mean) / self.std).clamp(-10.0, 10.0)
         score: Tensor = self.layers(standard).squeeze(-1)
