@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.helpers import assert_relative, seeded
 from trivgeo.actions import Field, FieldAction
-from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.inversion import EquivariantOperator, Inverter
 from trivgeo.inversion.energies import FieldBox, FieldSpectrum
 from trivgeo.inversion.stages import Newton
@@ -114,6 +114,9 @@ class TestFromEquation:
             make(["u_t = u_xx + v", "v_t = v_xx"], never, clean, [1.0], box=BOX)
         with pytest.raises(ShapeError, match="at least 2 fields"):
             make(MKDV, never, clean[:1], [1.0], box=BOX)
+
+        with pytest.raises(NonFiniteError, match="finite fields"):
+            make(MKDV, never, clean * float("nan"), [1.0], box=BOX)
 
     def test_boxes_that_no_transformation_takes_to_the_network(self) -> None:
         clean = drawn([(0.05, 0.5)], 4, 0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from trivgeo.actions import Field, FieldAction
 from trivgeo.checks import check_tensor
-from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
+from trivgeo.errors import AlgebraError, ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.expressions import exact
 from trivgeo.groups import from_generators
 from trivgeo.inversion.energies import FieldBox, FieldComponents, FieldSpectrum
@@ -54,6 +55,7 @@ def clean_fields(
     Raises:
         ConfigurationError: values without a box, or a box beside fields, or neither fields nor values.
         ShapeError: fewer than two fields, or several times, or no batch dimension.
+        NonFiniteError: the fields hold NaN or infinity.
     """
     if isinstance(clean, Field):
         if box is not None:
@@ -68,6 +70,9 @@ def clean_fields(
         raise ShapeError(
             f"clean: expected at least 2 fields [m, c, 1, *n] at one time, got {list(fields.values.shape)}"
         )
+    leaves = (fields.values, *fields.grid)
+    if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves):
+        raise NonFiniteError("clean: expected finite fields, got NaN or infinity")
     return fields
 
 
