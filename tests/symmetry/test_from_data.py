@@ -14,7 +14,9 @@ from torch import Tensor
 
 from trivgeo.actions import Field
 from trivgeo.errors import ConfigurationError
+from trivgeo.pde import SpectralEquation, solve
 from trivgeo.symmetry import find_symmetries, symmetries_from_data
+from trivgeo.symmetry.from_operator import symmetries_of_operator
 
 BOX, COUNT = 12.0, 64
 
@@ -234,3 +236,51 @@ def test_tolerance_and_points() -> None:
         symmetries_from_data(lambda z: z[..., 0] * 0 + 1, points)
     with pytest.raises(ConfigurationError, match="points"):
         symmetries_from_data(sphere, None)
+
+
+def random_fields(number: int, unknowns: int = 1) -> Field:
+    draw = torch.Generator().manual_seed(2)
+    x = torch.arange(32, dtype=torch.float64) * BOX / 32
+    lengths = 2 * math.pi / BOX * torch.arange(1, 4, dtype=torch.float64)
+    parts = torch.randn(number, unknowns, 7, generator=draw, dtype=torch.float64) * 0.3
+    values = parts[..., :3] @ torch.cos(lengths[:, None] * x) + parts[..., 3:6] @ torch.sin(lengths[:, None] * x)
+    return Field.on_box(values + parts[..., 6:], [(0.0, BOX)])
+
+
+@pytest.mark.parametrize(
+    ("equation", "fields"),
+    [
+        ("u_t + u*u_x = 0.2*u_xx", {"∂_x", "t*∂_x + ∂_u"}),
+        ("u_t = 0.2*u_xx", {"∂_x", "∂_u", "u*∂_u"}),
+        ("u_t = 0.2*u_xx + u - u^3", {"∂_x"}),
+    ],
+)
+def test_of_an_operator(equation: str, fields: set[str]) -> None:
+    """The solver in place of a network, and one that is off it: how much symmetries are broken is said."""
+    spectral, initial = SpectralEquation.from_equation(equation), random_fields(12)
+    wave = torch.sin(2 * math.pi * torch.arange(32, dtype=torch.float64) / 32)
+
+    def network(values: Tensor, off: float = 0.0) -> Tensor:
+        solved = solve(spectral, Field.on_box(values, [(0.0, BOX)]), [0.5], 0.1).values[:, :, 0]
+        return solved + off * wave * solved.square()
+
+    found = symmetries_of_operator(network, initial, 0.5)
+    assert {f.text for f in found.fields} == fields
+    broken = symmetries_of_operator(lambda values: network(values, 1e-3), initial, 0.5)
+    assert broken.dimension == len(fields)
+    assert found.singular_values[0] < 1e-4 < broken.singular_values[0] < 1e-3
+
+
+def test_of_an_operator_on_two_unknowns() -> None:
+    """Rotations of (u, v), which no one axis of the library is."""
+    text = ["u_t = 0.2*u_xx - v*(u^2 + v^2)", "v_t = 0.2*v_xx + u*(u^2 + v^2)"]
+    spectral = SpectralEquation.from_equation(text)
+
+    def network(values: Tensor) -> Tensor:
+        return solve(spectral, Field.on_box(values, [(0.0, BOX)]), [0.5], 0.1).values[:, :, 0]
+
+    found = symmetries_of_operator(network, random_fields(8, 2), 0.5)
+    assert {f.text for f in found.fields} <= {"∂_x", "v*∂_u - u*∂_v", "-v*∂_u + u*∂_v"}
+    assert found.dimension == 2
+    with pytest.raises(ConfigurationError, match="depend on the fields"):
+        symmetries_of_operator(lambda values: values * math.nan, random_fields(8, 2), 0.5)

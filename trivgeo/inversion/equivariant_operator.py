@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo._devices import on_device
+from trivgeo._devices import module_device, on_device
 from trivgeo.actions import Field, FieldAction, Grid, resample
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
@@ -186,9 +186,10 @@ class EquivariantOperator(nn.Module):
         self._check_initial(initial)
         if self._frame is None:
             return self.predict(initial, self.inverter(initial, generator=generator).best(), grid, parameters)
-        reference = next(self.inverter.parameters(), initial.values)
-        initial, grid = on_device(initial, reference.device), on_device(grid, reference.device)
-        unit = self.action.group.identity(len(initial.values), dtype=initial.values.dtype, device=reference.device)
+        device = module_device(self.inverter)
+        initial, grid = on_device(initial, device), on_device(grid, device)
+        values = initial.values
+        unit = self.action.group.identity(len(values), dtype=values.dtype, device=values.device)
         near = self._frame.settle(self.action, unit, initial.grid)
         found = self.inverter(initial, generator=generator, initial=near.unsqueeze(1)).best()
         last = None if grid is None else grid.times[..., -1].expand(len(initial.values)).to(found.device)

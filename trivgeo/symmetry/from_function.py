@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -21,7 +21,7 @@ from trivgeo.symmetry.data_result import SymmetriesFromData
 from trivgeo.symmetry.equation import multi_indices
 from trivgeo.symmetry.vector_fields import Symmetry
 
-__all__ = ["of_function"]
+__all__ = ["of_function", "simple_fields"]
 
 _MAX_NULL = 0.05  # singular value of a symmetry, relative to the largest
 _MIN_GAP = 10.0  # ratio of the singular values on either side of the dimension
@@ -68,7 +68,7 @@ def of_function(
     terms = [sp.Mul(*(v**k for v, k in zip(variables, e, strict=True))) for e in exponents]
     tested = _null_dimension(ratios, tolerance)
     for size in range(tested, -1, -1):
-        fields = _fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables)
+        fields = simple_fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables)
         try:
             if size > 1:
                 structure_constants([f.components for f in fields], variables, (), [f.name for f in fields])
@@ -91,10 +91,22 @@ def _null_dimension(ratios: list[float], tolerance: float | None) -> int:
     return best if best and gaps[best] >= _MIN_GAP else 0
 
 
-def _fields(
-    basis: NDArray[np.float64], error: float, terms: list[sp.Expr], variables: tuple[sp.Symbol, ...]
+def simple_fields(
+    basis: NDArray[np.float64],
+    error: float,
+    terms: list[sp.Expr],
+    variables: tuple[sp.Symbol, ...],
+    moved: Sequence[int] | None = None,
 ) -> list[Symmetry]:
-    """Fields with simple coefficients that span the same space, as far as the error lets one say."""
+    """Fields with simple coefficients that span the same space, as far as the error lets one say.
+
+    Args:
+        basis: of the space, the coefficients of all terms in one component after another, ``[k, n]``.
+        error: of the basis, relative.
+        terms: what coefficients are of.
+        variables: of the fields.
+        moved: the places of the components that the basis has among the variables; default: all.
+    """
     if not len(basis):
         return []
     # columns that are well apart become the identity
@@ -105,9 +117,11 @@ def _fields(
     fields = []
     for i, row in enumerate(reduced):
         numbers = [_simple(float(value), tolerance) for value in row]
-        parts = np.array(numbers, dtype=object).reshape(len(variables), -1)
-        components = tuple(sp.Add(*(c * e for c, e in zip(part, terms, strict=True))) for part in parts)
-        fields.append(Symmetry(f"X{i + 1}", components, variables))
+        components = [sp.S.Zero] * len(variables)
+        parts = np.array(numbers, dtype=object).reshape(-1, len(terms))
+        for place, part in zip(range(len(variables)) if moved is None else moved, parts, strict=True):
+            components[place] = sp.Add(*(c * e for c, e in zip(part, terms, strict=True)))
+        fields.append(Symmetry(f"X{i + 1}", tuple(components), variables))
     return fields
 
 
