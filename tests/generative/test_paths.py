@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
-from trivgeo.errors import CheckpointError
+from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative import GroupDiffusion, fit_base_distribution
+from trivgeo.generative.base_distributions import NormalDistribution
 from trivgeo.generative.model import FittedPath
-from trivgeo.generative.paths import DiffusionPath, KineticPath
+from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths import diffusion as diffusion_path
 from trivgeo.generative.paths.simulation import num_noise_factors, stratified
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
@@ -150,3 +152,95 @@ def test_targets_of_the_last_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = target[..., None, None] * w.unsqueeze(1) + moved
     assert float((sums.mean(0).abs() / (sums.std(0) / len(w) ** 0.5)).max()) < 4.5
     assert float(moved.mean(0).abs().max()) > 0.2
+
+
+class TestCoupling:
+    def test_optimal_assignment(self) -> None:
+        """On the line the optimal coupling keeps the order."""
+        group = Translation(1)
+        data = torch.randn(40, 1, generator=seeded(0))
+        path = FlowMatchingPath(group, fit_base_distribution(group, data), 1.0).with_coupling("optimal")
+        batch = path.training_batch(data, seeded(1))
+        drawn = (data + batch.target).flatten()
+        assert torch.equal(drawn.argsort(), data.flatten().argsort())
+        independent = path.with_coupling("independent").training_batch(data, seeded(1))
+        assert torch.allclose((data + independent.target).sort(0).values, drawn.unsqueeze(-1).sort(0).values, atol=1e-5)
+
+    def test_squares_fall(self) -> None:
+        """On a curved group pairs are no farther apart, and most of them exist."""
+        group = SE(3)
+        data = group.random(60, std=1.0, generator=seeded(0))
+        path = FlowMatchingPath(group, fit_base_distribution(group, data), 1.0)
+        optimal, independent = (
+            path.with_coupling(coupling).training_batch(data, seeded(1)).target
+            for coupling in ("optimal", "independent")
+        )
+        assert float(optimal.nan_to_num(10.0).square().sum()) < 0.8 * float(independent.nan_to_num(10.0).square().sum())
+
+    def test_model(self) -> None:
+        """It learns the same law, and refuses what a coupling would bias."""
+        data = 0.3 * torch.randn(500, 1, generator=seeded(0))
+        fit = {"batch_size": 64, "learning_rate": 5e-3, "progress": False, "coupling": "optimal"}
+        model = GroupDiffusion(Torus(1), "flow", width=16, depth=1).fit(data, steps=150, **fit)
+        assert float((model.sample(200, generator=seeded(0), steps=10).abs() < 1.0).float().mean()) > 0.8
+        for kind, given in (("diffusion", {}), ("flow", {"condition": 1})):
+            model = GroupDiffusion(Torus(1), kind, width=8, depth=1, **given)
+            with pytest.raises(ConfigurationError, match="coupling: expected 'independent'"):
+                model.fit(data, data if given else None, steps=1, **fit)
+        with pytest.raises(ConfigurationError, match="coupling"):
+            GroupDiffusion(Torus(1), "flow").fit(data, steps=1, progress=False, coupling="best")
+
+
+def test_draws_of_momenta() -> None:
+    """More of them raise the estimate of the density, which for one is a lower bound in the mean, and steady it."""
+    group = SE(2)
+    data = group.random(300, std=0.5, generator=seeded(0))
+    model = GroupDiffusion(group, "momentum", width=16, depth=1).fit(data, steps=20, batch_size=64, progress=False)
+    one, many = (
+        torch.stack([model.log_prob(data[:8], num_draws=n, tolerance=1e-2, generator=seeded(k)) for k in range(4)])
+        for n in (1, 6)
+    )
+    assert float(many.mean()) > float(one.mean())
+    assert float(many.std(0).mean()) < float(one.std(0).mean())
+    with pytest.raises(ConfigurationError, match="num_draws"):
+        model.log_prob(data[:1], num_draws=0)
+
+
+class TestFactors:
+    def test_noise_of_each_factor(self) -> None:
+        """Rotations and shifts have noise of their own size; bodies of a power share theirs."""
+        group = DirectProduct(SO(3), Translation(2))
+        data = group.random(2000, std=0.1, generator=seeded(0))
+        wide = group.join(group.split(data)[0], 50.0 * group.split(data)[1])
+        for samples, ratio in ((data, 0.2 / 2.83), (wide, 10.0 / 2.83)):
+            settings, base = DiffusionPath.fit(group, samples, seeded(1))
+            stds = [settings["widest"] * r for r in settings["ratios"]]
+            assert stds[1] / stds[0] == pytest.approx(ratio, rel=0.1)
+            noised = DiffusionPath.build(group, settings, base).sample_terminal(samples, seeded(2))
+            rotation, shift = group.split(noised)
+            assert float(rotation.mean(0).abs().max()) < 0.06  # Haar's, not more than that
+            assert float(shift.std()) == pytest.approx(math.sqrt(1.25) * stds[1], rel=0.1)
+        assert "ratios" not in DiffusionPath.fit(SE(2) ** 2, (SE(2) ** 2).random(50, std=0.2), seeded(1))[0]
+
+    @pytest.mark.parametrize("kind", [DiffusionPath, KineticPath])
+    def test_density(self, kind: type[DiffusionPath | KineticPath]) -> None:
+        """With the score in closed form, that of two normal laws of widths far apart."""
+        group, std = DirectProduct(Translation(1), Translation(1)), torch.tensor([0.01, 3.0], dtype=torch.float64)
+        data = std * torch.randn(4000, 2, generator=seeded(0), dtype=torch.float64)
+        settings, _ = kind.fit(group, data, seeded(1))
+        ratios = torch.tensor(settings["ratios"], dtype=torch.float64)
+        path = kind.build(group, settings, fit_base_distribution(group, data))
+
+        def sigma(level: Tensor) -> Tensor:
+            if isinstance(path, DiffusionPath):
+                return path.schedule.variance(0.0, level).sqrt().unsqueeze(-1)
+            return path._coefficients(path._time(level))[1]
+
+        def network(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
+            return sigma(level) * ratios * g / (std.square() + (ratios * sigma(level)).square())
+
+        last = (std.square() + (ratios * sigma(torch.ones((), dtype=torch.float64))).square()).sqrt().flatten()
+        base = NormalDistribution(group, group.identity(dtype=torch.float64), torch.zeros_like(last), last.diag())
+        found = path.log_density(network, data[:5], base, seeded(2), 1e-6, None)
+        expected = torch.distributions.Normal(0.0, std).log_prob(data[:5]).sum(-1)
+        assert torch.allclose(found, expected, atol=0.02)

@@ -51,6 +51,31 @@ class TestTranslation:
         assert scipy.stats.kstest(standard, "norm").pvalue > SIGNIFICANCE
         assert torch.equal(forward_noising(group, SCHEDULE, start, t=0.0), start)
 
+    def test_times_of_rows(self) -> None:
+        """Each row has the variance of its own time; at zero nothing moves, outside of [0, 1] there is no noise."""
+        group = Translation(1)
+        t = torch.linspace(0.0, 1.0, 5, dtype=torch.float64).expand(2000, 5)
+        g = forward_noising(
+            group, SCHEDULE, group.identity(2000, 5, dtype=torch.float64), t=t, steps=3, generator=seeded(5)
+        )
+        assert not bool(g[:, 0].any())
+        for k in range(1, 5):
+            standard = g[:, k, 0].numpy() / math.sqrt(SCHEDULE.variance(0.0, float(t[0, k])))
+            assert scipy.stats.kstest(standard, "norm").pvalue > SIGNIFICANCE
+        kernel = NoiseKernel(affine_line(), SCHEDULE, 4)
+        w, log_modular = kernel.sample(3, t=torch.tensor([0.5, 1.5, 1.0]), generator=seeded(0))
+        assert w.isfinite().all(-1).tolist() == [True, False, True]
+        assert torch.allclose(log_modular[::2], affine_line().log_modular(w[::2]), atol=1e-6)
+        mirrored, _ = NoiseKernel(group, SCHEDULE, 4).sample(
+            4, t=torch.full((4,), 0.5), antithetic=True, generator=seeded(0)
+        )
+        assert torch.equal(mirrored[:2], -mirrored[2:])
+        one = torch.tensor(0.3)  # a tensor of one time is a number
+        assert torch.equal(*(kernel.sample(3, t=t, generator=seeded(0))[0] for t in (one, float(one))))
+        for wrong in (lambda: kernel.sample(3, t=t[0]), lambda: forward_noising(group, SCHEDULE, g[:, 0], t=t[0])):
+            with pytest.raises(ShapeError, match="t: expected one time"):
+                wrong()
+
 
 class TestKernel:
     def test_contract(self) -> None:

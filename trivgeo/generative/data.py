@@ -12,12 +12,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from trivgeo._random import integers, permutation
 from trivgeo._torch import pytree
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.conditioning import ConditionEncoder, check_condition
 from trivgeo.groups import LieGroup
 
-__all__ = ["Pair", "TrainingData", "check_pair", "check_samples", "training_data"]
+__all__ = ["Pair", "TrainingData", "check_pair", "check_samples", "check_training", "training_data"]
 
+_DEFAULT_SECONDS = 600.0
 _MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of data from those of the nearest element
 
 Pair = tuple[Tensor, Any]
@@ -167,6 +169,14 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
             f"condition: expected none beside {type(samples).__name__}, which holds conditions itself"
         )
     return own
+
+
+def check_training(steps: int, seconds: float | None, batch_size: int, learning_rate: float) -> float:
+    """Return the seconds of a training, by default ten minutes, or raise `ConfigurationError` for its numbers."""
+    check_count("steps", steps)
+    check_count("batch_size", batch_size)
+    check_positive("learning_rate", learning_rate)
+    return _DEFAULT_SECONDS if seconds is None else check_positive("seconds", seconds)
 
 
 def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device) -> Pair:

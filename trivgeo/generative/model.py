@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_count, check_positive, check_type
+from trivgeo.checks import check_choice, check_count, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
-from trivgeo.generative.data import TrainingData, check_pair, check_samples, training_data
+from trivgeo.generative.data import TrainingData, check_pair, check_samples, check_training, training_data
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
 from trivgeo.generative.measure import log_torus_volume, sum_over_compact
 from trivgeo.generative.networks import GroupNetwork
@@ -39,7 +39,6 @@ PATHS: dict[str, type[ProbabilityPath]] = {
 """The shipped kinds by name."""
 
 _TOLERANCE = 1e-4
-_DEFAULT_SECONDS = 600.0
 _EARLY = "{}: {:g} seconds ended the training after {} of {} steps; give seconds="
 _NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
 _MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # of them, where elements are large
@@ -80,10 +79,10 @@ class GroupDiffusion(nn.Module):
     for elements g ``[*batch, *element_shape]``, positions on the path t ``[*batch]``, 0 at the data and 1 at the base
     distribution, and the features of the conditions, of any shape, or ``None``. Its output v is left-trivialized: it
     stands for the tangent vector :math:`d(L_g)_e[v]` at g. It approximates targets of unit size: with kind "flow" the
-    velocity of the path divided by its root mean square, with "diffusion" the noise, :math:`-\sigma \nabla \log p_t`.
-    With kind "momentum" it has one more argument ``momentum`` ``[*batch, dim]`` where the group is not abelian.
-    Densities need its forward-mode derivatives under `torch.vmap`. Without ``condition`` it is given conditions as they
-    are.
+    velocity of the path divided by its root mean square, with "diffusion" the noise, :math:`-\sigma \nabla \log p_t`
+    (of each factor of a product, with its own :math:`\sigma`). With kind "momentum" it has one more argument
+    ``momentum`` ``[*batch, dim]`` where the group is not abelian. Densities need its forward-mode derivatives under
+    `torch.vmap`. Without ``condition`` it is given conditions as they are.
 
     Args:
         group: the group of the data.
@@ -152,6 +151,7 @@ class GroupDiffusion(nn.Module):
         seconds: float | None = None,
         batch_size: int = 512,
         learning_rate: float = 2e-3,
+        coupling: str = "independent",
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> GroupDiffusion:
@@ -168,6 +168,8 @@ class GroupDiffusion(nn.Module):
                 which a warning tells where they end the training.
             batch_size: rows of a step, drawn with repetition; a loader has its own.
             learning_rate: largest step size of the optimiser.
+            coupling: "optimal" couples data and base distribution of each batch by optimal transport, see
+                `FlowMatchingPath`; for kind "flow" without conditions, of which it would make a bias.
             folder: for checkpoints; a training that was killed goes on from there when called again.
             progress: show a bar; ``None`` for one on a terminal.
 
@@ -184,13 +186,13 @@ class GroupDiffusion(nn.Module):
         """
         from trivgeo.generative.training import PathTraining, train
 
-        check_count("steps", steps)
-        limit = _DEFAULT_SECONDS if seconds is None else check_positive("seconds", seconds)
-        check_count("batch_size", batch_size)
-        check_positive("learning_rate", learning_rate)
+        limit = check_training(steps, seconds, batch_size, learning_rate)
         device = self._like().device
         data = training_data(samples, condition, lambda pair: check_pair(pair, self.group, self.encoder, device))
+        if coupling != "independent" and self.encoder is not None:
+            raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {coupling!r}")
         networks, fitted = self._set_up(data)
+        fitted.path = fitted.path.with_coupling(coupling)
         training = PathTraining(networks, fitted.path, learning_rate, self.seed)
         train(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
         networks.load_state_dict(training.average.state_dict())
@@ -218,10 +220,7 @@ class GroupDiffusion(nn.Module):
         Args:
             condition: conditions ``[m, ...]`` of which samples will be asked for, such as those of the training; for
                 models with conditions.
-            steps: see `fit`, also for ``seconds``, ``batch_size``, ``learning_rate`` and ``progress``.
-
-        Returns:
-            The model itself.
+            steps: see `fit`, also for the other arguments and for what is returned.
 
         Raises:
             ConfigurationError: the model is not fitted, or follows no flow on the group by steps; a number is out of
@@ -232,10 +231,7 @@ class GroupDiffusion(nn.Module):
         from trivgeo.generative.training import train_flow_map
 
         fitted = self._fitted()
-        check_count("steps", steps)
-        limit = _DEFAULT_SECONDS if seconds is None else check_positive("seconds", seconds)
-        check_count("batch_size", batch_size)
-        check_positive("learning_rate", learning_rate)
+        limit = check_training(steps, seconds, batch_size, learning_rate)
         if fitted.path.default_steps is not None:
             raise ConfigurationError(f'model: expected one of kind "flow", got {self.kind!r}')
         source = None
@@ -319,15 +315,20 @@ class GroupDiffusion(nn.Module):
         g: Tensor,
         *,
         condition: Any = None,
+        num_draws: int = 1,
         tolerance: float = _TOLERANCE,
         divergence: Divergence | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
 
+        Of kinds "diffusion" and "flow" that of samples along the flow, up to the tolerance. Of kind "momentum" an
+        estimate by random momenta whose expectation is a lower bound; more ``num_draws`` raise and steady it.
+
         Args:
             g: ``[*batch, *element_shape]``, brought to the device of the model.
             condition: see `sample`.
+            num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
             tolerance: see `solve_adaptive`.
             divergence: see `flow_likelihood`.
             generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
@@ -346,7 +347,7 @@ class GroupDiffusion(nn.Module):
             generator = torch.Generator(g.device).manual_seed(0)
         with torch.no_grad():
             network = self._networks().given(self._features(condition, batch))
-            found = fitted.path.log_density(
+            found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(
                 network, flat.to(self._like()), fitted.base, generator, tolerance, divergence
             )
         return (found - sum_over_compact(self.group, log_torus_volume)).reshape(batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._devices import module_device
@@ -30,7 +31,7 @@ def forward_noising(
     schedule: Schedule,
     initial: Tensor,
     *,
-    t: float = 1.0,
+    t: float | Float[Tensor, "*batch"] = 1.0,
     steps: int = 100,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -39,14 +40,22 @@ def forward_noising(
     Args:
         group: see `TrivializedSDE`, also for ``schedule``.
         initial: g_0, ``[*batch, *element_shape]``.
-        t: the final time in [0, 1].
+        t: the final time in [0, 1], or one for each element, ``[*batch]``; rows with a time outside are NaN.
         steps: see `reverse_diffusion`, also for ``generator``.
 
     Raises:
         DomainError: t lies outside [0, 1].
         ConfigurationError: ``steps`` is less than one.
+        ShapeError: there are not as many times as elements.
     """
     check_count("steps", steps)
+    if isinstance(t, Tensor) and t.ndim:
+        initial = group.check_elements(initial, "initial")
+        noise, _ = NoiseKernel(group, schedule, steps).sample(
+            *group.batch_shape(initial), t=t, generator=generator, dtype=initial.dtype, device=initial.device
+        )
+        return group.compose(initial, noise)
+    t = float(t)
     if check_time(t) == 0.0:
         return group.check_elements(initial, "initial").clone()
     return solve(

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._text import described
+from trivgeo.errors import ConfigurationError
 from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence, flow_likelihood
@@ -157,6 +158,20 @@ class ProbabilityPath(ABC):
         """
         grid = [self.end_time + (self.start_time - self.end_time) * k / steps for k in range(steps)]
         return solve(self.flow(network), start, [*grid, self.start_time], stepper=GeometricHeun()).final_or_nan
+
+    def with_draws(self: PathT, num_draws: int) -> PathT:
+        """Return the path with densities averaged over so many draws; itself where densities need no draws."""
+        return self
+
+    def with_coupling(self: PathT, coupling: str) -> PathT:
+        """Return the path with another coupling of data and base distribution, see `GroupDiffusion.fit`.
+
+        Raises:
+            ConfigurationError: the path draws them independently.
+        """
+        if coupling != "independent":
+            raise ConfigurationError(f"coupling: expected 'independent' for {type(self).__name__}, got {coupling!r}")
+        return self
 
     def log_density(
         self,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from trivgeo.checks import check_choice
 from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
 from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
 from trivgeo.generative.paths.simulation import stratified
@@ -20,6 +23,7 @@ __all__ = ["FlowMatchingPath"]
 
 PathT = TypeVar("PathT", bound="FlowMatchingPath")
 
+_MAX_PAIR_ENTRIES = 2**24  # numbers of elements of pairs at once
 _WIDEN = 1.2  # factor on standard deviations: the base distribution covers the data
 
 
@@ -32,15 +36,20 @@ class FlowMatchingPath(ProbabilityPath):
     on every group, for that is a fact about one-parameter subgroups. Time runs from the data, as on the other paths.
     Pairs without a logarithm are skipped.
 
+    With the coupling "optimal" the draws of a batch go to the data of the batch such that the sum of squares of all
+    |u| is smallest (Tong et al. 2024): paths cross less, and flows are straighter.
+
     Attributes:
         group: see `TrivializedSDE`.
         base: the base distribution.
         speed: root mean square of u, by which the target is divided.
+        coupling: of data and draws of the base distribution, "independent" or "optimal".
     """
 
     group: LieGroup
     base: BaseDistribution
     speed: float
+    coupling: str = "independent"
     start_time: ClassVar[float] = 0.0  # type: ignore[misc]
     end_time: ClassVar[float] = 1.0  # type: ignore[misc]
 
@@ -66,10 +75,17 @@ class FlowMatchingPath(ProbabilityPath):
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
         """Draw stratified times, and geodesics from the data to draws of the base distribution."""
         t = stratified(len(data), data, generator)
-        u = self.group.log(self.group.compose(self.group.inverse(data), self.base.sample(len(data), generator)))
+        drawn = self.base.sample(len(data), generator)
+        if self.coupling == "optimal":
+            drawn = drawn[_optimal_assignment(self.group, data, drawn)]
+        u = self.group.log(self.group.compose(self.group.inverse(data), drawn))
         found = torch.isfinite(u).all(-1, keepdim=True)
         g = self.group.retract(data, t.unsqueeze(-1) * torch.where(found, u, 0.0))
         return TrainingBatch(g, t, None, u / self.speed, torch.ones_like(t))
+
+    def with_coupling(self: PathT, coupling: str) -> PathT:
+        """Return the path with the coupling "independent" or "optimal"."""
+        return dataclasses.replace(self, coupling=check_choice("coupling", coupling, ("independent", "optimal")))
 
     def flow(self, network: Network) -> TrivializedSDE:
         """The equation of the network's velocity."""
@@ -78,3 +94,19 @@ class FlowMatchingPath(ProbabilityPath):
             return self.speed * network(g, g.new_full(self.group.batch_shape(g), t), None)
 
         return TrivializedSDE(self.group, ConstantSchedule(0.0), drift, noisy=False)
+
+
+def _optimal_assignment(group: LieGroup, data: Tensor, drawn: Tensor) -> Tensor:
+    """Indices of the draws ``[b]`` for each datum ``[b]`` of the smallest sum of squares of logarithms."""
+    inverse = group.inverse(data)
+    rows = max(1, _MAX_PAIR_ENTRIES // drawn.numel())
+    with torch.no_grad():
+        squares = [
+            group.log(group.compose(part.unsqueeze(1), drawn.unsqueeze(0))).square().sum(-1)
+            for part in inverse.split(rows)
+        ]
+        cost = torch.cat(squares).double()
+        finite = torch.isfinite(cost)
+        # pairs without a logarithm are worse than any other, and are skipped if they are taken
+        cost = torch.where(finite, cost, 10.0 * len(cost) * (1.0 + torch.where(finite, cost, 0.0).max()))
+    return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1], device=data.device)

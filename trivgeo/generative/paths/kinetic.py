@@ -131,6 +131,10 @@ class KineticPath(NoisingPath):
         w, momentum, _ = (torch.cat(x) for x in zip(*samples, strict=True))
         return self._shift(self.group.compose(data, w), momentum, -self._covariance(self.end_time))
 
+    def with_draws(self: PathT, num_draws: int) -> PathT:
+        """Return the path with densities averaged over so many momenta."""
+        return dataclasses.replace(self, num_draws=num_draws)
+
     def process(self, network: Network) -> KineticDiffusion:
         """The diffusion with the network's score, for `solve` along falling times."""
 
@@ -175,7 +179,8 @@ class KineticPath(NoisingPath):
     ) -> Float[Tensor, " b"]:
         r"""Logarithm of the mean of :math:`p(g, \xi) / N(\xi)` over momenta :math:`\xi \sim N`, by flows on G x R^n.
 
-        With a perfect score it is the same for every momentum; otherwise it is a random lower bound in the mean. See
+        With a perfect score it is the same for every momentum. Otherwise its expectation is a lower bound of the
+        log-density of the samples, which rises with the number of momenta (Burda et al. 2016). See
         `ProbabilityPath.log_density`.
         """
         group, n = self.group, self.group.dim

@@ -11,18 +11,23 @@ from torch import Tensor
 
 from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
 from trivgeo.generative.paths.base import ProbabilityPath
-from trivgeo.generative.paths.simulation import terminal_std
-from trivgeo.groups import LieGroup
+from trivgeo.generative.paths.simulation import factor_stds, terminal_std
+from trivgeo.groups import DirectProduct, LieGroup
 
 __all__ = ["NoisingPath"]
 
 PathT = TypeVar("PathT", bound="NoisingPath")
 
+_SAME_STD = 1e-6  # relative difference of standard deviations of factors that share one
 _NUM_COMPONENTS = 8  # of the mixture that noise of a noncompact group ends at
 
 
 class NoisingPath(ProbabilityPath):
-    """A path that adds noise to data; the standard deviation of the widest noise is its only setting."""
+    """A path that adds noise to data, to each factor of a product as much as it needs.
+
+    Its settings are the standard deviation of the widest noise, and where factors differ that of each of them relative
+    to it: noise is isotropic in a basis whose axes have these lengths, that of the ``group`` of the path.
+    """
 
     default_steps: ClassVar[int | None] = 100
 
@@ -55,12 +60,25 @@ class NoisingPath(ProbabilityPath):
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
     ) -> tuple[dict[str, Any], BaseDistribution]:
         """Choose the width of the noise by `terminal_std`, and fit the base distribution to noised data."""
-        widest = terminal_std(group, data, cls.log_decay(group))
-        noised = cls.of_terminal_std(group, widest).sample_terminal(data, generator)
+        stds = factor_stds(group, data, cls.log_decay(group))
+        settings: dict[str, Any] = {"widest": max(stds) if stds else terminal_std(group, data, cls.log_decay(group))}
+        if stds and max(stds) - min(stds) > _SAME_STD * max(stds):
+            settings["ratios"] = [std / max(stds) for std in stds]
+        noised = cls._of_settings(group, settings).sample_terminal(data, generator)
         is_finite = torch.isfinite(noised.flatten(1)).all(-1)
-        return {"widest": widest}, cls.fit_base(group, noised[is_finite])
+        return settings, cls.fit_base(group, noised[is_finite])
 
     @classmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
         """Build the path from the width of its noise; the base distribution has no influence."""
+        return cls._of_settings(group, settings)
+
+    @classmethod
+    def _of_settings(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any]) -> PathT:
+        """Return the path on the group with the lengths of its axes multiplied by the ratio of their factor."""
+        ratios = settings.get("ratios")  # not in files of 0.2
+        if ratios is not None and isinstance(group, DirectProduct):
+            factors = zip(group.factors, ratios, strict=True)
+            lengths = torch.cat([torch.full((f.dim,), ratio, dtype=torch.float64) for f, ratio in factors])
+            group = group.with_scale(group.scale * lengths)
         return cls.of_terminal_std(group, settings["widest"])

@@ -22,6 +22,7 @@ from trivgeo.groups.product import scaled_factors
 __all__ = [
     "MAX_USUAL_FACTORS",
     "MIN_STD_RATIO",
+    "factor_stds",
     "level_groups",
     "num_noise_factors",
     "rows_at_once",
@@ -155,6 +156,24 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
         bound, rate = terminal_std(group.with_scale(shortest), data, log_decay), slowest_rate(group)
         return bound if rate is None else math.sqrt(log_decay / max(rate, log_decay / bound**2))
     return math.sqrt(log_decay / _slowest_rate_of_entries(group))
+
+
+def factor_stds(group: LieGroup, data: Tensor, log_decay: float) -> list[float]:
+    """The `terminal_std` of each factor of a product, of neighbours that are the same group their maximum.
+
+    Returns:
+        One number a factor; empty for groups that are no products, and where a scale mixes the factors.
+    """
+    factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
+    if not isinstance(group, DirectProduct) or not factors:
+        return []
+    parts = zip(factors, group.split(data), strict=True)
+    stds = iter([terminal_std(factor, part, log_decay) for factor, part in parts])
+    found: list[float] = []
+    for _, run in itertools.groupby(group.factors, id):
+        of_run = [next(stds) for _ in run]
+        found += [max(of_run)] * len(of_run)
+    return found
 
 
 def _slowest_rate_of_entries(group: LieGroup) -> float:

@@ -17,7 +17,7 @@ from trivgeo._deprecation import RenamedAttribute
 from trivgeo._random import normal, replayed
 from trivgeo._text import Described
 from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.grid import uniform_grid
 from trivgeo.sde.noise.schedule import Schedule, check_time
@@ -82,7 +82,7 @@ class NoiseKernel(Described):
     def sample(
         self,
         *batch: int,
-        t: float,
+        t: float | Float[Tensor, "*batch"],
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -92,7 +92,8 @@ class NoiseKernel(Described):
 
         Args:
             batch: the batch shape.
-            t: the time, in [0, 1].
+            t: the time, in [0, 1], or one for each element, ``[*batch]``; then ``steps`` equal steps lead to each. Rows
+                with a time outside are NaN.
             generator: see `solve`.
             dtype: of the elements; default torch's.
             device: of the elements; default torch's.
@@ -100,7 +101,11 @@ class NoiseKernel(Described):
 
         Raises:
             DomainError: t lies outside [0, 1].
+            ShapeError: there are not as many times as elements.
         """
+        if isinstance(t, Tensor) and t.ndim:
+            return self._sample_rows(batch, check_time(t), generator, dtype, device, antithetic)
+        t = float(t)
         paths = self.sample_paths(
             *batch, times=[t], generator=generator, dtype=dtype, device=device, antithetic=antithetic
         )
@@ -147,6 +152,29 @@ class NoiseKernel(Described):
         chosen = [found[_rounded(t)] for t in kept]
         return NoisePaths(tuple(kept), torch.stack([c[0] for c in chosen]), torch.stack([c[1] for c in chosen]))
 
+    def _sample_rows(
+        self,
+        batch: tuple[int, ...],
+        t: Tensor,
+        generator: torch.Generator | None,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+        antithetic: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Draw noise of a time for each element."""
+        if t.shape != batch:
+            raise ShapeError(f"t: expected one time, or one for each of {list(batch)}, got {list(t.shape)}")
+        w = self.group.identity(*batch, dtype=dtype, device=device)
+        log_modular = torch.zeros(batch, dtype=w.dtype, device=w.device)
+        t = t.to(w)
+        variance = torch.zeros_like(t)
+        for k in range(1, self.steps + 1):
+            total = self.schedule.variance(0.0, k / self.steps * t)
+            std = (total - variance).clamp(min=0.0).sqrt().unsqueeze(-1)
+            w, log_modular = self._move(w, log_modular, self._normal(batch, w, generator, antithetic) * std)
+            variance = total
+        return w, log_modular
+
     def virtual_paths(
         self,
         *batch: int,
@@ -189,12 +217,17 @@ class NoiseKernel(Described):
         antithetic: bool,
     ) -> Tensor:
         """Draw the algebra vectors of one step, ``[*batch, dim]``."""
-        std = self.schedule.variance(start, end) ** 0.5
+        return self._normal(batch, like, generator, antithetic) * self.schedule.variance(start, end) ** 0.5
+
+    def _normal(
+        self, batch: tuple[int, ...], like: Tensor, generator: torch.Generator | None, antithetic: bool
+    ) -> Tensor:
+        """Draw standard normal algebra vectors, ``[*batch, dim]``."""
         if not antithetic:
-            return normal((*batch, self.group.dim), like, generator) * std
+            return normal((*batch, self.group.dim), like, generator)
         if not batch:
             raise ConfigurationError("antithetic: expected a batch dimension, got none")
-        half = normal((*batch[:-1], (batch[-1] + 1) // 2, self.group.dim), like, generator) * std
+        half = normal((*batch[:-1], (batch[-1] + 1) // 2, self.group.dim), like, generator)
         return torch.cat([half, -half[..., : batch[-1] // 2, :]], -2)
 
     def _move(self, w: Tensor, log_modular: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,9 @@ def with_vectors(group: LieGroup, dim: int) -> DirectProduct:
     The basis is that of the group, then the standard basis of R^dim.
     """
     natural = group.basis.is_natural
-    rows = torch.block_diag(group.basis.rows, torch.eye(dim, dtype=torch.float64))
-    factor = group if natural else group.with_scale(None)
-    return DirectProduct(factor, Translation(dim), scale=None if natural else rows)
+    if natural:
+        return DirectProduct(group, Translation(dim))
+    ones = torch.ones(dim, dtype=torch.float64)
+    diagonal = group.scale.ndim == 1
+    scale = torch.cat([group.scale, ones]) if diagonal else torch.block_diag(group.scale, torch.diag(ones))
+    return DirectProduct(group.with_scale(None), Translation(dim), scale=scale)
