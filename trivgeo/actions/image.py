@@ -51,8 +51,8 @@ class ImageWarp(Action):
     background of zeros or ``fill``; where the given images show more than the clean ones, such as clutter around
     them, take ``guarded=False``.
 
-    Second derivatives, and ``vmap`` of ``torch.func.grad``, need torch 2.12, whose ``grid_sample`` has them; older
-    versions raise a ``RuntimeError``. Derivatives in forward mode are those of bilinear interpolation.
+    Second derivatives, ``jacrev``, and ``vmap`` of ``torch.func.grad``, need torch 2.12, whose ``grid_sample`` has
+    them; older versions raise a ``RuntimeError``. Derivatives in forward mode are those of bilinear interpolation.
 
     Args:
         group: a group with an action on points of the plane: ``Affine(2)``, ``Projective(2)``, ``SE(2)``, ``SO(2)``.
