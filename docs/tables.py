@@ -476,6 +476,17 @@ def symmetries() -> str:
     return markdown(["", *verdicts, "median"], rows)
 
 
+def photographs() -> str:
+    """Shares of photographs that a network has right, by energy and group, with standard errors."""
+    kept = json.loads((BENCHMARKS / "photograph-classes-cpu.json").read_text())["groups"]
+    names = {"SO2": "SO(2)", "Similarity": "Similarity(2)", "Affine": "Affine(2)", "Projective": "Projective(2)"}
+    rows = []
+    for method in kept["SO2"]["rows"]:
+        found = [kept[name]["rows"][method] for name in names]
+        rows.append([method, *(f"{row['accuracy']:.3f} ± {row['standard error']:.3f}" for row in found)])
+    return markdown(["method", *names.values()], rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "calibrated": calibrated,
@@ -492,6 +503,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "learned-equations": partial(front_door, "error"),
     "rival": rival,
     "registration": registration,
+    "photographs": photographs,
     "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),

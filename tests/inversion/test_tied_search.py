@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, randn, seeded
+from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import PointAction, Translation
+from trivgeo.groups import SO, Action, PointAction, Translation
 from trivgeo.inversion import TIED, Inverter, PosteriorEnergy
-from trivgeo.inversion.stages import Descend, HeavyBall
+from trivgeo.inversion.energies import DataEnergy
+from trivgeo.inversion.posterior_energy import automatic_bound
+from trivgeo.inversion.stages import Descend, GaussianSearch, HeavyBall
 from trivgeo.sde import GeometricSchedule
 
 SCHEDULE = GeometricSchedule(0.05, 2.0)
@@ -30,6 +33,16 @@ class Recorder:
     @property
     def count(self) -> int:
         return sum(v.numel() for v in self.values)
+
+
+class FirstPoint(DataEnergy):
+    """Reads one point of many."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x[:, :1].square().sum((-1, -2))
+
+    def prepare(self, action: Action, x: Tensor) -> Tensor:
+        return x[:, :1]
 
 
 def _is_wrapped(x: Tensor) -> bool:
@@ -194,6 +207,34 @@ class TestMemory:
             num_hypotheses=8,
         ).replace(max_evaluations=64)
         assert float((quadratic(x, generator=seeded(0)).best() - x[:, 0]).abs().max()) < 0.5
+
+    def test_is_bounded_by_itself(self) -> None:
+        """As many large images at once as fit into 8 MiB, and the same result."""
+        energies: list[int] = []
+
+        def brightness(images: Tensor) -> Tensor:
+            energies.append(len(images))
+            return -images[:, :, :200].mean((1, 2, 3))
+
+        x = torch.rand(2, 3, 400, 300, generator=seeded(0))
+        search = Inverter(ImageWarp(SO(2)), brightness, [GaussianSearch(8, 2, 1.0), Descend(2)])
+        assert search.max_evaluations == "auto"
+        result = search(x, generator=seeded(1))
+        assert max(energies) == 2**23 // (4 * 3 * 400 * 300) == 5
+        energies.clear()
+        whole = search.replace(max_evaluations=None)(x, generator=seeded(1))
+        assert max(energies) == 16
+        assert_relative(result.elements, whole.elements, 1e-4)
+
+    def test_bound_is_of_what_the_energy_reads(self) -> None:
+        assert automatic_bound((torch.zeros(7, 2**17), torch.zeros(7, 2**16, dtype=torch.float64))) == 8
+        assert automatic_bound(torch.zeros(1, 2**30, device="meta")) == 1
+        cloud = Translation(2).action()
+        x = randn(2, 2**20, 2)
+        for energy, bound in ((Recorder(), 1), (FirstPoint(), 2**23 // 16), (None, None)):
+            assert PosteriorEnergy(cloud, energy, x, max_evaluations="auto").max_evaluations == bound
+        with pytest.raises(ConfigurationError, match="max_evaluations"):
+            inverter(Recorder()).replace(max_evaluations="many")
 
     def test_refuses_less_than_one(self) -> None:
         with pytest.raises(ConfigurationError, match="max_evaluations: expected an integer of at least 1"):

@@ -20,7 +20,7 @@ from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
 from trivgeo.inversion.evaluation import evaluation_mode, networks_in
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
-from trivgeo.inversion.posterior_energy import check_bound
+from trivgeo.inversion.posterior_energy import Bound, check_bound
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import StageLike, check_stage, run_stages, steps_of
@@ -51,7 +51,9 @@ class Inverter(nn.Module):
         stages: what is done, in order; see `Stage`.
         log_det: keep the log-determinant of the action in the posterior energy, see `PosteriorEnergy` (published: off).
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
-            changes no result but by rounding; ``None`` for no bound.
+            changes no result but by rounding. ``"auto"`` chooses it from the size of a datum and the device, see
+            `trivgeo.inversion.posterior_energy.automatic_bound`, and is no bound where there is no energy; ``None`` is
+            no bound.
         progress: a progress bar; ``None`` for one on a terminal in runs of more than two seconds; or a function of
             the numbers of steps done and in all.
         compiled: evaluate energies with their gradients by one graph of `torch.compile`, action, networks and all; of
@@ -69,7 +71,7 @@ class Inverter(nn.Module):
         stages: Sequence[StageLike],
         *,
         log_det: bool = False,
-        max_evaluations: int | None = None,
+        max_evaluations: Bound = "auto",
         progress: Progress = None,
         compiled: bool = False,
     ) -> None:

@@ -20,7 +20,7 @@ from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.bounded_energy import BoundedEnergy, Gradient, nan_where_infinite, value_and_gradient
 from trivgeo.inversion.compiled_gradient import CompiledGradient
 from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, as_energy
-from trivgeo.inversion.posterior_energy import Evaluation, PosteriorEnergy, check_action
+from trivgeo.inversion.posterior_energy import Bound, Evaluation, PosteriorEnergy, check_action
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum
 
 __all__ = ["ConditionalPosterior", "Posterior"]
@@ -58,7 +58,7 @@ class Posterior(nn.Module):
         return self.action.group
 
     def given(
-        self, x: Any, *, max_evaluations: int | None = None, on_step: Callable[[], None] | None = None
+        self, x: Any, *, max_evaluations: Bound = None, on_step: Callable[[], None] | None = None
     ) -> ConditionalPosterior:
         """Return the posteriors of a batch of data.
 
@@ -76,7 +76,7 @@ class ConditionalPosterior(Described):
     Args:
         posterior: of which.
         x: see `PosteriorEnergy`.
-        max_evaluations: the largest number of energies, or of data seen by a network, at once; ``None`` for no bound.
+        max_evaluations: see `Inverter`.
         on_step: called by `step`.
 
     Attributes:
@@ -85,7 +85,7 @@ class ConditionalPosterior(Described):
         x: the data.
         batch: their number b.
         like: a tensor in the dtype and on the device of the data.
-        max_evaluations: as given.
+        max_evaluations: the bound as a number, or ``None``.
         energy_evaluations: energies evaluated without a gradient so far, for each datum.
         gradient_evaluations: energies evaluated with their gradient, for each datum.
         network_evaluations: other functions of restored data, for each datum.
@@ -95,7 +95,7 @@ class ConditionalPosterior(Described):
         self,
         posterior: Posterior,
         x: Any,
-        max_evaluations: int | None = None,
+        max_evaluations: Bound = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
         self._energy = PosteriorEnergy(
@@ -108,7 +108,7 @@ class ConditionalPosterior(Described):
         self.x = self._energy.x
         self.batch = self._energy.batch
         self.like: Tensor = pytree.tree_leaves(self.x)[0]
-        self.max_evaluations = max_evaluations
+        self.max_evaluations = self._energy.max_evaluations
         self.energy_evaluations = int(self._energy.guard is not None and self._energy.energy is not None)  # of nothing
         self.gradient_evaluations = 0
         self.network_evaluations = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -19,8 +19,23 @@ from trivgeo.groups.action import ContentGuard
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum
 
-__all__ = ["Evaluation", "PosteriorEnergy", "check_action", "check_batch", "check_bound"]
+__all__ = [
+    "Bound",
+    "Evaluation",
+    "PosteriorEnergy",
+    "automatic_bound",
+    "check_action",
+    "check_batch",
+    "check_bound",
+]
 
+Bound = int | Literal["auto"] | None
+"""The largest number of energies at once; ``"auto"`` for one by `automatic_bound`, ``None`` for no bound."""
+
+_CPU_BYTES = 8 * 2**20
+"""Bytes of data that are evaluated at once on a CPU: what networks make of more of them leaves its caches."""
+_DEVICE_SHARE, _BYTES_FOR_EACH = 0.5, 200
+"""Share of the free memory of a GPU that energies may take, and bytes that networks with gradients take for one."""
 _LOSS = 3.0
 """Energy of one unit of what a guard measures, in units of that of an empty datum."""
 
@@ -87,7 +102,7 @@ class PosteriorEnergy(Described):
             inverse transformation is defined.
         x: the transformed data, with one batch dimension.
         log_det: keep the log-determinant (the published experiments drop it).
-        max_evaluations: the largest number of energies of empty data at once; ``None`` for no bound.
+        max_evaluations: the largest number of energies of empty data at once, see `Inverter`.
 
     Attributes:
         x: the data as tensors.
@@ -95,6 +110,7 @@ class PosteriorEnergy(Described):
         batch: their number b.
         content: what of the data must not be lost; ``()`` where nothing can be.
         evaluate: elements and rows of `data` to energies, unchecked, see `Evaluation`.
+        max_evaluations: the bound as a number, or ``None``.
 
     Raises:
         ConfigurationError: the action or the energy is not one.
@@ -109,18 +125,22 @@ class PosteriorEnergy(Described):
         x: Any,
         *,
         log_det: bool = False,
-        max_evaluations: int | None = None,
+        max_evaluations: Bound = None,
     ) -> None:
         self.action = check_action(action)
         self.energy = None if energy is None else as_energy(energy)
         self.x, self.batch = check_batch(action, x)
         self.log_det = log_det
         self.prepared = self.x if self.energy is None else self.energy.prepare(action, self.x)
+        bound = check_bound(max_evaluations)
+        if bound == "auto":
+            bound = None if self.energy is None else automatic_bound(self.prepared)
+        self.max_evaluations = bound
         self.evaluate = Evaluation(self.action, self.energy, log_det)
         self.guard = self.evaluate.guard
         self.content: Any = () if self.guard is None else self.guard.content(self.x)
         self._loss_weight: Any = (
-            () if self.guard is None or self.energy is None else self._weight(self.guard, max_evaluations)
+            () if self.guard is None or self.energy is None else self._weight(self.guard, self.max_evaluations)
         )
 
     def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
@@ -234,10 +254,33 @@ def check_batch(action: Action, x: Any) -> tuple[Any, int]:
     return x, batch[0]
 
 
-def check_bound(max_evaluations: int | None) -> int | None:
-    """Return ``max_evaluations`` if it is ``None`` or at least one.
+def check_bound(max_evaluations: Bound) -> Bound:
+    """Return ``max_evaluations`` if it is ``"auto"``, ``None`` or at least one.
 
     Raises:
         ConfigurationError: any other value.
     """
-    return None if max_evaluations is None else check_count("max_evaluations", max_evaluations)
+    if max_evaluations is None or (isinstance(max_evaluations, str) and max_evaluations == "auto"):
+        return max_evaluations
+    return check_count("max_evaluations", max_evaluations)
+
+
+def automatic_bound(x: Any) -> int | None:
+    """The number of energies that are evaluated at once, from the size of a datum and the memory of its device.
+
+    On a CPU as many data as fit into 8 MiB, which keeps what networks make of them in its caches. On a CUDA device half
+    of the free memory is for energies, each of which may take 200 times its datum. ``None`` while a program is traced.
+
+    Args:
+        x: data with one batch dimension, as the energy reads them.
+    """
+    if is_traced():
+        return None
+    leaves = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
+    size = sum(leaf.shape[1:].numel() * leaf.element_size() for leaf in leaves)
+    if size == 0:
+        return None
+    if leaves[0].is_cuda:
+        free, _ = torch.cuda.mem_get_info(leaves[0].device)
+        return max(1, int(_DEVICE_SHARE * free / (_BYTES_FOR_EACH * size)))
+    return max(1, _CPU_BYTES // size)

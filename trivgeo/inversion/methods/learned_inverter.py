@@ -219,7 +219,7 @@ class LearnedInverter(Inverter):
     def _drawing_inverter(self) -> Inverter:
         """What draws from the reverse diffusion, as often as a density takes."""
         stepper = AncestralStep() if isinstance(self.stepper, RefiningStep) else self.stepper
-        bound = _TOGETHER if self.max_evaluations is None else self.max_evaluations
+        bound = self.max_evaluations if isinstance(self.max_evaluations, int) else _TOGETHER
         stages = self._reverse(_CHAINS, stepper, noise=True)
         return Inverter(self._trained_score().action, None, stages, max_evaluations=bound, progress=False)
 
@@ -290,7 +290,7 @@ class LearnedInverter(Inverter):
             law: of transformations.
             seen: number of data that the training saw.
         """
-        bound = _TOGETHER if self.max_evaluations is None else self.max_evaluations
+        bound = self.max_evaluations if isinstance(self.max_evaluations, int) else _TOGETHER
         stages = Inverter(self._trained_score().action, self.energy, self.stages, max_evaluations=bound, progress=False)
         source = CalibrationSource(
             rest if callable(known) else picker(known),
