@@ -185,3 +185,29 @@ def test_text_holds_no_measured_figures(page: Path) -> None:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 1000
+
+
+LONGEST_SENTENCE = 35  # words
+# pronouns in place of a noun of the field
+STAND_INS = re.compile(r"\b(that|those) of\b|\bwhat is (none|no|not)\b", flags=re.IGNORECASE)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a page's prose, without code, tables, headings and formulas."""
+    text = re.sub(r"^```.*?^```|<!--.*?-->|\$\$.*?\$\$", "\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^\s*([|#!<].*|[-*] |\d+\. )", "\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"`[^`]*`|\$[^$]*\$", "X", re.sub(r"\]\([^)]*\)", "]", text))
+    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
+    return [sentence for paragraph in paragraphs for sentence in re.split(r"(?<=[.!?:;])\s+", paragraph)]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_sentences_are_short_and_name_their_subject(page: Path) -> None:
+    said = sentences(page.read_text())
+    assert [sentence for sentence in said if len(sentence.split()) > LONGEST_SENTENCE] == []
+    assert [sentence for sentence in said if STAND_INS.search(sentence)] == []
+
+
+def test_a_long_sentence_is_found() -> None:
+    assert [len(s.split()) for s in sentences("One. `a b` two\nthree.\n\n```py\nx = 1\n```\n\n- four")] == [1, 3, 1]
+    assert STAND_INS.search("the scale is that of the law")

@@ -1,6 +1,8 @@
 """Every old name warns, and is what replaces it."""
 
 import importlib
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,3 +23,9 @@ def test_rows_are_in_order() -> None:
 def test_old_name(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=new.rpartition(".")[2]):
         assert value(old) is value(new)
+
+
+def test_the_guide_for_upgrades_has_every_row() -> None:
+    text = (Path(__file__).parents[1] / "docs/help/upgrade.md").read_text()
+    rows = re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", text, flags=re.MULTILINE)
+    assert [(f"trivgeo.{old}", new) for old, new in rows] == OLD_NAMES
