@@ -51,6 +51,8 @@ PUBLIC = (
         "actions.image_guard",
         "inversion.checked",
         "inversion.equivariant",
+        "generative.flow_map",
+        "pde.interpolation",
     ),
     *("groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
