@@ -63,11 +63,20 @@ def plane_scaling(p: Tensor) -> Tensor:
     return p * torch.tensor([1.0, 1.0, 2.0, -2.0], dtype=p.dtype)
 
 
+def stretch_wind(p: Tensor) -> Tensor:
+    return p * torch.tensor([1.0, 1.0, 0.0, 3.0, 3.0], dtype=p.dtype)
+
+
+def wind_scaling(p: Tensor) -> Tensor:
+    return p * torch.tensor([1.0, 1.0, 0.5, 3.0, 3.0], dtype=p.dtype)
+
+
 TRANSLATIONS = from_generators({"X": shift}, variables=3)
 GALILEI = from_generators({"T": later, "C": boost, "X": shift}, variables=3)
 PLANE = from_generators({"R": plane_turn, "S": plane_scaling, "X": shift, "Y": across}, variables=4)
 LORENTZ = from_generators({"B": lorentz}, variables=3)
 WAVES = from_generators({"V": by_value, "X": shift}, variables=3)
+LARGER_WIND = from_generators({"S": wind_scaling, "X": shift}, variables=5)
 
 
 def circle(length: float, count: int) -> Tensor:
@@ -145,6 +154,37 @@ class TestMovedGrids:
         dense = torch.linalg.slogdet(jacrev(flat)(z))[1]
         assert_relative(action.log_abs_det_jacobian(g, x), dense, 1e-10)
 
+    @pytest.mark.parametrize("unknowns", [1, 2])
+    def test_log_determinant_in_two_dimensions(self, unknowns: int) -> None:
+        """Against the dense Jacobian: the grid has two steps, and there are one or two unknowns."""
+        group = (PLANE, LARGER_WIND)[unknowns - 1]
+        action, g = FieldAction(group, (False, False)), random_elements(group, std=0.4, seed=3)
+        x = Field.on_box(randn(unknowns, 2, 3, 2), [(0.0, 1.0), (-1.0, 2.0)], [0.5, 1.5], periodic=False)
+        leaves = (x.values, *x.grid)
+
+        def flat(z: Tensor) -> Tensor:
+            u, *grid = (
+                part.reshape(leaf.shape)
+                for part, leaf in zip(z.split([y.numel() for y in leaves]), leaves, strict=True)
+            )
+            y = action(g, Field(u, Grid(*grid)))
+            return torch.cat([leaf.flatten() for leaf in (y.values, *y.grid)])
+
+        dense = torch.linalg.slogdet(jacrev(flat)(torch.cat([leaf.flatten() for leaf in leaves])))[1]
+        assert float(dense.abs()) > 0.1
+        assert_relative(action.log_abs_det_jacobian(g, x), dense, 1e-10)
+
+    def test_a_denominator_that_is_negative_everywhere_tears_nothing(self) -> None:
+        """Minus the identity of SL(2): x and u change their sign, and nothing else happens."""
+        g = torch.tensor([[-1.0, 0.0, 0.0, -1.0, 0.0, 0.0]], dtype=F64)
+        block = random_block(points=8, times=4, batch=1)
+        for regrid in (False, True):
+            action = FieldAction(BurgersSymmetry(), (False,), regrid=regrid)
+            field = block if not regrid else Field.on_box(block.values, [(-3.0, 3.0)], [0.0, 1, 2, 3], periodic=False)
+            assert action.is_valid(g, field).tolist() == [True]
+            moved = action(g, field)
+            assert_relative(moved.values, -field.values.flip(-1) if regrid else -field.values, 1e-12)
+
 
 SOLVED: list[tuple[SpectralEquation, LieGroup, GaussianField]] = [
     (KdV(), KdVSymmetry(), GaussianField(0.2, 0.5, 6.0, 6, 16.0)),
@@ -195,6 +235,28 @@ class TestResampling:
         there = resample(field, grid, (True, True), (7, 5))
         points = grid.points(7, 5)
         assert_relative(there.values[0], wave(points[..., 0], points[..., 1]), 1e-12)
+
+    @pytest.mark.parametrize("count", [7, 8])
+    def test_the_shortest_wave_of_an_axis(self, count: int) -> None:
+        """The highest wave counts twice, by its sine and cosine, unless it alternates from node to node."""
+        wave, x = count // 2, circle(2 * math.pi, count)
+        field = Field.on_box(torch.cos(wave * x)[None], [(0.0, 2 * math.pi)])
+        assert_relative(resample(field, field.grid).values, field.values, 1e-12)
+        shifted = Grid(field.grid.origin + torch.tensor([0.3, 0.0], dtype=F64), field.grid.steps)
+        assert_relative(resample(field, shifted).values[0, 0], torch.cos(wave * (x + 0.3)), 1e-12)
+
+    @pytest.mark.parametrize("at", [0.5, 2.5, 3.5, 5.5])
+    def test_the_four_nearest_nodes(self, at: float) -> None:
+        """Of the fourth power the error is the product of the distances: two on either side, but at the ends."""
+        nodes = torch.arange(7, dtype=F64)
+        nearest = nodes[(nodes - min(max(at, 1.5), 4.5)).abs() < 2]
+        assert len(nearest) == 4
+        expected = torch.full((4,), at**4, dtype=F64) - (at - nearest).prod()
+        in_time = Field.on_box((nodes**4)[:, None].expand(7, 4)[None], [(0.0, 1.0)], nodes.tolist())
+        assert_relative(resample(in_time, in_time.grid.at([at])).values[0, 0], expected, 1e-10)
+        in_space = Field.on_box((nodes**4)[None], [(0.0, 6.0)], periodic=False)
+        there = Grid(torch.tensor([[at, 0.0]], dtype=F64), 0 * in_space.grid.steps)
+        assert_relative(resample(in_space, there, (False,), (4,)).values[0, 0], expected, 1e-10)
 
     @pytest.mark.parametrize("periodic", [True, False])
     def test_order_four_in_space_and_time(self, periodic: bool) -> None:
@@ -315,6 +377,31 @@ class TestRegridding:
         assert_relative(moved.values[0, 0, 0], u, 1e-10)
         broken = action(WAVES.exp(torch.tensor([[1.2, 0.0]], dtype=F64)), field)
         assert bool(torch.isnan(broken.values).all())
+
+    def test_a_wave_that_breaks_across_the_ends_of_a_period(self) -> None:
+        """Steepest between the last point and the first: a little after the shock that cell alone is folded."""
+        x = circle(2 * math.pi, 16)
+        field = Field.on_box(-torch.sin(x + math.pi / 16)[None, None], [(0.0, 2 * math.pi)])
+        action = FieldAction(WAVES, regrid=True)
+        g = WAVES.exp(torch.tensor([[0.95, 0.0], [1.05, 0.0]], dtype=F64))
+        assert action.is_valid(g, field).tolist() == [True, False]
+
+    def test_a_graph_that_is_turned_upside_down(self) -> None:
+        """Half a turn of x and u goes over all cells backwards, and folds none of them."""
+        fields = {"X": ["1", "0", "0"], "U": ["0", "0", "1"], "R": ["-u", "0", "x"]}
+        group = from_generators(fields, variables=["x", "t", "u"])
+        x = torch.linspace(-1, 1, 9, dtype=F64)
+        field = Field.on_box(0.3 * (x + x**2)[None], [(-1.0, 1.0)], periodic=False)
+        half = group.exp(torch.tensor([0.0, 0.0, math.pi], dtype=F64))
+        assert_relative(FieldAction(group, (False,), regrid=True)(half, field).values, -field.values.flip(-1), 1e-10)
+
+    def test_log_determinant_counts_unknowns(self) -> None:
+        """Two unknowns times e^(3 s), half of two for the plane times e^(2 s): 8 s at each of 12 points."""
+        field = Field.on_box(randn(2, 1, 4, 3), [(0.0, 1.0)] * 2, [0.0], periodic=False)
+        group = from_generators({"S": stretch_wind, "X": shift}, variables=5)
+        g = group.exp(torch.tensor([0.1, 0.0], dtype=F64))
+        found = FieldAction(group, (False, False), regrid=True).log_abs_det_jacobian(g, field)
+        assert_relative(found, torch.tensor(12 * 0.8, dtype=F64), 1e-12)
 
     def test_log_determinant_does_not_depend_on_what_else_is_in_the_group(self) -> None:
         """Of u -> e^a u, in a group of maps of (x, t) and in one that moves x by u, too."""

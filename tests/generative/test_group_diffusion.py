@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import affine_line, seeded
+from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative import BaseDistribution, GroupDiffusion, fit_base_distribution
 from trivgeo.generative.base_distributions import NormalDistribution
@@ -227,6 +228,52 @@ def test_noise_mixes_the_slowest_mode(group: LieGroup, rate: float) -> None:
     """Of known rate, by the Casimir operator; on tori in a skew basis it may do more than it must."""
     widest = terminal_std(group, group.identity(8), 8.0)
     assert 1.0 - 1e-5 < widest / math.sqrt(8.0 / rate) < (2.0 if group.scale.ndim > 1 and rate < 0.1 else 1.0 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("group", "variance"), [(SO(3), 8.0), (Torus(2), 16.0), (Translation(2), 36.0)], ids=["SO(3)", "Torus", "plane"]
+)
+def test_noise_that_a_model_is_fitted_with(group: LieGroup, variance: float) -> None:
+    """Wide enough to leave exp(-8) of the slowest mode of compact groups, and twice as wide as data on others."""
+    corners = torch.tensor([[-3.0, 0.5], [3.0, -0.5]]).repeat(2000, 1)
+    data = corners if isinstance(group, Translation) else group.random(50, generator=seeded(0))
+    path, base = fitted_path("diffusion", group, data)
+    assert isinstance(path, DiffusionPath)
+    assert path.schedule.variance(0.0, 1.0) == pytest.approx(variance, rel=1e-3)
+    if isinstance(group, Translation):
+        kinetic, _ = fitted_path("momentum", group, data)
+        drawn = [
+            path.sample_terminal(data, seeded(1)),
+            kinetic.sample_terminal(data, seeded(1)),
+            base.sample(4000, seeded(1)),
+        ]
+        for rows in drawn:
+            assert_relative(rows.var(0), torch.tensor([variance + 9.0, variance + 0.25]), 0.1)
+
+
+def test_weights_of_a_fitted_model_are_averages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the steps, of decay (1 + k) / (10 + k) at step k; the weights after the last step are others."""
+    seen: list[tuple[int, Tensor]] = []
+    end = PathTraining.on_train_batch_end
+
+    def noted(self: PathTraining, *arguments: Any) -> None:
+        seen.append((self.global_step, torch.cat([x.detach().flatten() for x in self.network.parameters()]).double()))
+        end(self, *arguments)
+
+    monkeypatch.setattr(PathTraining, "on_train_batch_end", noted)
+    model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
+    model.fit(torch.rand(64, 1, generator=seeded(0)), steps=12, batch_size=16, learning_rate=0.1, progress=False)
+    weights = torch.cat([x.detach().flatten() for x in model.network.parameters()]).double()
+    average = None
+    for step, current in seen:
+        decay = (1 + step) / (10 + step)
+        average = current if average is None else decay * average + (1 - decay) * current
+    assert average is not None
+    assert [step for step, _ in seen] == list(range(1, 13))
+    begun = float((average - weights).abs().max())
+    last = float((seen[-1][1] - weights).abs().max())
+    # the average begins at the weights before the first step, of which 2e-5 are left
+    assert begun < 0.05 * last, (begun, last)
 
 
 def test_noise_mixes_high_modes_of_angles_beside_rotations() -> None:

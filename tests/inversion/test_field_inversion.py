@@ -125,6 +125,22 @@ class TestOperator:
             operator(initial, initial.grid.at(initial.grid.times - 0.1))
         assert operator(initial).grid.times.shape == (5, 1)
 
+    @pytest.mark.parametrize("start", [-2.0, 3.5])
+    def test_predictions_begin_at_the_time_of_the_field(self, start: float) -> None:
+        """The network's times are counted from there: a field later by a time has the same solution later by it."""
+        g, field = random_elements(GROUP, 3, std=0.3, seed=4), clean(3, 5)
+        g = torch.cat([g[:, :1], 0 * g[:, 1:]], -1)  # scalings, which keep time zero but no other
+        operator = EquivariantOperator(kdv, _Known(GROUP.identity(3, dtype=F64)), [HORIZON])
+        late = Field(field.values, field.grid.at([start]))
+        found, now = operator(late), operator(field)
+        assert_relative(found.grid.times, now.grid.times + start, 1e-12)
+        assert_relative(found.values, now.values, 1e-12)
+        wanted = late.grid.at([start + HORIZON])
+        assert_relative(operator(late, wanted).values, now.values, 1e-6)
+        scaled = EquivariantOperator(kdv, _Known(g), [HORIZON])(late)
+        # of the scaled network: times from the start are those of the scaling alone
+        assert_relative(scaled.grid.times, start + HORIZON * (3 * g[:, :1]).exp(), 1e-9)
+
     def test_the_initial_field_is_a_node_in_time(self) -> None:
         """At the start it is there; a rounding away from the network's time and a little later the solution is, too."""
         g = random_elements(GROUP, 5, std=0.5, seed=1)

@@ -82,6 +82,23 @@ class TestTrained:
         assert result.energy_evaluations == 0
         assert float((result.restore(moved) - x).abs().median()) < 0.08
 
+    def test_noise_is_a_quarter_wider_than_the_law(self, trained: LearnedInverter) -> None:
+        """In every direction, whatever the scale of the action's group: at the highest level, and in a batch."""
+        score, uniform = trained.score, torch.tensor([math.pi / 2, 1.0, 1.0]) / math.sqrt(12.0)
+        assert score is not None
+        assert score.level(1.0) == pytest.approx(1.0)
+        unit = GROUP.log(score.group.exp(torch.eye(3)))
+        assert torch.allclose(unit, torch.diag(1.25 * uniform), rtol=0.05, atol=0.02)
+        batch = score.noisy(clean(4000, seeded(1)), seeded(2))
+        # data that are moved by the law first, then by noise of the levels
+        moved = GROUP.compose(GROUP.inverse(law(4000, seeded(3))), batch.elements)
+        high = batch.level > 0.7
+        spread = GROUP.log(moved)[high].std(0) / uniform
+        expected = (2.0 + 1.25**2 * float(batch.level[high].square().mean())) ** 0.5
+        assert torch.allclose(spread, torch.full((3,), expected), rtol=0.15), (spread, expected)
+        noise = -(batch.noise * batch.level.unsqueeze(-1))[high]
+        assert float(noise.std()) == pytest.approx(float(batch.level[high].square().mean()) ** 0.5, rel=0.05)
+
     def test_in_a_file(self, trained: LearnedInverter, tmp_path: Path) -> None:
         trained.save(tmp_path / "deep" / "inverter.safetensors")
         action = SE(2, scale=3.0).action()  # the scale is that of the training, whatever it is here

@@ -18,6 +18,7 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, SO, Affine, LieGroup, Torus, Translation
 from trivgeo.sde import ConstantSchedule, TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.likelihood import Divergence, ExactDivergence, HutchinsonDivergence, flow_likelihood
+from trivgeo.sde.processes.base import StepState
 from trivgeo.sde.solvers import DormandPrince5, solve_adaptive
 
 
@@ -229,10 +230,70 @@ class TestPair:
         assert float((back.final - g).abs().max()) < 20 * tolerance
         assert there.evaluations >= 1 + 6 * there.steps
 
+    @pytest.mark.parametrize("hard", [0, 2])
+    @pytest.mark.parametrize("tolerance", [1e-4, 1e-7])
+    def test_defect_of_an_accepted_step(self, hard: int, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its root mean square is within the tolerance though two of three coordinates stand still."""
+        attempt, found = DormandPrince5.attempt, []
+
+        def noted(self: DormandPrince5, sde: TrivializedSDE, state: StepState, start: float, end: float) -> Any:
+            new, defect = attempt(self, sde, state, start, end)
+            found.append((start, float(defect.square().mean().sqrt())))
+            return new, defect
+
+        def field(g: Tensor, t: float) -> Tensor:
+            return torch.eye(3, dtype=g.dtype)[hard].expand_as(g) * math.sin(8.0 * t**2)
+
+        monkeypatch.setattr(DormandPrince5, "attempt", noted)
+        sde = TrivializedSDE(Translation(3), ConstantSchedule(0.0), field, noisy=False)
+        result = solve_adaptive(sde, torch.zeros(1, 3, dtype=torch.float64), 0.0, 2.0, tolerance=tolerance)
+        accepted = dict(found)  # the last attempt at each time
+        assert len(accepted) == result.steps < len(found)
+        assert max(accepted.values()) <= tolerance
+        assert max(accepted.values()) > 0.1 * tolerance  # and no step is much shorter than it must be
+
+    @pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-8])
+    @pytest.mark.parametrize("place", [0.07, 0.231, 0.5, 0.634, 0.87, 0.96])
+    @pytest.mark.parametrize("kind", ["jump", "kink", "peak"])
+    def test_rough_velocities(self, kind: str, place: float, tolerance: float) -> None:
+        """Within ten tolerances: jumps used to be up to 240 of them off, kinks 680, and peaks were not seen."""
+        width = 0.01
+        below = lambda t: 0.5 * (1.0 + math.erf((t - place) / (width * math.sqrt(2.0))))  # noqa: E731
+        velocity, exact = {
+            "jump": (lambda t: float(t >= place), 1.0 - place),
+            "kink": (lambda t: abs(t - place), 0.5 * (place**2 + (1.0 - place) ** 2)),
+            "peak": (
+                lambda t: math.exp(-0.5 * ((t - place) / width) ** 2) / (width * math.sqrt(2.0 * math.pi)),
+                below(1.0) - below(0.0),
+            ),
+        }[kind]
+        fast = TrivializedSDE(
+            Translation(1), ConstantSchedule(0.0), lambda g, t: 0.0 * g + math.cos(3.0 * t) + velocity(t), noisy=False
+        )
+        start = torch.zeros(1, 1, dtype=torch.float64)
+        exact += math.sin(3.0) / 3.0
+        for found in (
+            solve_adaptive(fast, start, 0.0, 1.0, tolerance=tolerance).final,
+            -solve_adaptive(fast, start, 1.0, 0.0, tolerance=tolerance).final,
+        ):
+            assert abs(float(found) - exact) < 10.0 * tolerance
+
+    def test_longest_step(self) -> None:
+        """A peak narrower than the longest step is passed over, unless steps are short."""
+        peak = lambda t: math.exp(-0.5 * ((t - 0.513) / 1e-3) ** 2) / (1e-3 * math.sqrt(2.0 * math.pi))  # noqa: E731
+        sde = TrivializedSDE(SO(2), ConstantSchedule(0.0), lambda g, t: g.new_full((1, 1), peak(t)), noisy=False)
+        e = SO(2).identity(1, dtype=torch.float64)
+        turned = SO(2).exp(torch.ones(1, 1, dtype=torch.float64))
+        assert_relative(solve_adaptive(sde, e, 0.0, 1.0, max_step=0.005).final, turned, 1e-4)
+        still = TrivializedSDE(SO(2), ConstantSchedule(0.0), lambda g, t: g.new_zeros(1, 1), noisy=False)
+        assert [solve_adaptive(still, e, 0.0, 2.0, max_step=h).steps for h in (None, 0.25, 0.01)] == [11, 9, 200]
+        with pytest.raises(ConfigurationError, match="max_step: "):
+            solve_adaptive(sde, e, 0.0, 1.0, max_step=0.0)
+
     def test_fewer_steps_where_it_is_easy(self) -> None:
         sde = TrivializedSDE(SO(3), ConstantSchedule(0.0), self.spinning, noisy=False)
         g = SO(3).identity(1, dtype=torch.float64)
-        steps = [solve_adaptive(sde, g, 0.0, 2.0, tolerance=tol).steps for tol in (1e-3, 1e-6, 1e-9)]
+        steps = [solve_adaptive(sde, g, 0.0, 2.0, tolerance=tol, max_step=2.0).steps for tol in (1e-3, 1e-6, 1e-9)]
         assert steps[0] < steps[1] < steps[2]
 
     def test_rounding_does_not_stall(self) -> None:

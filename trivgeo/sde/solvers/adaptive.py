@@ -25,6 +25,11 @@ __all__ = ["AdaptiveSolution", "DormandPrince5", "solve_adaptive"]
 
 _ORDER = 5
 _SAFETY, _MIN_STEP_RATIO, _MAX_STEP_RATIO = 0.9, 0.2, 5.0
+_FIRST_STEP, _MAX_STEP, _MIN_STEP = 0.05, 0.1, 1e-12  # as shares of the whole time
+_ROUGH_ORDER, _MIN_ROUGH_STEP_RATIO = 2, 0.1  # of the defect at a kink, and how much shorter steps may get there
+_MAX_GROWTH = 10.0  # of the leading coefficient of the defect, from the steps before to the next
+_FORGETTING = 0.3  # of that coefficient in a step, for a defect may vanish by chance
+_ROUGH_TOLERANCE = 0.02  # of steps over kinks and jumps: there errors are up to 160 times the defect
 _MAX_ROUNDING_ERROR = 4.0  # of slopes in units of eps: the weights of the defect add up to a sixth in size
 
 
@@ -107,6 +112,7 @@ def solve_adaptive(
     end: float,
     *,
     tolerance: float = 1e-5,
+    max_step: float | None = None,
     max_steps: int = 10_000,
 ) -> AdaptiveSolution:
     r"""Integrate an equation without noise from one time to another, forwards or backwards, by `DormandPrince5`.
@@ -116,12 +122,17 @@ def solve_adaptive(
     alone makes more than that, a coordinate need not be better than the rounding. A chain that is not finite after as
     small a step as the precision of times allows is given up: its element is NaN, and it is counted.
 
+    A velocity may have kinks and jumps in time: the defect says little of the error of a step over one, and where it
+    does not fall with the step as a smooth one would, a fiftieth of the tolerance is asked for. A peak of the velocity
+    is seen if it is not much narrower than the longest step.
+
     Args:
         sde: the equation.
         initial: elements ``[*batch, *element_shape]`` at the start.
         start: the first time, finite, in [0, horizon].
         end: the last time.
         tolerance: of a step; the error of the solution is about as large, or what its dtype can hold.
+        max_step: the longest step, in units of time; default a tenth of the whole time.
         max_steps: of the run.
 
     Raises:
@@ -129,6 +140,8 @@ def solve_adaptive(
         DomainError: a time lies outside [0, horizon], or is not finite, or they are equal.
     """
     check_positive("tolerance", tolerance)
+    if max_step is not None:
+        check_positive("max_step", max_step)
     check_count("max_steps", max_steps)
     initial = sde.group.check_elements(initial, "initial")
     if start == end or not all(0.0 <= t <= min(sde.horizon, sys.float_info.max) for t in (start, end)):
@@ -139,32 +152,88 @@ def solve_adaptive(
     assert isinstance(equation, TrivializedSDE)
     state = pair.init(equation, initial, start, None)
     lost = ~_all_finite(state.memory, len(batch))
-    t, h, steps, evaluations = start, 0.05 * (end - start), 0, 1
-    smallest, limits = 1e-6 * abs(end - start), torch.finfo(state.memory.dtype)
+    t, steps, evaluations, limits = start, 0, 1, torch.finfo(state.memory.dtype)
+    sizes = _StepSizes(abs(end - start), max_step, limits.eps)
     while t != end:
         if steps == max_steps:
             raise ConfigurationError(f"max_steps: expected enough to reach t = {end:g}, got {max_steps} up to {t:g}")
-        after = end if abs(end - t) <= 1.01 * abs(h) else t + h
+        after = end if abs(end - t) <= 1.01 * sizes.step else t + math.copysign(sizes.step, end - start)
         new, defect = pair.attempt(equation, state, t, after)
         evaluations += len(NODES) - 1
         fine = _all_finite(defect, len(batch)) & _all_finite(new.memory, len(batch))
-        if abs(after - t) <= smallest:
+        if abs(after - t) <= sizes.smallest:
             lost = lost | ~fine
         # no smaller step would make this a smaller part of what is added
         slopes = torch.maximum(state.memory.abs(), new.memory.abs())
         rounding = _MAX_ROUNDING_ERROR * limits.eps * abs(after - t) * slopes
         error = (defect / rounding.clamp(min=max(tolerance, limits.tiny))).square().mean(-1).sqrt()
         error = torch.where(lost, 0.0, torch.where(fine, error, torch.inf))
-        size = float(error.max()) if error.numel() else 0.0
-        if size > 1.0 and abs(after - t) > smallest:
-            h = (after - t) * (max(_MIN_STEP_RATIO, _SAFETY * size ** (-1.0 / _ORDER)) if math.isfinite(size) else 0.02)
-            continue
-        keep = lost.reshape(*lost.shape, *[1] * (new.y.ndim - lost.ndim))
-        state = StepState(torch.where(keep, state.y, new.y), torch.where(lost.unsqueeze(-1), 0.0, new.memory))
-        h = (after - t) * min(_MAX_STEP_RATIO, _SAFETY * min(max(size, 1e-10), 1.0) ** (-1.0 / _ORDER))
-        t, steps = after, steps + 1
+        if sizes.accepts(abs(t - start), abs(after - t), float(error.max()) if error.numel() else 0.0):
+            keep = lost.reshape(*lost.shape, *[1] * (new.y.ndim - lost.ndim))
+            state = StepState(torch.where(keep, state.y, new.y), torch.where(lost.unsqueeze(-1), 0.0, new.memory))
+            t, steps = after, steps + 1
     final = torch.where(lost.reshape(*lost.shape, *[1] * (initial.ndim - lost.ndim)), torch.nan, state.y)
     return AdaptiveSolution(final, lost.long(), steps, evaluations)
+
+
+class _StepSizes:
+    """The next step, by the defects of those before.
+
+    The defect of a smooth velocity is a slowly changing multiple of the fifth power of the step. Where it is much more
+    than that, or is not so much smaller in the next attempt at a step that was refused, there is a kink or a jump
+    before the end of the step: up to there `_ROUGH_TOLERANCE` is asked for.
+
+    Args:
+        duration: of the run.
+        longest: step; ``None`` for `_MAX_STEP`.
+        eps: of the dtype.
+
+    Attributes:
+        step: the next one to try.
+        smallest: a step that is not refused.
+    """
+
+    def __init__(self, duration: float, longest: float | None, eps: float) -> None:
+        self.longest = _MAX_STEP * duration if longest is None else longest
+        self.smallest = max(_MIN_STEP, 8.0 * eps) * duration
+        self.step = min(_FIRST_STEP * duration, self.longest)
+        self._rough_end = 0.0
+        self._coefficient = math.inf  # of the defect; infinite before it is known
+        self._refused: tuple[float, float, float] | None = None  # where a step began, its length, and its defect
+
+    def accepts(self, begin: float, length: float, size: float) -> bool:
+        """Whether a step is good enough; chooses the next one.
+
+        Args:
+            begin: the time since the start of the run.
+            length: of the step.
+            size: of the largest defect, in units of the tolerance; infinite if a chain is not.
+        """
+        if length > self.smallest and not math.isfinite(size):
+            self.step = 0.02 * length
+            return False
+        self._rough_end = max(self._rough_end, self._kink_before(begin, length, size))
+        limit = _ROUGH_TOLERANCE if begin < self._rough_end else 1.0
+        if size > limit and length > self.smallest:
+            self._refused = (begin, length, size)
+            order, least = (_ORDER, _MIN_STEP_RATIO) if limit == 1.0 else (_ROUGH_ORDER, _MIN_ROUGH_STEP_RATIO)
+            self.step = length * max(least, _SAFETY * (size / limit) ** (-1.0 / order))
+            return False
+        known = 0.0 if math.isinf(self._coefficient) else self._coefficient
+        self._coefficient = max(_FORGETTING * known, size / length**_ORDER)
+        ratio = _SAFETY * min(max(size / limit, 1e-10), 1.0) ** (-1.0 / _ORDER)
+        self.step = min(self.longest, length * min(_MAX_STEP_RATIO, ratio))
+        return True
+
+    def _kink_before(self, begin: float, length: float, size: float) -> float:
+        """A time before which there seems to be a kink or a jump; zero if there seems to be none."""
+        if size > max(_ROUGH_TOLERANCE, _MAX_GROWTH * self._coefficient * length**_ORDER):
+            return begin + length
+        if self._refused is not None and self._refused[0] == begin:
+            _, before, defect = self._refused
+            if size > defect * (length / before) ** (_ROUGH_ORDER + 1):
+                return begin + before
+        return 0.0
 
 
 def _velocity(sde: TrivializedSDE, g: Tensor, t: float) -> Tensor:
