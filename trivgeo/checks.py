@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError
 
 __all__ = [
+    "check_arguments",
     "check_choice",
     "check_count",
     "check_device",
@@ -27,6 +29,24 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+def check_arguments(name: str, function: Callable[..., Any], *arguments: str) -> None:
+    """Raise `ConfigurationError` if a function cannot be called with these positional arguments.
+
+    A function that does not say what it takes passes.
+    """
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # of built-in functions
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{name}: expected a function of ({', '.join(arguments)}), got one of {signature}"
+        ) from error
 
 
 def check_count(name: str, value: int, minimum: int = 1) -> int:

@@ -33,6 +33,7 @@ from trivgeo.groups import (
 )
 from trivgeo.groups._matrices import kernel
 from trivgeo.groups.matrix import restore_determinant, unit_determinant
+from trivgeo.groups.rotations import rotation_from_euler, rotation_to_euler, rotation_to_quaternion
 
 
 def traced_only(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,6 +55,28 @@ def spread_frames(values: list[float]) -> Tensor:
     """Matrices of these singular values."""
     left, right = (torch.linalg.qr(torch.randn(20, 4, 4, generator=seeded(k)).double())[0] for k in range(2))
     return left @ (torch.tensor(values, dtype=torch.float64).unsqueeze(-1) * right)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
+def test_rows_that_are_not_finite_make_nothing_eager(bad: float, traced: None) -> None:
+    """What comes of such a row is NaN or infinity, in compiled code at other places than in eager code."""
+    group, v = compiled(SE(3), threshold=10), random_vectors(SE(3), 20, std=1.0)
+    v[3], v[7, 2] = bad, bad
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        g = group.exp(v)
+        h = group.log(torch.where(v.isfinite().all(-1)[:, None, None], g, bad))
+    assert [line.reason for line in group.compiler.report] == ["", ""]  # type: ignore[attr-defined]
+    rows = v.isfinite().all(-1)
+    assert_relative(g[rows], SE(3).exp(v[rows]), 1e-12)
+    assert_relative(h[rows], SE(3).log(g[rows]), 1e-10)
+
+
+@pytest.mark.parametrize("conversion", [rotation_to_quaternion, rotation_to_euler, rotation_from_euler])
+def test_conversions_of_rotations_are_traced(conversion: Callable[[Tensor], Tensor]) -> None:
+    angles = random_vectors(SO(3), 5, std=0.5)
+    x = angles if conversion is rotation_from_euler else rotation_from_euler(angles)
+    assert_relative(traced_only(conversion)(x), conversion(x), 1e-12)
 
 
 @pytest.mark.parametrize("values", [[2.0, 1.0, 1.0, 0.5], [1e6, 1e-2, 1e-2, 1e-2], [1e3, 1e3, 1e3, 1e-9]])

@@ -207,7 +207,7 @@ class Compiler(Evaluator):
             first_line, *_ = str(error).strip().splitlines() or [""]
             reason = f"since compilation failed: {type(error).__name__}: {first_line}"
         else:
-            if _agree(result, eager):
+            if _agree(result, eager, _finite_columns(columns)):
                 self._report.append(Compilation(*record, seconds=time.perf_counter() - start))
                 return fast
             reason = "since its compiled result differed"
@@ -371,10 +371,22 @@ def _is_plain(*arguments: Tensor) -> bool:
     return first.dtype in _PRECISIONS and not torch.is_autocast_enabled(first.device.type)
 
 
-def _agree(result: Any, eager: Any) -> bool:
-    """Whether results are equal up to rounding, relative to the size of each element, and NaN at the same places."""
+def _finite_columns(columns: Sequence[Tensor]) -> Tensor:
+    """Mask of the elements all of whose arguments are finite: of others a result is some NaN or infinity."""
+    return torch.stack([torch.isfinite(x).reshape(-1, x.shape[-1]).all(0) for x in columns]).all(0)
+
+
+def _agree(result: Any, eager: Any, known: Tensor) -> bool:
+    """Whether results are equal up to rounding, relative to the size of each element, and NaN at the same places.
+
+    Args:
+        result: of the compiled operation, or several.
+        eager: of the eager one.
+        known: mask of the elements that are compared.
+    """
     if isinstance(eager, tuple):
-        return all(_agree(a, b) for a, b in zip(result, eager, strict=True))
+        return all(_agree(a, b, known) for a, b in zip(result, eager, strict=True))
+    result, eager = result[..., known], eager[..., known]
     size = torch.where(torch.isfinite(eager), eager, 0.0).abs().reshape(-1, eager.shape[-1]).amax(0).clamp(min=1.0)
     near = (result - eager).abs() <= torch.finfo(eager.dtype).eps ** 0.5 * size
     return bool((near | (result == eager) | (result.isnan() & eager.isnan())).all())

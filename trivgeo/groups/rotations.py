@@ -29,6 +29,7 @@ __all__ = [
     "sphere_to_rotation",
 ]
 
+_ROTATIONS = SO(3)
 _LOCK = 8.0
 """Distance in radians from gimbal lock within which the third angle is set to zero, in units of the rounding of one."""
 
@@ -97,7 +98,7 @@ def rotation_from_euler(angles: Float[Tensor, "*batch 3"], axes: str = "xyz") ->
     order, fixed = _check_axes(axes)
     angles = _check_last("angles", angles, 3)
     units = torch.eye(3, dtype=angles.dtype, device=angles.device)
-    first, second, third = (SO(3).exp(angles[..., k, None] * units[axis]) for k, axis in enumerate(order))
+    first, second, third = (_ROTATIONS.exp(angles[..., k, None] * units[axis]) for k, axis in enumerate(order))
     return matmul(matmul(third, second), first) if fixed else matmul(matmul(first, second), third)
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import normal
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count, check_type, with_tensors
+from trivgeo.checks import check_arguments, check_count, check_type, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
+from trivgeo.inversion.evaluation import explained_dtypes
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law, sample_elements
 from trivgeo.inversion.posterior_energy import check_action, check_batch
@@ -84,6 +85,7 @@ class TestTimeEquivariant(nn.Module):
             raise ConfigurationError(f"ensemble: expected 'best' or 'mean', got {ensemble!r}")
         if not callable(network):
             raise ConfigurationError(f"network: expected a function of a batch of data, got {network!r}")
+        check_arguments("network", network, "x")
         self.network = network
         self.inverter = inverter
         self.output_action = output_action
@@ -167,8 +169,9 @@ class TestTimeEquivariant(nn.Module):
             result: result of the inverter for these data.
 
         Raises:
-            ShapeError: the result is not of these data.
-            ConfigurationError: a mean of outputs that are labels or truth values.
+            ShapeError: the result is not of these data, or the network returns other numbers of outputs.
+            ConfigurationError: a mean of outputs that are labels or truth values, or data in a dtype that the network
+                does not take.
             DomainError: none was found for some datum, and the network's outputs cannot be NaN.
         """
         x = on_device(with_tensors("x", x), result.elements.device)
@@ -198,5 +201,10 @@ class TestTimeEquivariant(nn.Module):
 
     def _predict(self, x: Any, g: Tensor) -> Tensor:
         action = self.inverter.action
-        y = self.network(action(action.group.inverse(g), x))
-        return check_type("output", y if self.output_action is None else self.output_action(g, y), Tensor)
+        restored = action(action.group.inverse(g), x)
+        with explained_dtypes("x", self.network, restored):
+            y = self.network(restored)
+        output = check_type("output", y if self.output_action is None else self.output_action(g, y), Tensor)
+        if output.ndim < 1 or len(output) != len(g):
+            raise ShapeError(f"network: expected an output for each of {len(g)} data, got {list(output.shape)}")
+        return output

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from trivgeo._torch import pytree
+from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
 from trivgeo.inversion.stage import Stage
 
-__all__ = ["evaluation_mode", "networks_in"]
+__all__ = ["evaluation_mode", "explained_dtypes", "networks_in"]
+
+_OF_DTYPES = re.compile("dtype|scalar type|Input type")
+"""In messages of torch where numbers of different dtypes meet."""
 
 _COUNT = "_trivgeo_calls_in_evaluation_mode"
 """Attribute of a module that calls hold in evaluation mode: a `_Count`, there for the time of these calls alone."""
@@ -65,6 +72,29 @@ def evaluation_mode(user: object) -> Iterator[None]:
         yield
     finally:
         _release(held)
+
+
+@contextmanager
+def explained_dtypes(name: str, user: object, x: Any) -> Iterator[None]:
+    """Raise `ConfigurationError` in place of an error of torch that comes of the dtype of the data.
+
+    Args:
+        name: of the data.
+        user: an inverter, or what is called with the data.
+        x: the data.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        numbers = [p for module in _modules_of(user) for p in module.parameters(recurse=False)]
+        own = {p.dtype for p in numbers if p.is_floating_point()}
+        given = {leaf.dtype for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)}
+        if own & given or not (own or _OF_DTYPES.search(str(error))):
+            raise
+        wanted = f"in {', '.join(map(str, own))} as the network" if own else "in a dtype that the network takes"
+        raise ConfigurationError(
+            f"{name}: expected data {wanted}, got {', '.join(map(str, given))}: {error}"
+        ) from error
 
 
 def _modules_of(user: object) -> list[nn.Module]:

@@ -17,7 +17,7 @@ from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
-from trivgeo.inversion.evaluation import evaluation_mode, networks_in
+from trivgeo.inversion.evaluation import evaluation_mode, explained_dtypes, networks_in
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
 from trivgeo.inversion.posterior_energy import Bound, check_bound
@@ -157,16 +157,19 @@ class Inverter(nn.Module):
         Raises:
             ShapeError: the data do not fit the action, or have no batch dimension, or ``initial`` does not fit them.
             NonFiniteError: the data hold NaN or infinity.
+            ConfigurationError: the data are in a dtype that a network does not take.
         """
         # gradients by torch.func need no graph of what happens outside of them
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self), self._bar() as on_step:
             device = module_device(self)
             x = pytree.tree_map(_usable, on_device(x_tilde, device))
             initial = on_device(initial, device)
-            given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
+            with explained_dtypes("x_tilde", self, x):
+                given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.like, generator)
-            return run_stages(self.stages, given, population, noise).evaluated(given).result(given)
+            with explained_dtypes("x_tilde", self, x):
+                return run_stages(self.stages, given, population, noise).evaluated(given).result(given)
 
     def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int] | None:
         """A mixture near the posteriors of data, and evaluations of a network for each; ``None`` of most inverters.

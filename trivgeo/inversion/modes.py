@@ -77,7 +77,7 @@ def modes_of(
     each = kept.to(elements.dtype) if weights is None else torch.where(kept, weights, 0.0)
     each = each / each.sum(-1, keepdim=True).clamp(min=torch.finfo(each.dtype).tiny)
     share = torch.where(member, each.unsqueeze(1), 0.0).sum(-1)
-    most = max(1, int((share > 0).sum(-1).max()))
+    most = max([1, *(share > 0).sum(-1).tolist()])
     shares, heaviest = share.sort(dim=1, descending=True, stable=True)
     shares, heaviest = shares[:, :most], heaviest[:, :most]
     rank = heaviest.new_full((len(elements), chains), -1)

@@ -118,4 +118,5 @@ class EvaluatedPopulation(Population):
             posterior.gradient_evaluations,
             posterior.network_evaluations,
             posterior.kept(self.elements),
+            posterior.has_energy,
         )

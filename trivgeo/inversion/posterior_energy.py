@@ -63,8 +63,8 @@ class Evaluation:
         original, prepared, (content, weight) = (lift(part, len(shape) - 1) for part in data)
         if self.energy is None:
             valid = self.action.is_valid(inverse, original)
-            energy = torch.zeros_like(valid.reshape(*shape, -1), dtype=g.dtype).sum(-1)
-            energy = torch.where(valid.reshape(*shape, -1).all(-1), energy, torch.inf)
+            valid = valid.unsqueeze(-1).flatten(len(shape)).all(-1)
+            energy = torch.where(valid, g.new_zeros(()), torch.inf)
         else:
             energy = self._of_data(self.energy, inverse, prepared)
             if self.guard is not None:
@@ -129,7 +129,7 @@ class PosteriorEnergy(Described):
     ) -> None:
         self.action = check_action(action)
         self.energy = None if energy is None else as_energy(energy)
-        self.x, self.batch = check_batch(action, x)
+        self.x, self.batch = check_batch(action, x, 0)
         self.log_det = log_det
         self.prepared = self.x if self.energy is None else self.energy.prepare(action, self.x)
         bound = check_bound(max_evaluations)
@@ -160,13 +160,14 @@ class PosteriorEnergy(Described):
         """The energy of one unit of loss, for each datum."""
         assert self.energy is not None
         empty = self.energy.prepare(self.action, guard.empty(self.x))
-        together = self.batch if bound is None else bound
+        together = max(1, self.batch) if bound is None else bound
         rows = []
         with torch.no_grad():
             for i in range(0, self.batch, together):
                 part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], empty)
                 rows.append(self.energy(part))
-        energy = one_per_datum("energy", torch.cat(rows), torch.Size([self.batch]))
+        values = torch.cat(rows) if rows else pytree.tree_leaves(self.x)[0].new_empty(0)
+        energy = one_per_datum("energy", values, torch.Size([self.batch]))
         size = energy.abs().to(pytree.tree_leaves(self.x)[0].dtype)
         size = torch.where(torch.isfinite(size), size, 1.0).clamp(min=1.0)
         return _LOSS * size
@@ -226,17 +227,18 @@ def _check_gradient(x: Any, energy: Tensor) -> None:
         raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
 
 
-def check_batch(action: Action, x: Any) -> tuple[Any, int]:
+def check_batch(action: Action, x: Any, minimum: int = 1) -> tuple[Any, int]:
     """Return data as tensors, and their number.
 
     Args:
         action: the data must fit it.
         x: data with one batch dimension.
+        minimum: smallest number of data.
 
     Raises:
         ConfigurationError: data have another type or dtype.
         NonFiniteError: data hold NaN or infinity.
-        ShapeError: data do not fit the action, or have another number of batch dimensions.
+        ShapeError: data do not fit the action, have another number of batch dimensions, or are too few.
     """
     x = with_tensors("x_tilde", x)
     action.check_data(x, "x_tilde")
@@ -249,7 +251,7 @@ def check_batch(action: Action, x: Any) -> tuple[Any, int]:
             bad = int((~torch.isfinite(leaf)).sum())
             raise NonFiniteError(f"x_tilde: expected finite data, got {bad} NaN or infinite values")
     batch = action.batch_shape(x)
-    if len(batch) != 1 or batch[0] < 1:
+    if len(batch) != 1 or batch[0] < minimum:
         raise ShapeError(f"x_tilde: expected data with one batch dimension, got batch shape {list(batch)}")
     return x, batch[0]
 

@@ -41,6 +41,8 @@ class InversionResult:
         network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
         kept: share of the datum that each hypothesis restores, ``[b, K]``, where the action can lose some of it, see
             `trivgeo.actions.ImageWarp`; else ``None``.
+        has_energy: whether the inverter has an energy. Without one the energies only tell what can be undone: they are
+            zero there, of which `best_energy` makes NaN.
     """
 
     action: Action
@@ -51,6 +53,7 @@ class InversionResult:
     gradient_evaluations: int
     network_evaluations: int = 0
     kept: Float[Tensor, "b k"] | None = None
+    has_energy: bool = True
 
     failures = RenamedAttribute("num_masked_steps", until="0.4")
 
@@ -179,8 +182,9 @@ class InversionResult:
         return draw_images(self.action, self.elements[:shown], self.best()[:shown], x[:shown], restored[:shown])
 
     def best_energy(self) -> Float[Tensor, " b"]:
-        """The lowest energies of usable hypotheses; infinite where none was `found`."""
-        return self._ranked().amin(-1)
+        """The lowest energies of usable hypotheses; infinite where none was `found`, else NaN without an energy."""
+        lowest = self._ranked().amin(-1)
+        return lowest if self.has_energy else torch.where(self.found, torch.nan, lowest)
 
     def _ranked(self) -> Float[Tensor, "b k"]:
         """The energies, with what is not usable last."""

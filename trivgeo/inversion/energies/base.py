@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._deprecation import RenamedAttribute
 from trivgeo._text import Described
+from trivgeo.checks import check_arguments
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 
@@ -113,4 +114,5 @@ def as_energy(energy: DataEnergy | Callable[[Any], Tensor]) -> DataEnergy:
         return energy
     if not callable(energy):
         raise ConfigurationError(f"energy: expected a function from a batch of data to [batch], got {energy!r}")
+    check_arguments("energy", energy, "x")
     return FunctionEnergy(energy)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trivgeo.actions import Referenced
 from trivgeo.checks import check_type
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.inversion.energies.nearest_neighbours import nearest_indices
 from trivgeo.inversion.energies.normals import normals_of
 
@@ -26,6 +26,7 @@ class PairedPoints(nn.Module):
 
     Raises:
         ShapeError: the reference is no cloud; or (when called) the clouds are of other points.
+        NonFiniteError: the reference holds NaN or infinity.
         ConfigurationError: (when called) data without a reference where none was given.
     """
 
@@ -71,6 +72,7 @@ class NearestPoints(nn.Module):
 
     Raises:
         ShapeError: the reference is no cloud; or (when called) the clouds have other coordinates.
+        NonFiniteError: the reference holds NaN or infinity.
         ConfigurationError: tau is out of its range; or (when called) data without a reference where none was given.
     """
 
@@ -137,7 +139,7 @@ class SymmetricNearestPoints(nn.Module):
         reference: see `NearestPoints`; one for all clouds.
 
     Raises:
-        ShapeError: see `NearestPoints`.
+        ShapeError: see `NearestPoints`, also for `NonFiniteError`.
         ConfigurationError: the reference is no tensor of floating-point numbers.
     """
 
@@ -185,4 +187,6 @@ def _check_reference(reference: Tensor) -> Tensor:
         raise ConfigurationError(f"reference: expected a tensor of floating-point numbers, got {reference!r}")
     if reference.ndim != 2 or 0 in reference.shape:
         raise ShapeError(f"reference: expected points [m, n], got {list(reference.shape)}")
+    if bad := int((~torch.isfinite(reference)).sum()):
+        raise NonFiniteError(f"reference: expected finite numbers, got {bad} NaN or infinite ones")
     return reference

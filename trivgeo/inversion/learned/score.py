@@ -243,7 +243,9 @@ class ConditionedScore(Score):
         def noise(g: Tensor, x: Any) -> Tensor:
             shape = score.group.batch_shape(g)
             y = score.action(score.group.inverse(g), lift(x, len(shape) - 1))
-            return score(flat_rows(y, len(shape)), g.new_full((math.prod(shape),), level)).reshape(*shape, -1)
+            return score(flat_rows(y, len(shape)), g.new_full((math.prod(shape),), level)).reshape(
+                *shape, score.group.dim
+            )
 
         noise_at = in_blocks(noise, score.group, g, self.x, self._bound)
         return ScoreEstimate(score.group.algebra.trace_ad_like(noise_at) - noise_at / level)

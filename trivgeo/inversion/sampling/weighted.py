@@ -77,9 +77,10 @@ class PosteriorSample(CheckedResult):
         """Sizes, counts and trust."""
         data, size = self.energies.shape
         ess = self.effective_sample_size
+        sizes = f"{float(ess.min()):.3g} to {float(ess.max()):.3g}" if data else "none"
         return (
             f"PosteriorSample({data} data, {size} weighted elements each, of {self.group!r}; "
-            f"effective sample size {float(ess.min()):.3g} to {float(ess.max()):.3g}; "
+            f"effective sample size {sizes}; "
             f"{int(self.trusted.sum())} trusted; "
             f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
             f"{self.network_evaluations} networks)"

@@ -88,9 +88,11 @@ class BayesianOptimization(Stage):
         posterior.step()
         for _ in range(self.evaluations):
             # the kernel sees the unit cube, half as long as a box of one
-            new = gaussian_process.propose(
-                x, -_finite(energies), length_scale=0.5 * self.length_scale, fit=self.fit, generator=generator
-            )
+            new = x[:, 0]
+            if posterior.batch:  # BoTorch takes no empty batch
+                new = gaussian_process.propose(
+                    x, -_finite(energies), length_scale=0.5 * self.length_scale, fit=self.fit, generator=generator
+                )
             new = new.to(like.dtype).unsqueeze(1)
             g = group.retract(center, box * (2.0 * new - 1.0))
             x, elements = torch.cat([x, new], 1), torch.cat([elements, g], 1)

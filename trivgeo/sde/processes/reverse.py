@@ -12,7 +12,7 @@ from trivgeo.checks import check_positive
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import Schedule
 from trivgeo.sde.processes.trivialized import TrivializedSDE
-from trivgeo.sde.scores.base import Score, ScoreEstimate, SolveContext, as_score, check_drift
+from trivgeo.sde.scores.base import Score, ScoreEstimate, SolveContext, check_drift, checked_score
 
 __all__ = ["reverse_process", "reversed_score"]
 
@@ -73,7 +73,7 @@ def reversed_score(
     Raises:
         ConfigurationError: the score belongs to other noise.
     """
-    score = as_score(score)
+    score = checked_score(score)
     score.check_noise(group, schedule)
     return _Reversed(score, group, modular_drift and not group.algebra.is_unimodular, weight, max_norm)
 

@@ -16,7 +16,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import Schedule
 from trivgeo.sde.processes.base import Process, Stepper, StepState, merge_evaluated
-from trivgeo.sde.scores.base import Score, SolveContext, as_score, check_drift
+from trivgeo.sde.scores.base import Score, SolveContext, as_score, check_drift, checked_score
 
 __all__ = ["DriftIncrement", "ExponentialEuler", "TrivializedSDE", "check_noiseless", "check_reverse"]
 
@@ -68,7 +68,7 @@ class TrivializedSDE(Process):
     def __post_init__(self) -> None:
         for name, drift in (("drift", self.drift), ("score_drift", self.score_drift)):
             if drift is not None:
-                as_score(drift, name)
+                checked_score(drift, name)
 
     @property
     def horizon(self) -> float:

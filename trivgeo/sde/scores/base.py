@@ -12,12 +12,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._text import Described, described
-from trivgeo.checks import check_tensor
+from trivgeo.checks import check_arguments, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import Schedule
 
-__all__ = ["EnergySamples", "FunctionScore", "Score", "ScoreEstimate", "SolveContext", "as_score", "check_drift"]
+__all__ = [
+    "EnergySamples",
+    "FunctionScore",
+    "Score",
+    "ScoreEstimate",
+    "SolveContext",
+    "as_score",
+    "check_drift",
+    "checked_score",
+]
 
 
 @dataclass(frozen=True)
@@ -149,3 +158,15 @@ def as_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "scor
     if not callable(score):
         raise ConfigurationError(f"{name}: expected a Score or a function (g, t) -> [*batch, dim], got {score!r}")
     return FunctionScore(score)
+
+
+def checked_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "score") -> Score:
+    """Return what `as_score` does, and see that a function takes an element and a time.
+
+    Raises:
+        ConfigurationError: it does not, or see `as_score`.
+    """
+    found = as_score(score, name)
+    if not isinstance(score, Score):
+        check_arguments(name, score, "g", "t")
+    return found
