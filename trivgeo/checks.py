@@ -32,9 +32,17 @@ T = TypeVar("T")
 
 
 def check_arguments(name: str, function: Callable[..., Any], *arguments: str) -> None:
-    """Raise `ConfigurationError` if a function cannot be called with these positional arguments.
+    """Check that a function takes so many positional arguments; the message of the error calls it ``name``.
 
-    A function that does not say what it takes passes.
+    Functions without a signature pass.
+
+    Args:
+        name: name of the function in messages.
+        function: a function, or a module, whose ``forward`` is meant.
+        arguments: names of the arguments in messages.
+
+    Raises:
+        ConfigurationError: the function takes others.
     """
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:

@@ -115,7 +115,7 @@ class ConditionalPosterior(Described):
 
     @property
     def has_energy(self) -> bool:
-        """Whether there is an energy of data; without one all that can be undone is equally good."""
+        """True if there is an energy of data; without one all that can be undone is equally good."""
         return self._energy.energy is not None
 
     def under(self, energy: DataEnergy) -> ConditionalPosterior:

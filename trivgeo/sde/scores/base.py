@@ -161,10 +161,14 @@ def as_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "scor
 
 
 def checked_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "score") -> Score:
-    """Return what `as_score` does, and see that a function takes an element and a time.
+    """Return what `as_score` does, and check that a function takes an element and a time.
+
+    Args:
+        score: a `Score` or a function.
+        name: name of the argument in messages.
 
     Raises:
-        ConfigurationError: it does not, or see `as_score`.
+        ConfigurationError: ``score`` is neither, or a function of other arguments.
     """
     found = as_score(score, name)
     if not isinstance(score, Score):
