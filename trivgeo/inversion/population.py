@@ -118,5 +118,4 @@ class EvaluatedPopulation(Population):
             posterior.gradient_evaluations,
             posterior.network_evaluations,
             posterior.kept(self.elements),
-            posterior.has_energy,
         )

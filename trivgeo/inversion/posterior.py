@@ -113,11 +113,6 @@ class ConditionalPosterior(Described):
         self.gradient_evaluations = 0
         self.network_evaluations = 0
 
-    @property
-    def has_energy(self) -> bool:
-        """True if there is an energy of data; without one all that can be undone is equally good."""
-        return self._energy.energy is not None
-
     def under(self, energy: DataEnergy) -> ConditionalPosterior:
         """Return the posteriors of another energy for the same data, with counts of their own."""
         posterior = Posterior(self.action, energy, log_det=self._energy.log_det)

@@ -41,8 +41,6 @@ class InversionResult:
         network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
         kept: share of the datum that each hypothesis restores, ``[b, K]``, where the action can lose some of it, see
             `trivgeo.actions.ImageWarp`; else ``None``.
-        has_energy: whether the inverter has an energy. Without one the energies only tell what can be undone: they are
-            zero there, of which `best_energy` makes NaN.
     """
 
     action: Action
@@ -53,7 +51,6 @@ class InversionResult:
     gradient_evaluations: int
     network_evaluations: int = 0
     kept: Float[Tensor, "b k"] | None = None
-    has_energy: bool = True
 
     failures = RenamedAttribute("num_masked_steps", until="0.4")
 
@@ -88,6 +85,11 @@ class InversionResult:
     def group(self) -> LieGroup:
         """The group of the elements."""
         return self.action.group
+
+    @property
+    def has_energy(self) -> bool:
+        """True if an energy was evaluated: without one, energies are zero for all that can be undone."""
+        return self.energy_evaluations + self.gradient_evaluations > 0
 
     @property
     def is_sample(self) -> bool:
