@@ -45,7 +45,7 @@ INVERTERS = [
     (LieLAC(ACTION, energy), 64),
     (FoCal(ACTION, energy), 1),
     (ITS(ACTION, energy), 3),
-    (KineticLangevin(ACTION, energy, steps=3), 64),
+    (KineticLangevin(ACTION, energy, steps=3), 4),
     (PosteriorSampler(ACTION, energy, num_samples=8, budget=200), 8),
     (Inverter(ACTION, None, []), 1),
     (Inverter(ACTION, energy, [Replicate(4), Descend(2), Newton(2)], max_evaluations=2, log_det=True), 4),
