@@ -172,7 +172,14 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
 
 
 def check_training(steps: int, seconds: float | None, batch_size: int, learning_rate: float) -> float:
-    """Return the seconds of a training, by default ten minutes, or raise `ConfigurationError` for its numbers."""
+    """Return the time limit of a training in seconds, by default ten minutes.
+
+    Args:
+        steps: see `GroupDiffusion.fit`, like ``seconds``, ``batch_size`` and ``learning_rate``.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
     check_count("steps", steps)
     check_count("batch_size", batch_size)
     check_positive("learning_rate", learning_rate)

@@ -220,7 +220,7 @@ class GroupDiffusion(nn.Module):
         Args:
             condition: conditions ``[m, ...]`` of which samples will be asked for, such as those of the training; for
                 models with conditions.
-            steps: see `fit`, also for the other arguments and for what is returned.
+            steps: see `fit`, like ``seconds``, ``batch_size``, ``learning_rate``, ``progress`` and the result.
 
         Raises:
             ConfigurationError: the model is not fitted, or follows no flow on the group by steps; a number is out of

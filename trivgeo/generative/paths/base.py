@@ -160,7 +160,7 @@ class ProbabilityPath(ABC):
         return solve(self.flow(network), start, [*grid, self.start_time], stepper=GeometricHeun()).final_or_nan
 
     def with_draws(self: PathT, num_draws: int) -> PathT:
-        """Return the path with densities averaged over so many draws; itself where densities need no draws."""
+        """Return the path with densities averaged over ``num_draws`` draws; itself where densities need no draws."""
         return self
 
     def with_coupling(self: PathT, coupling: str) -> PathT:

@@ -159,7 +159,12 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
 
 
 def factor_stds(group: LieGroup, data: Tensor, log_decay: float) -> list[float]:
-    """The `terminal_std` of each factor of a product, of neighbours that are the same group their maximum.
+    """Return the `terminal_std` of each factor of a product; neighbours that are one group share their maximum.
+
+    Args:
+        group: the group of the elements.
+        data: elements ``[m, *element_shape]``.
+        log_decay: see `terminal_std`.
 
     Returns:
         One number a factor; empty for groups that are no products, and where a scale mixes the factors.
