@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import os
 import sys
 import threading
 import time
@@ -37,6 +38,8 @@ _PRECISIONS = (torch.float64, torch.float32)
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 _COMPILING = threading.RLock()  # torch traces one function at a time
 _COUNTER = itertools.count()
+_PROCESS = os.getpid()
+"""The process that imported this; its children have this number, too, but not the workers of torch's compiler."""
 
 
 def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
@@ -51,7 +54,8 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     inside another `torch.compile`, half precision, second derivatives, and operations of
     which ``group.compiler`` says why: those that compute nothing, and those too long to compile (logarithms by
     iteration, of general matrices of four or more rows). The first compiled result is compared with the eager one; a
-    warning says where compilation fails or the results differ, and the operation stays eager.
+    warning says where compilation fails or the results differ, and the operation stays eager. In a process that was
+    forked code of the parent is used and nothing is compiled, since torch's compiler may hang there.
 
     Compiled code looks at no values: exponentials of matrices of four to six rows are NaN beyond a norm of two thousand
     (but for SO(4)), and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6),
@@ -197,6 +201,8 @@ class Compiler(Evaluator):
         record = (_name(f), columns[0].dtype, derivatives)
         start = time.perf_counter()
         try:
+            if os.getpid() != _PROCESS:
+                raise _ForkedProcessError("torch's compiler may hang here; start processes by spawn or forkserver")
             with _COMPILING, torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch about itself: what goes wrong raises
                 fast = fuse(with_own_code(function))
@@ -315,6 +321,10 @@ def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """Copy a function with a code object of its own, on which `torch.compile` counts its compilations."""
     code = function.__code__.replace(co_name=f"trivgeo_operation_{next(_COUNTER)}")
     return types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
+
+
+class _ForkedProcessError(Exception):
+    """Compiling in a process that was forked: its parent may have started workers of the compiler, which stay there."""
 
 
 class _OperatorLimitError(Exception):
