@@ -41,6 +41,7 @@ class LieAlgebra:
     """
 
     _summands: tuple[LieAlgebra, ...] = ()  # of a direct sum
+    _runs: Sequence[tuple[LieAlgebra, int]] = ()  # its equal summands that are neighbours, and how many they are
 
     def __init__(
         self,
@@ -64,7 +65,9 @@ class LieAlgebra:
         self._keep(c, tolerance)
 
     def _keep(self, c: Tensor, tolerance: float) -> None:
+        # plain attributes: torch.compile does not enter the lock of a cached property
         self._c = Constant(c)
+        self._ad = Constant(c.transpose(1, 2).contiguous())  # ad[i], the matrix of ad(e_i): ad(e_i)^k_j = c_ij^k
         trace_ad = torch.einsum("ijj->i", c)
         largest = float(c.abs().max()) if self.dim else 0.0
         # tr ad vanishes up to the cancellation in its own sum, or up to rounding of what e_i moves to and fro, whatever
@@ -77,26 +80,15 @@ class LieAlgebra:
         self._is_abelian = largest == 0.0
 
     @cached_property
-    def _c(self) -> Constant:
-        """The structure constants; of a direct sum, whose summands are enough for all else, only when asked for."""
+    def _assembled(self) -> Tensor:
+        """Structure constants of a direct sum, whose summands are enough for all else; made when first asked for."""
         c = torch.zeros(self.dim, self.dim, self.dim, dtype=torch.float64)
         start = 0
         for summand in self._summands:
             part = slice(start, start + summand.dim)
-            c[part, part, part] = summand._c.value
+            c[part, part, part] = summand.structure_constants
             start += summand.dim
-        return Constant(c)
-
-    @cached_property
-    def _ad(self) -> Constant:
-        """``ad[i]``, the matrix of ad(e_i): ``ad(e_i)^k_j = c_ij^k``."""
-        return Constant(self._c.value.transpose(1, 2).contiguous())
-
-    @cached_property
-    def _runs(self) -> list[tuple[LieAlgebra, int]]:
-        """Equal summands that are neighbours, and how many they are."""
-        runs = itertools.groupby(self._summands, id)
-        return [(members[0], len(members)) for members in (list(group) for _, group in runs)]
+        return c
 
     def _check_antisymmetry(self, c: Tensor, bound: float) -> None:
         defect = (c + c.transpose(0, 1)).abs().amax(-1)
@@ -128,7 +120,7 @@ class LieAlgebra:
     @property
     def structure_constants(self) -> Float[Tensor, "n n n"]:
         """``c[i, j, k]`` with ``[e_i, e_j] = c_ij^k e_k``; float64 on the CPU."""
-        return self._c.value.clone()
+        return (self._assembled if self._summands else self._c.value).clone()
 
     @property
     def trace_ad(self) -> Float[Tensor, " n"]:
@@ -267,13 +259,16 @@ class LieAlgebra:
     def direct_sum(*algebras: LieAlgebra) -> LieAlgebra:
         """Return the direct sum of ``algebras``: their bases one after the other, with zero brackets between them."""
         algebra = LieAlgebra.__new__(LieAlgebra)
+        if not algebras:
+            return LieAlgebra._unchecked(torch.zeros(0, 0, 0, dtype=torch.float64), ())
         algebra._summands = algebras
+        runs = [list(members) for _, members in itertools.groupby(algebras, id)]
+        algebra._runs = [(members[0], len(members)) for members in runs]
         algebra.names = tuple(f"{name}.{index + 1}" for index, part in enumerate(algebras) for name in part.names)
         algebra.dim = len(algebra.names)
         algebra._is_unimodular = all(part.is_unimodular for part in algebras)
         algebra._is_abelian = all(part.is_abelian for part in algebras)
-        traces = [part.trace_ad for part in algebras]
-        algebra._trace_ad = Constant(torch.cat(traces) if traces else torch.zeros(0, dtype=torch.float64))
+        algebra._trace_ad = Constant(torch.cat([part.trace_ad for part in algebras]))
         return algebra
 
     @staticmethod
