@@ -5,9 +5,11 @@ One row a name, in order of the old ones: (old, new), both as dotted paths.
 
 OLD_NAMES = [
     ("trivgeo.groups.Automorphism", "trivgeo.groups.semidirect.Automorphism"),
+    ("trivgeo.groups.Basis", "trivgeo.groups.basis.Basis"),
     ("trivgeo.groups.FlowSettings", "trivgeo.groups.generated.OdeSettings"),
     ("trivgeo.groups.GeneratedAction", "trivgeo.groups.generated.GeneratedAction"),
     ("trivgeo.groups.InhomogeneousGroup", "trivgeo.groups.inhomogeneous.InhomogeneousGroup"),
+    ("trivgeo.groups.JetAction", "trivgeo.groups.action.JetAction"),
     ("trivgeo.groups.LinearAutomorphism", "trivgeo.groups.semidirect.LinearAutomorphism"),
     ("trivgeo.groups.NilpotentGroup", "trivgeo.groups.nilpotent.NilpotentGroup"),
     ("trivgeo.groups.PlaneAutomorphism", "trivgeo.groups.semidirect.PlaneAutomorphism"),

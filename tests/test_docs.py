@@ -57,7 +57,7 @@ PUBLIC = (
         "pde.losses",
         "symmetry.from_operator",
     ),
-    *("groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
+    *("groups.basis", "groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
     *("inversion.features", "inversion.registration"),
 )

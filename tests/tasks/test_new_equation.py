@@ -22,7 +22,8 @@ from tasks.pde.predictor import OperatorPredictor, SolutionOperator
 from tests.helpers import randn
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import DomainError, ShapeError
-from trivgeo.groups import SE, DirectProduct, JetAction, LieGroup, Translation
+from trivgeo.groups import SE, DirectProduct, LieGroup, Translation
+from trivgeo.groups.action import JetAction
 from trivgeo.inversion import PosteriorEnergy
 from trivgeo.pde import EvolutionEquation
 

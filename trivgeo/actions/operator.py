@@ -11,7 +11,8 @@ from torch import Tensor
 
 from trivgeo._text import described
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
-from trivgeo.groups import Action, JetAction, PointAction
+from trivgeo.groups import Action, PointAction
+from trivgeo.groups.action import JetAction
 
 __all__ = ["OperatorAction", "OperatorInput", "interpolate"]
 

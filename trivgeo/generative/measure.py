@@ -7,10 +7,27 @@ from collections.abc import Callable
 
 import torch
 
+from trivgeo.checks import check_type
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.groups.product import scaled_factors
 
-__all__ = ["is_isotropic", "log_torus_volume", "sum_over_compact"]
+__all__ = ["check_connected", "is_isotropic", "log_torus_volume", "sum_over_compact"]
+
+
+def check_connected(group: LieGroup) -> LieGroup:
+    """Return the group of a model whose paths begin anywhere.
+
+    Args:
+        group: the group.
+
+    Raises:
+        ConfigurationError: the group is none, or is not connected.
+    """
+    check_type("group", group, LieGroup)  # type: ignore[type-abstract]
+    if group.num_components > 1:
+        raise ConfigurationError(f"group: expected a connected one, as no path leaves a component, got {group!r}")
+    return group
 
 
 def is_isotropic(group: LieGroup) -> bool:

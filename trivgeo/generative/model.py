@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_count, check_type
+from trivgeo.checks import check_choice, check_count
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
 from trivgeo.generative.data import TrainingData, check_pair, check_samples, check_training, training_data
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
-from trivgeo.generative.measure import log_torus_volume, sum_over_compact
+from trivgeo.generative.measure import check_connected, log_torus_volume, sum_over_compact
 from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.generative.paths.diffusion import DiffusionPath
@@ -101,7 +101,7 @@ class GroupDiffusion(nn.Module):
         fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
 
     Raises:
-        ConfigurationError: a setting is out of range.
+        ConfigurationError: a setting is out of range, or the group is not connected.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class GroupDiffusion(nn.Module):
         depth: int = 3,
     ) -> None:
         super().__init__()
-        self.group = check_type("group", group, LieGroup)  # type: ignore[type-abstract]
+        self.group = check_connected(group)
         self._path_class = _path_class(kind)
         self.kind = kind if isinstance(kind, str) else kind.__name__
         self.seed = check_count("seed", seed, 0)

@@ -2,10 +2,9 @@
 
 from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
-from trivgeo.groups.action import Action, JetAction, PointAction
+from trivgeo.groups.action import Action, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.base import LieGroup
-from trivgeo.groups.basis import Basis
 from trivgeo.groups.compilation import compiled
 from trivgeo.groups.generated import GeneratedGroup, from_generators
 from trivgeo.groups.inhomogeneous import SE, Affine
@@ -17,6 +16,7 @@ from trivgeo.groups.orthogonal import SO
 from trivgeo.groups.pde import BurgersSymmetry, HeatSymmetry
 from trivgeo.groups.product import DirectProduct
 from trivgeo.groups.projective import Projective
+from trivgeo.groups.reflections import E, O
 from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.similarity import Similarity
 from trivgeo.groups.special_linear import SL
@@ -31,19 +31,19 @@ __all__ = [
     "SU",
     "Action",
     "Affine",
-    "Basis",
     "BurgersSymmetry",
     "DirectProduct",
+    "E",
     "GLPlus",
     "GeneratedGroup",
     "HeatSymmetry",
     "Heisenberg",
-    "JetAction",
     "KdVSymmetry",
     "LieAlgebra",
     "LieGroup",
     "MatrixGroup",
     "Nilpotent",
+    "O",
     "PointAction",
     "Projective",
     "SemidirectProduct",
@@ -65,16 +65,19 @@ _OPERATIONS = (
     *("ad", "bracket", "trace_ad_like", "to_natural", "from_natural", "operator_from_natural", "check_elements"),
 )
 check_calls(__name__, __all__, but=_OPERATIONS)
-check_calls(f"{__name__}.action", ("ContentGuard",), but=_OPERATIONS)
+check_calls(f"{__name__}.action", ("ContentGuard", "JetAction"), but=_OPERATIONS)
+check_calls(f"{__name__}.basis", ("Basis",), but=_OPERATIONS)
 check_calls(f"{__name__}.compilation", ("Compilation", "Compiler"), but=_OPERATIONS)
 check_calls(f"{__name__}.generated", ("GeneratedAction", "OdeSettings"), but=_OPERATIONS)
 check_calls(f"{__name__}.semidirect", ("Automorphism", "LinearAutomorphism", "PlaneAutomorphism"), but=_OPERATIONS)
 
 _MOVED = {
     "Automorphism": "semidirect.Automorphism",
+    "Basis": "basis.Basis",
     "FlowSettings": "generated.OdeSettings",
     "GeneratedAction": "generated.GeneratedAction",
     "InhomogeneousGroup": "inhomogeneous.InhomogeneousGroup",
+    "JetAction": "action.JetAction",
     "LinearAutomorphism": "semidirect.LinearAutomorphism",
     "NilpotentGroup": "nilpotent.NilpotentGroup",
     "PlaneAutomorphism": "semidirect.PlaneAutomorphism",

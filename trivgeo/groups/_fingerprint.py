@@ -36,6 +36,11 @@ class GroupIdentity(GroupCoordinates, ABC):
     @abstractmethod
     def _periods(self) -> Tensor: ...
 
+    @property
+    def num_components(self) -> int:
+        """Number of connected components: one, if a group does not say another; exponentials are in that of e."""
+        return 1
+
     @final
     def fingerprint(self) -> dict[str, Any]:
         """What elements are and how they multiply, as numbers that a file can hold; the scale is no part of it.
@@ -43,7 +48,7 @@ class GroupIdentity(GroupCoordinates, ABC):
         Returns:
             The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
             every natural basis vector and of three fixed vectors, the ``products`` of these three, and the ``periods``
-            of the entries of elements, zero where there is none.
+            of the entries of elements, zero where there is none; for groups of several ``components``, their number.
         """
         if self._fingerprint is None:
             self._fingerprint = _numbers_of(self)
@@ -78,13 +83,14 @@ def _numbers_of(group: GroupIdentity) -> dict[str, Any]:
     with torch.no_grad():
         elements = group._exp(torch.cat([units, mixed]))
         products = group._compose(elements[-3:], elements[-3:].roll(-1, 0))
-    return {
+    numbers = {
         "dim": dim,
         "element_shape": list(shape),
         "exp": elements.reshape(dim + 3, -1).tolist(),
         "products": products.reshape(3, -1).tolist(),
         "periods": group._periods().flatten().tolist(),
     }
+    return numbers if group.num_components == 1 else numbers | {"components": group.num_components}
 
 
 @on_cpu
@@ -94,6 +100,8 @@ def _equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     if missing:
         raise ConfigurationError(f"fingerprint: expected {', '.join(_PARTS)}, got none of {', '.join(missing)}")
     if a["dim"] != b["dim"] or list(a["element_shape"]) != list(b["element_shape"]):
+        return False
+    if a.get("components", 1) != b.get("components", 1):
         return False
     none = [0.0] * math.prod(a["element_shape"])  # older files, of groups without periods, do not name them
     parts = [[x[part] for x in (a, b)] for part in ("exp", "products")]

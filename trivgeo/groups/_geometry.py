@@ -198,7 +198,7 @@ class GroupGeometry(GroupCoordinates, ABC):
     ) -> Tensor:
         """Elements ``exp(v)`` with v normal of standard deviation ``std`` in every basis direction.
 
-        Not Haar-uniform: see `random_haar`.
+        Not Haar-uniform: see `random_haar`. All are in the component of the identity, also on groups of several.
         """
         check_batch(batch, dtype, device)
         v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)

@@ -26,11 +26,12 @@ __all__ = ["LieGroup", "Scale", "check_natural"]
 
 
 class LieGroup(GroupGeometry, GroupIdentity):
-    r"""A connected Lie group; a stateless operator on tensors of elements ``[*batch, *element_shape]``.
+    r"""A Lie group; a stateless operator on tensors of elements ``[*batch, *element_shape]``.
 
     Elements need not be matrices: they are coordinates of some global parametrisation of the group. Algebra
     vectors ``[*batch, dim]`` are coordinates in the basis of `algebra`, which is declared orthonormal.
-    Everything is batched over any leading dimensions, which broadcast.
+    Everything is batched over any leading dimensions, which broadcast. Groups are connected, but for those that say
+    otherwise by `num_components`.
 
     Convention: left-trivialized. A tangent vector at g is :math:`d(L_g)_e v`, and a step is
     :math:`g \leftarrow g \exp v`. The Haar measure :math:`\mu` is the left one, and the modular function is

@@ -18,6 +18,7 @@ from trivgeo.errors import ConfigurationError
 __all__ = ["Basis", "Scale"]
 
 Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
+"""The basis in units of the natural one: numbers or a matrix, see `LieGroup`."""
 
 
 @final

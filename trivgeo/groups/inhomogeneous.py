@@ -100,6 +100,11 @@ class InhomogeneousGroup(LieGroup):
         what = self.linear if type(self) is InhomogeneousGroup else self.size
         return f"{type(self).__name__}({what!r})"
 
+    @property
+    def num_components(self) -> int:
+        """The number of the linear group."""
+        return self.linear.num_components
+
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Split elements g into the linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
         g = self.check_elements(g)

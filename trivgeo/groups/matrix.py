@@ -28,7 +28,7 @@ _MAX_MEMBER_ERROR = 1e-2  # relative distance of an entry from that of the neare
 
 
 class MatrixGroup(LieGroup):
-    r"""A closed connected group of k x k matrices, elements ``[*batch, k, k]``.
+    r"""A closed group of k x k matrices, elements ``[*batch, k, k]``.
 
     The exponential is that of matrices, in closed form up to k = 2 and as a polynomial with scalar coefficients up to
     k = 4. The logarithm is the principal one: it exists where no eigenvalue is zero or negative.

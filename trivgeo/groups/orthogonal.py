@@ -68,9 +68,8 @@ class SO(HarmonicAnalysis, MatrixGroup):
 
     def _project(self, g: Tensor) -> Tensor:
         """The nearest rotation, NaN where the determinant is not positive."""
-        q = polar(g)
-        off = (q.mT @ q - identity_like(q)).detach().abs().amax((-2, -1))
-        return torch.where((off < 1e-3)[..., None, None] & is_proper(q)[..., None, None], q, math.nan)
+        q, found = nearest_isometry(g)
+        return torch.where((found & is_proper(q))[..., None, None], q, math.nan)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         return 0.5 * (matrix[..., self._second, self._first] - matrix[..., self._first, self._second])
@@ -117,9 +116,7 @@ class SO(HarmonicAnalysis, MatrixGroup):
         return True
 
     def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Signed QR of a normal matrix (Stewart 1980)."""
-        q, r = torch.linalg.qr(normal((*batch, self.size, self.size), like, generator))
-        q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
+        q = random_isometry(self.size, batch, like, generator)
         sign = torch.where(is_proper(q), 1.0, -1.0).to(q.dtype)
         return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)
 
@@ -133,6 +130,19 @@ class SO(HarmonicAnalysis, MatrixGroup):
     def _natural_representation(self) -> Tensor:
         basis = self.with_scale(1.0).hat(torch.eye(self.dim, dtype=torch.float64))
         return basis.to(torch.complex128)
+
+
+def nearest_isometry(g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the orthogonal matrices nearest to g, ``[*batch, n, n]``, and which of them were found, ``[*batch]``."""
+    q = polar(g)
+    off = (q.mT @ q - identity_like(q)).detach().abs().amax((-2, -1))
+    return q, off < 1e-3
+
+
+def random_isometry(n: int, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Orthogonal matrices of the uniform law, by signed QR of a normal matrix (Stewart 1980)."""
+    q, r = torch.linalg.qr(normal((*batch, n, n), like, generator))
+    return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
 
 
 def log_sphere_area(n: int) -> float:

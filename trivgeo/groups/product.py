@@ -70,6 +70,11 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         """True if every factor is compact."""
         return all(group.is_compact for group, _ in self._runs)
 
+    @property
+    def num_components(self) -> int:
+        """The product of those of the factors."""
+        return math.prod(factor.num_components for factor in self.factors)
+
     def split(self, g: Tensor) -> tuple[Tensor, ...]:
         """Split elements g into those of the factors, each ``[*batch, *element_shape]`` of its group."""
         g = self.check_elements(g)

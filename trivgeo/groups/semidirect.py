@@ -196,6 +196,11 @@ class SemidirectProduct(LieGroup):
         """The two factors."""
         return f"SemidirectProduct({self.complement!r}, {self.ideal!r})"
 
+    @property
+    def num_components(self) -> int:
+        """The number of the complement."""
+        return self.complement.num_components
+
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The factors ``(h, n)`` of ``g = exp(n) h``: ``[*batch, *H.element_shape]`` and ``[*batch, N.dim]``."""
         g = self.check_elements(g)

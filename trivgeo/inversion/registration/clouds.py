@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trivgeo._random import permutation, uniform
 from trivgeo.actions import PointCloud
-from trivgeo.groups import SO, Affine, GLPlus, LieGroup, MatrixGroup, Projective, Similarity, Translation
+from trivgeo.groups import SO, Affine, E, GLPlus, LieGroup, MatrixGroup, O, Projective, Similarity, Translation
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.similarity import ScaledRotations
 from trivgeo.inversion.energies.least_squares import LeastSquares
@@ -97,8 +97,10 @@ def register_clouds(
     if in_order and matched is None:
         in_order = closed is not None and _residual(group, closed, x, y) < _SAME_ORDER
     residuals: PairedPoints | SymmetricNearestPoints
+    descents: list[tuple[Tensor, PairedPoints | SymmetricNearestPoints, Tensor]]
     if in_order:
-        h, residuals = _descend_in_order(group, x, y, closed)
+        start = group.identity(1, dtype=x.dtype, device=x.device) if closed is None else closed
+        descents = [(*_descend_in_order(group, x, y, part), x) for part in _by_component(group, start)]
     else:
         first = (
             []
@@ -106,10 +108,12 @@ def register_clouds(
             else [units.conditioned(group, sample_elements(group, law, num_starts - 1, generator).to(x))]
         )
         starts = torch.cat([*first, _starts(group, x, y, units, 1 if law else num_starts, generator)])
-        h, residuals, x = _descend_nearest(group, x, y, starts, generator)
+        descents = [_descend_nearest(group, x, y, part, generator) for part in _by_component(group, starts)]
     action = PointCloud(group)
-    best = action(group.inverse(h[:1]), x[None])
-    std = robust_std(residuals(best)[0])
+    stds = [robust_std(r(action(group.inverse(h[:1]), p[None]))[0]) for h, r, p in descents]
+    std, best = min((std, place) for place, std in enumerate(stds))
+    _, residuals, x = descents[best]
+    h = torch.cat([descents[best][0], *(h for place, (h, _, _) in enumerate(descents) if place != best)])
     loss = GemanMcClure(max(_WIDTH * math.sqrt(x.shape[-1]) * std, 1e-7))
     polish = Inverter(
         action, LeastSquares(residuals, loss), [LevenbergMarquardt(8 if in_order else 20)], progress=False
@@ -162,6 +166,13 @@ def _conditioning(group: LieGroup, moving: Tensor, fixed: Tensor) -> _Conditioni
 
 def _closed_forms(group: LieGroup, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor | None:
     """Elements from all points, and from a few of them each; those that are numbers."""
+    if isinstance(group, O | E):  # the best one of each component
+        component, flip = group.component, group.reflection(dtype=x.dtype, device=x.device)
+        plain = _closed_forms(component, x, y, generator)
+        mirrored = _closed_forms(component, group.action()(flip, x), y, generator)
+        if plain is None or mirrored is None:
+            return None
+        return torch.cat([plain, group.compose(mirrored, flip)])
     every = fit_points(group, x, y)
     if every is None:
         return None
@@ -183,9 +194,16 @@ def _residual(group: LieGroup, g: Tensor, x: Tensor, y: Tensor) -> float:
     return float(_distances(group, g, x, y).median(-1).values.min())
 
 
-def _descend_in_order(group: LieGroup, x: Tensor, y: Tensor, closed: Tensor | None) -> tuple[Tensor, PairedPoints]:
-    """Descents from the closed forms of lowest median distance, or from the identity."""
-    start = group.identity(1, dtype=x.dtype, device=x.device) if closed is None else closed
+def _by_component(group: LieGroup, g: Tensor) -> list[Tensor]:
+    """Elements ``[k, ...]`` by the component of the group, which a descent does not leave."""
+    if not isinstance(group, O | E):
+        return [g]
+    proper = group.is_proper(g)
+    return [part for part in (g[proper], g[~proper]) if len(part)]
+
+
+def _descend_in_order(group: LieGroup, x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, PairedPoints]:
+    """Descents from the elements of lowest median distance."""
     medians = _distances(group, start, x, y).median(-1).values
     start = start[medians.argsort()[: _KEPT[-1]]]
     residuals = PairedPoints(y)
@@ -198,13 +216,20 @@ def _descend_in_order(group: LieGroup, x: Tensor, y: Tensor, closed: Tensor | No
 def _starts(
     group: LieGroup, x: Tensor, y: Tensor, units: _Conditioning, number: int, generator: torch.Generator
 ) -> Tensor:
-    """The identity on the data, that on conditioned data, and rotations about their centres if the group has them."""
+    """The identity on the data, that on conditioned data, and rotations about their centres if the group has them.
+
+    With each a reflection, where the group has these.
+    """
     n = x.shape[-1]
     identity = group.identity(1, dtype=x.dtype, device=x.device)
+    if isinstance(group, O | E):
+        identity = torch.cat([identity, group.reflection(1, dtype=x.dtype, device=x.device)])
     starts = [identity, units.conditioned(group, identity)]
     if isinstance(group, MatrixGroup | InhomogeneousGroup) and number > 1 and n > 1:
         turns = torch.eye(n + 1, dtype=x.dtype).repeat(number, 1, 1)
-        turns[:, :-1, :-1] = SO(n).random_haar(number, generator=generator, dtype=x.dtype)
+        turns[:, :-1, :-1] = (O(n) if isinstance(group, O | E) else SO(n)).random_haar(
+            number, generator=generator, dtype=x.dtype
+        )
         starts.append(group.action().from_homogeneous(turns.to(x.device)))
     found = torch.cat(starts)
     return found[torch.isfinite(found).flatten(1).all(-1)]

@@ -41,7 +41,8 @@ def register(
     coordinates are as good as others. In the same order they are fitted in closed form (Kabsch 1976, Umeyama 1991, the
     direct linear transformation), from all points and from many few of them, then by a descent. In none, the distances
     to nearest points count both ways: a scale cannot shrink a cloud to a point to make them small. The search begins
-    with rotations about the centres.
+    with rotations about the centres. With `O` and `E` it is made among reflections as well, with half of the first
+    elements; photographs are reflected only if the ``law`` is.
 
     Args:
         moving: what is moved.

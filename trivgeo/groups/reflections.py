@@ -1,0 +1,179 @@
+"""The orthogonal and Euclidean groups: rotations and rigid motions together with reflections."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from trivgeo.groups.base import Scale
+from trivgeo.groups.harmonic import HarmonicAnalysis
+from trivgeo.groups.inhomogeneous import SE, InhomogeneousGroup
+from trivgeo.groups.matrix import MatrixGroup
+from trivgeo.groups.orthogonal import SO, is_proper, nearest_isometry, random_isometry, second_minors
+
+__all__ = ["E", "O"]
+
+
+@final
+class O(HarmonicAnalysis, MatrixGroup):  # noqa: E742
+    r"""O(n), orthogonal matrices ``[*batch, n, n]`` of determinant 1 or -1.
+
+    The group has two components: the rotations, which are `SO` (n), and the matrices of determinant -1. Basis,
+    exponential and logarithm are those of `SO`. Exponentials are rotations, so that `random`, noise and descents stay
+    in the component of the element that they start from: to search both, start in both, from g and from
+    ``compose(g, reflection())``. Elements of determinant -1 have no logarithm: it is NaN. `random_haar` draws from both
+    components equally often.
+
+    Args:
+        n: the dimension of the space.
+        scale: see `LieGroup`.
+
+    Attributes:
+        component: that of the identity, `SO` (n) in its natural basis.
+
+    Raises:
+        ConfigurationError: n < 2.
+
+    Example:
+        >>> group = O(3)
+        >>> g = group.compose(group.random(4), group.reflection())
+        >>> group.is_proper(g), group.has_log(g)
+        (tensor([False, False, False, False]), tensor([False, False, False, False]))
+    """
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        self.component = SO(n)
+        basis = self.component.hat(torch.eye(self.component.dim, dtype=torch.float64))
+        super().__init__(basis, self.component.algebra.names, scale, self.component.algebra)
+
+    @property
+    def num_components(self) -> int:
+        """Two."""
+        return 2
+
+    @property
+    def is_compact(self) -> bool:
+        """Yes."""
+        return True
+
+    def reflection(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Return the reflection ``diag(-1, 1, ..., 1)``, repeated to ``[*batch, n, n]``.
+
+        Args:
+            batch: see `LieGroup.identity`, like ``dtype`` and ``device``.
+        """
+        return reflected(self.identity(*batch, dtype=dtype, device=device))
+
+    def is_proper(self, g: Tensor) -> Bool[Tensor, "*batch"]:
+        """Return whether elements g, ``[*batch, n, n]``, are rotations; false for NaN."""
+        return has_positive_determinant(self.check_elements(g))
+
+    def _project(self, g: Tensor) -> Tensor:
+        """The nearest orthogonal matrix, of either determinant; NaN for singular ones."""
+        q, found = nearest_isometry(g)
+        return torch.where(found[..., None, None], q, math.nan)
+
+    def _coordinates(self, matrix: Tensor) -> Tensor:
+        return self.component._coordinates(matrix)
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        return self.component._tangent(v)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return g.mT
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return self.component._exp(v)
+
+    def _log(self, g: Tensor) -> Tensor:
+        """NaN at determinant -1, as that of `SO` is."""
+        return self.component._log(g)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """The minors of order 2: the determinant for n = 2, and that times g for n = 3."""
+        return second_minors(g, self.component._first, self.component._second)
+
+    def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        return self.component._coadjoint(g, y)
+
+    def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return self.component._exp_with_score(v, gradient, weight)
+
+    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+        return random_isometry(self.size, batch, like, generator)
+
+    def _log_natural_volume(self) -> float:
+        """Of two components."""
+        return self.component._log_natural_volume() + math.log(2.0)
+
+
+@final
+class E(InhomogeneousGroup):
+    r"""E(n), isometries x -> A x + b with orthogonal A, elements ``[A | b]``, ``[*batch, n, n + 1]``.
+
+    The group has two components: the rigid motions, which are `SE` (n), and their products with a reflection. Basis,
+    exponential and logarithm are those of `SE`; what `O` says of components holds here.
+
+    Args:
+        n: the dimension of the space.
+        scale: see `LieGroup`.
+
+    Attributes:
+        component: that of the identity, `SE` (n) in its natural basis.
+
+    Raises:
+        ConfigurationError: n < 2.
+
+    Example:
+        >>> group = E(2)
+        >>> group.action()(group.reflection(), torch.tensor([[1.0, 2.0]]))
+        tensor([[-1.,  2.]])
+    """
+
+    linear: O
+
+    def __init__(self, n: int, scale: Scale = None) -> None:
+        self.component = SE(n)
+        super().__init__(O(n), scale)
+
+    def reflection(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Return the reflection of the first coordinate, repeated to ``[*batch, n, n + 1]``.
+
+        Args:
+            batch: see `LieGroup.identity`, like ``dtype`` and ``device``.
+        """
+        return reflected(self.identity(*batch, dtype=dtype, device=device))
+
+    def is_proper(self, g: Tensor) -> Bool[Tensor, "*batch"]:
+        """Return whether elements g, ``[*batch, n, n + 1]``, are rigid motions; false for NaN."""
+        return has_positive_determinant(self.check_elements(g)[..., : self.size])
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return self.component._exp(v)
+
+    def _log(self, g: Tensor) -> Tensor:
+        return self.component._log(g)
+
+    def _left_jacobian(self, v: Tensor) -> Tensor:
+        return self.component._left_jacobian(v)
+
+
+def reflected(identity: Tensor) -> Tensor:
+    """Return a matrix ``[*batch, n, k]`` with its first entry negated."""
+    signs = torch.ones(identity.shape[-2:], dtype=identity.dtype, device=identity.device)
+    signs[0, 0] = -1.0
+    return identity * signs
+
+
+def has_positive_determinant(a: Tensor) -> Tensor:
+    """Return which matrices ``[*batch, n, n]`` have a positive determinant; false for NaN."""
+    return is_proper(a) & torch.isfinite(a).all((-2, -1))
