@@ -21,7 +21,7 @@ Public = tuple[str, Any, Any]
 
 
 def public() -> Iterator[Public]:
-    """Classes and functions that public modules export, where they are defined, and public methods of these classes."""
+    """Classes and functions that public modules export, where they are defined, and public methods of their own."""
     for found in pkgutil.walk_packages(trivgeo.__path__, "trivgeo."):
         name = found.name
         if re.search(r"\._|^trivgeo\.tasks|__main__", name):
@@ -34,7 +34,9 @@ def public() -> Iterator[Public]:
             yield f"{name}.{export}", thing, None
             for key, member in vars(thing).items() if inspect.isclass(thing) else ():
                 method = member.__func__ if isinstance(member, staticmethod | classmethod) else member
-                if not key.startswith("_") and (inspect.isfunction(method) or isinstance(method, property)):
+                # torch puts a step that is inherited into the class of an optimizer when the first one is made
+                function = inspect.unwrap(method) if inspect.isfunction(method) else getattr(method, "fget", None)
+                if not key.startswith("_") and getattr(function, "__module__", "").startswith("trivgeo"):
                     yield f"{name}.{export}.{key}", method, thing
 
 
