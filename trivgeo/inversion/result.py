@@ -89,7 +89,9 @@ class InversionResult:
     @property
     def has_energy(self) -> bool:
         """True if an energy was evaluated: without one, energies are zero for all that can be undone."""
-        return self.energy_evaluations + self.gradient_evaluations > 0
+        if self.energy_evaluations + self.gradient_evaluations > 0:
+            return True
+        return bool((torch.isfinite(self.energies) & (self.energies != 0)).any())
 
     @property
     def is_sample(self) -> bool:
