@@ -158,3 +158,18 @@ def test_a_lost_image_is_not_found() -> None:
     assert result.best().isnan().flatten(1).all(1).tolist() == [True, False]
     model = TestTimeEquivariant(lambda y: y.sum((1, 2, 3)), TIED(action, flat))
     assert model.predict(x, result).isnan().tolist() == [True, False]
+
+
+def test_exports() -> None:
+    """A program that was made with three images takes five."""
+    guard = ImageWarp(Affine(2)).guard
+    assert guard is not None
+
+    class Frame(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return guard.content(x).half_sides
+
+    x = digits(5, 16).double()
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(Frame(), (x[:3],), dynamic_shapes=({0: batch},), strict=False)
+    assert torch.equal(program.module()(x), Frame()(x))

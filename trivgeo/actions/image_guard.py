@@ -80,7 +80,7 @@ class ImageGuard(ContentGuard):
         spread = (shares.unsqueeze(-1) * (points - middle).square()).sum(-2, keepdim=True) + pixel.square() / 12
         box = (middle + x.new_tensor(_CORNERS) * spread.sqrt()).clamp(-half, half)
         pixels = torch.where(total[:, 0] > 0, max(height, width) ** 2 / 4.0, torch.inf)
-        parts = (points, shares, box, pixels, half.expand(len(points), 2))
+        parts = (points, shares, box, pixels, half.expand(points.shape[0], 2))
         return ImageContent(*(part.reshape(*batch, *part.shape[1:]) for part in parts))
 
     def departure(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
