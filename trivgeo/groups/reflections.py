@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from trivgeo.groups.base import Scale
+from trivgeo.groups.base import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis
 from trivgeo.groups.inhomogeneous import SE, InhomogeneousGroup
 from trivgeo.groups.matrix import MatrixGroup
@@ -19,8 +19,45 @@ from trivgeo.groups.orthogonal import SO, is_proper, nearest_isometry, random_is
 __all__ = ["E", "O"]
 
 
+class ReflectionGroup(LieGroup):
+    """A group of isometries with two components: those that keep the orientation, and their products with a reflection.
+
+    Attributes:
+        component: that of the identity, in its natural basis.
+        size: dimension n of the space.
+    """
+
+    component: SO | SE
+    size: int
+
+    def reflection(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Return the reflection of the first coordinate, repeated to ``[*batch, *element_shape]``.
+
+        Args:
+            batch: see `LieGroup.identity`, like ``dtype`` and ``device``.
+        """
+        identity = self.identity(*batch, dtype=dtype, device=device)
+        signs = torch.ones(self.element_shape, dtype=identity.dtype, device=identity.device)
+        signs[0, 0] = -1.0
+        return identity * signs
+
+    def is_proper(self, g: Tensor) -> Bool[Tensor, "*batch"]:
+        """Return whether elements g, ``[*batch, *element_shape]``, keep the orientation; false for NaN."""
+        linear = self.check_elements(g)[..., : self.size]
+        return is_proper(linear) & torch.isfinite(linear).all((-2, -1))
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return self.component._exp(v)
+
+    def _log(self, g: Tensor) -> Tensor:
+        """NaN for what does not keep the orientation, as the logarithm of the component is."""
+        return self.component._log(g)
+
+
 @final
-class O(HarmonicAnalysis, MatrixGroup):  # noqa: E742
+class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
     r"""O(n), orthogonal matrices ``[*batch, n, n]`` of determinant 1 or -1.
 
     The group has two components: the rotations, which are `SO` (n), and the matrices of determinant -1. Basis,
@@ -46,6 +83,8 @@ class O(HarmonicAnalysis, MatrixGroup):  # noqa: E742
         (tensor([False, False, False, False]), tensor([False, False, False, False]))
     """
 
+    component: SO
+
     def __init__(self, n: int, scale: Scale = None) -> None:
         self.component = SO(n)
         basis = self.component.hat(torch.eye(self.component.dim, dtype=torch.float64))
@@ -61,20 +100,6 @@ class O(HarmonicAnalysis, MatrixGroup):  # noqa: E742
         """Yes."""
         return True
 
-    def reflection(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        """Return the reflection ``diag(-1, 1, ..., 1)``, repeated to ``[*batch, n, n]``.
-
-        Args:
-            batch: see `LieGroup.identity`, like ``dtype`` and ``device``.
-        """
-        return reflected(self.identity(*batch, dtype=dtype, device=device))
-
-    def is_proper(self, g: Tensor) -> Bool[Tensor, "*batch"]:
-        """Return whether elements g, ``[*batch, n, n]``, are rotations; false for NaN."""
-        return has_positive_determinant(self.check_elements(g))
-
     def _project(self, g: Tensor) -> Tensor:
         """The nearest orthogonal matrix, of either determinant; NaN for singular ones."""
         q, found = nearest_isometry(g)
@@ -88,13 +113,6 @@ class O(HarmonicAnalysis, MatrixGroup):  # noqa: E742
 
     def _inverse(self, g: Tensor) -> Tensor:
         return g.mT
-
-    def _exp(self, v: Tensor) -> Tensor:
-        return self.component._exp(v)
-
-    def _log(self, g: Tensor) -> Tensor:
-        """NaN at determinant -1, as that of `SO` is."""
-        return self.component._log(g)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         """The minors of order 2: the determinant for n = 2, and that times g for n = 3."""
@@ -115,7 +133,7 @@ class O(HarmonicAnalysis, MatrixGroup):  # noqa: E742
 
 
 @final
-class E(InhomogeneousGroup):
+class E(ReflectionGroup, InhomogeneousGroup):
     r"""E(n), isometries x -> A x + b with orthogonal A, elements ``[A | b]``, ``[*batch, n, n + 1]``.
 
     The group has two components: the rigid motions, which are `SE` (n), and their products with a reflection. Basis,
@@ -138,42 +156,11 @@ class E(InhomogeneousGroup):
     """
 
     linear: O
+    component: SE
 
     def __init__(self, n: int, scale: Scale = None) -> None:
         self.component = SE(n)
         super().__init__(O(n), scale)
 
-    def reflection(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        """Return the reflection of the first coordinate, repeated to ``[*batch, n, n + 1]``.
-
-        Args:
-            batch: see `LieGroup.identity`, like ``dtype`` and ``device``.
-        """
-        return reflected(self.identity(*batch, dtype=dtype, device=device))
-
-    def is_proper(self, g: Tensor) -> Bool[Tensor, "*batch"]:
-        """Return whether elements g, ``[*batch, n, n + 1]``, are rigid motions; false for NaN."""
-        return has_positive_determinant(self.check_elements(g)[..., : self.size])
-
-    def _exp(self, v: Tensor) -> Tensor:
-        return self.component._exp(v)
-
-    def _log(self, g: Tensor) -> Tensor:
-        return self.component._log(g)
-
     def _left_jacobian(self, v: Tensor) -> Tensor:
         return self.component._left_jacobian(v)
-
-
-def reflected(identity: Tensor) -> Tensor:
-    """Return a matrix ``[*batch, n, k]`` with its first entry negated."""
-    signs = torch.ones(identity.shape[-2:], dtype=identity.dtype, device=identity.device)
-    signs[0, 0] = -1.0
-    return identity * signs
-
-
-def has_positive_determinant(a: Tensor) -> Tensor:
-    """Return which matrices ``[*batch, n, n]`` have a positive determinant; false for NaN."""
-    return is_proper(a) & torch.isfinite(a).all((-2, -1))
