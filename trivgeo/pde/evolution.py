@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import exact, require_sympy
-from trivgeo.pde.jets import JetFunction
+from trivgeo.pde.jets import JetFunction, check_parameters
 from trivgeo.symmetry.api import solved_form
 
 __all__ = ["EvolutionEquation"]
@@ -110,10 +110,7 @@ class EvolutionEquation:
         Raises:
             ConfigurationError: a value is missing, or a name is unknown.
         """
-        if set(parameters) != set(self.parameters):
-            raise ConfigurationError(
-                f"parameters: expected values of {list(self.parameters)} for {self.text}, got {sorted(parameters)}"
-            )
+        check_parameters(self.parameters, parameters, self.text)
 
     def __str__(self) -> str:
         return self.text

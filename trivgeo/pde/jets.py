@@ -75,7 +75,20 @@ class JetFunction:
         Raises:
             ConfigurationError: a value is missing, or a name is unknown.
         """
-        if set(parameters) != set(self.parameters):
-            raise ConfigurationError(
-                f"parameters: expected values of {list(self.parameters)}, got {sorted(parameters)}"
-            )
+        check_parameters(self.parameters, parameters)
+
+
+def check_parameters(names: Sequence[str], parameters: Mapping[str, Any], equation: str = "") -> None:
+    """Check that there is a value for each parameter, and for nothing else.
+
+    Args:
+        names: names of all parameters.
+        parameters: values by name.
+        equation: text of the equation that has the parameters, for the message.
+
+    Raises:
+        ConfigurationError: a value is missing, or a name is unknown.
+    """
+    if set(parameters) != set(names):
+        where = f" for {equation}" if equation else ""
+        raise ConfigurationError(f"parameters: expected values of {list(names)}{where}, got {sorted(parameters)}")
