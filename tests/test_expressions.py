@@ -240,11 +240,43 @@ def test_what_reads_as_a_derivative_is_no_parameter(equation: str, named: str) -
         ("y' = y(x-1)", "delays are not taken"),
         ("u(x,t)_t = u_xx", "derivatives are written u_t"),
         ("u_t(x,t) = u_xx(x,t)", r"derivatives as u_t, .* got u_t\(x, t\)"),
+        ("u_1_t = u_1_xx", "u_1_t may be meant as one"),
+        ("u_t_x = u", "u_t_x may be meant as one"),
+        ("d2u/dx2 = du/dt", "d2u/dx2 may be meant as one"),
+        ("du/dt = d^2u/dx^2", r"derivatives are written u_t, u_xx, or diff\(u, x, 2\)"),
+        ("Dt(u) = u_xx", r"derivatives as u_x, .* got Dt\(u\)"),
+        ("D(u,t) = D(u,x,x)", r"derivatives as u_x, .* got D\(u, t\)"),
+        ("u_t = laplacian(u)", r"derivatives as u_x, .* got laplacian\(u\)"),
+        ("u_t = integral(u, x)", "without integrals and sums"),
+        ("u_t = max(u, 0)*u_x", "have derivatives everywhere"),
+        ("u_t = conj(u)*u_x", "real and imaginary parts as two unknowns"),
+        ("i*u_t + u_xx = 0", "got i, which reads as the imaginary unit"),
+        ("u_t = 1j*u_xx", "real and imaginary parts as two unknowns"),
+        ("u_t = u(1-u) + u_xx", r"products with their sign \*, got u\(1 - u\)"),
+        ("u_t = f(f(u))*u_x", "not inside each other"),
+        ("u_t = f'(u)*u_x", r"primes on unknowns .* got f'\(u\)"),
+        ("y(0) = 1", "boundary and initial conditions"),
+        (["u_t = u_xx", "u_x(0,t) = 0"], r"boundary and initial conditions|got u_x\(0, t\)"),
+        (["y'' = y", "y'(0) = 1"], r"expected equations alone, got y'\(0\)"),
+        ("u' = u'(t-1)", r"at one place, got u'\(t - 1\)"),
+        ("u_t < u_xx", "inequalities are not taken"),
+        ("u_t = u²", r"powers are written u\^2"),
+        ("u_t = ∂u/∂x", "derivatives are written u_x"),
+        ("u_t = u_xx, v_t = v_xx", "several equations are a list of texts"),
     ],
 )
 def test_the_trouble_is_named(equations: str | list[str], trouble: str) -> None:
     with pytest.raises(ConfigurationError, match=trouble):
         parse_equations([equations] if isinstance(equations, str) else equations)
+
+
+@pytest.mark.parametrize("text", ["y''(x) + y(x) = 0", "y''(x) + y = 0", "y'' + y(x) = 0", "diff(y(x), x, 2) = -y"])
+def test_primes_before_the_variable(text: str) -> None:
+    """As textbooks write them; the variable is that in parentheses."""
+    y = sp.Function("y")(x)
+    assert parse_equations([text]) == [y.diff(x, 2) + y]
+    s = sp.Symbol("s")
+    assert parse_equations(["y'(s) = s*y"]) == [sp.Function("y")(s).diff(s) - s * sp.Function("y")(s)]
 
 
 @pytest.mark.parametrize(

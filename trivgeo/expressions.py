@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from trivgeo._deprecation import renamed_arguments
-from trivgeo._notation import check_called, check_notation, hint_of_syntax
+from trivgeo._notation import check_called, check_notation, hint_of_characters, hint_of_syntax, no_unknown
 from trivgeo._signatures import check_calls
 from trivgeo.errors import ConfigurationError
 
@@ -53,6 +53,7 @@ _NAME = re.compile(rf"(?!.*__)[{_LETTER}][{_LETTER}0-9_]*")
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
 _DERIVATIVE = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)_([{_LETTER}]+)")
 _PRIMES = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)(?![{_LETTER}0-9_'])")
+_PRIMES_OF = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)\(\s*([{_LETTER}][{_LETTER}0-9]*)\s*\)")  # y''(x)
 _PRIMED = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)__(\d+)")  # how primes are written for Python; no name of text
 
 
@@ -135,15 +136,20 @@ def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
     for text in texts:
         parts = tuple(re.split("==?", text))
         if len(parts) > 2:
-            raise ConfigurationError(f"{argument}: expected at most one sign of equality, got {text[:80]!r}")
+            raise ConfigurationError(
+                f"{argument}: expected at most one sign of equality, got {text[:80]!r}: several equations are a list "
+                "of texts"
+            )
         sides.append(parts)
     trees = [_tree(part, argument, True) for parts in sides for part in parts]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
     stems = {m[1] for name in named if (m := _DERIVATIVE.fullmatch(name) or _PRIMED.fullmatch(name))}
-    check_called(_calls(nodes), stems | _differentiated(nodes)[0], argument, FUNCTIONS)
+    check_called(_calls(nodes), stems | _differentiated(nodes)[0], argument, FUNCTIONS, texts)
     free = _arbitrary(nodes, named)
-    functions, variables = _declared(nodes, free, argument) or _derived(named, *_differentiated(nodes), argument)
+    functions, variables = _declared(nodes, free, argument) or _derived(named, *_differentiated(nodes))
+    if not functions:
+        raise no_unknown(texts, argument)
     check_notation(texts, trees, functions, variables, argument, {*FUNCTIONS, *_RESERVED_NAMES, *free, "E", "I"})
     own = sp.symbols(variables)
     unknowns = {name: sp.Function(name)(*own) for name in functions}
@@ -209,7 +215,7 @@ def _differentiated(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
     return functions, {a.id for call in calls for a in call.args[1:] if isinstance(a, ast.Name)}
 
 
-def _derived(named: set[str], functions: set[str], variables: set[str], argument: str) -> tuple[list[str], list[str]]:
+def _derived(named: set[str], functions: set[str], variables: set[str]) -> tuple[list[str], list[str]]:
     """The unknowns that have derivatives and their variables, t last."""
     found = [(m[1], m[2]) for name in named if (m := _DERIVATIVE.fullmatch(name))]
     primed = [m[1] for name in named if (m := _PRIMED.fullmatch(name))]
@@ -218,8 +224,6 @@ def _derived(named: set[str], functions: set[str], variables: set[str], argument
         letters = {"t" if "x" in primed or ("t" in named and "x" not in named) else "x"}
     words = {match[0] for name in named if (match := _DERIVATIVE.fullmatch(name))}
     unknowns = sorted(({name for name, _ in found} or set(primed)) | (functions - words))
-    if not unknowns:
-        raise ConfigurationError(f"{argument}: expected functions such as u(x, t) or derivatives such as u_x, got none")
     return unknowns, sorted(letters, key=lambda letter: (letter == "t", letter))
 
 
@@ -231,9 +235,11 @@ def _tree(text: str, argument: str, primes: bool) -> ast.expr:
         raise ConfigurationError(f"{argument}: expected names without two underscores in a row, got {text[:80]!r}")
     if not _ALLOWED.fullmatch(text):
         strange = sorted({c for c in text if not _ALLOWED.fullmatch(c)})
-        raise ConfigurationError(f"{argument}: expected a formula, got the characters {strange} in {text[:80]!r}")
+        hint = hint_of_characters(strange)
+        raise ConfigurationError(f"{argument}: expected a formula, got the characters {strange} in {text[:80]!r}{hint}")
     plain = " ".join(text.split()).replace("^", "**")
     if primes:
+        plain = _PRIMES_OF.sub(lambda m: f"diff({m[1]}({m[3]}), {m[3]}, {len(m[2])})", plain)
         plain = _PRIMES.sub(lambda m: f"{m[1]}__{len(m[2])}", plain)
     try:
         body = ast.parse(plain, mode="eval").body
@@ -289,6 +295,8 @@ class _Reader:
         return value.is_number and not abs(value.evalf(15)) <= bound
 
     def _constant(self, node: ast.Constant, depth: int) -> Any:
+        if isinstance(node.value, complex):
+            raise self._refuse("real numbers, and real and imaginary parts as two unknowns")
         if not _NUMBER.fullmatch(str(node.kind)):
             raise self._refuse("numbers such as 2, 0.1 or 1e-3")
         return self._sp.Rational(node.kind)

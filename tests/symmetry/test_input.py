@@ -161,6 +161,12 @@ def test_refused_early(pde: Any, reason: str) -> None:
         find_symmetries(pde)
 
 
+@pytest.mark.parametrize("number", ["asin(2)", "log(-1)", "sqrt(-2)", "(-1)^x", "(-1)^(1/3)", "acosh(0)", "I"])
+def test_complex_numbers_are_named(number: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected real equations"):
+        find_symmetries(f"u_t = {number}*u_xx")
+
+
 @pytest.mark.parametrize(
     "text",
     ["u_t = diff(u_x*abs(u_x), x)", "u_t = diff(abs(u)*u_x, x)", "u_t = abs(u_x)", "u_t = diff(sign(u)*u_x, x)"],

@@ -13,7 +13,7 @@ from sympy.core.function import AppliedUndef
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
-from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.numeric import is_complex, vanishes
 from trivgeo.symmetry.solutions import Arbitrary, arbitrary, with_symbols
 
 __all__ = ["EvolutionSystem", "residuals_of"]
@@ -366,7 +366,7 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
             "pde: expected functions of the unknowns that have derivatives everywhere, got some that Abs, sign and the "
             f"like make: {', '.join(sorted(cornered))}"
         )
-    if any(residual.has(sp.I) for residual in residuals):
+    if any(map(is_complex, residuals)):
         raise ConfigurationError("pde: expected real equations: write real and imaginary parts as two unknowns")
     return [exact(residual.doit(), "pde") for residual in _with_arbitrary(residuals)]
 

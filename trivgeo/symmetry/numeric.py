@@ -1,4 +1,4 @@
-"""Whether an exact expression is zero, decided by its values."""
+"""Whether an exact expression is zero, or holds complex numbers, decided by values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import sympy as sp
 
 from trivgeo.symmetry.solutions import with_symbols
 
-__all__ = ["vanishes"]
+__all__ = ["is_complex", "vanishes"]
 
 _DIGITS = 80
 _ZERO_TOLERANCE = mpmath.mpf(10) ** -50
 _NUM_POINTS = 3
+_COMPLEX_DIGITS = 30
+_COMPLEX_TOLERANCE = 1e-20  # of an imaginary part, which is rounding
 _MAX_DRAWS = 30
 _SLOPES = {  # functions of SymPy that mpmath has as an option of others
     "airyaiprime": lambda z: mpmath.airyai(z, derivative=1),
@@ -61,3 +63,15 @@ def vanishes(expression: sp.Expr) -> bool:
         if passed == _NUM_POINTS:
             return True
     return sp.simplify(expression) == 0
+
+
+def is_complex(expression: sp.Expr) -> bool:
+    """Return True if ``expression`` holds a number that is not real, such as asin(2), or a power of a negative one."""
+    if expression.has(sp.I):
+        return True
+    for part in expression.atoms(sp.Function, sp.Pow):
+        if part.is_number and not part.is_real and abs(sp.im(part.evalf(_COMPLEX_DIGITS))) > _COMPLEX_TOLERANCE:
+            return True
+        if isinstance(part, sp.Pow) and part.base.is_negative and part.exp.free_symbols:
+            return True
+    return False
