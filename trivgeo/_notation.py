@@ -48,7 +48,7 @@ def check_notation(
         trees: the syntax of their sides.
         unknowns: the names of the unknowns.
         variables: the names of the independent variables.
-        argument: see `trivgeo.expressions.parse_equations`.
+        argument: the name in error messages.
         calls: names with a meaning of their own, such as functions.
 
     Raises:
@@ -142,7 +142,7 @@ def check_called(
     Args:
         calls: names that are called, but for known functions, and their arguments.
         derivatives: the names of what has derivatives, the unknowns; may be empty.
-        argument: see `trivgeo.expressions.parse_equations`.
+        argument: the name in error messages.
         functions: the names of known functions.
         texts: see `check_notation`.
 

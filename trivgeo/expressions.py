@@ -68,9 +68,9 @@ def exact(
 
     Args:
         value: a number, text, or a SymPy expression or equation.
-        argument: the name of the value in error messages.
-        functions: see `parse_expression`.
-        names: see `parse_expression`.
+        argument: the name in error messages.
+        functions: names of unknown functions that text may call, beside `FUNCTIONS`.
+        names: expressions that stand for some names, see `parse_expression`.
 
     Raises:
         ConfigurationError: it is none of these, or holds NaN or infinity, or the text is refused.
@@ -103,7 +103,7 @@ def parse_expression(
 
     Args:
         text: such as ``"2*t*exp(-x/3)"``.
-        argument: see `exact`.
+        argument: the name in error messages.
         functions: names of unknown functions that may be called, beside `FUNCTIONS`.
         names: expressions that stand for some names, beside ``pi``, ``E`` and ``I``.
 

@@ -111,13 +111,29 @@ class GroupManifold(geoopt.Manifold):
     # Required by geoopt ----------------------------------------------------------------------------------------
 
     def retr(self, x: Tensor, u: Tensor) -> Tensor:
-        """``x exp(v)``."""
+        """Return ``x exp(v)``, with v the algebra vector of the tangent vector u; see `trivialize`.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            u: tangent vectors at x.
+
+        Raises:
+            ShapeError: x or u are not of the shape of elements, or do not broadcast.
+        """
         v = self.trivialize(x, u)
         (x,) = _plain(x)
         return self.group.retract(x, v)
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
-        """The geodesic from x with velocity u, at time one."""
+        """Return the point that the geodesic from x with velocity u reaches at time one.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            u: tangent vectors at x.
+
+        Raises:
+            ShapeError: x or u are not of the shape of elements, or do not broadcast.
+        """
         v = self.trivialize(x, u)
         (x,) = _plain(x)
         return self.group.retract(x, v) if self.is_bi_invariant else self.group.compose(x, self.geodesic(v))
@@ -152,40 +168,93 @@ class GroupManifold(geoopt.Manifold):
         return g
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-        """Left translation from x to y: the same algebra vector at y."""
+        """Return tangent vectors at y with the algebra vectors that v has at x: left translation from x to y.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            y: elements, of the same shape.
+            v: tangent vectors at x, of the same shape.
+
+        Raises:
+            ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
+        """
         return self.tangent(y, self.trivialize(x, v))
 
     def retr_transp(self, x: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """`retr` along u, and v left-translated along with it."""
+        """Return ``y = x exp(u)``, see `retr`, and the tangent vector v left-translated from x to y.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            u: tangent vectors at x, along which x moves.
+            v: tangent vectors at x, which are carried along.
+
+        Raises:
+            ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
+        """
         step, carried = self.trivialize(x, u), self.trivialize(x, v)
         (x,) = _plain(x)
         y = self.group.retract(x, step)
         return y, self.tangent(y, carried)
 
     def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
-        """The inner product, ``[*batch]``, or with ones for the dimensions of elements."""
+        """Return the inner products of tangent vectors at x, ``[*batch]``.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            u: tangent vectors at x.
+            v: further tangent vectors at x; default u.
+            keepdim: keep element dimensions, as ones.
+
+        Raises:
+            ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
+        """
         first = self.trivialize(x, u)
         second = first if v is None else self.trivialize(x, v)
         result = (first * second).sum(-1)
         return result.reshape(*result.shape, *([1] * self.ndim)) if keepdim else result
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
-        """The length of a tangent vector."""
+        """Return the lengths of tangent vectors at x, ``[*batch]``.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            u: tangent vectors at x.
+            keepdim: keep element dimensions, as ones.
+
+        Raises:
+            ShapeError: x or u are not of the shape of elements, or do not broadcast.
+        """
         return self.inner(x, u, keepdim=keepdim).sqrt()
 
     def proju(self, x: Tensor, u: Tensor) -> Tensor:
-        """A projection on the tangent space at x."""
+        """Return the projection of arrays u on the tangent space at x.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            u: arrays of the same shape.
+
+        Raises:
+            ShapeError: x or u are not of the shape of elements, or do not broadcast.
+        """
         return self.tangent(x, self.trivialize(x, u))
 
     def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
-        """The gradient of the metric from the derivative by element coordinates: trivialized gradient, moved to x."""
+        """Return the gradient in the metric of the group, a tangent vector at x, from derivatives by the entries of x.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            u: derivatives of a function by the entries of x, of the same shape.
+
+        Raises:
+            ShapeError: x or u are not of the shape of elements.
+        """
         x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         pull = vjp(lambda y: self.group.compose(x, y), e)[1]
         return self.tangent(x, matmul(pull(u)[0].flatten(-self.ndim), self._basis.like(x).mT))
 
     def projx(self, x: Tensor) -> Tensor:
-        """A near element; see `LieGroup.project`."""
+        """Return elements near arrays ``x``, ``[*batch, *element_shape]``, by `LieGroup.project`."""
         (x,) = _plain(x)
         return self.group.project(x)
 
@@ -224,7 +293,12 @@ class GroupManifold(geoopt.Manifold):
         return self.tangent(x, self._relative_log(x, y))
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """The length of the geodesic from x to y.
+        """Return the lengths of the geodesics from x to y, ``[*batch]``.
+
+        Args:
+            x: elements ``[*batch, *element_shape]``.
+            y: elements, of the same shape.
+            keepdim: keep element dimensions, as ones.
 
         Raises:
             ConfigurationError: the metric is not bi-invariant.
@@ -270,7 +344,14 @@ class GroupManifold(geoopt.Manifold):
         device: torch.device | str | None = None,
         seed: int | None = 42,
     ) -> geoopt.ManifoldTensor:
-        """The identity; ``size`` is the shape of the result."""
+        """Return the identity, repeated to a given shape.
+
+        Args:
+            *size: shape of the result, ``[*batch, *element_shape]``.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+            seed: ignored, for the identity is not random.
+        """
         return geoopt.ManifoldTensor(self.group.identity(*self._batch(size), dtype=dtype, device=device), manifold=self)
 
     def _batch(self, size: Any) -> tuple[int, ...]:
@@ -300,7 +381,7 @@ class RiemannianAdam(geoopt.optim.RiemannianAdam):
         self._integer_steps()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of this optimiser or of geoopt's."""
+        """Load ``state_dict``, the state of this optimiser or of geoopt's."""
         super().load_state_dict(state_dict)
         self._integer_steps()
 

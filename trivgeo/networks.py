@@ -183,7 +183,7 @@ class NetworkFile:
 
 
 def class_path(network: nn.Module) -> str:
-    """The full name of a network's class, as files hold it."""
+    """Return the full name of the class of ``network``, as files hold it."""
     kind = type(network)
     return portable(f"{kind.__module__}.{kind.__qualname__}")
 

@@ -52,7 +52,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         learning_rate: peak step size.
         weight_decay: of AdamW.
         warmup: share of the steps over which the step size rises.
-        seed: of the initial weights and of all random numbers in training.
+        seed: of weights and random numbers.
         export: the `.safetensors` file that is written at the end; nowhere when None.
 
     Attributes:
@@ -93,7 +93,12 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
 
     @abstractmethod
     def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
-        """Metrics of one batch, means over its data; random numbers are a function of the seed and its number."""
+        """Return metrics of one batch by name, means over its data.
+
+        Args:
+            batch: batch of data.
+            number: number of the batch, which with the seed selects its random numbers.
+        """
 
     @property
     def objective(self) -> str:
@@ -109,12 +114,12 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return keyed(self.seed, 0, number, device=self.device)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the metrics on data that were held out."""
+        """Log the metrics of ``batch``, data that were held out, under names that begin with ``val``."""
         metrics = {f"val/{name}": value for name, value in self.measure(batch, batch_idx).items()}
         self.log_dict(metrics, prog_bar=True, batch_size=batch_length(batch))
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the metrics on the test data."""
+        """Log the metrics of ``batch``, test data."""
         metrics = {f"test/{name}": value for name, value in self.measure(batch, batch_idx).items()}
         self.log_dict(metrics, batch_size=batch_length(batch))
 
@@ -155,13 +160,13 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             check_destination(self.export_path(self.export))
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Stop when all steps are made."""
+        """Stop the trainer when ``max_steps`` are made; ``outputs`` and ``batch`` are not used."""
         # by hand, for a Lightning trainer with `max_steps` resumes from the end of an epoch as if from its middle
         if self.global_step == self.max_steps:
             self.trainer.should_stop = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep which training this is."""
+        """Add what identifies this training to ``checkpoint``, so that another training does not resume from it."""
         if self._first is not None:
             checkpoint["training"] = {"identity": self._identity(), "first": self._first}
 
@@ -300,7 +305,15 @@ class Bar(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Advance the bar by a step, and show the loss every twenty."""
+        """Advance the bar by one step; every twenty steps show the ``loss`` in ``outputs``.
+
+        Args:
+            trainer: the Lightning trainer.
+            pl_module: the module that is trained.
+            outputs: what ``training_step`` returned.
+            batch: batch of data, which is not used.
+            batch_idx: number of the batch.
+        """
         self.bar.update()
         if batch_idx % 20 == 0 and not self.bar.disable:
             self.bar.set_postfix_str(f"loss {float(outputs['loss']):.3f}")
@@ -366,7 +379,7 @@ def train(
         draw: (count, generator) to data; batch i is a function of the module's seed and i.
         steps: of the optimiser.
         batch_size: data of each step.
-        seconds: see `NetworkTraining`.
+        seconds: time after which the training ends; ``None`` for no bound.
         folder: where the state is kept, every hundred steps or tenth of them, as ``last.ckpt``; ``None`` for nowhere.
         progress: a bar of the steps; ``None`` for one on a terminal.
         is_repeatable: whether batch i is the same in every run; else the data of a checkpoint are not compared with

@@ -58,15 +58,31 @@ class PointCloud(Action):
         return self.point_action(g, x)
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Bool[Tensor, "*out"]:
-        """Return True where g maps every point of the cloud ``x`` to a finite point."""
+        """Return True where g maps every point of the cloud to a finite point.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: clouds ``[*batch, m, n]``.
+
+        Returns:
+            Truth values ``[*batch]``, one for each cloud.
+        """
         return self.point_action.is_valid(g, x).all(-1)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*out"]:
-        """The sum over the points of the logarithm of the determinant of the transformation there."""
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`: the sum over the points of the value at each point.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: clouds ``[*batch, m, n]``.
+
+        Returns:
+            Numbers ``[*batch]``, one for each cloud; NaN where a point has no image.
+        """
         return self.point_action.log_abs_det_jacobian(g, x)
 
     def batch_shape(self, x: Any) -> Any:
-        """Return the batch dimensions of clouds ``x``: all but those of points and coordinates."""
+        """Return the batch shape of clouds ``x``, ``[*batch, m, n]``, without points and coordinates."""
         return self.point_action.batch_shape(x)
 
     def check_data(self, x: Any, name: str = "x") -> None:

@@ -46,7 +46,11 @@ class Grid(NamedTuple):
         return self.origin[..., -1]
 
     def points(self, *counts: int) -> Float[Tensor, "..."]:
-        """All points (x, t), ``[*batch, s, *counts, d + 1]``, for ``counts`` points along the axes of space."""
+        """Return the points (x, t) of the lattice, ``[*batch, s, *counts, d + 1]``.
+
+        Args:
+            *counts: number of points along each of the d axes of space.
+        """
         points = self.origin
         for axis, count in enumerate(counts):
             index = torch.arange(count, dtype=points.dtype, device=points.device)
@@ -56,7 +60,7 @@ class Grid(NamedTuple):
         return points
 
     def at(self, times: Sequence[float] | Float[Tensor, "*batch q"]) -> Grid:
-        """The lattice of the first time, at other times."""
+        """Return the lattice of the first time at other ``times``: q numbers, or a tensor ``[*batch, q]``."""
         t = torch.as_tensor(times, dtype=self.origin.dtype, device=self.origin.device)
         t = torch.broadcast_to(t, (*broadcast_shapes(t.shape[:-1], self.origin.shape[:-2]), t.shape[-1]))
         place = self.origin[..., :1, :-1].expand(*t.shape, -1)
@@ -142,7 +146,7 @@ class Field(NamedTuple):
         return self.values.shape[-(self.grid.origin.shape[-1] - 1) :]
 
     def take(self, rows: Int[Tensor, " m"] | Sequence[int]) -> Field:
-        """Return the fields with numbers ``rows`` along the first batch dimension."""
+        """Return the fields whose numbers along the first batch dimension are ``rows``, m integers."""
         rows = rows if isinstance(rows, Tensor) else list(rows)  # a tuple would index several dimensions
         return Field(self.values[rows], Grid(*(leaf[rows] for leaf in self.grid)))
 
@@ -220,7 +224,7 @@ def resample(
     these alone, unless ``extrapolated`` is given.
 
     Args:
-        field: see `Field`.
+        field: values with their grid.
         grid: where; its batch broadcasts against that of the field.
         periodic: whether each axis of the field is.
         counts: numbers of points of the grid along its axes; default those of the field.

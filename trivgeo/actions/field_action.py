@@ -112,18 +112,31 @@ class FieldAction(Action):
         return resample(x, grid, self.periodic, counts)
 
     def is_valid(self, g: Tensor, x: Field) -> Bool[Tensor, "*batch"]:
-        """Return True where the field ``g.x`` is known at all points of its grid."""
+        """Return True where the field ``g.x`` is known at all points of its grid.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: fields; batches broadcast.
+
+        Returns:
+            Truth values ``[*batch]``, one for each field.
+        """
         y = self(g, x)
         known = torch.isfinite(y.values).flatten(-2 - self.dims).all(-1)
         return known & torch.isfinite(y.grid.origin).flatten(-2).all(-1)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Field) -> Float[Tensor, "*batch"]:
-        r"""The sum over the grid of :math:`\log |\det \partial u' / \partial u|`, and that of the grid itself.
+        r"""Return the sum over the grid of :math:`\log |\det \partial u' / \partial u|`, plus the term of the grid,
+        ``[*batch]``.
 
-        The grid counts with the determinant of its points and steps; with ``regrid`` by half of
-        :math:`c \log|\det D (x', t') / D (x, t)|` at each point, as `ImageWarp` does, with total derivatives, along
-        the graph of u. If (x, t) moves by u, what moves u where it lands is
+        The grid counts with the determinant of its points and steps. With ``regrid`` it counts by half of
+        :math:`c \log|\det D (x', t') / D (x, t)|` at each point, as in `ImageWarp`, with total derivatives along the
+        graph of u. If (x, t) moves by u, the derivative of u where it lands is
         :math:`\det \partial (x', t', u') / \partial (x, t, u)` divided by :math:`\det D (x', t') / D (x, t)`.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: fields; batches broadcast.
         """
         jets, unknowns = x.to_points(), x.values.shape[-2 - self.dims]
         whole = self.point_action.jacobian(g, jets)
@@ -138,7 +151,7 @@ class FieldAction(Action):
         return fibre + (log_abs_det(base) + self.dims * log_abs_det(base[..., :-1, :-1])).sum(-1)
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch dimensions of fields ``x``: all but those of unknowns, times and space."""
+        """Return the batch shape of fields ``x``, without the dimensions of unknowns, times and space."""
         return x.values.shape[: -2 - self.dims]
 
     def check_data(self, x: Any, name: str = "x") -> None:

@@ -15,7 +15,9 @@ __all__ = ["check_sides", "frame_corners", "frame_from_pixels", "half_sides", "p
 
 
 def half_sides(height: int, width: int) -> tuple[float, float]:
-    """Return half the width and half the height of the frame: one for the longer side."""
+    """Return half the width and half the height of a frame of ``height`` by ``width`` pixels; the longer half side
+    is 1.
+    """
     longer = max(height, width)
     return width / longer, height / longer
 

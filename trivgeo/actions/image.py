@@ -224,7 +224,7 @@ class ImageWarp(Action):
 
         Args:
             g: elements ``[*batch, *element_shape]``.
-            size: see `coverage`.
+            size: height and width in pixels.
 
         Raises:
             ConfigurationError: the elements of the group are no homographies, or there are no pixels.
@@ -239,7 +239,7 @@ class ImageWarp(Action):
 
         Args:
             matrix: any multiple of the matrix of a homography.
-            size: see `coverage`.
+            size: height and width in pixels.
 
         Raises:
             ConfigurationError: see `to_pixels`.
@@ -264,7 +264,15 @@ class ImageWarp(Action):
         return g.to(matrix.dtype)
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Bool[Tensor, "*out"]:
-        """Return True where g is defined and finite on the whole frame of the images ``x``."""
+        """Return True where g is defined and finite on the whole frame.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: images ``[*batch, c, h, w]``; batches broadcast.
+
+        Returns:
+            Truth values ``[*batch]``, one for each image.
+        """
         batch = self._out_shape(g, x)
         inverse = self.group.inverse(g)
         height, width = x.shape[-2:]
@@ -273,11 +281,16 @@ class ImageWarp(Action):
         return (self._keeps_frame(inverse, height, width) & finite).expand(batch)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out"]:
-        r"""Half the sum over pixels and channels of :math:`\log |\det D g(p)|`.
+        r"""Return half the sum over pixels and channels of :math:`\log |\det D g(p)|`, one number for each image,
+        ``[*batch]``.
 
-        On square-integrable functions :math:`I \mapsto I \circ g^{-1}` is the product of an isometry and of the
-        multiplication by :math:`|\det D g|^{1/2}`; this is the determinant of the latter on the lattice of pixels.
-        It is additive over products up to the frame. NaN where g is not defined on the frame.
+        On square-integrable functions :math:`I \mapsto I \circ g^{-1}` is an isometry followed by a multiplication by
+        :math:`|\det D g|^{1/2}`. The result is the logarithm of the determinant of that multiplication on the lattice
+        of pixels. The result is additive over products up to the frame, and NaN where g is not defined on the frame.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: images ``[*batch, c, h, w]``, of which only the shape is read.
         """
         batch = self._out_shape(g, x)
         g = self.group.check_elements(g)
@@ -287,7 +300,7 @@ class ImageWarp(Action):
         return torch.where(kept, total, math.nan).expand(batch)
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch dimensions of images ``x``: all but channels, height and width."""
+        """Return the batch shape of images ``x``, ``[*batch, c, h, w]``, without channels, height and width."""
         return x.shape[:-3]
 
     def check_data(self, x: Any, name: str = "x") -> None:

@@ -62,7 +62,9 @@ class ImageGuard(ContentGuard):
         self.fill = fill
 
     def content(self, x: Float[Tensor, "*batch c h w"]) -> ImageContent:
-        """Return the distribution of the contrast of images ``x`` over the frame; one record serves all elements."""
+        """Return the distribution of the contrast of images ``x``, ``[*batch, c, h, w]``; one record serves all
+        elements.
+        """
         batch, (height, width) = x.shape[:-3], x.shape[-2:]
         contrast = (x.detach() - self._background(x)).square().sum(-3)
         contrast = contrast / contrast.amax((-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
@@ -84,20 +86,32 @@ class ImageGuard(ContentGuard):
         return ImageContent(*(part.reshape(*batch, *part.shape[1:]) for part in parts))
 
     def departure(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
-        """Return the cost of moving contrast, see ``content``, out of the frame by g; zero if it stays inside."""
+        """Return the cost of contrast that g moves out of the frame, ``[*batch]``; zero if all contrast stays inside.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            content: record of the contrast, see `content`; batches broadcast.
+        """
         beyond = torch.relu(self.point_action(g, content.points).abs() - content.half_sides.unsqueeze(-2)) / _WIDTH
         outside = 2 * torch.hypot(torch.ones_like(beyond), beyond).log().sum(-1)
         area = self._area(g, content).clamp(min=torch.finfo(g.dtype).tiny)
         return (content.shares * outside).sum(-1) + 2 * torch.relu((_LEAST_PIXELS / area).log())
 
     def kept(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
-        """Return the share of the contrast that lies in the frame, less where it covers less than four pixels."""
+        """Return the share of the contrast that g leaves in the frame, ``[*batch]``, in [0, 1].
+
+        The share is reduced where the contrast covers less than four pixels after g has acted.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            content: record of the contrast, see `content`; batches broadcast.
+        """
         inside = (self.point_action(g, content.points).abs() <= content.half_sides.unsqueeze(-2)).all(-1)
         lost = (content.shares * (~inside).to(content.shares.dtype)).sum(-1)
         return (1 - lost) * (self._area(g, content) / _LEAST_PIXELS).clamp(max=1.0)
 
     def empty(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch c h w"]:
-        """Return images of the background."""
+        """Return images that show the background alone, of the shape of ``x``, ``[*batch, c, h, w]``."""
         return torch.zeros_like(x) + self._background(x)
 
     def _background(self, x: Tensor) -> Tensor:

@@ -76,19 +76,35 @@ class OperatorAction(Action):
         return (low > 0) | (high < 0)
 
     def is_valid(self, g: Tensor, x: OperatorInput) -> Bool[Tensor, "*batch"]:
-        """Return True where g maps the initial condition and the query points of ``x`` to finite points."""
+        """Return True where g maps the initial condition and the query points to finite points.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: inputs of an operator.
+
+        Returns:
+            Truth values ``[*batch]``, one for each input.
+        """
         y = self(g, x)
         return torch.isfinite(y.initial).all(-1).all(-1) & torch.isfinite(y.query).all(-1).all(-1)
 
     def log_abs_det_jacobian(self, g: Tensor, x: OperatorInput) -> Float[Tensor, "*batch"]:
-        """The sum over all points of both parts."""
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`, summed over initial points and query points.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: inputs of an operator.
+
+        Returns:
+            Numbers ``[*batch]``, one for each input.
+        """
         return sum(
             (self.point_action.log_abs_det_jacobian(g, part) for part in x[1:]),
             start=self.point_action.log_abs_det_jacobian(g, x[0]),
         )
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch dimensions of inputs ``x``: all but those of points and coordinates."""
+        """Return the batch shape of operator inputs ``x``, without the dimensions of points and coordinates."""
         return x.initial.shape[:-2]
 
     def check_data(self, x: Any, name: str = "x") -> None:

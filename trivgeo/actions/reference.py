@@ -85,15 +85,31 @@ class WithReference(Action):
         return Referenced(y, x.reference.expand(*self.action.batch_shape(y), *inner))
 
     def is_valid(self, g: Tensor, x: Referenced) -> Bool[Tensor, "..."]:
-        """Return True where g is defined on the data ``x.x``; the reference does not move."""
+        """Return True where g is defined on the data ``x.x``; the reference does not move.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: data with their references.
+
+        Returns:
+            Truth values, of the shape that the action on the data returns.
+        """
         return self.action.is_valid(g, x.x)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Referenced) -> Float[Tensor, "*out"]:
-        """Return log abs det of the derivative of ``g.x`` in the data ``x.x``, for the reference does not move."""
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|` for the data ``x.x``; the reference does not move.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: data with their references.
+
+        Returns:
+            Numbers ``[*batch]``, one for each datum.
+        """
         return self.action.log_abs_det_jacobian(g, x.x)
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch dimensions of the data ``x.x``."""
+        """Return the batch shape of the data ``x.x``; the references do not count."""
         return self.action.batch_shape(x.x)
 
     def check_data(self, x: Any, name: str = "x") -> None:

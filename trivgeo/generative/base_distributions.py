@@ -44,11 +44,18 @@ class BaseDistribution(nn.Module, ABC):
 
     @abstractmethod
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw ``num_samples`` independent elements, ``[num_samples, *element_shape]``, by ``generator``."""
+        """Draw independent elements, ``[num_samples, *element_shape]``.
+
+        Args:
+            num_samples: number of elements.
+            generator: random numbers; ``None`` is torch's.
+        """
 
     @abstractmethod
     def log_density(self, g: Tensor) -> Float[Tensor, "*batch"]:
-        """Return the log-density at elements g, ``[*batch]``; minus infinity outside of the support."""
+        """Return the log-density at elements g, ``[*batch, *element_shape]``, as ``[*batch]``; -inf outside of the
+        support.
+        """
 
 
 class HaarDistribution(BaseDistribution):
@@ -71,12 +78,19 @@ class HaarDistribution(BaseDistribution):
 
     @renamed_arguments(until="0.4", number="num_samples")
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw by `LieGroup.random_haar`."""
+        """Draw independent uniform elements by `LieGroup.random_haar`, ``[num_samples, *element_shape]``.
+
+        Args:
+            num_samples: number of elements.
+            generator: random numbers; ``None`` is torch's.
+        """
         dtype, device = self.reference.dtype, self.reference.device
         return self._group.random_haar(num_samples, generator=generator, dtype=dtype, device=device)
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Return zeros ``[*batch]``, for the density is one."""
+        """Return zeros ``[*batch]`` at elements g, ``[*batch, *element_shape]``: the density of Haar measure of
+        mass one is 1.
+        """
         return g.new_zeros(self._group.batch_shape(g))
 
 
@@ -91,7 +105,7 @@ class NormalDistribution(BaseDistribution):
     logarithm have no density: on groups with such elements, keep the distribution narrow.
 
     Args:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         centre: c, ``[*element_shape]``.
         mean: m, ``[dim]``.
         factor: F, lower triangular, ``[dim, dim]``.
@@ -139,7 +153,13 @@ class NormalDistribution(BaseDistribution):
 
     @renamed_arguments(until="0.4", number="num_samples")
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw by rejection, see `BaseDistribution.sample`."""
+        """Draw independent elements, ``[num_samples, *element_shape]``, by rejection of vectors outside of the
+        support.
+
+        Args:
+            num_samples: number of elements.
+            generator: random numbers; ``None`` is torch's.
+        """
         check_count("num_samples", num_samples, 0)
         found = self._accepted(num_samples, generator)
         while len(found) < num_samples:
@@ -147,7 +167,14 @@ class NormalDistribution(BaseDistribution):
         return self._group.retract(self.centre, found[:num_samples])
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Log-density by the logarithm and its derivative, see `BaseDistribution.log_density`."""
+        """Return the log-density of the logarithm, corrected by the derivative of the exponential.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+
+        Returns:
+            Log-densities ``[*batch]`` for left Haar measure; minus infinity outside of the support.
+        """
         v, volume = log_about(self._group, self.centre, g)
         return _normal_log_density(v, self.mean, self.factor) - self.log_mass - volume + self._log_volume
 
@@ -183,7 +210,13 @@ class MixtureDistribution(BaseDistribution):
 
     @renamed_arguments(until="0.4", number="num_samples")
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw a component for each element, and the element from it, see `BaseDistribution.sample`."""
+        """Draw independent elements, ``[num_samples, *element_shape]``: each from a component that is drawn by its
+        weight.
+
+        Args:
+            num_samples: number of elements.
+            generator: random numbers; ``None`` is torch's.
+        """
         check_count("num_samples", num_samples, 0)
         counts = (
             choice(self.weights.unsqueeze(0), num_samples, generator)[0].bincount(minlength=len(self.laws)).tolist()
@@ -194,7 +227,14 @@ class MixtureDistribution(BaseDistribution):
         return g[permutation((num_samples,), self.weights, generator)]
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Log-density from those of the components, see `BaseDistribution.log_density`."""
+        """Return the logarithm of the weighted sum of the densities of all components.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+
+        Returns:
+            Log-densities ``[*batch]`` for left Haar measure; minus infinity outside of the support.
+        """
         each = torch.stack([law.log_density(g) for law in _distributions(self.laws)], -1)
         return (each + self.weights.log()).logsumexp(-1)
 
@@ -226,7 +266,7 @@ def fit_base_distribution(
     """The Haar distribution on compact factors of a group, and normal ones, or mixtures, fitted to samples elsewhere.
 
     Args:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         samples: elements ``[m, *element_shape]``; a normal distribution has their mean and covariance, in logarithms
             about their `group_mean`.
         widen: factor on the standard deviations of normal distributions.

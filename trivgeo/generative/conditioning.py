@@ -95,7 +95,11 @@ class ConditionEncoder(nn.Module):
             raise ShapeError(f"condition: expected vectors [{len(condition)}, {dim}], got {list(condition.shape)}")
 
     def forward(self, condition: Any) -> Any:
-        """Return the features of a batch ``condition``."""
+        """Return the features of a batch of conditions, a tensor or tree of tensors ``[b, ...]``, one row each.
+
+        Args:
+            condition: conditions ``[b, ...]``, a tensor or a tree of tensors.
+        """
         return self.encoder(condition)
 
     def prepare(self, condition: Any) -> Any:
@@ -288,7 +292,12 @@ class ConditionalNetwork(nn.Module):
         return pytree.tree_map(expanded, found)
 
     def given(self, features: Any, guidance: float = 1.0) -> Network:
-        """Return the network with fixed features, see `guided` for ``guidance``."""
+        """Return the network of elements that stays with the conditions of ``features``, ``[b, ...]``.
+
+        Args:
+            features: features of conditions that the encoder returned; ``None`` without conditions.
+            guidance: factor of classifier-free guidance, see `guided`; 1 for none.
+        """
         return self.guided(self, features, guidance)
 
     def guided(self, evaluate: Callable[..., Tensor], features: Any, guidance: float) -> Callable[..., Tensor]:

@@ -44,7 +44,10 @@ class TrainingData(ABC):
 
     @abstractmethod
     def first_rows(self, count: int, generator: torch.Generator) -> Pair:
-        """Return at most ``count`` rows in the random order of ``generator``, by which a model chooses settings."""
+        """Return elements and conditions of at most ``count`` rows, in the random order of ``generator``.
+
+        A model chooses its settings by these rows.
+        """
 
     def fit_rows(self, group: LieGroup, count: int, generator: torch.Generator) -> Pair:
         """Return ``count`` rows in the random order of ``generator``, by which levels of noise are set.
@@ -66,7 +69,7 @@ class TrainingData(ABC):
 
     @abstractmethod
     def draw(self, count: int, generator: torch.Generator) -> Pair:
-        """Return a training batch of ``count`` rows, drawn by ``generator``."""
+        """Return a training batch: elements and conditions of ``count`` rows that ``generator`` draws."""
 
 
 class _Tensors(TrainingData):
@@ -143,7 +146,7 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
     Args:
         samples: elements, a pair of elements and conditions, a `Dataset`, a `DataLoader`, or a Lightning data module.
         condition: conditions of a tensor of elements, or ``None``.
-        check: see `TrainingData`.
+        check: function that checks elements and conditions of a batch.
 
     Raises:
         ConfigurationError: there are conditions beside something that has its own.
@@ -175,7 +178,10 @@ def check_training(steps: int, seconds: float | None, batch_size: int, learning_
     """Return the time limit of a training in seconds, by default ten minutes.
 
     Args:
-        steps: see `GroupDiffusion.fit`, like ``seconds``, ``batch_size`` and ``learning_rate``.
+        steps: number of optimiser steps.
+        seconds: time after which the training ends, or ``None``.
+        batch_size: rows of a step.
+        learning_rate: largest step of the optimiser.
 
     Raises:
         ConfigurationError: a number is out of range.

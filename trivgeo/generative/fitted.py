@@ -87,7 +87,7 @@ class SavedModel:
 
     Args:
         path: the file.
-        group: see `GroupDiffusion.load`.
+        group: the group of the elements.
 
     Attributes:
         kind: the name of the kind.

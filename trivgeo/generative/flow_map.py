@@ -69,7 +69,9 @@ class FlowMap(nn.Module):
         self.speed: Tensor
 
     def adopt(self, network: nn.Module) -> None:
-        """Start from the weights of a velocity network of this shape, which is the average over no time."""
+        """Copy the weights of ``network``, a velocity network of the same shape: it predicts the average over no
+        time.
+        """
         inner, outer = _condition_layers(self.network)
         nn.init.zeros_(outer.weight)
         nn.init.zeros_(outer.bias)
@@ -95,7 +97,7 @@ class FlowMap(nn.Module):
             g: elements ``[b, *element_shape]``.
             level: where on the path they are, ``[b]``.
             end_level: where on the path the jump ends, ``[b]``.
-            features: see `ConditionalNetwork.forward`.
+            features: features of the conditions ``[b, d]``, or ``None``.
         """
         order = math.pi * torch.arange(1, _NUM_TIME_WAVES + 1, dtype=g.dtype, device=g.device)
         wave = order * end_level.unsqueeze(-1)
@@ -105,7 +107,7 @@ class FlowMap(nn.Module):
         return self.network(g, level, None, torch.cat(inputs, -1))
 
     def displacement(self, batch: FlowMapBatch) -> Tensor:
-        """Predictions of the displacements of a batch, in units of ``speed``."""
+        """Return predicted displacements, ``[b, dim]``, in units of ``speed``, for a ``batch`` of trajectories."""
         span = (batch.end_level - batch.level).unsqueeze(-1)
         return span * self(batch.elements, batch.level, batch.end_level, batch.features)
 

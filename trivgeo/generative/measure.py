@@ -37,7 +37,7 @@ def is_isotropic(group: LieGroup) -> bool:
 
 
 def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> float:
-    """Sum of ``log_size`` over the compact factors of a group, or its value for a compact group."""
+    """Return the sum of ``log_size`` over the compact factors of ``group``, or its value for a compact group."""
     if group.is_compact:
         return log_size(group)
     factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
@@ -45,6 +45,8 @@ def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> 
 
 
 def log_torus_volume(group: LieGroup) -> float:
-    r"""Logarithm of the volume of the angles of a compact group: :math:`(2 \pi)^n` on a torus, one without angles."""
+    r"""Return the logarithm of the volume of the angles of a compact ``group``: :math:`(2 \pi)^n` for n angles, else
+    1.
+    """
     periods = group._periods().double()
     return float(periods[periods > 0].log().sum())

@@ -167,7 +167,7 @@ class GroupDiffusion(nn.Module):
             seconds: time after which the training ends; the step size falls to zero by then. By default ten minutes, of
                 which a warning tells where they end the training.
             batch_size: rows of a step, drawn with repetition; a loader has its own.
-            learning_rate: largest step size of the optimiser.
+            learning_rate: largest step of the optimiser.
             coupling: "optimal" couples data and base distribution of each batch by optimal transport, see
                 `FlowMatchingPath`; for kind "flow" without conditions, of which it would make a bias.
             folder: for checkpoints; a training that was killed goes on from there when called again.
@@ -327,10 +327,10 @@ class GroupDiffusion(nn.Module):
 
         Args:
             g: ``[*batch, *element_shape]``, brought to the device of the model.
-            condition: see `sample`.
+            condition: of all elements, or one for each of them, see `sample`.
             num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
-            tolerance: see `solve_adaptive`.
-            divergence: see `flow_likelihood`.
+            tolerance: largest error of one step of the flow, see `solve_adaptive`.
+            divergence: method for the divergence of the flow; default `ExactDivergence`.
             generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
 
         Raises:

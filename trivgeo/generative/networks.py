@@ -34,7 +34,7 @@ class GroupNetwork(nn.Module):
     direction from g to another element has that form, with a Y that does not depend on g.
 
     Args:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         uses_momentum: whether momenta are given.
         width: width of the layers.
         depth: number of residual blocks.

@@ -38,7 +38,9 @@ def denoising_loss(
 
     Args:
         score: (g, t) to ``[*batch, dim]``, with a gradient for its parameters.
-        group: see `noise_with_target`, also for ``steps`` and ``generator``.
+        group: the group of the elements.
+        steps: number of factors of the noise, where it has to be simulated.
+        generator: random numbers; ``None`` is torch's.
         schedule: sets :math:`\sigma^2 = \int_0^t \gamma^2`.
         clean: g_0, ``[*batch, *element_shape]``.
         t: the time, in (0, 1], or one for every row, ``[*batch]``.
@@ -66,7 +68,9 @@ def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: 
     divergence is exact, at one forward derivative for each basis direction.
 
     Args:
-        score: see `denoising_loss`, also for ``group`` and ``t``.
+        score: function (g, t) to vectors ``[*batch, dim]``, differentiable.
+        group: the group of the elements.
+        t: the time, a number.
         g: a sample of p_t, ``[*batch, *element_shape]``.
     """
     s = check_drift(score(g, t), group, g, "score")
@@ -88,7 +92,8 @@ class ScoreNetwork(nn.Module):
     width c. A `FunctionScore`, or the module itself, goes into `reverse_diffusion`.
 
     Args:
-        group: see `TrivializedSDE`, also for ``schedule``.
+        group: the group of the elements.
+        schedule: diffusion coefficient of the noise.
         width: of the hidden layers.
         depth: number of hidden layers.
         data_std: c.
@@ -122,7 +127,7 @@ class ScoreNetwork(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(size, group.dim))
 
     def forward(self, g: Tensor, t: float) -> Float[Tensor, "*batch n"]:
-        """Return the score at elements g and time t, ``[*batch, dim]``."""
+        """Return the score ``[*batch, dim]`` at elements g, ``[*batch, *element_shape]``, and one time t in [0, 1]."""
         self.group.check_elements(g)
         level = math.sqrt(self.data_std**2 + self.schedule.variance(0.0, t))
         flat = g.flatten(-len(self.group.element_shape))

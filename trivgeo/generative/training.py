@@ -30,7 +30,9 @@ class _AveragedTraining(NetworkTraining[ModuleT]):
     """Training with an average of the weights.
 
     Args:
-        network: see `trivgeo.training.NetworkTraining`, also for ``learning_rate`` and ``seed``.
+        network: the network that is trained.
+        learning_rate: largest step of the optimiser.
+        seed: of weights and random numbers.
 
     Attributes:
         average: the network with the average of the weights.
@@ -57,7 +59,9 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     """Regression of a network on the targets of a probability path, with an average of the weights.
 
     Args:
-        network: see `trivgeo.training.NetworkTraining`, also for ``learning_rate`` and ``seed``.
+        network: the network that is trained.
+        learning_rate: largest step of the optimiser.
+        seed: of weights and random numbers.
         path: the probability path.
 
     Attributes:
@@ -78,24 +82,38 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         return f"{scale} {described(self.path)}{version}"
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the count of skipped rows, see `NetworkTraining`."""
+        """Add ``num_skipped_rows`` to ``checkpoint``, beside what `NetworkTraining` adds."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["num_skipped_rows"] = int(self.num_skipped_rows)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Read the count of skipped rows, see `NetworkTraining`."""
+        """Read ``num_skipped_rows`` and the number of steps from ``checkpoint``, beside what `NetworkTraining`
+        reads.
+        """
         super().on_load_checkpoint(checkpoint)
         self.num_skipped_rows = torch.tensor(checkpoint.get("num_skipped_rows", 0))
         self.num_steps = checkpoint["global_step"]
 
     def training_step(self, data: Pair, index: int) -> Tensor:
-        """Return the weighted mean square error on a training batch made from elements and conditions."""
+        """Return the weighted mean square error of the network on the targets of the path, a scalar.
+
+        Rows whose target is not finite are skipped and counted in ``num_skipped_rows``.
+
+        Args:
+            data: elements ``[b, *element_shape]`` and their conditions, or ``None``.
+            index: number of the batch, unused.
+        """
         loss, found = self._loss(data, self.step_generator())
         self.num_skipped_rows = self.num_skipped_rows + (~found).sum()
         return loss
 
     def measure(self, batch: Pair, number: int) -> dict[str, Tensor]:
-        """Return the same mean square error as ``loss``."""
+        """Return ``{"loss": ...}``, the weighted mean square error that training minimises.
+
+        Args:
+            batch: elements ``[b, *element_shape]`` and their conditions, or ``None``.
+            number: number that selects random numbers.
+        """
         return {"loss": self._loss(batch, self.measure_generator(number))[0]}
 
     def _loss(self, data: Pair, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -120,18 +138,32 @@ class FlowMapTraining(_AveragedTraining[FlowMap]):
     """Regression of a `FlowMap` on displacements along trajectories, see `FlowTrajectories`.
 
     Args:
-        network: see `trivgeo.training.NetworkTraining`, also for ``learning_rate`` and ``seed``.
+        network: the network that is trained.
+        learning_rate: largest step of the optimiser.
+        seed: of weights and random numbers.
     """
 
     def training_step(self, batch: FlowMapBatch, index: int) -> Tensor:
-        """Return the mean square error of displacements in units of their root mean square."""
+        """Return the mean square error of predicted displacements in units of ``speed``, a scalar.
+
+        Rows whose displacement is not finite are skipped.
+
+        Args:
+            batch: trajectories: elements, levels at both ends, displacements ``[b, dim]`` and features.
+            index: number of the batch, unused.
+        """
         found = torch.isfinite(batch.displacement).all(-1)
         target = torch.where(found.unsqueeze(-1), batch.displacement, 0.0) / self.network.speed
         error = (self.network.displacement(batch) - target).square().mean(-1)
         return (error * found).sum() / found.sum().clamp(min=1)
 
     def measure(self, batch: FlowMapBatch, number: int) -> dict[str, Tensor]:
-        """Return the same mean square error as ``loss``."""
+        """Return ``{"loss": ...}``, the mean square error of displacements that training minimises.
+
+        Args:
+            batch: trajectories, see `FlowMapTraining.training_step`.
+            number: number of the batch, which is not used.
+        """
         return {"loss": self.training_step(batch, number)}
 
 
@@ -154,7 +186,11 @@ def train_flow_map(
         fitted: what was fitted with them.
         features: of conditions, of which trajectories draw, ``[m, d]``; ``None`` without conditions.
         shape: width and depth of the map's network.
-        steps: see `GroupDiffusion.fit`, like ``seconds``, ``batch_size``, ``learning_rate`` and ``progress``.
+        steps: number of optimiser steps.
+        seconds: time after which the training ends.
+        batch_size: rows of a step.
+        learning_rate: largest step of the optimiser.
+        progress: show a progress bar; ``None`` for one on a terminal, see `GroupDiffusion.fit`.
         seed: of the model.
 
     Returns:

@@ -27,7 +27,9 @@ class GroupCoordinates:
     """Elements as tensors ``[*batch, *element_shape]``, algebra vectors ``[*batch, dim]`` in a basis with a scale.
 
     Args:
-        natural_algebra: see `LieGroup`, also for ``element_shape`` and ``scale``.
+        natural_algebra: the algebra in the natural basis, see `LieGroup`.
+        element_shape: the shape of one element.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 
     def __init__(

@@ -39,11 +39,22 @@ class ContentGuard(ABC):
 
     @abstractmethod
     def departure(self, g: Tensor, content: Any) -> Float[Tensor, "*out"]:
-        """Return a smooth cost of the ``content`` of x that ``g.x`` does not show; zero if all is shown."""
+        """Return a smooth cost of the content of x that ``g.x`` does not show, ``[*batch]``; zero if all of it is
+        shown.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            content: content of x, see `content`; batches broadcast.
+        """
 
     @abstractmethod
     def kept(self, g: Tensor, content: Any) -> Float[Tensor, "*out"]:
-        """Return the share of the content that ``g.x`` shows, in [0, 1]."""
+        """Return the share of the content that ``g.x`` shows, ``[*batch]``, in [0, 1].
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            content: content of x, see `content`; batches broadcast.
+        """
 
     @abstractmethod
     def empty(self, x: Any) -> Any:
@@ -83,15 +94,25 @@ class Action(ABC):
 
     @abstractmethod
     def log_abs_det_jacobian(self, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
-        """``log |det d(g.x)/dx|``, one number per datum."""
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`, one number for each datum, ``[*batch]``.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: data that `check_data` accepts; batches broadcast.
+        """
 
     @abstractmethod
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` has the shape and type of data of this action; messages call it ``name``."""
+        """Check that ``x`` has the shape and type of data of this action; the message of the error calls it ``name``.
+
+        Raises:
+            ConfigurationError: the data have another type.
+            ShapeError: the data have another shape.
+        """
 
     @abstractmethod
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch dimensions of data x that passed `check_data`."""
+        """Return the batch shape of data ``x`` that passed `check_data`."""
 
     @property
     def guard(self) -> ContentGuard | None:
@@ -144,12 +165,16 @@ class PointAction(Action):
         raise ConfigurationError(f"group: expected one of homographies, got {self.group!r}")
 
     def from_homogeneous(self, matrix: Float[Tensor, "*batch k k"]) -> Tensor:
-        """The element of a matrix on (x, 1) whose last entry is one, as of `homogeneous`.
+        """Return the element ``[*batch, *element_shape]`` whose matrix on (x, 1) is given, the inverse of
+        `homogeneous`.
 
-        For a matrix that is not in the group, some element near it, or NaN.
+        For a matrix that is not in the group, the result is some element near it, or NaN.
+
+        Args:
+            matrix: matrices ``[*batch, k, k]`` whose last entry is one.
 
         Raises:
-            ConfigurationError: see `homogeneous`.
+            ConfigurationError: elements of the group are not known to be homographies.
         """
         raise ConfigurationError(f"group: expected one of homographies, got {self.group!r}")
 
@@ -184,12 +209,23 @@ class PointAction(Action):
 
     @final
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Bool[Tensor, "*out p"]:
-        """Return True where ``g.x`` is defined and finite, for each point, ``[*out, p]``."""
+        """Return True where ``g.x`` is defined and finite, for each point, ``[*batch, p]``.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: points ``[*batch, p, n]``.
+        """
         return torch.isfinite(self(g, x)).all(-1)
 
     @final
     def jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n n"]:
-        """``d(g.x)/dx`` at each point, by forward-mode differentiation; NaN where ``g.x`` is not defined."""
+        """Return the derivatives of ``g.x`` by x at each point, ``[*batch, p, n, n]``; NaN where ``g.x`` is not
+        defined.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: points ``[*batch, p, n]``.
+        """
         lifted, x = self._lift(g, x)
         g = lifted.squeeze(lifted.ndim - len(self.group.element_shape) - 1)
         x = x.expand(*self._out_shape(lifted, x), x.shape[-1])
@@ -199,12 +235,20 @@ class PointAction(Action):
 
     @final
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out"]:
-        """``log |det d(g.x)/dx|`` of the whole set of points: the sum over the points, NaN if one has no image."""
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`, summed over the points of a datum.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Numbers ``[*batch]``; NaN where a point has no image.
+        """
         return in_single(log_abs_det, self.jacobian(g, x)).sum(-1)
 
     @final
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch dimensions of points x: all but those of points and coordinates."""
+        """Return the batch shape of points ``x``, ``[*batch, p, n]``, without points and coordinates."""
         return x.shape[:-2]
 
     @final

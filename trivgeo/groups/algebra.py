@@ -128,7 +128,7 @@ class LieAlgebra:
         return self._trace_ad.value.clone()
 
     def trace_ad_like(self, x: Tensor) -> Float[Tensor, " n"]:
-        """`trace_ad` in the dtype and on the device of ``x``."""
+        """Return `trace_ad`, ``[dim]``, in the dtype and on the device of the tensor ``x``."""
         return self._trace_ad.like(x).clone()
 
     @property
@@ -177,7 +177,7 @@ class LieAlgebra:
         return Constant(values), Constant(vectors)
 
     def bracket(self, u: Float[Tensor, "*#batch n"], v: Float[Tensor, "*#batch n"]) -> Float[Tensor, "*batch n"]:
-        """The bracket ``[u, v]``; batches broadcast.
+        """Return the brackets ``[u, v]`` of vectors u and v, ``[*batch, dim]``; batches broadcast.
 
         Raises:
             ShapeError: a vector does not have `dim` coordinates.
@@ -190,7 +190,7 @@ class LieAlgebra:
         return torch.cat(parts, -1)
 
     def ad(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
-        """The matrix of ``u -> [v, u]``.
+        """Return the matrices ``[*batch, dim, dim]`` of the maps ``u -> [v, u]`` of vectors v, ``[*batch, dim]``.
 
         Raises:
             ShapeError: the vector does not have `dim` coordinates.

@@ -151,7 +151,7 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
     @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
-        """The product ``g h``; batches broadcast."""
+        """Return the products ``g h`` of elements, ``[*batch, *element_shape]``; batches of g and h broadcast."""
         g = self.check_elements(g)
         # most are alike; of small batches each check is a part of the time that is seen
         if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype is h.dtype and g.device == h.device):
@@ -167,12 +167,19 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
     @final
     def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
-        """The exact exponential: ``exp(s v) exp(t v) = exp((s + t) v)``."""
+        """Return the exponentials ``[*batch, *element_shape]`` of algebra vectors v, ``[*batch, dim]``.
+
+        Exact for every length: ``exp(s v) exp(t v) = exp((s + t) v)``.
+        """
         return self._on_vectors(self._scaled_exp, self.check_vectors(v))
 
     @final
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
-        """The principal logarithm, ``exp(log(g)) = g``; NaN for elements that have none (see `has_log`)."""
+        """Return the principal logarithms ``[*batch, dim]`` of elements g, ``[*batch, *element_shape]``:
+        ``exp(log(g)) = g``.
+
+        NaN for elements that have no logarithm, see `has_log`.
+        """
         g = self.check_elements(g)
         # rounded to half precision, elements are off the group by more than a logarithm can bear
         log = self._scaled_log if torch.finfo(g.dtype).bits > 16 else self._scaled_log_of_nearest
@@ -180,12 +187,16 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
     @final
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
-        r"""The adjoint matrix: :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`."""
+        r"""Return the adjoint matrices ``[*batch, dim, dim]`` of elements g:
+        :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`.
+        """
         return self._on_elements(self._scaled_adjoint, self.check_elements(g))
 
     @final
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
-        r""":math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, zero on unimodular groups."""
+        r"""Return :math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})` of elements g, ``[*batch]``; 0 on
+        unimodular groups.
+        """
         g = self.check_elements(g)
         return self._on_elements(self._log_character, g)
 

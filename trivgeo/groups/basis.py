@@ -26,7 +26,7 @@ class Basis(Described):
     """Orthonormal basis of a Lie algebra, and coordinates in it.
 
     Args:
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
         dim: the dimension n of the algebra.
 
     Raises:

@@ -110,7 +110,7 @@ class Compiler(Evaluator):
     """Compiles and evaluates the operations of one group.
 
     Args:
-        threshold: see `compiled`.
+        threshold: smallest batch that is compiled, see `compiled`.
     """
 
     def __init__(self, threshold: int | None = None) -> None:

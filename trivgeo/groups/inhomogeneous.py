@@ -73,7 +73,7 @@ class InhomogeneousGroup(LieGroup):
 
     Args:
         linear: the group L, in its natural basis.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: the linear group carries a scale of its own.
@@ -161,7 +161,13 @@ class InhomogeneousGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """The unit matrix and no translation."""
+        """Return the neutral element, repeated to ``[*batch, *element_shape]``: a unit matrix and no translation.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
         n = self.size
         return torch.eye(n, n + 1, dtype=dtype, device=device).expand(*batch, n, n + 1).clone()
 
@@ -239,7 +245,7 @@ class SE(InhomogeneousGroup):
 
     Args:
         n: the dimension of the space.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 2.
@@ -378,7 +384,7 @@ class Affine(InhomogeneousGroup):
 
     Args:
         n: the dimension of the space.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 1.

@@ -43,7 +43,7 @@ class KdVSymmetry(SemidirectProduct):
     :math:`\log \lambda = -2 s`. The logarithm exists everywhere.
 
     Args:
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 
     def __init__(self, scale: Scale = None) -> None:

@@ -35,8 +35,8 @@ class MatrixGroup(LieGroup):
 
     Args:
         basis: the natural basis of the algebra, ``[n, k, k]``.
-        names: names of the basis elements, for messages.
-        scale: see `LieGroup`.
+        names: names of basis elements.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
         algebra: the algebra of the basis, where it is known; found from commutators otherwise.
 
     Raises:
@@ -68,7 +68,13 @@ class MatrixGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """The unit matrix."""
+        """Return the unit matrix, repeated to ``[*batch, k, k]``.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
         k = self.size
         return torch.eye(k, dtype=dtype, device=device).expand(*batch, k, k).clone()
 
@@ -77,7 +83,9 @@ class MatrixGroup(LieGroup):
         return self._on_vectors(self._scaled_tangent, self.check_vectors(v))
 
     def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
-        """The algebra vector of a matrix (of its projection on the algebra, in general)."""
+        """Return the algebra vectors ``[*batch, dim]`` of a ``matrix``, ``[*batch, k, k]``, or of its projection on
+        the algebra.
+        """
         return self._on_elements(self._scaled_coordinates, self.check_elements(matrix, "matrix"))
 
     @final
@@ -158,7 +166,11 @@ class LinearAction(PointAction):
         return bordered + torch.diag(last)
 
     def from_homogeneous(self, matrix: Tensor) -> Tensor:
-        """The matrix without its last row and column, projected on the group."""
+        """Return the matrix without its last row and column, projected on the group, ``[*batch, k, k]``.
+
+        Args:
+            matrix: matrices ``[*batch, k + 1, k + 1]``.
+        """
         return self.group.project(matrix[..., :-1, :-1])
 
 
@@ -170,7 +182,7 @@ class GLPlus(MatrixGroup):
 
     Args:
         n: the size of the matrices.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 1.
@@ -228,7 +240,7 @@ def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
 
 
 def matrix_units(n: int) -> tuple[Tensor, list[str]]:
-    """The matrices e_ij row by row, ``[n^2, n, n]``, and their names."""
+    """Return the matrices e_ij of size n row by row, ``[n^2, n, n]``, and their names."""
     eye = torch.eye(n, dtype=torch.float64)
     units = torch.einsum("ia,jb->ijab", eye, eye).reshape(n * n, n, n)
     return units, [f"E{i + 1}{j + 1}" for i in range(n) for j in range(n)]

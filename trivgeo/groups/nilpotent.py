@@ -32,7 +32,7 @@ class NilpotentGroup(LieGroup):
 
     Args:
         natural_algebra: a nilpotent algebra.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: the algebra is not nilpotent.
@@ -48,7 +48,13 @@ class NilpotentGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Zero coordinates."""
+        """Return zero coordinates, ``[*batch, dim]``.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
         return torch.zeros(*batch, self.dim, dtype=dtype, device=device)
 
     @abstractmethod
@@ -92,7 +98,7 @@ class Translation(HarmonicAnalysis, NilpotentGroup):
 
     Args:
         n: the dimension.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
@@ -136,7 +142,7 @@ class Heisenberg(NilpotentGroup):
     Args:
         n: the number of pairs; the dimension is 2 n + 1.
         central: the constant :math:`\kappa`.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 1, or the constant is zero.
@@ -176,7 +182,7 @@ class Nilpotent(NilpotentGroup):
 
     Args:
         algebra: a nilpotent algebra.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: the algebra is not nilpotent.

@@ -49,7 +49,7 @@ class SO(HarmonicAnalysis, MatrixGroup):
 
     Args:
         n: the dimension of the space.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 2.

@@ -42,7 +42,7 @@ class HeatSymmetry(SemidirectProduct):
 
     Args:
         nu: the diffusivity, positive.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: nu is not positive and finite.
@@ -77,7 +77,7 @@ class BurgersSymmetry(SemidirectProduct):
     in `HeatSymmetry`, Q (space translation), P (Galilean boost). The group is unimodular.
 
     Args:
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 
     def __init__(self, scale: Scale = None) -> None:

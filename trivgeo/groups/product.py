@@ -32,7 +32,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
 
     Args:
         *factors: the groups, in their natural bases, since the scale belongs to the product; or one list of them.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: no factors, what is no group, or a factor carries a scale of its own.
@@ -119,7 +119,13 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """The neutral elements."""
+        """Return the neutral elements of all factors, one after another, repeated to ``[*batch, *element_shape]``.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
         return self._join(group.identity(*batch, count, dtype=dtype, device=device) for group, count in self._runs)
 
     def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:

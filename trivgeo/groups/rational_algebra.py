@@ -87,7 +87,7 @@ class RationalAlgebra:
         return [[[float(x) for x in row] for row in block] for block in self._constants]
 
     def bracket(self, a: Row, b: Row) -> Row:
-        """[a, b]."""
+        """Return the bracket [a, b] of rows of coordinates a and b."""
         total = [_ZERO] * self.dim
         right = [(j, y) for j, y in enumerate(b) if y]
         for i, x in enumerate(a):
@@ -98,7 +98,7 @@ class RationalAlgebra:
         return total
 
     def ad(self, x: Row) -> Rows:
-        """The matrix of ad(x), which acts on columns."""
+        """Return the matrix of ad(x) for a row of coordinates x; the matrix acts on columns."""
         return transpose([self.bracket(x, e) for e in self._everything])
 
     def _brackets(self, a: Rows, b: Rows) -> Rows:

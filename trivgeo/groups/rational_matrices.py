@@ -33,7 +33,7 @@ _ZERO, _ONE = Fraction(0), Fraction(1)
 
 
 def row_echelon(rows: Iterable[Sequence[Fraction]]) -> tuple[Rows, list[int]]:
-    """The row_echelon row echelon form without its zero rows, and the columns of its pivots."""
+    """Return the reduced row echelon form of ``rows`` without its zero rows, and the columns of its pivots."""
     done: dict[int, dict[int, Fraction]] = {}
     for given in rows:
         row = {k: x for k, x in enumerate(given) if x}
@@ -64,7 +64,7 @@ def _subtract(row: dict[int, Fraction], other: dict[int, Fraction], factor: Frac
 
 
 def row_space(rows: Iterable[Sequence[Fraction]]) -> Rows:
-    """Row-reduced rows with the same span."""
+    """Return reduced rows with the span of ``rows``."""
     return row_echelon(rows)[0]
 
 
@@ -83,7 +83,9 @@ def null_space(rows: Iterable[Sequence[Fraction]], n: int) -> Rows:
 
 
 def complement(inside: Rows, candidates: Rows) -> Rows:
-    """The candidates that complete the span of ``inside`` to the span of both; earlier ones are preferred."""
+    """Return those of the rows ``candidates`` that complete the span of ``inside`` to the span of both, earlier
+    ones first.
+    """
     columns = [list(c) for c in zip(*inside, *candidates, strict=True)]
     _, pivots = row_echelon(columns)
     return [candidates[p - len(inside)] for p in pivots if p >= len(inside)]
@@ -98,7 +100,7 @@ def intersection(a: Rows, b: Rows) -> Rows:
 
 
 def combination(weights: Sequence[Fraction], rows: Rows) -> Row:
-    """The sum of rows times weights."""
+    """Return the sum of ``rows``, each times its number in ``weights``."""
     total = [_ZERO] * len(rows[0])
     for w, row in zip(weights, rows, strict=True):
         if w:
@@ -125,7 +127,7 @@ def inverse(a: Rows) -> Rows:
 
 
 def identity(n: int) -> Rows:
-    """The identity matrix of size n."""
+    """Return the identity matrix of size n."""
     return [[_ONE if i == k else _ZERO for k in range(n)] for i in range(n)]
 
 

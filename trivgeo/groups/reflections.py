@@ -36,7 +36,9 @@ class ReflectionGroup(LieGroup):
         """Return the reflection of the first coordinate, repeated to ``[*batch, *element_shape]``.
 
         Args:
-            batch: see `LieGroup.identity`, like ``dtype`` and ``device``.
+            batch: the batch shape.
+            dtype: of the elements; default torch's.
+            device: of the elements; default torch's.
         """
         identity = self.identity(*batch, dtype=dtype, device=device)
         signs = torch.ones(self.element_shape, dtype=identity.dtype, device=identity.device)
@@ -68,7 +70,7 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
 
     Args:
         n: the dimension of the space.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Attributes:
         component: that of the identity, `SO` (n) in its natural basis.
@@ -141,7 +143,7 @@ class E(ReflectionGroup, InhomogeneousGroup):
 
     Args:
         n: the dimension of the space.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Attributes:
         component: that of the identity, `SE` (n) in its natural basis.

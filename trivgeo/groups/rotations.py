@@ -112,7 +112,7 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
 
     Args:
         r: rotations.
-        axes: see `rotation_from_euler`.
+        axes: three letters such as ``"xyz"``, see `rotation_from_euler`.
 
     Raises:
         ConfigurationError: other axes.

@@ -38,15 +38,31 @@ class Automorphism(Described, ABC):
 
     @abstractmethod
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        r""":math:`\rho(h) n` for h ``[*batch, *H.element_shape]`` and n ``[*batch, N.dim]``."""
+        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``.
+
+        Args:
+            h: elements of H, ``[*batch, *H.element_shape]``.
+            n: coordinates of N, ``[*batch, N.dim]``.
+        """
 
     @abstractmethod
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """The coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``; y ``[*batch, H.dim]``, z ``[*batch, N.dim]``."""
+        """Return the coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, N.dim]``.
+
+        Args:
+            y: vectors ``[*batch, H.dim]`` of H.
+            z: vectors ``[*batch, N.dim]`` of N.
+        """
 
     @abstractmethod
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """Return z with exp(y, z) = n; NaN where rounding leaves nothing of it."""
+        """Return the vectors z with ``exp(y, z) = n``, ``[*batch, N.dim]``; NaN where rounding leaves no correct
+        digit.
+
+        Args:
+            y: vectors ``[*batch, H.dim]`` of H.
+            n: coordinates of N, ``[*batch, N.dim]``.
+        """
 
 
 class LinearAutomorphism(Automorphism):
@@ -75,7 +91,12 @@ class LinearAutomorphism(Automorphism):
         self._derivations = Constant(derivations_of(complement, ideal, representation))
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        """The given representation."""
+        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``, by the representation that was given.
+
+        Args:
+            h: elements of H, ``[*batch, *H.element_shape]``.
+            n: coordinates of N, ``[*batch, N.dim]``.
+        """
         return self._representation(h, n)
 
     def _generator(self, y: Tensor, z: Tensor) -> Tensor:
@@ -83,11 +104,25 @@ class LinearAutomorphism(Automorphism):
         return d + 0.5 * self._algebra.ad(z) if self._two_step else d
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return the exponential by one augmented matrix exponential."""
+        """Return the coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, N.dim]``, by one matrix
+        exponential.
+
+        Args:
+            y: vectors ``[*batch, H.dim]`` of H.
+            z: vectors ``[*batch, N.dim]`` of N.
+        """
         return phi1(self._generator(y, z), z)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """Return the logarithm by a linear solve; for two steps with a correction, exact since it is central."""
+        """Return the vectors z with ``exp(y, z) = n``, ``[*batch, N.dim]``, by a linear solve; NaN where rounding is
+        too large.
+
+        An ideal of two steps gets one correction, which is exact since it is central.
+
+        Args:
+            y: vectors ``[*batch, H.dim]`` of H.
+            n: coordinates of N, ``[*batch, N.dim]``.
+        """
         d = torch.einsum("...i,ikj->...kj", y, self._derivations.like(y))
         eye = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
         matrix = torch.stack([phi1(d, column) for column in eye], -1)
@@ -113,7 +148,12 @@ class PlaneAutomorphism(Automorphism):
         self._central = central
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        """The linear map on (q, p); z is kept."""
+        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``: a linear map of (q, p); the central coordinate z is kept.
+
+        Args:
+            h: matrices of SL(2, R), ``[*batch, 2, 2]``.
+            n: coordinates (q, p) or (q, p, z), ``[*batch, N.dim]``.
+        """
         (a, b), (c, d) = entry_rows(h)
         q, p, *centre = last_entries(n)
         new = [a * q - b * p, d * p - c * q]
@@ -124,7 +164,14 @@ class PlaneAutomorphism(Automorphism):
         return y[0] * q - y[1] * p, -y[2] * q - y[0] * p
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """(c1 + c2 D) on (q, p); the centre gains kappa/2 c3 omega((q, p), D (q, p))."""
+        """Return the coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, N.dim]``, in closed form.
+
+        On (q, p) the map is c1 + c2 D; the centre gains kappa/2 c3 omega((q, p), D (q, p)).
+
+        Args:
+            y: vectors of sl(2, R).
+            z: coordinates (q, p) or (q, p, z), ``[*batch, N.dim]``.
+        """
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
         q, p, *centre = last_entries(z)
@@ -135,7 +182,15 @@ class PlaneAutomorphism(Automorphism):
         return from_entries(new)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """Return the inverse, (c1 - c2 D) / (2 c2) on (q, p), since c1^2 - c2^2 D^2 = 2 c2."""
+        """Return the vectors z with ``exp(y, z) = n``, ``[*batch, N.dim]``, in closed form; NaN where rounding is too
+        large.
+
+        On (q, p) the map is (c1 - c2 D) / (2 c2), since c1^2 - c2^2 D^2 = 2 c2.
+
+        Args:
+            y: vectors of sl(2, R).
+            n: coordinates of the ideal: (q, p) or (q, p, z), ``[*batch, N.dim]``.
+        """
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
         nq, np, *centre = last_entries(n)
@@ -161,8 +216,8 @@ class SemidirectProduct(LieGroup):
         ideal: the group N; both in their natural bases, since the scale belongs to the product.
         automorphism: how H acts on N, or a function ``(h, n) -> rho(h) n``, for which a `LinearAutomorphism` is
             made.
-        scale: see `LieGroup`.
-        names: see `MatrixGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
+        names: names of basis elements.
 
     Raises:
         ConfigurationError: a factor carries a scale of its own, or the ideal has too many steps.
@@ -202,7 +257,12 @@ class SemidirectProduct(LieGroup):
         return self.complement.num_components
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The factors ``(h, n)`` of ``g = exp(n) h``: ``[*batch, *H.element_shape]`` and ``[*batch, N.dim]``."""
+        """Split elements g, ``[*batch, *element_shape]``, into the factors (h, n) of ``g = exp(n) h``.
+
+        Returns:
+            Elements h of the complement, ``[*batch, *H.element_shape]``, and coordinates n of the ideal,
+            ``[*batch, N.dim]``.
+        """
         g = self.check_elements(g)
         return self._split(g)
 
@@ -210,7 +270,15 @@ class SemidirectProduct(LieGroup):
         return g[..., : self._cut].unflatten(-1, self.complement.element_shape), g[..., self._cut :]
 
     def join(self, h: Tensor, n: Tensor) -> Tensor:
-        """The element ``exp(n) h``; batches broadcast."""
+        """Return the elements ``exp(n) h``, ``[*batch, *element_shape]``; batches broadcast.
+
+        Args:
+            h: elements of H, ``[*batch, *H.element_shape]``.
+            n: coordinates of N, ``[*batch, N.dim]``.
+
+        Raises:
+            ShapeError: h or n has another shape.
+        """
         self.complement.check_elements(h, "h")
         self.ideal.check_elements(n, "n")
         return self._join(h, n)
@@ -223,7 +291,13 @@ class SemidirectProduct(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """The pair of neutral elements."""
+        """Return the neutral elements of H and N, one after the other, repeated to ``[*batch, *element_shape]``.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
         return self._join(
             self.complement.identity(*batch, dtype=dtype, device=device),
             self.ideal.identity(*batch, dtype=dtype, device=device),

@@ -47,7 +47,7 @@ class ScaledRotations(MatrixGroup):
 
     Args:
         n: the dimension of the space.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 2.
@@ -123,7 +123,7 @@ class Similarity(InhomogeneousGroup):
 
     Args:
         n: the dimension of the space.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 2.

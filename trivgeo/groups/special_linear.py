@@ -30,7 +30,7 @@ class SL(MatrixGroup):
 
     Args:
         n: the size of the matrices.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 2.

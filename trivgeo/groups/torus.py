@@ -33,7 +33,7 @@ class Torus(HarmonicAnalysis, LieGroup):
 
     Args:
         n: the number of angles.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 1.
@@ -60,7 +60,13 @@ class Torus(HarmonicAnalysis, LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Zero angles."""
+        """Return zero angles, ``[*batch, dim]``.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
         return torch.zeros(*batch, self.dim, dtype=dtype, device=device)
 
     @property

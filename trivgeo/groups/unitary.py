@@ -64,7 +64,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     Args:
         n: the size of the matrices.
         has_phases: whether multiples of I by phases are in the group.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 
     def __init__(self, n: int, has_phases: bool, scale: Scale = None) -> None:
@@ -122,7 +122,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """The unit matrix."""
+        """Return unit matrices ``[*batch, n, n, 2]``, by default with torch's ``dtype`` and ``device``."""
         n = self.size
         eye = torch.eye(n, dtype=dtype, device=device)
         return torch.stack([eye, torch.zeros_like(eye)], -1).expand(*batch, n, n, 2).clone()
@@ -281,7 +281,7 @@ class U(UnitaryGroup):
 
     Args:
         n: the size of the matrices.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 1.
@@ -354,7 +354,7 @@ class SU(UnitaryGroup):
 
     Args:
         n: the size of the matrices.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
         ConfigurationError: n < 2.

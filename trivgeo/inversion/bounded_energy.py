@@ -58,19 +58,34 @@ class BoundedEnergy(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, gradient: Gradient, data: tuple[Any, Any, Any]) -> tuple[Tensor, Tensor]:
-        """Return energies of elements g and their gradients, both from one call of ``gradient`` on ``data``."""
+        """Return energies ``[b, *chains]`` of elements and their gradients by the entries of the elements.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``; the gradients have the same shape.
+            gradient: function (g, data) that returns both in one tensor, the energies first.
+            data: second argument of that function.
+        """
         both = gradient(g, data)
         return both[..., 0], both[..., 1:].reshape(g.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the gradients, the second entry of ``output``; ``inputs`` are not kept."""
+        """Keep the gradients, the second entry of ``output``, in the autograd context ``ctx``; ``inputs`` are not
+        kept.
+        """
         ctx.save_for_backward(output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, of_energy: Tensor, of_gradient: Tensor) -> Any:
-        """Return the gradients times ``of_energy``; ``of_gradient`` is ignored: there are no second derivatives."""
+        """Return the gradients that ``ctx`` holds, times ``of_energy``; no gradient flows to ``gradient`` and
+        ``data``.
+
+        Args:
+            ctx: autograd context with the gradients.
+            of_energy: derivatives by the energies.
+            of_gradient: derivatives by the gradients, which are ignored: there are no second derivatives.
+        """
         (gradient,) = ctx.saved_tensors
         return rows_like(of_energy, gradient) * gradient, None, None
 

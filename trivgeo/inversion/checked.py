@@ -29,10 +29,13 @@ class Checks(Described):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CheckedResult(InversionResult):
-    """An `InversionResult` with a verdict for each datum: whether its elements are to be trusted, and why not.
+    """Result of an inversion, see `InversionResult`, with a verdict for each datum: whether its elements are to be
+    trusted.
 
     Attributes:
-        checks: verdicts, one for each datum.
+        checks: verdicts, one for each datum, with reasons. All other attributes (``action``, ``elements``,
+            ``energies``, ``num_masked_steps``, ``energy_evaluations``, ``gradient_evaluations``,
+            ``network_evaluations``, ``kept``) are those of `InversionResult`.
     """
 
     checks: Checks
@@ -54,12 +57,13 @@ class CheckedResult(InversionResult):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CheckedPopulation(EvaluatedPopulation):
-    """Population whose data were checked; see `CheckedResult`.
+    """Population whose data were checked; an inverter that ends with one returns a `CheckedResult`.
 
     Elements that a later stage moves or chooses were not checked: they are a `Population` without reasons.
 
     Attributes:
-        checks: verdicts, one for each datum.
+        checks: verdicts, one for each datum, with reasons. All other attributes (``elements``, ``num_masked_steps``,
+            ``energies``, ``time``) are those of `Population`.
     """
 
     checks: Checks
@@ -81,5 +85,5 @@ class CheckedPopulation(EvaluatedPopulation):
         return EvaluatedPopulation(self.elements, self.num_masked_steps, self.energies, self.time)
 
     def result(self, posterior: ConditionalPosterior) -> InversionResult:
-        """Return what an inverter returns."""
+        """Return the `CheckedResult` of the data of ``posterior``, with its counts of evaluations."""
         return CheckedResult(**vars(super().result(posterior)), checks=self.checks)

@@ -117,9 +117,10 @@ def check_energy(
     ```
 
     Args:
-        action: see `Inverter`, also for ``energy``.
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
         clean: clean data with one batch dimension; at most 64 of them are looked at, and 32 inverted.
-        law: see `LearnedInverter.fit`.
+        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         network: data to outputs, in evaluation mode here if it is a module.
         labels: of the clean data, their classes or what ``loss`` takes; default the classes that the network says.
         loss: outputs and labels to losses ``[b]``; default one for a wrong class of the outputs ``[b, c]``, else zero.

@@ -110,7 +110,10 @@ def measure_energy(
     """Measure how the energy of clean data rises when they are moved.
 
     Args:
-        action: see `check_energy`, like ``energy``, ``clean`` and ``law``.
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
+        clean: clean data, one batch dimension.
+        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         num_samples: number of random transformations of each datum.
         seed: of all that is random.
 

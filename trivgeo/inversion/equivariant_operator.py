@@ -123,9 +123,9 @@ class EquivariantOperator(nn.Module):
         Args:
             equation: text, SymPy equations, or an `trivgeo.pde.EvolutionEquation`, of first order in ``t``, whose
                 coefficients depend on neither place nor time. Unknowns of fields are in alphabetical order.
-            network: see `EquivariantOperator`.
+            network: the solution operator of the training domain, see `EquivariantOperator`.
             clean: initial fields of the training set, which share their grid; or their values ``[m, c, *n]``.
-            times: see `EquivariantOperator`.
+            times: times at which the network returns solutions, see `EquivariantOperator`.
             box: for values, the range (low, high) of each x.
             periodic: whether fields are periodic; one for all axes, or one for each.
             parameters: a number for each parameter of the equation.
@@ -200,7 +200,9 @@ class EquivariantOperator(nn.Module):
         """Return the solution for known transformations, without a search.
 
         Args:
-            initial: see `forward`, like ``grid`` and ``parameters``.
+            initial: initial fields, see `forward`.
+            grid: points and times of the solution, see `forward`.
+            parameters: parameters of the equation for each field, see `forward`.
             g: transformations that moved the initial fields, ``[b, *element_shape]``.
 
         Returns:

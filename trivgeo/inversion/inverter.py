@@ -114,7 +114,7 @@ class Inverter(nn.Module):
         return self.posterior.energy
 
     def then(self, *stages: StageLike) -> Inverter:
-        """An inverter that goes on with further stages."""
+        """Return an inverter that runs the stages of this one, then further ``stages``."""
         return self._made_of([*self.stages, *stages], self._settings())
 
     def replace(self, **settings: Any) -> Inverter:

@@ -61,7 +61,7 @@ def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
 
     Args:
         group: the group.
-        law: see `LearnedInverter.fit`.
+        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         seed: of the elements drawn.
 
     Raises:

@@ -128,7 +128,7 @@ def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (
     Args:
         group: ``Projective(2)``.
         share: the bound, below one half: the moved corners are then those of a convex quadrilateral.
-        size: see `ImageWarp.coverage`.
+        size: height and width in pixels.
 
     Raises:
         ConfigurationError: a bound out of its range, or a group without such transformations.

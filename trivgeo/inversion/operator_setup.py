@@ -82,9 +82,9 @@ def symmetries_of(
     """The symmetries of an equation with numbers for its parameters, as far as fields can follow them.
 
     Args:
-        equation: see `trivgeo.pde.EvolutionEquation`.
+        equation: text, SymPy equations, or a `trivgeo.pde.EvolutionEquation`.
         parameters: a number for each parameter.
-        periodic: see `FieldAction`.
+        periodic: whether fields are periodic along each axis of space.
         unknowns: the number that fields have.
 
     Raises:

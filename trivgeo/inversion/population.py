@@ -60,7 +60,7 @@ class Population(Described):
         return Population(elements, steps, energies, self.time)
 
     def take(self, index: Int[Tensor, "b m"]) -> Population:
-        """Return the chains with numbers ``index``, ``[b, m]``."""
+        """Return the chains with numbers ``index``, ``[b, m]``, with their energies and counts."""
         return replace(
             self,
             elements=torch.take_along_dim(self.elements, rows_like(index, self.elements), 1),
@@ -69,7 +69,7 @@ class Population(Described):
         )
 
     def copies(self, number: int) -> Population:
-        """Every chain ``number`` times, one after another."""
+        """Return a population with every chain ``number`` times, the copies of a chain side by side."""
         return replace(
             self,
             elements=repeat(self.elements, "b k ... -> b (k m) ...", m=number),
@@ -85,9 +85,10 @@ Population.__init__ = renamed_arguments(until="0.4", failures="num_masked_steps"
 
 @dataclass(frozen=True, repr=False)
 class EvaluatedPopulation(Population):
-    """A `Population` whose energies are known.
+    """Population whose energies are known; ``num_masked_steps`` and ``time`` are those of `Population`.
 
     Attributes:
+        elements: elements ``[b, k, *element_shape]``.
         energies: energies of the elements, ``[b, k]``.
     """
 

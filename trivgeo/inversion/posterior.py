@@ -30,7 +30,9 @@ class Posterior(nn.Module):
     """Posteriors of transformations for an action and an energy, for any data.
 
     Args:
-        action: see `PosteriorEnergy`, like ``energy`` and ``log_det``.
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, see `PosteriorEnergy`.
+        log_det: keep the action's log-determinant.
         compiled: evaluate energies and gradients by a `CompiledGradient`.
 
     Attributes:
@@ -75,8 +77,8 @@ class ConditionalPosterior(Described):
 
     Args:
         posterior: of which.
-        x: see `PosteriorEnergy`.
-        max_evaluations: see `Inverter`.
+        x: transformed data, one batch dimension.
+        max_evaluations: largest number of energies at once, see `Inverter`.
         on_step: called by `step`.
 
     Attributes:

@@ -44,7 +44,9 @@ class Evaluation:
     """Function of elements and data to energies, the same for all data.
 
     Args:
-        action: see `PosteriorEnergy`, like ``energy`` and ``log_det``.
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, see `PosteriorEnergy`.
+        log_det: keep the action's log-determinant.
     """
 
     def __init__(self, action: Action, energy: DataEnergy | None, log_det: bool) -> None:
@@ -100,7 +102,7 @@ class PosteriorEnergy(Described):
         action: the action on data.
         energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for zero wherever the
             inverse transformation is defined.
-        x: the transformed data, with one batch dimension.
+        x: transformed data, one batch dimension.
         log_det: keep the log-determinant (the published experiments drop it).
         max_evaluations: the largest number of energies of empty data at once, see `Inverter`.
 
@@ -182,7 +184,12 @@ class PosteriorEnergy(Described):
         return self.evaluate(g, self.data)
 
     def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
-        """Return the energies of elements g, evaluating at most ``bound`` of them at once."""
+        """Return the posterior energies of elements, ``[b, *chains]``, computed in blocks to bound memory.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+            bound: largest number of elements evaluated at once; ``None`` for no bound.
+        """
         check_bound(bound)
         self.check(g)
         return in_blocks(self.evaluate, self.action.group, g, self.data, bound)

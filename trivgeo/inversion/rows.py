@@ -74,12 +74,14 @@ def one_per_datum(name: str, values: Tensor, shape: torch.Size) -> Tensor:
 
 
 def rows_like(mask: Tensor, x: Tensor) -> Tensor:
-    """Dimensions of size one after those of ``mask``, up to those of ``x``."""
+    """Return ``mask``, ``[b, ...]``, with dimensions of size one appended, up to the number of dimensions of ``x``."""
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
 
 
 def where_rows(mask: Tensor, x: Tensor, other: Tensor | float) -> Tensor:
-    """``x`` in the rows ``[b, ...]`` of ``mask``, else ``other``."""
+    """Return ``x`` in the rows where ``mask``, ``[b, ...]``, is true, and ``other``, a tensor or a number,
+    elsewhere.
+    """
     return torch.where(rows_like(mask, x), x, other)
 
 

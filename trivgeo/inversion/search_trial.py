@@ -57,7 +57,9 @@ class NetworkTask(NamedTuple):
         """Return the task of checked arguments, ``None`` without a network.
 
         Args:
-            network: see `check_energy`, like ``labels`` and ``loss``.
+            network: function from data to outputs; or ``None``.
+            labels: labels of the clean data; or ``None``.
+            loss: function of outputs and labels to losses ``[b]``; or ``None``.
             number: of clean data.
 
         Raises:
@@ -164,7 +166,7 @@ class SearchTrial(NamedTuple):
         error: median length of :math:`\log(\hat g^{-1} g)` a direction, in units of the law's spread.
         pixels: median distance of the corners of a restored image from where they were, in pixels; ``None`` for other
             data.
-        network: see `NetworkTrial`; ``None`` if no network was given.
+        network: losses of the network, see `NetworkTrial`; ``None`` if no network was given.
     """
 
     num_data: int
@@ -198,7 +200,12 @@ def try_search(
     """Invert a few moved clean data, and compare with the transformations.
 
     Args:
-        action: see `check_energy`, like ``energy``, ``clean``, ``law``, ``seconds`` and ``seed``.
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
+        clean: clean data, one batch dimension.
+        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        seconds: time that the search may take.
+        seed: of all random numbers.
         measured: of the energy.
         task: of the network.
 

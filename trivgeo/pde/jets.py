@@ -46,7 +46,7 @@ class JetFunction:
         """The values.
 
         Args:
-            jet: see `trivgeo.pde.EvolutionEquation.residual`.
+            jet: values of derivatives by name, such as ``{"u_x": ...}``; see `trivgeo.pde.EvolutionEquation`.
             **parameters: values of all `parameters`.
 
         Returns:

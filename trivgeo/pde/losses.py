@@ -58,7 +58,7 @@ def prolongation(equation: EvolutionEquation, symmetry: Symmetry) -> JetFunction
 
     Args:
         equation: the equations.
-        symmetry: see `characteristic`.
+        symmetry: a vector field on (x, t, u), see `characteristic`.
 
     Returns:
         A function of values by name, which `JetFunction.jet` lists: derivatives of higher order than in the equation

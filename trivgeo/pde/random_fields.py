@@ -54,13 +54,18 @@ class GaussianField:
         return math.sqrt(2.0 / self.length) * self.sigma * (wave**2 + self.tau**2) ** (-self.gamma / 2)
 
     def sample(self, count: int, generator: torch.Generator) -> FourierSeries:
-        """Draw ``count`` independent fields by ``generator``, in float64."""
+        """Draw independent fields on the torus, in float64.
+
+        Args:
+            count: number of fields.
+            generator: random numbers.
+        """
         check_count("count", count, 0)
         deviations = self.deviations()
         return FourierSeries(deviations * normal((count, 2, self.modes), deviations, generator), self.length)
 
     def covariance(self, distance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """Covariance of two values at a distance, the same everywhere."""
+        """Return the covariance of two values at a ``distance``, the same everywhere, ``[*batch]``."""
         wave = 2.0 * math.pi / self.length * torch.arange(1, self.modes + 1, dtype=torch.float64)
         return torch.cos(distance.unsqueeze(-1) * wave) @ self.deviations() ** 2
 

@@ -36,7 +36,7 @@ def solve(
     third of its points as wave numbers.
 
     Args:
-        equation: see `SpectralEquation`.
+        equation: the equation, with its multiplier and its product terms.
         initial: the field; every datum may have a grid and a time of its own.
         times: of the solution, increasing and not before that of the initial field, where the field is as it came.
         max_step: the longest step in time.

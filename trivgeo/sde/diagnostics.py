@@ -106,8 +106,8 @@ def stein_z_scores(
     function, one column for each basis direction; of independent samples of p they are standard normal.
 
     Args:
-        group: see `TrivializedSDE`.
-        energy: see `EnergyScore`.
+        group: the group of the elements.
+        energy: function of elements ``[m, *element_shape]`` to energies ``[m]``, differentiable.
         samples: independent elements ``[m, *element_shape]``.
         functions: elements to numbers ``[m]``, differentiable.
 

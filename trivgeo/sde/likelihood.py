@@ -53,7 +53,7 @@ class Divergence(ABC):
     def of_bodies(self, event_ndim: int) -> Divergence:
         """Return the method for fields in which the last ``event_ndim`` batch dimensions depend on each other.
 
-        Its trace is summed over them.
+        The trace is summed over these dimensions.
 
         Raises:
             ConfigurationError: the method has no such form.
@@ -70,7 +70,7 @@ class Divergence(ABC):
 
         Args:
             group: the group of the elements.
-            field: vector field, a function of elements to algebra vectors ``[*batch, dim]``.
+            field: vector field, elements to vectors.
             g: elements ``[*batch, *element_shape]``.
 
         Returns:
@@ -83,7 +83,7 @@ class Divergence(ABC):
         """Return the field and its divergence at elements ``[*batch, *element_shape]``.
 
         Args:
-            group: see `TrivializedSDE`.
+            group: the group of the elements.
             field: f, elements to algebra vectors.
             g: the elements.
         """
@@ -100,7 +100,7 @@ class ExactDivergence(Divergence):
 
     Attributes:
         directions: the distinct indices i in which X_i f_i does not vanish; default all.
-        event_ndim: see `Divergence.of_bodies`.
+        event_ndim: number of last batch dimensions that depend on each other.
 
     Raises:
         ConfigurationError: directions that are no distinct indices, or (when run) not those of the group.
@@ -113,7 +113,11 @@ class ExactDivergence(Divergence):
         _check_directions(self.directions)
 
     def of_bodies(self, event_ndim: int) -> Divergence:
-        """Return the exact divergence with a forward derivative for each direction of each body."""
+        """Return the exact divergence of fields in which the last ``event_ndim`` batch dimensions depend on each
+        other.
+
+        The divergence takes a forward derivative for each direction of each body.
+        """
         return dataclasses.replace(self, event_ndim=event_ndim)
 
     def within(self, directions: Sequence[int]) -> Divergence:
@@ -121,7 +125,17 @@ class ExactDivergence(Divergence):
         return dataclasses.replace(self, directions=directions)
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the field and its trace, all directions at once."""
+        r"""Return the field and the trace of its derivative, :math:`f` and :math:`\sum_i X_i f_i`, all directions at
+        once.
+
+        Args:
+            group: the group of the elements.
+            field: vector field, elements to vectors.
+            g: elements ``[*batch, *element_shape]``.
+
+        Returns:
+            Vectors ``[*batch, dim]``, and traces ``[*batch]``.
+        """
         value = check_drift(field(g), group, g, "field")
         zero = torch.zeros_like(value)
         chosen = range(group.dim) if self.directions is None else _check_directions(self.directions, group.dim)
@@ -148,8 +162,8 @@ class HutchinsonDivergence(Divergence):
 
     Attributes:
         probes: vectors of signs; each costs a forward derivative.
-        directions: see `ExactDivergence`, also for what is raised; in others the signs are zero.
-        event_ndim: see `Divergence.of_bodies`.
+        directions: distinct indices of directions with random signs; in others the signs are zero.
+        event_ndim: number of last batch dimensions that depend on each other.
     """
 
     probes: int = 1
@@ -162,7 +176,10 @@ class HutchinsonDivergence(Divergence):
         _check_directions(self.directions)
 
     def of_bodies(self, event_ndim: int) -> Divergence:
-        """Return the estimate, with independent signs for each body."""
+        """Return the estimate for fields in which the last ``event_ndim`` batch dimensions depend on each other.
+
+        Signs of different bodies are independent.
+        """
         return dataclasses.replace(self, event_ndim=event_ndim)
 
     def within(self, directions: Sequence[int]) -> Divergence:
@@ -191,7 +208,16 @@ class HutchinsonDivergence(Divergence):
         return dataclasses.replace(self, _signs=signs)
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the field and the mean of its trace over the probes."""
+        """Return the field and an estimate of the trace of its derivative, the mean over the probes.
+
+        Args:
+            group: the group of the elements.
+            field: vector field, elements to vectors.
+            g: elements ``[*batch, *element_shape]``.
+
+        Returns:
+            Vectors ``[*batch, dim]``, and estimated traces ``[*batch]``.
+        """
         value = check_drift(field(g), group, g, "field")
         zero = torch.zeros_like(value)
         ready = self if self._signs is not None else self.prepare(value, None)
@@ -213,7 +239,7 @@ class FlowLikelihood(Described):
         log_density: for left Haar measure, at the start, ``[*batch]``, of all bodies of an event together; NaN where
             the flow could not be followed.
         final: elements at the end of the flow, ``[*batch, *element_shape]``.
-        failures: see `AdaptiveSolution`.
+        failures: one for each chain that could not be followed, else zero, ``[*batch]``.
         evaluations: of the field with its divergence.
     """
 
@@ -249,7 +275,7 @@ def flow_likelihood(
         start: the time of the elements.
         end: the time at which the density is known.
         divergence: default `ExactDivergence`.
-        tolerance: see `solve_adaptive`.
+        tolerance: largest error of one step of the flow, see `solve_adaptive`.
         generator: of `HutchinsonDivergence`.
         event_ndim: how many of the last batch dimensions are those of bodies that the field moves together:
             with 1, elements are ``[*batch, bodies, *element_shape]`` and densities ``[*batch]``.

@@ -38,10 +38,12 @@ def forward_noising(
     r"""Noise elements from time 0 to t: :math:`g_t = g_0 w_t`, with one independent path each.
 
     Args:
-        group: see `TrivializedSDE`, also for ``schedule``.
+        group: the group of the elements.
+        schedule: diffusion coefficient of the noise.
         initial: g_0, ``[*batch, *element_shape]``.
         t: the final time in [0, 1], or one for each element, ``[*batch]``; rows with a time outside are NaN.
-        steps: see `reverse_diffusion`, also for ``generator``.
+        steps: number of equal steps.
+        generator: random numbers; ``None`` is torch's.
 
     Raises:
         DomainError: t lies outside [0, 1].
@@ -78,11 +80,14 @@ def reverse_diffusion(
     """Draw samples of p_0: `solve` the `reverse_process` from t = 1 to 0.
 
     Args:
-        group: see `reverse_process`, like ``schedule``, ``score`` and ``modular_drift``.
+        group: the group of the elements.
+        schedule: diffusion coefficient of the noise.
+        score: a `Score`, or a function (g, t) to vectors ``[*batch, dim]``, see `reverse_process`.
+        modular_drift: keep the drift of groups that are not unimodular, see `reverse_process`.
         num_samples: the number, or the batch shape, of samples; not with ``initial``.
         steps: number of equal steps.
-        generator: see `solve`; new samples are on the device of a score that is a module, else on that of the
-            generator.
+        generator: random numbers; ``None`` is torch's. New samples are on the device of a score that is a module, else
+            on that of the generator.
         initial: elements at t = 1, ``[*batch, *element_shape]``; default: drawn from k_1.
         dtype: of the samples; default torch's, or that of ``initial``.
 
@@ -133,11 +138,14 @@ def probability_flow_sample(
     """Carry elements from t = 1 to samples of p_0: `solve` the `probability_flow`.
 
     Args:
-        group: see `reverse_process`, like ``schedule``, ``score`` and ``modular_drift``.
+        group: the group of the elements.
+        schedule: diffusion coefficient of the noise.
+        score: a `Score`, or a function (g, t) to vectors ``[*batch, dim]``, see `reverse_process`.
+        modular_drift: keep the drift of groups that are not unimodular, see `reverse_process`.
         initial: elements at t = 1, ``[*batch, *element_shape]``.
         steps: number of equal steps.
         stepper: the scheme; default `GeometricHeun`, of order 2.
-        generator: see `solve`.
+        generator: random numbers; ``None`` is torch's.
         final_time: last time; above zero for scores that do not exist at zero.
 
     Returns:

@@ -48,7 +48,7 @@ class SymmetryAlgebra:
         return tuple(sp.simplify(sum((c[i][j][j] for j in range(n)), sp.S.Zero)) for i in range(n))
 
     def numeric(self, **parameters: Any) -> LieAlgebra:
-        """The algebra at given values of the parameters.
+        """Return the algebra in floating point, at values of its ``parameters``.
 
         Raises:
             ConfigurationError: a parameter has no value.
@@ -96,11 +96,11 @@ class SymmetryAlgebra:
         solvable one.
 
         Args:
-            **parameters: see `name`.
+            **parameters: a number for each parameter of the algebra.
 
         Raises:
             AlgebraError: the algebra is of another kind.
-            ConfigurationError: see `name`.
+            ConfigurationError: a parameter has no value, or is no number.
         """
         values = {s: parameter_value(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
         constants = [[[sp.sympify(x).subs(values) for x in row] for row in b] for b in self.structure_constants]

@@ -39,8 +39,8 @@ def solved_form(pde: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]
     """The residuals of equations as exact SymPy expressions, and the equations solved for leading derivatives.
 
     Args:
-        pde: see `find_symmetries`.
-        time: see `find_symmetries`.
+        pde: an equation or a list of them, as text or in SymPy, see `find_symmetries`.
+        time: the independent variable in whose highest derivatives equations are solved, see `find_symmetries`.
 
     Raises:
         ConfigurationError: as for `find_symmetries`.
@@ -248,7 +248,7 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
     tried are not found. Those for which the equations cannot be solved for leading derivatives are left out.
 
     Args:
-        pde: see `find_symmetries`.
+        pde: an equation or a list of them, as text or in SymPy, see `find_symmetries`.
         parameter: the parameter, or its name.
         values: numbers to try; default: fractions such as exponents of textbooks are, integers up to 6, halves up to 3
             and thirds up to 2.

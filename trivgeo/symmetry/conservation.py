@@ -33,7 +33,10 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
     """Search for conservation laws of equations, see `trivgeo.symmetry.conservation_laws`.
 
     Args:
-        pde: see `trivgeo.symmetry.conservation_laws`, like ``order``, ``degree`` and ``time``.
+        pde: an equation or a list of them, as text or in SymPy.
+        order: largest order of derivatives in multipliers.
+        degree: largest degree of multipliers.
+        time: the independent variable in whose highest derivatives equations are solved, see `find_symmetries`.
 
     Raises:
         ConfigurationError: there are more or fewer equations than unknowns.

@@ -153,7 +153,9 @@ class Jets:
         return columns, reduced, pivots, point
 
     def free(self, order: int) -> tuple[int, ...]:
-        """The number of Taylor coefficients that are free, by order, if all equations are taken up to an order."""
+        """Return the numbers of Taylor coefficients that are free, by order, if all equations are taken up to
+        ``order``.
+        """
         columns, _, pivots, _ = self._eliminated(order, self.prime)
         taken = {columns[j] for j in pivots}
         sizes = [0] * (order + 1)

@@ -102,7 +102,7 @@ class EvolutionSystem:
         return symbol in self._jets and any(self._jets[symbol][1])
 
     def in_jets(self, expression: sp.Expr) -> sp.Expr:
-        """An expression with a symbol for each function and derivative."""
+        """Return a SymPy ``expression`` with a symbol in place of each function and derivative."""
         replacements = {}
         for derivative in expression.atoms(sp.Derivative):
             index = [0] * len(self.variables)
@@ -117,7 +117,7 @@ class EvolutionSystem:
 
         Args:
             value: the expression or text.
-            argument: see `trivgeo.expressions.exact`.
+            argument: the name in error messages.
             beside: derivatives that it may hold.
 
         Raises:
@@ -312,7 +312,7 @@ class EvolutionSystem:
         return found
 
     def reduced(self, expression: sp.Expr) -> sp.Expr:
-        """An expression with leading derivatives eliminated."""
+        """Return ``expression`` with leading derivatives replaced by the right sides of the equations."""
         values = {s: self.value(a, index) for s, a, index in self.jets_in(expression)}
         return sp.expand(expression.xreplace({s: v for s, v in values.items() if v != s}))
 

@@ -33,7 +33,7 @@ class Equivalent:
     old: tuple[sp.Symbol, ...]
 
     def pulled_back(self, field: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
-        """A field in the variables of the other equation, in those of the given one."""
+        """Return a ``field`` in the variables of the other equation as a field in those of the given one."""
         here = dict(zip((*self.system.variables, *self.system.unknowns), self.new, strict=True))
         moved = sp.Matrix([component.xreplace(here) for component in field])
         slopes = sp.Matrix(self.new).jacobian(self.old)

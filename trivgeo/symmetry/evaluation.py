@@ -304,7 +304,7 @@ def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Ra
 
 
 def irrational_constants(expressions: Iterable[sp.Expr]) -> list[sp.Expr]:
-    """The irrational constants in expressions, sorted."""
+    """Return the irrational constants in SymPy ``expressions``, sorted."""
     found = {atom for e in expressions for atom in e.atoms(sp.Pow, sp.pi.func) if atom.is_number}
     return sorted(found, key=sp.default_sort_key)
 

@@ -32,7 +32,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     Args:
         pde: the equations, see `trivgeo.symmetry.find_symmetries`.
         degree: of the polynomials that are tried; ``None`` lets the search choose.
-        time: see `trivgeo.symmetry.find_symmetries`.
+        time: the independent variable in whose highest derivatives equations are solved, see `find_symmetries`.
         functions: factors of the polynomials beside one.
 
     Raises:
@@ -259,7 +259,7 @@ def residual(pde: Any, field: Any, time: Any) -> Any:
     Args:
         pde: the equations, see `trivgeo.symmetry.find_symmetries`.
         field: a `Symmetry`, or its coefficients, one for each variable and each unknown.
-        time: see `trivgeo.symmetry.find_symmetries`.
+        time: the independent variable in whose highest derivatives equations are solved, see `find_symmetries`.
 
     Raises:
         ConfigurationError: no coefficients, or not one for each variable and unknown.

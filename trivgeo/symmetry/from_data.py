@@ -23,7 +23,11 @@ def of_solutions(
     """Fit equations to solutions, and find their symmetries, see `trivgeo.symmetry.symmetries_from_data`.
 
     Args:
-        samples: see `trivgeo.symmetry.symmetries_from_data`, like ``grid``, ``library``, ``order`` and ``degree``.
+        samples: solutions: a `Field`, or values ``[b, c, s, *n]``.
+        grid: the grid of the values, or their coordinates.
+        library: degree of polynomial generators, or functions; ``None`` for all symmetries.
+        order: largest order of derivatives in space, see `trivgeo.symmetry.symmetries_from_data`.
+        degree: largest degree of polynomials in the unknowns, see `trivgeo.symmetry.symmetries_from_data`.
     """
     values, axes = _sampled(samples, grid)
     equations = fit_equations(values, axes, order, degree)

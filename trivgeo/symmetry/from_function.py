@@ -36,7 +36,9 @@ def of_function(
     """Find vector fields along which a function is constant, see `trivgeo.symmetry.symmetries_from_data`.
 
     Args:
-        function: see `trivgeo.symmetry.symmetries_from_data`, like ``library`` and ``tolerance``.
+        function: function of points ``[p, n]``.
+        library: degree of the vector fields.
+        tolerance: singular value, relative to the largest, below which a field is a symmetry; ``None``: at the gap.
         points: where derivatives are taken, ``[p, n]``.
 
     Raises:

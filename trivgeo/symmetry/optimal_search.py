@@ -104,7 +104,7 @@ class RationalConstants:
         ]
 
     def bracket(self, x: Row, y: Row) -> Row:
-        """Return the bracket of elements x and y."""
+        """Return the bracket [x, y] of elements x and y, rows of rational coordinates."""
         result = [sp.S.Zero] * self.size
         for i, j, k, c in self._terms:
             if x[i] != 0 and y[j] != 0:

@@ -36,13 +36,13 @@ NonzeroFactors = set[sp.Expr]
 
 
 def combination(weights: Sequence[sp.Expr], rows: Rows) -> Row:
-    """The sum of rows times weights."""
+    """Return the sum of ``rows``, each times its factor in ``weights``."""
     columns = zip(*rows, strict=True)
     return [sp.cancel(sp.Add(*(w * c for w, c in zip(weights, column, strict=True)))) for column in columns]
 
 
 def transpose(rows: Rows) -> Rows:
-    """The columns as rows."""
+    """Return the columns of ``rows`` as rows."""
     return [list(column) for column in zip(*rows, strict=True)]
 
 
@@ -79,7 +79,7 @@ def null_space(rows: Rows, assumed: NonzeroFactors, width: int = 0) -> Rows:
 
     Args:
         rows: the matrix.
-        assumed: see `row_echelon`.
+        assumed: factors that are taken not to vanish, see `row_echelon`.
         width: number of columns.
     """
     reduced, pivots = row_echelon(rows, assumed)

@@ -58,8 +58,8 @@ def fit_equations(
     Args:
         values: solutions.
         axes: the equidistant coordinates of time and then of space.
-        order: see `trivgeo.symmetry.symmetries_from_data`.
-        degree: see `trivgeo.symmetry.symmetries_from_data`.
+        order: largest order of derivatives in space, see `trivgeo.symmetry.symmetries_from_data`.
+        degree: largest degree of polynomials in the unknowns, see `trivgeo.symmetry.symmetries_from_data`.
 
     Raises:
         ConfigurationError: the grid is too coarse, or no equation of that form holds.

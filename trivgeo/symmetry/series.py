@@ -66,7 +66,9 @@ class PowerSeries:
         return np.add.reduceat(products, self._starts, axis=1) % self.prime
 
     def compose(self, a: Values, first: Values, coefficients: Sequence[Any]) -> Values:
-        """``first`` times the sum of ``coefficients[k] h^k``, where h is ``a`` without its constant term."""
+        """Return ``first`` times the sum over k of ``coefficients[k] h^k``, with h the series ``a`` less its
+        constant term.
+        """
         tail = a.copy()
         tail[:, 0] = 0
         result = self.constant(coefficients[self.order] * np.ones(len(a), dtype=np.int64))

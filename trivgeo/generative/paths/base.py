@@ -118,7 +118,7 @@ class ProbabilityPath(ABC):
         """Draw levels, elements on the path and regression targets.
 
         Args:
-            data: elements ``[b, *element_shape]`` at the start of the path.
+            data: elements ``[b, *element_shape]`` of data.
             generator: random numbers; None is torch's.
         """
 
@@ -135,9 +135,9 @@ class ProbabilityPath(ABC):
 
         Args:
             network: the trained network.
-            start: elements of the base distribution, ``[b, *element_shape]``.
+            start: base elements ``[b, *element_shape]``.
             generator: source of random numbers, where the flow needs any.
-            tolerance: see `solve_adaptive`.
+            tolerance: largest error of one step of the flow, see `solve_adaptive`.
         """
         return follow_flow(self.flow(network), start, self.end_time, self.start_time, tolerance)
 
@@ -149,7 +149,7 @@ class ProbabilityPath(ABC):
 
         Args:
             network: trained function, see `flow`.
-            start: where the process begins, ``[b, *element_shape]``.
+            start: starting elements ``[b, *element_shape]``.
             generator: random numbers; None is torch's.
             steps: number of steps.
 
@@ -188,7 +188,9 @@ class ProbabilityPath(ABC):
             network: the trained network.
             g: where the density is evaluated.
             base: the base distribution.
-            generator: see `flow_likelihood`, also for ``tolerance`` and ``divergence``.
+            generator: random numbers; ``None`` is torch's.
+            tolerance: largest error of one step of the flow, see `solve_adaptive`.
+            divergence: method for the divergence of the flow; ``None`` is `ExactDivergence`.
         """
         return flow_likelihood(
             self.flow(network),

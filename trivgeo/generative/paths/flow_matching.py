@@ -40,7 +40,7 @@ class FlowMatchingPath(ProbabilityPath):
     |u| is smallest (Tong et al. 2024): paths cross less, and flows are straighter.
 
     Attributes:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         base: the base distribution.
         speed: root mean square of u, by which the target is divided.
         coupling: of data and draws of the base distribution, "independent" or "optimal".
@@ -55,25 +55,60 @@ class FlowMatchingPath(ProbabilityPath):
 
     @classmethod
     def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
-        """Haar's distribution on compact factors, normal ones wider than the samples elsewhere."""
+        """Fit the base distribution: Haar measure on compact factors, elsewhere normal ones 1.2 times as wide as the
+        samples.
+
+        Args:
+            group: the group of the elements.
+            samples: elements ``[m, *element_shape]``.
+        """
         return fit_base_distribution(group, samples, _WIDEN)
 
     @classmethod
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
     ) -> tuple[dict[str, Any], BaseDistribution]:
-        """Fit the base distribution to the data, and measure the speed of the geodesics between both."""
+        """Fit the base distribution to the data, and measure the speed of the geodesics between them.
+
+        Args:
+            group: the group of the elements.
+            data: training elements ``[m, *element_shape]``.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            Settings ``{"speed": ...}``, which `build` reads, and the base distribution.
+        """
         base = cls.fit_base(group, data)
         velocity = cls(group, base, 1.0).training_batch(data, generator).target
         return {"speed": float(velocity[torch.isfinite(velocity).all(-1)].square().mean().sqrt())}, base
 
     @classmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
-        """Build the path of a speed to a base distribution."""
+        """Build the path from what `fit` returned.
+
+        Args:
+            group: the group of the elements.
+            settings: ``speed``, the root mean square of the velocity of the geodesics.
+            base: the base distribution.
+
+        Raises:
+            KeyError: the speed is missing.
+        """
         return cls(group, base, settings["speed"])
 
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
-        """Draw stratified times, and geodesics from the data to draws of the base distribution."""
+        """Draw geodesics from the data to draws of the base distribution, and a point on each of them.
+
+        Times are drawn one from each of b equal intervals of [0, 1].
+
+        Args:
+            data: elements ``[b, *element_shape]`` of data.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            Elements on the geodesics, times, and velocities in units of ``speed``, ``[b, dim]``; NaN without a
+            logarithm.
+        """
         t = stratified(len(data), data, generator)
         drawn = self.base.sample(len(data), generator)
         if self.coupling == "optimal":
@@ -84,11 +119,15 @@ class FlowMatchingPath(ProbabilityPath):
         return TrainingBatch(g, t, None, u / self.speed, torch.ones_like(t))
 
     def with_coupling(self: PathT, coupling: str) -> PathT:
-        """Return the path with the coupling "independent" or "optimal"."""
+        """Return the path with the ``coupling`` "independent" or "optimal" of data and draws of the base distribution.
+
+        Raises:
+            ConfigurationError: the coupling is neither of the two.
+        """
         return dataclasses.replace(self, coupling=check_choice("coupling", coupling, ("independent", "optimal")))
 
     def flow(self, network: Network) -> TrivializedSDE:
-        """The equation of the network's velocity."""
+        """Return the equation whose drift is ``network``, a function (g, level, momentum) to vectors ``[b, dim]``."""
 
         def drift(g: Tensor, t: float) -> Tensor:
             return self.speed * network(g, g.new_full(self.group.batch_shape(g), t), None)

@@ -83,7 +83,7 @@ class KineticPath(NoisingPath):
 
     @classmethod
     def uses_momentum(cls, group: LieGroup) -> bool:
-        """Return whether the group is not abelian."""
+        """Return True if networks on ``group`` are given momenta: where the group is not abelian."""
         return not group.algebra.is_abelian
 
     @property
@@ -93,7 +93,10 @@ class KineticPath(NoisingPath):
 
     @classmethod
     def log_decay(cls, group: LieGroup) -> float:
-        """Return less where the group is not abelian: brackets make noise costly."""
+        """Return minus the logarithm of what noise leaves of the slowest mode of a compact ``group``.
+
+        The value is smaller where the group is not abelian, since brackets make noise costly.
+        """
         return _LOG_DECAY if cls.uses_momentum(group) else super().log_decay(group)
 
     @classmethod
@@ -105,7 +108,16 @@ class KineticPath(NoisingPath):
         return cls(dataclasses.replace(noise, steps=num_noise_factors(group, std**2, time=end)), start, end)
 
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
-        """Draw stratified logarithms of the time, more of those whose targets are noisy."""
+        r"""Draw noised elements with momenta, at times whose logarithms are stratified; noisy targets are drawn more
+        often.
+
+        Args:
+            data: elements ``[b, *element_shape]`` of data.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            Elements :math:`\hat g`, levels, momenta on groups that are not abelian, targets ``[b, dim]`` and weights.
+        """
         level = self._levels(stratified(len(data), data, generator))
         t = self._time(level)
 
@@ -125,18 +137,28 @@ class KineticPath(NoisingPath):
         return TrainingBatch(g, level, used, target, 1.0 / self._target_variance(level))
 
     def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
-        r"""Draw :math:`\hat g` of noised data at the last time, where it does not depend on the momentum."""
+        r"""Draw :math:`\hat g` of noised data at the last time, where the momentum has no influence on its law.
+
+        Args:
+            data: elements ``[m, *element_shape]``.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            Elements ``[m, *element_shape]``.
+        """
         times = torch.full((len(data),), self.end_time).to(data)
         samples = [self.noise.sample(t, generator) for t in times.split(rows_at_once(len(data), self.noise.steps))]
         w, momentum, _ = (torch.cat(x) for x in zip(*samples, strict=True))
         return self._shift(self.group.compose(data, w), momentum, -self._covariance(self.end_time))
 
     def with_draws(self: PathT, num_draws: int) -> PathT:
-        """Return the path with densities averaged over so many momenta."""
+        """Return the path whose densities are averages over ``num_draws`` momenta."""
         return dataclasses.replace(self, num_draws=num_draws)
 
     def process(self, network: Network) -> KineticDiffusion:
-        """The diffusion with the network's score, for `solve` along falling times."""
+        """Return the diffusion whose score is made of ``network``, a function (g, level, momentum); solve it in
+        falling time.
+        """
 
         def score(g: Tensor, momentum: Tensor, t: float) -> Tensor:
             times = g.new_full(self.group.batch_shape(g), t)
@@ -150,17 +172,44 @@ class KineticPath(NoisingPath):
         return KineticDiffusion(self.group, self.noise.friction, score)
 
     def flow(self, network: Network) -> TrivializedSDE:
-        """Return the probability flow on G x R^n, whose state is an element with its momentum."""
+        """Return the probability flow on G x R^n, whose state is an element with its momentum.
+
+        Args:
+            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
+        """
         return self.process(network).flow()
 
     def sample(self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float) -> Tensor:
-        """Carry elements along the flow, with momenta drawn at the last time and dropped at the first."""
+        """Carry elements of the base distribution to data along the flow.
+
+        Momenta are drawn at the last time and dropped at the first.
+
+        Args:
+            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
+            start: base elements ``[b, *element_shape]``.
+            generator: random numbers of the momenta; ``None`` is torch's.
+            tolerance: error of a step, see `solve_adaptive`.
+
+        Returns:
+            Elements ``[b, *element_shape]``; NaN where the flow could not be followed.
+        """
         state = join_state(self.group, self._with_momentum(start, generator))
         found = follow_flow(self.flow(network), state, self.end_time, self.start_time, tolerance)
         return self._without_momentum(split_state(self.group, found))
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
-        """Carry elements by `KineticAncestralStep`, in equal ratios of the time: one evaluation a step."""
+        """Carry elements of the base distribution to data by `KineticAncestralStep`, one evaluation of the network a
+        step.
+
+        Args:
+            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
+            start: base elements ``[b, *element_shape]``.
+            generator: random numbers; ``None`` is torch's.
+            steps: number of steps, between times in equal ratios.
+
+        Returns:
+            Elements ``[b, *element_shape]``; NaN where a chain failed.
+        """
         state = self._with_momentum(start, generator)
         ratio = self.start_time / self.end_time
         grid = [self.end_time * ratio ** (k / steps) for k in range(steps)] + [self.start_time]
@@ -177,11 +226,22 @@ class KineticPath(NoisingPath):
         tolerance: float,
         divergence: Divergence | None,
     ) -> Float[Tensor, " b"]:
-        r"""Logarithm of the mean of :math:`p(g, \xi) / N(\xi)` over momenta :math:`\xi \sim N`, by flows on G x R^n.
+        r"""Return the logarithm of the mean of :math:`p(g, \xi) / N(\xi)` over momenta :math:`\xi \sim N`, by flows on
+        G x R^n.
 
-        With a perfect score it is the same for every momentum. Otherwise its expectation is a lower bound of the
-        log-density of the samples, which rises with the number of momenta (Burda et al. 2016). See
-        `ProbabilityPath.log_density`.
+        With a perfect score the quotient is the same for every momentum. Otherwise the expectation of the result is a
+        lower bound of the log-density of the samples, which rises with the number of momenta (Burda et al. 2016).
+
+        Args:
+            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
+            g: elements ``[b, *element_shape]`` where the density is evaluated.
+            base: the base distribution.
+            generator: random numbers of momenta and of the divergence; ``None`` is torch's.
+            tolerance: error of a step, see `solve_adaptive`.
+            divergence: method for the divergence; default `ExactDivergence`.
+
+        Returns:
+            Log-densities ``[b]`` for the measure of the base distribution.
         """
         group, n = self.group, self.group.dim
         flow = self.flow(network)

@@ -47,19 +47,35 @@ class NoisingPath(ProbabilityPath):
 
     @classmethod
     def log_decay(cls, group: LieGroup) -> float:
-        """Return minus the logarithm of what noise leaves of the slowest mode of a compact group."""
+        """Return minus the logarithm of what noise leaves of the slowest mode of a compact ``group``: 8 by default."""
         return 8.0
 
     @classmethod
     def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
-        """Haar's distribution on compact factors, mixtures of normal ones elsewhere."""
+        """Fit the base distribution: Haar measure on compact factors, elsewhere mixtures of eight normal
+        distributions.
+
+        Args:
+            group: the group of the elements.
+            samples: elements ``[m, *element_shape]``.
+        """
         return fit_base_distribution(group, samples, num_components=_NUM_COMPONENTS)
 
     @classmethod
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
     ) -> tuple[dict[str, Any], BaseDistribution]:
-        """Choose the width of the noise by `terminal_std`, and fit the base distribution to noised data."""
+        """Choose the width of the noise by `terminal_std`, and fit the base distribution to noised data.
+
+        Args:
+            group: the group of the elements.
+            data: training elements ``[m, *element_shape]``.
+            generator: random numbers of the noise; ``None`` is torch's.
+
+        Returns:
+            Settings ``{"widest": ...}``, with ``"ratios"`` where factors differ, which `build` reads; the base
+            distribution.
+        """
         stds = factor_stds(group, data, cls.log_decay(group))
         settings: dict[str, Any] = {"widest": max(stds) if stds else terminal_std(group, data, cls.log_decay(group))}
         if stds and max(stds) - min(stds) > _SAME_STD * max(stds):
@@ -70,7 +86,16 @@ class NoisingPath(ProbabilityPath):
 
     @classmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
-        """Build the path from the width of its noise; the base distribution has no influence."""
+        """Build the path from what `fit` returned.
+
+        Args:
+            group: the group of the elements.
+            settings: ``widest``, the standard deviation of the widest noise, and ``ratios`` of the factors to it.
+            base: the base distribution, which has no influence on the path.
+
+        Raises:
+            KeyError: the width is missing.
+        """
         return cls._of_settings(group, settings)
 
     @classmethod

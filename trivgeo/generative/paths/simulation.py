@@ -50,7 +50,7 @@ def num_noise_factors(group: LieGroup, variance: float, minimum: int = 6, time: 
     :math:`\kappa` the largest eigenvalue of :math:`-\sum_i \mathrm{ad}(e_i)^2`.
 
     Args:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         variance: of the whole sample, :math:`\sigma^2`.
         minimum: smallest number that is returned.
         time: of kinetic noise, whose m factors have variance :math:`t^2 / m^2` at most.
@@ -140,7 +140,7 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
     noise.
 
     Args:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         data: elements ``[m, *element_shape]``.
         log_decay: minus the logarithm of what is left of the slowest mode.
     """
@@ -164,7 +164,7 @@ def factor_stds(group: LieGroup, data: Tensor, log_decay: float) -> list[float]:
     Args:
         group: the group of the elements.
         data: elements ``[m, *element_shape]``.
-        log_decay: see `terminal_std`.
+        log_decay: minus the logarithm of what noise leaves of the slowest mode.
 
     Returns:
         One number a factor; empty for groups that are no products, and where a scale mixes the factors.

@@ -56,7 +56,7 @@ def from_generators(
             of generators by index or name, or of vectors of coefficients.
         representation: matrices of the generators ``[dim, k, k]`` of a faithful representation with
             ``[rho_i, rho_j] = c_ij^k rho_k`` for the group's constants. The semisimple part is stored as a block of it.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
         sampler: ``count -> points [count, m]`` in the region where the fields are defined; default: a box around zero.
         flow: the flow for unit time of :math:`\sum v_i X_i` in closed form, ``(v [*batch, dim], x [*batch, m]) ->
             [*batch, m]``, NaN or infinite where undefined.

@@ -190,7 +190,7 @@ Fibre = PolynomialFibre | TransportedFibre
 
 
 def fibre_of(elements: FactoredElements, fibre: PolynomialRepresentation | TransportedCoordinates) -> Fibre:
-    """The images of fibre coordinates by elements."""
+    """Return the map of fibre coordinates by ``elements``, for the coordinates ``fibre``."""
     if isinstance(fibre, PolynomialRepresentation):
         return PolynomialFibre(elements, fibre)
     return TransportedFibre(elements, fibre)
@@ -239,9 +239,12 @@ class ClosedForms:
         return images
 
     def denominator(self, g: Tensor, x: Tensor, count: int) -> Tensor | None:
-        """Return the product of the denominators of g at points x, among the leading ``count`` coordinates.
+        """Return the product of the denominators of elements g at points x, ``[*batch, p]``; ``None`` stands for one.
 
-        ``None`` stands for one.
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+            count: number of leading coordinates whose denominators are multiplied.
         """
         total: Tensor | None = None
         for base in self.bases:

@@ -63,7 +63,7 @@ def solve_coordinates(fields: VectorFields, points: Tensor, levi: Tensor) -> Sol
     Args:
         fields: the fields.
         points: sample points, ``[p, m]``.
-        levi: see `find_polynomial_representation`.
+        levi: rows ``[r, n]`` that span a Levi factor of the algebra of the fields.
     """
     values, jacobians = values_and_jacobians(fields, points)
     needs = _dependencies(jacobians)

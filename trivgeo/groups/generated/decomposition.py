@@ -66,7 +66,7 @@ def decompose(sampled: SampledFields, split: tuple[Vectors, Vectors] | None) -> 
 
     Args:
         sampled: the fields.
-        split: see `from_generators`.
+        split: the user's decomposition (h, n), see `from_generators`; ``None`` for the automatic one.
 
     Raises:
         AlgebraError: the fields are dependent, do not close, or no decomposition was found.

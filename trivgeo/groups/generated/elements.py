@@ -76,7 +76,9 @@ class FactoredElements:
         return self._torus.value
 
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split g into matrix ``[*batch, m, m]``, torus ``[*batch, k]`` and ideal coordinates ``[*batch, d]``."""
+        """Split elements g, ``[*batch, E]``, into the matrix ``[*batch, m, m]``, the torus ``[*batch, k]`` and the
+        ideal coordinates ``[*batch, d]``.
+        """
         if self.reductive is None:
             return g.new_zeros(*g.shape[:-1], 0, 0), g[..., :0], g
         cut = self.reductive.element_shape[0]
@@ -117,9 +119,9 @@ class FactoredElements:
         return [sum(torus, p @ rows), *([] if rotation is None else [rotation @ rows]), *ideal]
 
     def exp(self, v: Tensor) -> Tensor:
-        """Return the exponential of vectors v, ``[*batch, n]``."""
+        """Return the exponentials ``[*batch, E]`` of algebra vectors v, ``[*batch, n]``."""
         return self.core._exp(v @ self._inclusion.like(v))
 
     def log(self, g: Tensor) -> Tensor:
-        """Return the logarithm of elements g, ``[*batch, n]``; NaN where none exists."""
+        """Return the logarithms ``[*batch, n]`` of elements g, ``[*batch, E]``; NaN where none exists."""
         return self.core._log(g) @ self._basis.like(g)

@@ -45,7 +45,7 @@ class GeneratedGroup(LieGroup):
         elements: the elements, as a semidirect product, one of its factors, or such a product that holds the group.
         levi_decomposition: the decomposition of the algebra, in the basis of the generators.
         motion: how elements move points.
-        scale: see `LieGroup`.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 
     split_used = RenamedAttribute("levi_decomposition", until="0.4")
@@ -95,7 +95,13 @@ class GeneratedGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """The unit matrix and zero coordinates."""
+        """Return the neutral element, repeated to ``[*batch, *element_shape]``: a unit matrix and zero coordinates.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
         return self.core.identity(*batch, dtype=dtype, device=device)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:

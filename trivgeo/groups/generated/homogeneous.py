@@ -127,8 +127,8 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Homogen
     :math:`x' = B x - q b + a`, :math:`q' = \lambda q + 2 Q a \cdot x`, and the last row is :math:`-2 \beta`.
 
     Args:
-        points: see `fit_projective`.
-        values: see `fit_projective`.
+        points: points ``[p, m]``.
+        values: fields there, ``[p, n, m]``.
 
     Returns:
         As `fit_projective`; ``None`` if the fields do not have this form, or none of them has a quadratic part.

@@ -158,7 +158,9 @@ class TorusExponential:
         self._projectors = Constant(_rounded(torch.cat(parts)))
 
     def apply(self, sigma: Tensor, n: Tensor) -> Tensor:
-        """The product of the matrix of ``sigma [*batch, k]`` and ``n [*batch, d]``."""
+        """Return the product of the matrix of torus coordinates ``sigma``, ``[*batch, k]``, and vectors n,
+        ``[*batch, d]``.
+        """
         if self._trivial:
             return n.expand(*broadcast_shapes(sigma.shape[:-1], n.shape[:-1]), n.shape[-1])
         if self._diagonal is not None:
@@ -241,7 +243,13 @@ class IdealAutomorphism(Automorphism):
                 self._grading = (Constant(grading), Constant(torch.linalg.inv(grading)))
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        """First the torus, then the semisimple part."""
+        r"""Return :math:`\rho(h) n`, ``[*batch, d]``: the torus acts on the ideal coordinates first, then the
+        semisimple part.
+
+        Args:
+            h: elements of the reductive group, ``[*batch, *H.element_shape]``.
+            n: ideal coordinates ``[*batch, d]``.
+        """
         matrix, sigma = self._group.parts(h)
         n = self._torus.apply(sigma, n)
         return n if self._semisimple is None else matvec(self._semisimple(matrix), n)
@@ -250,7 +258,12 @@ class IdealAutomorphism(Automorphism):
         return torch.einsum("...i,iab->...ab", y, self._derivations.like(y))
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """The ideal part of ``exp(y + z)``."""
+        """Return the ideal coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, d]``.
+
+        Args:
+            y: vectors of the reductive algebra, ``[*batch, H.dim]``.
+            z: vectors of the ideal, ``[*batch, d]``.
+        """
         d, ad = self._derivation(y), self._ideal.algebra.ad
         if self._ideal.step == 1:
             return _phi1(d, z)

@@ -92,7 +92,15 @@ class Isotropy:
         return torch.cat([z, rest], -1).to(dtype), moved.to(dtype), error.to(dtype)
 
     def misses(self, x: Tensor, y: Tensor) -> Tensor:
-        """The size at y of fields that vanish at x, relative to that of all fields there, ``[*batch, p]``."""
+        """Return the size at points y of the fields that vanish at points x, relative to the size of all fields there.
+
+        Args:
+            x: points ``[*batch, p, m]``.
+            y: their images, of the same shape.
+
+        Returns:
+            Sizes ``[*batch, p]``.
+        """
         values = self._fields(y)
         return _orthogonal_part(values, _frame(self._fields(x))).flatten(-2).norm(dim=-1) / values.flatten(-2).norm(
             dim=-1

@@ -95,7 +95,12 @@ class Motion(ABC):
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
         """Return the denominator of elements g at points x, ``[*batch, p]``; images exist where it does not vanish.
 
-        ``None`` for a global action.
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Denominators; ``None`` for a global action.
         """
 
 
@@ -123,13 +128,25 @@ class ProjectiveMotion(Motion):
         return self.space.dim == 3 and 2 in self.space.prefixes and self.transform.lift.form is None
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images of points x by elements g, by one matrix and one division, and their error, zero."""
+        """Return images of points by one matrix and one division.
+
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Points ``[*batch, p, n]``, and their errors, which are zero.
+        """
         y, d = self.transform.apply(g, self.space.complete(x))
         y = torch.where((d != 0).unsqueeze(-1), y, math.nan) if self.transform.is_local else y
         return y[..., : x.shape[-1]], x.new_zeros(())
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """Return the last homogeneous coordinate, ``None`` if it is constant."""
+        """Return the last homogeneous coordinate of points x, ``[*batch, p, n]``, moved by elements g,
+        ``[*batch, 1, E]``.
+
+        The result is ``[*batch, p]``, or ``None`` if the coordinate is constant.
+        """
         return self.transform.apply(g, self.space.complete(x))[1] if self.transform.is_local else None
 
 
@@ -157,13 +174,26 @@ class ClosedFormMotion(Motion):
         return base_of_jets_is_projective(self.space, self.closed)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Closed forms of whole elements."""
+        """Return images of points by closed forms of whole elements.
+
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Points ``[*batch, p, n]``, NaN where there is no image, and relative errors that broadcast to
+            ``[*batch, p]``.
+        """
         count = x.shape[-1]
         images = self.closed.images(g, self.space.complete(x), count)
         return stacked([images.coordinates[c] for c in range(count)]), images.error
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """Return the product of the denominators of all bases."""
+        """Return the product of the denominators of all bases, for elements g, ``[*batch, 1, E]``, at points x,
+        ``[*batch, p, n]``.
+
+        The result is ``[*batch, p]``, or ``None`` for a global action.
+        """
         return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
 
 
@@ -302,7 +332,16 @@ class ChartMotion(Motion):
         return self.inner.base_is_projective and not {0, 1} & set(self.chart.pairs)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Into the chart, moved there, and back."""
+        """Return images of points: into the chart, moved there, and back.
+
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Points ``[*batch, p, n]``, NaN where there is no image, and relative errors that broadcast to
+            ``[*batch, p]``.
+        """
         y, inside = self._to_chart(x)
         moved, error = self.inner.move(g, y)
         inside = inside & torch.isfinite(self.chart.backward(moved.detach())).all(-1, keepdim=True)
@@ -311,7 +350,11 @@ class ChartMotion(Motion):
         return torch.where(inside, image, math.nan), error
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """Return the denominator of the motion in the chart."""
+        """Return the denominator of elements g, ``[*batch, 1, E]``, at points x, ``[*batch, p, n]``, moved into the
+        chart.
+
+        The result is ``[*batch, p]``, or ``None`` for a global action.
+        """
         return self.inner.denominator(g, self._to_chart(x)[0])
 
     def _to_chart(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -100,7 +100,7 @@ class MotionPlan:
     faithful: Tensor | None
 
     def in_space(self, motion: Motion) -> Motion:
-        """A motion in the chart as one of the points."""
+        """Return ``motion``, which moves points of the chart, as a motion of the points themselves."""
         return motion if self.chart is None else ChartMotion(self.space, self.chart, motion)
 
 

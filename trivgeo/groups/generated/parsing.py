@@ -73,7 +73,9 @@ def parse_fields(
     """Parse vector fields to functions of points.
 
     Args:
-        fields: see `from_generators`, like ``variables`` and ``parameters``.
+        fields: torch functions or vectors of expressions, by number or name, see `from_generators`.
+        variables: symbols or names of the coordinates, or their number.
+        parameters: values of other symbols in expressions.
 
     Raises:
         ConfigurationError: no field, functions mixed with expressions, or expressions that cannot be parsed.

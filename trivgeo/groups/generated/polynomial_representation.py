@@ -103,7 +103,7 @@ def find_polynomial_representation(
 
     Args:
         points: sample points, ``[p, m]``.
-        values: see `fit_projective`.
+        values: fields there, ``[p, n, m]``.
         needs: the coordinates on which their motion depends, themselves included.
         group: the coordinates.
         multipliers: those of the bases among ``needs``.

@@ -33,7 +33,13 @@ class PolynomialSum:
         self.sizes: dict[tuple[int, ...], float] = {}
 
     def add(self, p: Polynomial, factor: float, shift: tuple[int, ...] | None = None) -> None:
-        """Add ``factor`` times the polynomial p times the monomial with exponents ``shift``."""
+        """Add ``factor`` times the polynomial ``p`` to the sum.
+
+        Args:
+            p: polynomial, coefficients by exponents.
+            factor: number by which the polynomial is multiplied.
+            shift: exponents of a monomial by which the polynomial is multiplied, too; ``None`` for one.
+        """
         for e, value in p.items():
             place = e if shift is None else tuple(a + b for a, b in zip(e, shift, strict=True))
             self.values[place] = self.values.get(place, 0.0) + factor * value

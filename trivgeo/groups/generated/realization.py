@@ -45,7 +45,7 @@ def realize(plan: MotionPlan, representation: Tensor | None) -> GeneratedGroup:
 
     Args:
         plan: how points move.
-        representation: see `from_generators`.
+        representation: matrices of the generators ``[dim, k, k]``, see `from_generators`; or ``None``.
 
     Raises:
         AlgebraError: no such group acts.

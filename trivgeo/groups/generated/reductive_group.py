@@ -96,7 +96,14 @@ class ReductiveGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """The unit matrix and zero coordinates."""
+        """Return the neutral element, repeated to ``[*batch, *element_shape]``: a unit matrix and zero torus
+        coordinates.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
         matrix = torch.eye(self.size, dtype=dtype, device=device).expand(*batch, -1, -1)
         return self._join(matrix, torch.zeros(*batch, self.covers + self.torus_dim, dtype=dtype, device=device))
 
@@ -116,7 +123,7 @@ class ReductiveGroup(LieGroup):
         return self._join(self.invert_matrix(a), -s, -self.angles(g) if self.covers else None)
 
     def exp_matrix(self, y: Tensor) -> Tensor:
-        """The matrix exp(y) of ``[*batch, r]``."""
+        """Return the matrix exponential ``[*batch, m, m]`` of vectors y of the semisimple algebra, ``[*batch, r]``."""
         a = self.matrix_of(y)
         return self._kernel.exp(a) if self.size else a
 
@@ -138,7 +145,10 @@ class ReductiveGroup(LieGroup):
         return self._join(matrix, v[..., self.semisimple_dim :], 0.5 * (planes[..., 1, 0] - planes[..., 0, 1]))
 
     def log_matrix(self, a: Tensor) -> Tensor:
-        """The logarithm of an element's matrix, as a vector ``[*batch, r]``; NaN where there is none in the algebra."""
+        """Return the vector ``[*batch, r]`` whose exponential is an element's matrix a, ``[*batch, m, m]``.
+
+        NaN where the algebra has no logarithm of the matrix.
+        """
         if self.size == 0:
             return a.new_zeros(*a.shape[:-2], 0)
         y = self.vector_of(self._kernel.log(a))

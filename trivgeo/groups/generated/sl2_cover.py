@@ -51,13 +51,18 @@ def plane_representation(algebra: LieAlgebra) -> Tensor:
 
 
 def turn(matrix: Tensor, angle: Tensor) -> Tensor:
-    """The rotation by an angle ``[*batch]`` times a matrix ``[*batch, 2, 2]``."""
+    """Return rotations by angles ``[*batch]`` times matrices ``[*batch, 2, 2]``.
+
+    Args:
+        matrix: right factors ``[*batch, 2, 2]``.
+        angle: angles of the left factors, in radians.
+    """
     c, s = torch.cos(angle), torch.sin(angle)
     return torch.stack([c, -s, s, c], -1).unflatten(-1, (2, 2)) @ matrix
 
 
 def principal_angle(matrix: Tensor) -> Tensor:
-    """The angle of a matrix between -pi and pi."""
+    """Return the angle of the rotation in a ``matrix``, ``[*batch, 2, 2]``, between -pi and pi, ``[*batch]``."""
     return torch.atan2(matrix[..., 1, 0] - matrix[..., 0, 1], matrix[..., 0, 0] + matrix[..., 1, 1])
 
 
@@ -74,7 +79,9 @@ def angle_of_product(product: Tensor, total: Tensor) -> Tensor:
 
 
 def angle_of_exp(y: Tensor) -> Tensor:
-    """The angle of ``exp(y)`` for trace-free y ``[*batch, 2, 2]``, continuous along ``exp(s y)``."""
+    """Return the angle of ``exp(y)`` for trace-free matrices ``y``, ``[*batch, 2, 2]``, continuous along
+    ``exp(s y)``.
+    """
     x, b, c = y[..., 0, 0], y[..., 0, 1], y[..., 1, 0]
     q, half = x * x + b * c, 0.5 * (c - b)
     elliptic = q < 0

@@ -144,7 +144,7 @@ def _with_floats(expression: Any) -> Any:
 
 
 def unknown_functions(expressions: Sequence[Any]) -> set[str]:
-    """Names of the functions in expressions that torch lacks."""
+    """Return the names of functions in SymPy ``expressions`` that torch lacks."""
     sp = require_sympy()
     used = {f.func.__name__ for e in expressions for f in e.atoms(sp.Function)}
     return used - set(_TORCH_FUNCTIONS) - {"Abs"}

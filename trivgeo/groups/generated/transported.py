@@ -50,7 +50,13 @@ class TransportedCoordinates:
     shift: Constant
 
     def move(self, w: Tensor, u: Tensor) -> Tensor:
-        """The image of u ``[*batch, r]`` at o under ``exp(w)``, w ``[*batch, n]``; NaN where it overflows."""
+        """Return the images of coordinates u at the point o under ``exp(w)``, ``[*batch, r]``; NaN where they
+        overflow.
+
+        Args:
+            w: algebra vectors ``[*batch, n]``.
+            u: coordinates ``[*batch, r]``.
+        """
         matrix = torch.einsum("...i,iab->...ab", w, self.linear.like(w))
         bound = _MAX_EXPONENT_SHARE * math.log(torch.finfo(w.dtype).max)
         fits = (matrix.detach().abs().sum((-2, -1)) < bound).unsqueeze(-1)

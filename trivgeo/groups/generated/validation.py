@@ -47,8 +47,8 @@ def sample_fields(
 
     Args:
         parsed: the fields.
-        sampler: see `from_generators`.
-        flow: see `from_generators`.
+        sampler: function from a number to points ``[count, m]``; ``None`` for a box around zero.
+        flow: function (v, x) to the points moved for unit time, see `from_generators`; or ``None``.
 
     Raises:
         AlgebraError: derivatives of a torch function are not its own.
@@ -101,7 +101,7 @@ def check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, p
     """Check that a flow starts along the fields, and that its times add up.
 
     Args:
-        flow: see `from_generators`.
+        flow: function (v, x) to the points moved for unit time, see `from_generators`; or ``None``.
         fields: the fields.
         points: where, ``[p, m]``.
 

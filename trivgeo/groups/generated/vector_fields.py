@@ -63,7 +63,12 @@ class VectorFields:
         return len(self._functions)
 
     def mixed(self, weights: Tensor, names: Sequence[str] | None = None) -> VectorFields:
-        """The combinations ``weights X`` of these fields, weights ``[n, n]``, with these names or the same."""
+        """Return the combinations ``weights X`` of these fields.
+
+        Args:
+            weights: matrix ``[n, n]``, one row for each new field.
+            names: names of the new fields; default those of these fields.
+        """
         result = copy.copy(self)
         result._weights = Constant(weights)
         result.names = self.names if names is None else tuple(names)
@@ -151,10 +156,15 @@ class _Mapped:
 
 
 def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Tensor] | None) -> Tensor:
-    """Points where all fields and their derivatives are finite, ``[count, m]``, float64.
+    """Draw points where all fields and their derivatives are finite, ``[count, m]``, in float64.
+
+    Args:
+        fields: vector fields on R^m.
+        count: number of points.
+        sampler: user's function from a number to points; ``None`` for a box around zero.
 
     Raises:
-        ConfigurationError: too few were found, or the sampler returned something else.
+        ConfigurationError: too few points were found, or the sampler returned something else.
     """
     if sampler is not None:
         points = sampler(count)

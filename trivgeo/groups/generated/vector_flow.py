@@ -89,7 +89,13 @@ class GivenFlow(VectorFlow):
         return ["given"] * self.dim
 
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """The user's flow; points where it is not finite stay at zero."""
+        """Move points along the user's flow; points where the flow is not finite stay at zero and are not alive.
+
+        Args:
+            v: algebra vectors ``[*batch, 1, dim]``.
+            x: points ``[*batch, p, m]``.
+            count: number of leading coordinates wanted.
+        """
         y = self.flow(v, x)
         alive = torch.isfinite(y).all(-1)
         return FlowResult(torch.where(alive.unsqueeze(-1), y, 0.0), alive, torch.zeros_like(x[..., 0]))
@@ -118,7 +124,14 @@ class NumericalFlow(VectorFlow):
         return self.triangular.methods
 
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """The flow, alive where it exists and its error estimate is within the tolerance."""
+        """Move points along the flow; a point is alive where the flow exists and its estimated error is within the
+        tolerance.
+
+        Args:
+            v: algebra vectors ``[*batch, 1, dim]``.
+            x: points ``[*batch, p, m]``.
+            count: number of leading coordinates wanted.
+        """
         tolerance = max(self.settings.tolerance, _MIN_TOLERANCE_ULPS * torch.finfo(x.dtype).eps)
         solved = self.triangular.solved_coordinates
         result = self.triangular.flow(v.squeeze(-2), x, count)

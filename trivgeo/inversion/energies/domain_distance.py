@@ -96,7 +96,14 @@ class DomainDistance(DataEnergy):
         return OperatorInput(initial, hull_points(x.query))
 
     def select(self, action: Action, g: Tensor, x: OperatorInput) -> OperatorInput:
-        """Keep the ends of the initial line and its points of extreme u after g has acted."""
+        """Return the part of the inputs that the energy reads after ``g``: the ends of the initial line and its
+        extreme u.
+
+        Args:
+            action: the `OperatorAction` that follows.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: operator inputs, with dimensions of size one for the chains.
+        """
         assert isinstance(action, OperatorAction)
         if not _moves_hulls(action, x) or self.u is None:
             return x

@@ -104,7 +104,7 @@ class FieldComponents(DataEnergy):
     Args:
         samples: initial conditions of the training set, on one grid, with one batch dimension.
         weight: w, positive.
-        floor: see `GaussianInitialEnergy`.
+        floor: :math:`\epsilon` relative to the size of the samples, positive, see `GaussianInitialEnergy`.
 
     Raises:
         ShapeError: fewer than two samples.

@@ -47,15 +47,34 @@ class FramedEnergy(nn.Module, DataEnergy):
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """Reduce images x by the inner energy, see `DataEnergy.prepare`."""
+        """Return the images ``x``, reduced to what the inner energy needs of them after any element of ``action``.
+
+        Args:
+            action: action of the transformations.
+            x: images ``[b, c, h, w]``.
+        """
         return self.energy.prepare(action, x)
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """Select the part of images that the inner energy reads, see `DataEnergy.select`."""
+        """Return the part of the images that the inner energy reads after the transformation.
+
+        Args:
+            action: action of the transformations.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: images that `prepare` returned, with dimensions of size one for the chains.
+        """
         return self.energy.select(action, g, x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:
-        """The frame term of the transformation, and what the energy of the images says of it.
+        """Return the frame term of the transformation, plus the term that the inner energy has for the transformation.
+
+        Args:
+            action: action of the transformations, an `ImageWarp`.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: images ``[b, *chains, c, h, w]``.
+
+        Returns:
+            Energies ``[b, *chains]``.
 
         Raises:
             ConfigurationError: the action is not an `ImageWarp`.

@@ -66,7 +66,7 @@ class LeastSquares(nn.Module, CurvedEnergy):
         return (r.unsqueeze(-1) if r.ndim == 2 else r) / self.std
 
     def robust(self, squares: Float[Tensor, "batch q"]) -> Float[Tensor, "batch q"]:
-        """The loss of squares in units of the variance."""
+        """Return the robust loss of ``squares``, ``[batch, q]``, squared residuals in units of the variance."""
         return squares if self.loss is None else self.loss(squares * self.std**2) / self.std**2
 
     def forward(self, x: Any) -> Float[Tensor, " batch"]:
@@ -74,7 +74,13 @@ class LeastSquares(nn.Module, CurvedEnergy):
         return 0.5 * self.robust(self.residuals(x).square().sum(-1)).sum(-1)
 
     def curvature(self, x: Callable[[Tensor], Any], v: Float[Tensor, "*batch n"]) -> Float[Tensor, "rows n n"]:
-        """``J^T W J`` with J the Jacobian of the residuals and W the derivative of the loss, Gauss and Newton's.
+        """Return Gauss and Newton's curvature ``J^T W J`` of ``self(x(v))`` by v, ``[rows, dim, dim]``.
+
+        J is the Jacobian of the residuals, and W the derivative of the loss.
+
+        Args:
+            x: function of vectors ``[*batch, dim]`` that returns data, one row for each vector.
+            v: vectors ``[*batch, dim]`` at which the curvature is taken.
 
         Raises:
             ShapeError: ``v`` has no direction.

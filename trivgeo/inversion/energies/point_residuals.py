@@ -136,7 +136,7 @@ class SymmetricNearestPoints(nn.Module):
     as it can with those of `NearestPoints` alone.
 
     Args:
-        reference: see `NearestPoints`; one for all clouds.
+        reference: points ``[k, n]``, one reference for all clouds.
 
     Raises:
         ShapeError: see `NearestPoints`, also for `NonFiniteError`.

@@ -46,15 +46,37 @@ class PriorEnergy(nn.Module, DataEnergy):
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """Reduce data x by the inner energy, see `DataEnergy.prepare`."""
+        """Return the data ``x``, reduced to what the inner energy needs of them after any element of ``action``.
+
+        Args:
+            action: action of the transformations.
+            x: data with one batch dimension.
+        """
         return self.energy.prepare(action, x)
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """Select the part of the data that the inner energy reads, see `DataEnergy.select`."""
+        """Return the part of the data that the inner energy reads after the transformation.
+
+        Args:
+            action: action of the transformations.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: data that `prepare` returned, with dimensions of size one for the chains.
+        """
         return self.energy.select(action, g, x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
-        """Return the energy of the prior, the same for an element and its inverse, see `DataEnergy`."""
+        """Return the energy of the prior, plus the term that the inner energy has for the transformation.
+
+        The energy of the prior is the same for an element and its inverse.
+
+        Args:
+            action: action of the transformations.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: data, with dimensions of size one for the chains.
+
+        Returns:
+            Energies ``[b, *chains]``.
+        """
         natural = action.group.basis.to_natural(action.group.log(g))
         v = self.basis.from_natural(natural)
         prior = 0.5 * self.weight * v.square().sum(-1)

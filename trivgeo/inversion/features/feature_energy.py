@@ -52,7 +52,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
 
     Args:
         network: a `torch.nn.Module`, or a function from a batch of data to features ``[b, d]``.
-        layer: see `NetworkFeatures`; default the input of the last linear layer, and the output of a function.
+        layer: name of a layer; default the input of the last linear layer, and the output of a function.
         weights: class weights ``[c, d]``; default those of the last linear layer.
         score: a `trivgeo.inversion.features.FeatureScore` in the place of class weights.
 
@@ -106,9 +106,9 @@ class FeatureEnergy(nn.Module, DataEnergy):
         """Return the energy that compares features with those of a few clean data.
 
         Args:
-            network: see `FeatureEnergy`.
+            network: a `torch.nn.Module`, or a function from a batch of data to features, see `FeatureEnergy`.
             clean: clean data with one batch dimension; twenty are some, a hundred are many.
-            layer: see `FeatureEnergy`; default the input of the last linear layer, the output where there is none.
+            layer: name of a layer; default the input of the last linear layer, else the output.
             distance: ``"mahalanobis"``: that to the mean, in the metric of the covariance, see `MahalanobisDistance`;
                 ``"neighbours"``: that to the nearest of the data, see `NeighbourDistance`.
             labels: classes of the data, each with a mean of its own, for ``"mahalanobis"``.
@@ -163,7 +163,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
 
         Args:
             path: what `save` wrote.
-            network: see `FeatureEnergy`.
+            network: a `torch.nn.Module`, or a function from a batch of data to features, see `FeatureEnergy`.
 
         Raises:
             CheckpointError: the file is missing, unreadable, or holds no energy of this class.

@@ -59,9 +59,10 @@ class LearnedEnergy(FeatureEnergy):
     ```
 
     Args:
-        network: see `FeatureEnergy`, also for ``layer``.
+        network: a `torch.nn.Module`, or a function from a batch of data to features, see `FeatureEnergy`.
+        layer: name of the layer whose output the features are; default the input of the last linear layer.
         score: the head.
-        validation: see `fit`.
+        validation: measurements on held-out data, see `fit`; or ``None``.
 
     Attributes:
         validation: a `HeadValidation` by clean data that the training did not see.
@@ -107,10 +108,10 @@ class LearnedEnergy(FeatureEnergy):
         Args:
             features: a `FeatureEnergy`, of which a multiple is part of the energy; or a network or function whose
                 output the features are, or a network with a ``layer``.
-            clean: see `LearnedInverter.fit`.
-            law: see `LearnedInverter.fit`.
+            clean: clean data, or a function (count, generator) that draws some, see `LearnedInverter.fit`.
+            law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
             action: on the data; default `ImageWarp` of the group of a distribution of `trivgeo.inversion.laws`.
-            layer: see `NetworkFeatures`.
+            layer: name of the layer whose output the features are, see `NetworkFeatures`.
             num_samples: number of moved data; default 32 for each clean one, 4,096 at most.
             steps: of the optimiser.
             seconds: ends the moving of data after that time, and the training after another quarter of it; the result

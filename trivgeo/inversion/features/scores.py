@@ -35,7 +35,7 @@ class FeatureScore(Network):
 
     @abstractmethod
     def evaluate(self, features: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-        """Return the scores of checked features ``[b, d]``, in their dtype, ``[b]``."""
+        """Return the scores ``[b]`` of checked ``features``, ``[b, d]``, in their dtype."""
 
 
 class ClassCosine(FeatureScore):
@@ -73,7 +73,7 @@ class ClassCosine(FeatureScore):
         return {"classes": len(self.directions), "dim": self.dim}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """Return minus the largest cosine with a direction of a class, ``[b]``."""
+        """Return minus the largest cosine of ``features``, ``[b, d]``, with a direction of a class, ``[b]``."""
         unit = nn.functional.normalize(features, dim=-1)
         return -matmul(unit, self.directions.to(features.dtype).mT).amax(-1)
 
@@ -142,7 +142,7 @@ class MahalanobisDistance(FeatureScore):
         return {"centres": len(self.centres), "directions": len(self.directions), "dim": self.dim}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """Return the squared distance from the nearest centre, over twice the number of features, ``[b]``."""
+        """Return the squared distance ``[b]`` of ``features``, ``[b, d]``, from the nearest centre, divided by 2 d."""
         centred = features.unsqueeze(1) - self.centres.to(features.dtype)
         along = matmul(centred, self.directions.to(features.dtype).mT)
         weights, rest = self.weights.to(features.dtype), self.rest.to(features.dtype)
@@ -180,7 +180,7 @@ class NeighbourDistance(FeatureScore):
         return {"data": len(self.directions), "dim": self.dim, "neighbours": self.neighbours}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """Return one minus the mean cosine with the nearest neighbours, ``[b]``."""
+        """Return one minus the mean cosine of ``features``, ``[b, d]``, with their nearest neighbours, ``[b]``."""
         cosines = matmul(nn.functional.normalize(features, dim=-1), self.directions.to(features.dtype).mT)
         return 1.0 - cosines.topk(self.neighbours, dim=-1).values.mean(-1)
 

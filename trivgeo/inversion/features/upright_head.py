@@ -81,7 +81,7 @@ class UprightHead(FeatureScore):
         return {"dim": self.dim, "width": self.width, "base": base}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """Return the output of the head, plus the base score if there is one, ``[b]``."""
+        """Return the output of the head for ``features``, ``[b, d]``, plus the base score if there is one, ``[b]``."""
         own = self.mean.dtype
         standard = ((features.to(own) - self.mean) / self.std).clamp(-10.0, 10.0)
         score: Tensor = self.layers(standard).squeeze(-1)

@@ -153,7 +153,9 @@ class Calibration(nn.Module):
         """Return a text for each datum: why its element is not to be trusted; empty for trusted ones.
 
         Args:
-            score: see `scores`, like ``x`` and ``g``.
+            score: the trained score.
+            x: data, one batch dimension.
+            g: elements found, ``[b, *element_shape]``.
         """
         above = self.scores(score, x, g) > g.new_tensor(self.thresholds)
         return tuple(
@@ -164,7 +166,9 @@ class Calibration(nn.Module):
         """Return True for data that look like clean ones and whose elements look like those of clean ones, ``[b]``.
 
         Args:
-            score: see `scores`, like ``x`` and ``g``.
+            score: the trained score.
+            x: data, one batch dimension.
+            g: elements found, ``[b, *element_shape]``.
         """
         return (self._cleanness(score, x, g) <= g.new_tensor(self.gate_threshold)).all(-1)
 

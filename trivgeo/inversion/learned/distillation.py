@@ -40,9 +40,9 @@ def consistency_loss(
     Args:
         teacher: the trained score; it is not changed.
         student: the score that is trained, with the action and the levels of the teacher.
-        x: see `LearnedScore.loss`.
+        x: clean data, one batch dimension.
         ratio: r, in (0, 1): nearer to one for a finer flow, which takes longer to learn.
-        generator: see `Stage`.
+        generator: random numbers; ``None`` is torch's.
 
     Returns:
         The loss, a scalar.

@@ -78,11 +78,11 @@ def score_of(file: NetworkFile, action: Action, backbone: nn.Module | None = Non
 
 
 def calibration_of(file: NetworkFile, tensors: dict[str, Tensor]) -> Calibration | None:
-    """The calibration that a file holds, if it holds one.
+    """Return the calibration that a file holds; ``None`` if the file holds none.
 
     Args:
-        file: see `score_of`.
-        tensors: of the calibration.
+        file: file of a learned inverter.
+        tensors: tensors of the calibration, by name.
 
     Raises:
         CheckpointError: an entry of the header or a tensor is missing or does not fit.

@@ -30,7 +30,7 @@ class ImageBackbone(NoiseNetwork):
     There is no pooling to a mean and no normalisation: what is asked for is where things are.
 
     Args:
-        dim: see `NoiseNetwork`.
+        dim: dimension of the group.
         shape: channels, height and width of the images.
         channels: of the convolutions; the first is 5 x 5, the others 3 x 3. Default: as many of 32, 64, 64, ... as
             leave a map of at most seven by seven.
@@ -108,18 +108,26 @@ class ImageBackbone(NoiseNetwork):
         }
 
     def forward(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """The noise in units of its size.
+        """Return the predicted noise in units of its size, ``[b, dim]``.
+
+        Args:
+            y: noised images ``[b, c, h, w]``.
+            level: noise levels ``[b]``.
 
         Raises:
-            ShapeError: the images have another shape.
+            ShapeError: the images have another shape than those of the training.
         """
         return self.last(self.embed(y, level)).to(y.dtype)
 
     def embed(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Return the features that the last layer reads, see `NoiseNetwork`.
+        """Return the inputs of the last layer, ``[b, f]``, by which unusual images are recognised.
+
+        Args:
+            y: images ``[b, c, h, w]``.
+            level: noise levels ``[b]``.
 
         Raises:
-            ShapeError: the images have another shape.
+            ShapeError: the images have another shape than those of the training.
         """
         if tuple(y.shape[1:]) != self.shape:
             raise ShapeError(f"x: expected images [b, {', '.join(map(str, self.shape))}], got {list(y.shape)}")

@@ -24,7 +24,7 @@ class LandmarksBackbone(NoiseNetwork):
     units of the noise level, :math:`\mathrm{asinh}(\cdot / \sigma)`, so that small noise is seen as well as large.
 
     Args:
-        dim: see `NoiseNetwork`.
+        dim: dimension of the group.
         shape: p and n.
         width: of all layers.
         mean: landmarks ``[p][n]`` of clean data on average, subtracted; default zeros.
@@ -76,18 +76,26 @@ class LandmarksBackbone(NoiseNetwork):
         }
 
     def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """The noise in units of its size.
+        """Return the predicted noise in units of its size, ``[b, dim]``.
+
+        Args:
+            y: noised landmarks ``[b, p, n]``.
+            level: noise levels ``[b]``.
 
         Raises:
-            ShapeError: other numbers of points or coordinates.
+            ShapeError: there are other numbers of points or coordinates than in the training.
         """
         return self.layers[-1](self.embed(y, level)).to(y.dtype)
 
     def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Return the features that the last layer reads, see `NoiseNetwork`.
+        """Return the inputs of the last layer, ``[b, f]``, by which unusual landmarks are recognised.
+
+        Args:
+            y: landmarks ``[b, p, n]``.
+            level: noise levels ``[b]``.
 
         Raises:
-            ShapeError: other numbers of points or coordinates.
+            ShapeError: there are other numbers of points or coordinates than in the training.
         """
         if tuple(y.shape[1:]) != self.shape:
             raise ShapeError(f"x: expected landmarks [b, {self.shape[0]}, {self.shape[1]}], got {list(y.shape)}")

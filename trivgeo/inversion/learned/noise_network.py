@@ -71,7 +71,7 @@ def backbone_for(action: Action, x: Any) -> NoiseNetwork:
 
     Args:
         action: on the data; fields are moved with the scale of its group, to see how far they go.
-        x: see `LearnedScore.noisy`.
+        x: clean data, one batch dimension.
 
     Raises:
         ConfigurationError: no function is registered for this kind of action.

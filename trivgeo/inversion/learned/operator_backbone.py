@@ -49,7 +49,7 @@ class OperatorBackbone(NoiseNetwork):
     compressed by asinh, the query points are read through the support function of their hull.
 
     Args:
-        dim: see `NoiseNetwork`.
+        dim: dimension of the group.
         domain: the bounds of the training domain: x_min, x_max, t_min, t_max, u_min, u_max.
         num_sensors: points of the initial condition.
         width: of the hidden layers.
@@ -98,7 +98,9 @@ class OperatorBackbone(NoiseNetwork):
         }
 
     def initialise(self, seed: int) -> None:
-        """Draw the weights by the layers' own laws, on the CPU."""
+        """Draw all weights in place by the layers' own distributions, on the CPU, from a generator with this
+        ``seed``.
+        """
         layers = copy.deepcopy(self.layers).cpu()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -121,7 +123,12 @@ class OperatorBackbone(NoiseNetwork):
         return self.layers[-1](self.embed(y, level)).to(y.initial.dtype)
 
     def embed(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Return the features that the last layer reads, see `NoiseNetwork`."""
+        """Return the inputs of the last layer, ``[b, f]``, by which unusual operator inputs are recognised.
+
+        Args:
+            y: operator inputs, one batch dimension.
+            level: noise levels ``[b]``.
+        """
         dtype = self.box.dtype
         initial, query, level = y.initial.to(dtype), y.query.to(dtype), level.to(dtype)
         x_min, x_max, t_min, t_max, u_min, u_max = self.domain

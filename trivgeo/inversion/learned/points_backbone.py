@@ -35,7 +35,7 @@ class PointsBackbone(NoiseNetwork):
     noise level, :math:`\mathrm{asinh}(\cdot / \sigma)`, so that small noise is seen as well as large.
 
     Args:
-        dim: see `NoiseNetwork`.
+        dim: dimension of the group.
         coordinates: n.
         width: of all layers.
         mean: of the coordinates of clean points, subtracted; default 0.
@@ -84,18 +84,26 @@ class PointsBackbone(NoiseNetwork):
         }
 
     def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """The noise in units of its size.
+        """Return the predicted noise in units of its size, ``[b, dim]``.
+
+        Args:
+            y: noised points ``[b, p, n]``.
+            level: noise levels ``[b]``.
 
         Raises:
-            ShapeError: the points have another number of coordinates.
+            ShapeError: the points have another number of coordinates than in the training.
         """
         return self.head[-1](self.embed(y, level)).to(y.dtype)
 
     def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Return the features that the last layer reads, see `NoiseNetwork`.
+        """Return the inputs of the last layer, ``[b, f]``, by which unusual points are recognised.
+
+        Args:
+            y: points ``[b, p, n]``.
+            level: noise levels ``[b]``.
 
         Raises:
-            ShapeError: the points have another number of coordinates.
+            ShapeError: the points have another number of coordinates than in the training.
         """
         if y.ndim != 3 or y.shape[-1] != self.coordinates:
             raise ShapeError(f"x: expected points [b, p, {self.coordinates}], got {list(y.shape)}")

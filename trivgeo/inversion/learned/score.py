@@ -54,7 +54,7 @@ class LearnedScore(nn.Module):
         prior: Haar measure as the prior of g_0, ``"right"`` or ``"left"``.
         noise_steps: factors of which the noise is made, see `trivgeo.sde.noise.noise_with_target`.
         lowest_time: t of the lowest level trained on, in (0, 1).
-        augmentation: see `noisy`.
+        augmentation: random transformations of clean data, see `noisy`.
         prepare: makes of data with one batch dimension the smaller data that the backbone reads, by something that the
             action commutes with, such as a choice of points; it spares the action on the rest.
 
@@ -100,7 +100,7 @@ class LearnedScore(nn.Module):
         return self.action.group
 
     def level(self, t: float) -> float:
-        r""":math:`\sigma_t = (\int_0^t \gamma^2)^{1/2}`."""
+        r"""Return the noise level :math:`\sigma_t = (\int_0^t \gamma^2)^{1/2}` of a time t."""
         return math.sqrt(self.schedule.variance(0.0, check_time(t)))
 
     def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
@@ -141,7 +141,7 @@ class LearnedScore(nn.Module):
         action the augmentation changes nothing.
 
         Args:
-            x: clean data with one batch dimension.
+            x: clean data, one batch dimension.
             generator: of all random numbers; its device is that of the data.
         """
         x = self.prepared(x)
@@ -180,8 +180,8 @@ class LearnedScore(nn.Module):
         action does not undo is left out.
 
         Args:
-            x: see `LearnedScore.noisy`.
-            generator: see `Stage`.
+            x: clean data, one batch dimension.
+            generator: random numbers; ``None`` is torch's.
 
         Raises:
             ShapeError: the data do not fit the action, or have no batch dimension.

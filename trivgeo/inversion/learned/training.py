@@ -30,7 +30,7 @@ class ScoreTraining(NetworkTraining[nn.Module]):
 
     Args:
         score: the score; its backbone is trained.
-        options: see `trivgeo.training.NetworkTraining`.
+        options: further arguments of `trivgeo.training.NetworkTraining`.
     """
 
     def __init__(
@@ -51,17 +51,27 @@ class ScoreTraining(NetworkTraining[nn.Module]):
         return objective_of(self.score)
 
     def data(self, batch: Any) -> Any:
-        """The clean data in a batch of the loader: the batch, or the first part of a list ``[data, labels]``."""
+        """Return the clean data in a ``batch`` of the loader: the batch, or the first part of a list
+        ``[data, labels]``.
+        """
         return batch[0] if isinstance(batch, list) else batch
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the loss of one batch of the training data, a scalar tensor; called by Lightning."""
+        """Return the score matching loss of one ``batch`` of clean data, a scalar; Lightning calls this with
+        ``batch_idx``.
+        """
         loss = self.score.loss(self.data(batch), self.step_generator())
         self.log("train/loss", loss, prog_bar=True)
         return loss
 
     def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
-        """The squared error of the noise, per dimension; one for a network that knows nothing."""
+        """Return ``{"noise": ...}``, the squared error of the noise divided by the dimension; 1 for predictions of
+        zero.
+
+        Args:
+            batch: clean data, perhaps with labels.
+            number: number that selects random numbers.
+        """
         return {"noise": self.score.loss(self.data(batch), self.measure_generator(number)) / self.score.group.dim}
 
     def export_score(self) -> dict[str, Any]:
@@ -74,7 +84,7 @@ class DistillationTraining(NetworkTraining[nn.Module]):
 
     Args:
         teacher: the trained score, which stays.
-        ratio: see `consistency_loss`.
+        ratio: ratio of neighbouring noise levels, in (0, 1), see `consistency_loss`.
         learning_rate: see `trivgeo.training.NetworkTraining`, as ``weight_decay``, ``warmup``, ``seed``, ``export``.
 
     Attributes:
@@ -115,13 +125,20 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         return batch[0] if isinstance(batch, list) else batch
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the loss of one batch of the training data, a scalar tensor; called by Lightning."""
+        """Return the distillation loss of one ``batch`` of clean data, a scalar; Lightning calls this with
+        ``batch_idx``.
+        """
         loss = self._loss(batch, self.step_generator())
         self.log("train/loss", loss, prog_bar=True)
         return loss
 
     def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
-        """The loss per dimension."""
+        """Return ``{"consistency": ...}``, the distillation loss divided by the dimension of the group.
+
+        Args:
+            batch: clean data, perhaps with labels.
+            number: number that selects random numbers.
+        """
         return {"consistency": self._loss(batch, self.measure_generator(number)) / self.student.group.dim}
 
     def export_score(self) -> dict[str, Any]:

@@ -28,13 +28,13 @@ class AmortizedInverter(Inverter):
     hypothesis that can be undone, one draw from the posterior; with one, it ranks them, at one evaluation each.
 
     Args:
-        score: see `LearnedReverseDiffusion`.
-        energy: see `Inverter`.
-        steps: see `LearnedReverseDiffusion`.
+        score: the trained score.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        steps: number of equal steps.
         num_hypotheses: number K of chains.
-        stepper: see `LearnedReverseDiffusion`.
+        stepper: the scheme; default `AncestralStep`.
         start: ``"noise"``, or ``"identity"``.
-        times: see `LearnedReverseDiffusion`.
+        times: a falling grid that ends at 0, in place of ``steps``, see `LearnedReverseDiffusion`.
 
     Raises:
         ConfigurationError: see `LearnedReverseDiffusion`; or an unknown start.

@@ -25,10 +25,10 @@ class RandomSearch(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
         num_samples: by default as many as `LieLAC` evaluates.
-        num_hypotheses: see `GaussianSearch`.
-        std: see `GaussianSearch`.
+        num_hypotheses: number K of elements kept, see `GaussianSearch`.
+        std: standard deviation of the draws, in units of the group's basis.
 
     Raises:
         ConfigurationError: a setting out of its range, or an action or energy that is none.
@@ -54,14 +54,14 @@ class GradientDescent(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`.
-        steps: see `Descend`.
-        learning_rate: see `HeavyBall`.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        steps: gradient steps of each chain.
+        learning_rate: the size of a step.
         num_hypotheses: number K of starts.
-        start_std: see `Descend`.
-        momentum: see `HeavyBall`.
-        max_gradient_norm: see `HeavyBall`.
-        keep_best: see `Descend`.
+        start_std: standard deviation of random starts about the identity; 0 for the identity itself, see `Descend`.
+        momentum: the share of the last step that is kept, see `HeavyBall`.
+        max_gradient_norm: longer gradients are shortened to this length, see `HeavyBall`.
+        keep_best: return the element of lowest energy that a chain has met, not its last one, see `Descend`.
 
     Raises:
         ConfigurationError: a setting out of its range, or an action or energy that is none.

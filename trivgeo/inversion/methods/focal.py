@@ -22,13 +22,13 @@ class FoCal(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`.
-        initial: see `BayesianOptimization`.
-        evaluations: see `BayesianOptimization`.
-        length_scale: see `BayesianOptimization`.
-        box: see `BayesianOptimization`.
-        num_hypotheses: see `BayesianOptimization`.
-        fit: see `BayesianOptimization`.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        initial: number of random points.
+        evaluations: number of points that come after, see `BayesianOptimization`.
+        length_scale: of the squared exponential kernel, in units of the group's basis.
+        box: c of the box, in units of the group's basis, one number or one for each direction.
+        num_hypotheses: number K of points kept, see `BayesianOptimization`.
+        fit: fit the length scale to every datum before every point.
 
     Raises:
         ConfigurationError: see `BayesianOptimization`; or an action or energy that is none.

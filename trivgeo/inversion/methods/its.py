@@ -25,12 +25,12 @@ class ITS(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`.
-        levels: see `SearchOrbits`.
-        num_samples: see `SearchOrbits`.
-        num_hypotheses: see `SearchOrbits`.
-        classes: see `SearchOrbits`.
-        criterion: see `SearchOrbits`.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        levels: levels of the search, or their number, see `SearchOrbits`.
+        num_samples: samples of each level.
+        num_hypotheses: number K of hypotheses.
+        classes: function from a batch of data to classes ``[batch]``; ``None`` for no diversity.
+        criterion: what a level minimises, see `SearchOrbits`.
 
     Raises:
         ConfigurationError: see `SearchOrbits`; or an action or energy that is none.

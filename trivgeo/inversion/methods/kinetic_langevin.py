@@ -24,13 +24,13 @@ class KineticLangevin(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`.
-        steps: see `Langevin`.
-        step_size: see `Langevin`.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        steps: number of steps of the splitting scheme, see `Langevin`.
+        step_size: time of a step.
         num_hypotheses: number K of chains.
-        friction: see `Langevin`.
-        temperature: see `Langevin`.
-        coadjoint: see `Langevin`.
+        friction: decay rate of the momentum, positive.
+        temperature: T of the density :math:`e^{-E(g) / T}`, see `Langevin`.
+        coadjoint: keep the coadjoint term of the momentum, see `KineticLangevinSDE`.
 
     Raises:
         ConfigurationError: a setting out of its range, or an action or energy that is none.

@@ -75,8 +75,8 @@ class LearnedInverter(Inverter):
         energy: an energy that ranks the hypotheses; without one the first is the best.
         backbone: the network, see `LearnedScore`; default by `backbone_for`. Every `fit` trains a copy.
         steps: looks at a datum, one evaluation of the network each.
-        num_hypotheses: see `AmortizedInverter`.
-        stepper: see `LearnedReverseDiffusion`; default `RefiningStep` for one hypothesis, else `AncestralStep`.
+        num_hypotheses: number K of chains.
+        stepper: the scheme; default `RefiningStep` for one hypothesis, else `AncestralStep`.
         seed: of all that is random in training.
         gate: leave data alone that look clean, see `CleanGate`.
 
@@ -121,7 +121,7 @@ class LearnedInverter(Inverter):
 
         Args:
             score: the score.
-            energy: see `LearnedInverter`.
+            energy: an energy that ranks the hypotheses, see `LearnedInverter`.
             **settings: ``backbone``, ``steps``, ``num_hypotheses``, ``stepper``, ``seed``, ``gate``; see there.
 
         Raises:
@@ -207,7 +207,7 @@ class LearnedInverter(Inverter):
         return (value + sum_over_compact(group, log_haar_volume)).reshape(shape)
 
     def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int]:
-        """The learned posterior of data as a mixture, and the evaluations of the network that it took for each."""
+        """Return posteriors of data x as a mixture, drawn by ``generator``, and evaluations of the network for each."""
         score = self._trained_score()
         like: Tensor = pytree.tree_leaves(with_tensors("x", x))[0]
         source = keyed(self.seed, 60, device=like.device) if generator is None else generator
@@ -384,7 +384,7 @@ class LearnedInverter(Inverter):
         Args:
             path: what `save` wrote.
             action: on the data, of the group that it was trained on; its scale may differ.
-            energy: see `LearnedInverter`; it is not in the file.
+            energy: an energy that ranks the hypotheses, which is not in the file.
             backbone: an untrained copy of the network, if it was one of your own and no `NoiseNetwork`; it stays so.
 
         Raises:

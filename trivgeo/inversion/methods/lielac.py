@@ -29,13 +29,13 @@ class LieLAC(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`.
-        steps: see `Descend`.
-        learning_rate: see `Adam`; in units of the group's basis.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        steps: gradient steps of each chain.
+        learning_rate: the size of a step of `Adam`, in units of the group's basis.
         num_hypotheses: number K of starts.
-        start_std: see `Descend`.
+        start_std: standard deviation of random starts about the identity; 0 for the identity itself, see `Descend`.
         parametrization: `AlgebraCoordinates` (the default) or `GroupElements`.
-        keep_best: see `Descend`.
+        keep_best: return the element of lowest energy that a chain has met, not its last one, see `Descend`.
 
     Raises:
         ConfigurationError: a setting out of its range, or an action or energy that is none.

@@ -42,14 +42,14 @@ class TIED(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
         schedule: the noise; by default geometric over `Action.noise_range`, from 0.1 to 1 for points and from 0.01 to
             0.35 for images. Its largest coefficient should reach the transformations that are expected.
         steps: number M of reverse steps.
-        num_mc: see `ReverseDiffusion`.
+        num_mc: number N of noise samples of one score, see `ReverseDiffusion`.
         num_hypotheses: number K of chains.
-        temperature: see `ReverseDiffusion`.
-        max_score_norm: see `ReverseDiffusion`.
+        temperature: T of the density :math:`e^{-E(g) / T}`, see `ReverseDiffusion`.
+        max_score_norm: longer scores are shortened to this length, see `ReverseDiffusion`.
         reverse: see `ReverseDiffusion`: ``side``, ``keep_best``, ``pruning``, ``published``. Settings of
             every inverter, such as ``max_evaluations``, come by `Inverter.replace`.
 
@@ -107,11 +107,15 @@ class TIED(Inverter):
         fewer are then recognised.
 
         Args:
-            action: see `check_energy`, also for ``energy``, ``clean``, ``law``, ``seed`` and what is raised.
+            action: the action on data.
+            energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
+            clean: clean data, one batch dimension.
+            law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+            seed: of all random numbers.
             seconds: of one call, on this machine as busy as it is now; small batches take less.
 
         Raises:
-            ConfigurationError: the time is not positive.
+            ConfigurationError: the time is not positive, or as `check_energy`, also for other errors.
         """
         check_positive("seconds", seconds)
         measured = measure_energy(action, energy, clean, law, seed=seed)

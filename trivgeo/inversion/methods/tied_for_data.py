@@ -48,7 +48,11 @@ def timed_search(
     """Return the inverter of `TIED.for_data`.
 
     Args:
-        action: see `TIED.for_data`, like ``energy``, ``law``, ``seconds`` and ``seed``.
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
+        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        seconds: time of one call.
+        seed: of all random numbers.
         measured: of the energy.
     """
     suggested = measured.suggested

@@ -86,7 +86,13 @@ def register_clouds(
     """Return the registration of two clouds whose shapes were checked.
 
     Args:
-        moving: see `register`, like ``fixed``, ``group``, ``matched``, ``law``, ``num_starts`` and ``generator``.
+        moving: cloud ``[m, n]`` that is moved.
+        fixed: cloud ``[k, n]`` to which it is moved.
+        group: the group of the transformation.
+        matched: whether the points are in the same order; ``None`` to find out.
+        law: function (count, generator) to elements from which searches start, see `register`.
+        num_starts: number of searches.
+        generator: random numbers.
     """
     dtype = moving.dtype
     moving, fixed = moving.detach().double(), fixed.detach().double()

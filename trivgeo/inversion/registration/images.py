@@ -57,7 +57,12 @@ def register_images(
     """Return the registration of two images whose shapes were checked.
 
     Args:
-        moving: see `register`, like ``fixed``, ``group``, ``law``, ``num_starts`` and ``generator``.
+        moving: image ``[c, h, w]`` that is moved.
+        fixed: image ``[c, h, w]`` to which it is moved.
+        group: the group of the transformation.
+        law: function (count, generator) to elements from which searches start, see `register`.
+        num_starts: number of searches.
+        generator: random numbers.
     """
     action = ImageWarp(group, guarded=False)
     dtype, contrast = moving.dtype, float(fixed.std()) or 1.0

@@ -71,7 +71,10 @@ class LogPosterior:
         return value.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf), energy
 
     def with_gradient(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-densities and their derivatives by v in ``g exp(v)``; zero where undefined."""
+        """Return log-densities at elements g, ``[b, m, *element_shape]``, and their derivatives by v in ``g exp(v)``.
+
+        Where the posterior is not defined, the log-density is minus infinity and the derivatives are zero.
+        """
         v = g.new_zeros(*self.group.batch_shape(g), self.group.dim)
         slope, energy = self.posterior.gradient(lambda v: self.group.perturb(g, v), v)
         prior_slope, prior = trivialized_grad_and_value(self.group, self.log_prior, g)

@@ -176,5 +176,5 @@ class StudentMixture(Described):
 
 
 def reach_of_normal(n: int) -> float:
-    """Squared whitened length that next to no vector of a normal distribution in n dimensions exceeds."""
+    """Return the squared whitened length that almost no vector of a normal distribution in n dimensions exceeds."""
     return n + 4.0 * math.sqrt(2.0 * n) + 4.0

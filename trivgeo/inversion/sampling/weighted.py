@@ -87,10 +87,13 @@ class PosteriorSample(CheckedResult):
         )
 
     def modes(self, radius: float = 0.3) -> PosteriorModes:
-        r"""The modes of the posterior, with their weights and the standard errors of these.
+        r"""Return the modes of the posterior, with their weights and the standard errors of the weights.
 
-        See `InversionResult.modes`. The standard errors are those of importance sampling,
-        :math:`(\sum_k w_k^2 (1_m(k) - \pi_m)^2)^{1/2}`: they do not know of modes that were not found.
+        The standard errors are those of importance sampling, :math:`(\sum_k w_k^2 (1_m(k) - \pi_m)^2)^{1/2}`. They do
+        not account for modes that were not found.
+
+        Args:
+            radius: elements that are nearer to each other than that belong to one mode, see `InversionResult.modes`.
         """
         used = self.weights > 0.0
         return modes_of(
@@ -104,16 +107,18 @@ class PosteriorSample(CheckedResult):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class WeightedPopulation(CheckedPopulation):
-    """Population that is a weighted sample of the posterior; see `PosteriorSample` for its attributes.
+    """Population that is a weighted sample of the posterior; an inverter that ends with one returns a
+    `PosteriorSample`.
 
     Elements that a later stage moves or chooses are no longer such a sample: they are a `Population` without weights.
 
     Attributes:
-        checks: the weights, and the verdicts on the sample.
+        checks: the weights, and the verdicts on the sample. All other attributes (``elements``, ``num_masked_steps``,
+            ``energies``, ``time``) are those of `Population`.
     """
 
     checks: ImportanceWeights
 
     def result(self, posterior: ConditionalPosterior) -> PosteriorSample:
-        """Return what an inverter returns."""
+        """Return the `PosteriorSample` of the data of ``posterior``, with its counts of evaluations."""
         return PosteriorSample(**vars(self.unchecked().result(posterior)), checks=self.checks)

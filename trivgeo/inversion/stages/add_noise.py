@@ -24,7 +24,7 @@ class AddNoise(Stage):
     r"""Puts the noise of a diffusion on every chain: :math:`g w`, or :math:`w^{-1} g`, with :math:`w \sim k_t`.
 
     Args:
-        schedule: see `TIED`.
+        schedule: diffusion coefficient of the noise.
         steps: of the `trivgeo.sde.NoiseKernel`.
         time: t, in (0, 1].
         side: ``"restored"`` for the first, ``"given"`` for the second, see `ReverseDiffusion`.

@@ -29,42 +29,80 @@ class Parametrization(Described, ABC):
 
     @abstractmethod
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
-        """Return the elements of a point, see `start` for ``group`` and ``base``."""
+        """Return the elements ``[b, k, *element_shape]`` of points.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            point: points of the descent, see `start`.
+        """
 
     @abstractmethod
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
-        """Return the elements of the point moved by v, to first order in v; see `start` for ``group`` and ``base``."""
+        """Return the elements of the points moved by v, to first order in v; descents differentiate by v at zero.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            point: points of the descent, see `start`.
+            v: algebra vectors ``[b, k, dim]``.
+        """
 
     @abstractmethod
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """Return the point moved by v, a vector in the algebra of ``group``."""
+        """Return the points moved by a step.
+
+        Args:
+            group: the group of the elements.
+            point: points of the descent, see `start`.
+            v: the step, algebra vectors ``[b, k, dim]``.
+        """
 
     @abstractmethod
     def square(self, gradient: Tensor) -> Tensor:
-        """Return the squares that Adam averages; they broadcast to the gradient ``[b, k, dim]``."""
+        """Return the squares that Adam averages, which broadcast to ``gradient``, ``[b, k, dim]``."""
 
 
 class AlgebraCoordinates(Parametrization):
     """The point is v with g = g_0 exp(v), in a vector space whose coordinates Adam rescales one by one."""
 
     def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
-        """Return v."""
+        """Return the points whose elements are ``g_0 exp(v)``: the vectors v.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
         return v
 
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
-        """Return g_0 exp(v)."""
+        """Return the elements ``g_0 exp(point)``, ``[b, k, *element_shape]``.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            point: algebra vectors ``[b, k, dim]``.
+        """
         return group.retract(base, point)
 
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
-        """Return g_0 times the exponential of the sum of both vectors."""
+        """Return the elements ``g_0 exp(point + v)``, ``[b, k, *element_shape]``.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            point: algebra vectors ``[b, k, dim]``.
+            v: further algebra vectors ``[b, k, dim]``.
+        """
         return group.retract(base, point + v)
 
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """Return the sum of both vectors."""
+        """Return the sums ``point + v``, algebra vectors ``[b, k, dim]`` of ``group``."""
         return point + v
 
     def square(self, gradient: Tensor) -> Tensor:
-        """Return the square of each coordinate."""
+        """Return the square of each coordinate of ``gradient``, ``[b, k, dim]``."""
         return gradient.square()
 
 
@@ -77,23 +115,42 @@ class GroupElements(Parametrization):
     """
 
     def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
-        """Return g_0 exp(v)."""
+        """Return the points ``g_0 exp(v)``, elements ``[b, k, *element_shape]``.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
         return group.retract(base, v)
 
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
-        """Return g."""
+        """Return ``point``, elements ``[b, k, *element_shape]`` of ``group``; ``base`` is not needed."""
         return point
 
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
-        """Return the elements moved by `LieGroup.perturb`."""
+        """Return the elements moved by v, to first order in v, by `LieGroup.perturb`.
+
+        Args:
+            group: the group of the elements.
+            base: elements near which the descent began, which are not needed.
+            point: elements ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
         return group.perturb(point, v)
 
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """Return the elements moved by `LieGroup.retract`."""
+        """Return the elements ``point exp(v)``, ``[b, k, *element_shape]``, by `LieGroup.retract`.
+
+        Args:
+            group: the group of the elements.
+            point: elements ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
         return group.retract(point, v)
 
     def square(self, gradient: Tensor) -> Tensor:
-        """Return the squared length."""
+        """Return the squared length of ``gradient``, ``[b, k, dim]``, as ``[b, k, 1]``."""
         return gradient.square().sum(-1, keepdim=True)
 
 
@@ -116,9 +173,9 @@ class UpdateRule(Described, ABC):
         """Return the displacement ``[b, k, dim]`` and the next state.
 
         Args:
-            gradient: gradients of the energies, ``[b, k, dim]``.
+            gradient: energy gradients ``[b, k, dim]``.
             state: the state before the step.
-            space: coordinates in which the step is taken.
+            space: coordinates of the step.
         """
 
 
@@ -141,7 +198,12 @@ class Adam(UpdateRule):
         self.betas = (check_fraction("betas", first), check_fraction("betas", second))
 
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
-        """Return both moments and the count of steps, all zero."""
+        """Return the state before the first step: both moments and the count of steps of each chain, all zero.
+
+        Args:
+            gradient: tensor shaped ``[b, k, dim]``.
+            space: coordinates in which steps are taken; they say what the second moment averages.
+        """
         return (
             torch.zeros_like(gradient),
             torch.zeros_like(space.square(gradient)),
@@ -151,7 +213,16 @@ class Adam(UpdateRule):
     def step(
         self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return a step by the moments without bias, the first over the root of the second."""
+        """Return the displacement ``[b, k, dim]`` and the next state.
+
+        The displacement is minus the learning rate times the first moment over the root of the second, both without
+        bias.
+
+        Args:
+            gradient: energy gradients ``[b, k, dim]``.
+            state: moments and counts before the step.
+            space: coordinates of the step.
+        """
         mean, square, count = state
         first, second = self.betas
         mean = first * mean + (1 - first) * gradient
@@ -184,13 +255,26 @@ class HeavyBall(UpdateRule):
         self.max_gradient_norm = max_gradient_norm
 
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
-        """Return the velocity zero."""
+        """Return the state before the first step: velocity zero.
+
+        Args:
+            gradient: tensor shaped ``[b, k, dim]``.
+            space: coordinates in which steps are taken, which have no influence.
+        """
         return (torch.zeros_like(gradient),)
 
     def step(
         self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return a step by the last one and the gradient."""
+        """Return the displacement ``[b, k, dim]`` and the next state, the displacement itself.
+
+        The displacement is a share of the last one minus the learning rate times the gradient, shortened to the bound.
+
+        Args:
+            gradient: energy gradients ``[b, k, dim]``.
+            state: the last displacement.
+            space: coordinates in which the step is taken, which have no influence.
+        """
         if self.max_gradient_norm is not None:
             length = gradient.norm(dim=-1, keepdim=True)
             gradient = gradient * (self.max_gradient_norm / length.clamp(min=self.max_gradient_norm))

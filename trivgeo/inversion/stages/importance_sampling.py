@@ -60,7 +60,12 @@ class Prior(Protocol):
     """
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw elements ``[num_samples, *element_shape]`` by ``generator``."""
+        """Draw independent elements of the prior, ``[num_samples, *element_shape]``.
+
+        Args:
+            num_samples: number of elements.
+            generator: random numbers; ``None`` is torch's.
+        """
 
 
 @dataclass(frozen=True)

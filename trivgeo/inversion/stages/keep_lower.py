@@ -18,7 +18,7 @@ class KeepLower(Stage):
     """Stages after which every chain that ends at a higher energy goes back to where it was.
 
     Args:
-        stages: see `Inverter`; they keep the number of chains.
+        stages: stages that run one after another; they keep the number of chains.
 
     Raises:
         ConfigurationError: a stage that is none; or (when run) the number of chains changes.

@@ -22,9 +22,9 @@ class Langevin(Stage):
     Args:
         steps: number of steps of the splitting scheme.
         step_size: time of a step.
-        friction: see `trivgeo.sde.processes.KineticLangevinSDE`.
+        friction: decay rate of the momentum, see `trivgeo.sde.processes.KineticLangevinSDE`.
         temperature: T, positive.
-        coadjoint: see `trivgeo.sde.processes.KineticLangevinSDE`.
+        coadjoint: keep the coadjoint term, see `trivgeo.sde.processes.KineticLangevinSDE`.
 
     Raises:
         ConfigurationError: a setting out of its range.

@@ -39,7 +39,7 @@ class LearnedReverseDiffusion(Stage):
 
     Args:
         score: the trained score.
-        steps: number of equal steps in time.
+        steps: number of equal steps.
         stepper: the scheme; default `AncestralStep`.
         times: a falling grid that ends at 0, in place of ``steps`` equal steps from 1.
 

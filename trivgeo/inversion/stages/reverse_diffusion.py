@@ -51,7 +51,7 @@ class ReverseDiffusion(Stage):
     and ``pruning`` get more from every evaluation; with them they are a search whatever N is.
 
     Args:
-        schedule: see `TIED`.
+        schedule: diffusion coefficient of the noise.
         steps: number M of steps.
         num_mc: number N of noise samples of one score. With few of them the wells that are found are right, but the
             shares of chains in them are not their weights: of two wells of .7 and .3 on SE(2) the first got .49 with

@@ -74,10 +74,10 @@ class SearchOrbits(Stage):
         self.steps = levels if isinstance(levels, int) else _LEVELS if levels is None else len(levels)
 
     def levels_of(self, group: LieGroup) -> list[SearchLevel]:
-        """The levels on a group.
+        """Return the levels of the search on ``group``.
 
         Raises:
-            ConfigurationError: there is none, or a direction is none of the group.
+            ConfigurationError: there is no level, or a direction is none of the group.
         """
         if self.levels is None and group.is_same_group(Affine(2)):
             return affine_levels()
@@ -110,7 +110,7 @@ class SearchOrbits(Stage):
         return Population(at.elements.squeeze(2), torch.zeros_like(energies, dtype=torch.long), energies)
 
     def orbit(self, group: LieGroup, level: SearchLevel) -> Tensor:
-        """The algebra vectors of one level, margins included, ``[n, dim]`` in the group's basis."""
+        """Return the algebra vectors of one ``level``, margins included, ``[n, dim]``, in the basis of ``group``."""
         direction = group.basis.from_natural(torch.tensor(level.direction, dtype=torch.float64))
         middle, margin = (self.num_samples - 1) / 2, self.criterion.margin
         place = torch.arange(-margin, self.num_samples + margin, dtype=torch.float64) - middle

@@ -25,8 +25,8 @@ class WithEnergy(Stage):
     ```
 
     Args:
-        energy: see `Inverter`.
-        stages: see `Inverter`.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        stages: stages that run one after another, see `Inverter`.
 
     Raises:
         ConfigurationError: an energy or a stage that is none.

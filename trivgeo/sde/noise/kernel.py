@@ -43,7 +43,8 @@ class NoisePaths(Described):
     log_modular: Tensor
 
     def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
-        """Return ``w_t`` and ``log lambda(w_t)``.
+        """Return ``w_t``, ``[*batch, *element_shape]``, and ``log lambda(w_t)``, ``[*batch]``, at one of the times
+        kept.
 
         Raises:
             DomainError: t is none of the times.
@@ -63,7 +64,8 @@ class NoiseKernel(Described):
     One set of paths gives the noise at every time of a run, in O(steps) exponentials.
 
     Args:
-        group: see `TrivializedSDE`, also for ``schedule``.
+        group: the group of the elements.
+        schedule: diffusion coefficient of the noise.
         steps: number of equal steps of the grid on [0, 1].
 
     Raises:
@@ -94,7 +96,7 @@ class NoiseKernel(Described):
             batch: the batch shape.
             t: the time, in [0, 1], or one for each element, ``[*batch]``; then ``steps`` equal steps lead to each. Rows
                 with a time outside are NaN.
-            generator: see `solve`.
+            generator: random numbers; ``None`` is torch's.
             dtype: of the elements; default torch's.
             device: of the elements; default torch's.
             antithetic: the second half of the last batch dimension mirrors the first: -z for z in every step.
@@ -125,7 +127,10 @@ class NoiseKernel(Described):
         Args:
             batch: the batch shape.
             times: in [0, 1]; default: the whole grid, without 0.
-            generator: see `NoiseKernel.sample`, like ``dtype``, ``device`` and ``antithetic``.
+            generator: random numbers; ``None`` is torch's.
+            dtype: of the elements; default torch's.
+            device: of the elements; default torch's.
+            antithetic: mirror half of the batch: -z for z in every step, see `NoiseKernel.sample`.
 
         Returns:
             Elements and log modular functions at those times. `virtual_paths` makes paths that keep less.
@@ -189,7 +194,10 @@ class NoiseKernel(Described):
         Args:
             batch: the batch shape.
             times: in [0, 1], all that `VirtualNoisePaths.at` is asked for.
-            generator: see `NoiseKernel.sample`, like ``dtype``, ``device`` and ``antithetic``.
+            generator: random numbers; ``None`` is torch's.
+            dtype: of the elements; default torch's.
+            device: of the elements; default torch's.
+            antithetic: mirror half of the batch: -z for z in every step, see `NoiseKernel.sample`.
 
         Raises:
             DomainError: there is no time, or one lies outside [0, 1].

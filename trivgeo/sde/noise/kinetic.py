@@ -55,7 +55,7 @@ class KineticNoise:
     abelian groups, where T is then the score of the joint normal law.
 
     Attributes:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         friction: gamma, positive.
         steps: m, on groups that are not abelian.
     """
@@ -89,7 +89,7 @@ class KineticNoise:
         return variance, covariance, given
 
     def time_of(self, variance: float) -> float:
-        """Return the time at which a displacement has this variance, by bisection."""
+        """Return the time at which a displacement has the given ``variance``, found by bisection."""
         low, high = 0.0, 1.0
         while float(self.moments(torch.tensor(high))[0]) < variance:
             high *= 2.0
@@ -103,7 +103,7 @@ class KineticNoise:
 
         Args:
             t: times, positive.
-            generator: see `solve`.
+            generator: random numbers; ``None`` is torch's.
         """
         return self._joint(t, generator) if self.group.algebra.is_abelian else self._simulated(t, generator)
 

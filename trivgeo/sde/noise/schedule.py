@@ -39,7 +39,15 @@ class Schedule(ABC):
 
     @abstractmethod
     def variance(self, start: float, end: Time) -> Time:
-        r""":math:`\int_{start}^{end} \gamma(s)^2 ds`, negative when ``end < start``."""
+        r"""Return :math:`\int_{start}^{end} \gamma(s)^2 ds`, negative where ``end < start``.
+
+        Args:
+            start: a time in [0, horizon].
+            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
+
+        Raises:
+            DomainError: a number lies outside of [0, horizon].
+        """
 
 
 class _Bounded(Schedule):
@@ -62,7 +70,7 @@ class GeometricSchedule(_Bounded):
     The noise grows by the same factor in equal times: for data with structure at many scales.
 
     Args:
-        minimum: gamma at t = 0, positive.
+        minimum: gamma at t = 0.
         maximum: gamma at t = 1, positive; equal values give a constant schedule.
 
     Raises:
@@ -78,7 +86,16 @@ class GeometricSchedule(_Bounded):
         return self.minimum * _exp(self._rate * check_time(t))
 
     def variance(self, start: float, end: Time) -> Time:
-        r""":math:`[\gamma(end)^2 - \gamma(start)^2] / (2 \log(\gamma_{\max} / \gamma_{\min}))`."""
+        r"""Return :math:`[\gamma(end)^2 - \gamma(start)^2] / (2 \log(\gamma_{\max} / \gamma_{\min}))`, the integral of
+        the squared rate.
+
+        Args:
+            start: a time in [0, horizon].
+            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
+
+        Raises:
+            DomainError: a number lies outside of [0, horizon].
+        """
         duration = check_time(end) - check_time(start)
         base = self(start) ** 2
         return base * duration if self._rate == 0.0 else base * _expm1(2.0 * self._rate * duration) / (2.0 * self._rate)
@@ -89,8 +106,8 @@ class LinearSchedule(_Bounded):
     \gamma_{\min}^2)` (Ho, Jain and Abbeel 2020).
 
     Args:
-        minimum: see `GeometricSchedule`.
-        maximum: see `GeometricSchedule`.
+        minimum: gamma at t = 0.
+        maximum: gamma at t = 1.
 
     Raises:
         ConfigurationError: a number is not positive and finite.
@@ -101,7 +118,15 @@ class LinearSchedule(_Bounded):
         return (self.minimum**2 + (self.maximum**2 - self.minimum**2) * check_time(t)) ** 0.5
 
     def variance(self, start: float, end: Time) -> Time:
-        """The mean of the rates at both ends, times the duration."""
+        """Return the integral of the squared rate: the mean of the values at both ends, times the duration.
+
+        Args:
+            start: a time in [0, horizon].
+            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
+
+        Raises:
+            DomainError: a number lies outside of [0, horizon].
+        """
         slope = self.maximum**2 - self.minimum**2
         first, last = check_time(start), check_time(end)
         return (self.minimum**2 + 0.5 * slope * (first + last)) * (last - first)
@@ -112,8 +137,8 @@ class CosineSchedule(_Bounded):
     \sin^2(\pi t / 2)` (after Nichol and Dhariwal 2021).
 
     Args:
-        minimum: see `GeometricSchedule`.
-        maximum: see `GeometricSchedule`.
+        minimum: gamma at t = 0.
+        maximum: gamma at t = 1.
 
     Raises:
         ConfigurationError: a number is not positive and finite.
@@ -124,7 +149,17 @@ class CosineSchedule(_Bounded):
         return self._at(check_time(t))
 
     def variance(self, start: float, end: Time) -> Time:
-        """The integral by quadrature, exact to rounding: the closed form cancels where gamma is small."""
+        """Return the integral of the squared rate by quadrature, exact to rounding.
+
+        The closed form would cancel where the rate is small.
+
+        Args:
+            start: a time in [0, horizon].
+            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
+
+        Raises:
+            DomainError: a number lies outside of [0, horizon].
+        """
         first, last = check_time(start), check_time(end)
         middle, half = 0.5 * (first + last), 0.5 * (last - first)
         return half * sum(w * self._at(middle + x * half) ** 2 for x, w in zip(*_GAUSS, strict=True))
@@ -164,7 +199,15 @@ class ConstantSchedule(Schedule):
         return torch.where(t.isnan(), t, self.gamma) if isinstance(t, Tensor) else self.gamma
 
     def variance(self, start: float, end: Time) -> Time:
-        """``gamma^2 (end - start)``."""
+        r"""Return :math:`\gamma^2 (end - start)`, the integral of the squared rate.
+
+        Args:
+            start: a time in [0, horizon].
+            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
+
+        Raises:
+            DomainError: a number lies outside of [0, horizon].
+        """
         return self.gamma**2 * (check_time(end, self.horizon) - check_time(start, self.horizon))
 
 

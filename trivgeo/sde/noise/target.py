@@ -60,13 +60,13 @@ def noise_with_target(
     \int_0^t \gamma^2`. Where the `heat_kernel` is known, w is drawn from it, and T is its score.
 
     Args:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         variance: :math:`\sigma^2 > 0`, whose shape is the batch; dtype and device are those of the result; in half
             precision the scores are computed in single.
         steps: the number m of factors, where the noise has to be simulated.
         order: weak order in 1 / m in which the law of w is that of Brownian motion: 1 for the noise of `NoiseKernel`; 2
             for a covariance of z that makes up for the commutators in a factor, see `LieAlgebra.noise_spread`.
-        generator: see `solve`.
+        generator: random numbers; ``None`` is torch's.
 
     Raises:
         ConfigurationError: ``steps`` is less than one, the order is neither 1 nor 2, or the variance is no tensor.

@@ -106,7 +106,10 @@ class Stepper(ABC, Generic[Equation, State]):
         return described(self)
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the times at which the drift is evaluated along a grid: by default the start of every step."""
+        """Return the times at which the drift is evaluated along ``grid``, increasing or falling times of a solve.
+
+        By default these are the starts of all steps.
+        """
         return tuple(grid[:-1])
 
     def init(self, sde: Equation, y: State, start: float, generator: torch.Generator | None) -> StepState:
@@ -128,7 +131,7 @@ class Stepper(ABC, Generic[Equation, State]):
 
         Args:
             sde: the equation.
-            state: state of process and scheme at ``start``.
+            state: state at ``start``.
             start: time before the step.
             end: time after the step; below ``start`` in solves backwards.
             generator: random numbers; None is torch's.

@@ -31,7 +31,10 @@ def probability_flow(
     :math:`a_i - X_i` is the adjoint of X_i for left Haar measure.
 
     Args:
-        group: see `reverse_process`, like ``schedule``, ``score`` and ``modular_drift``.
+        group: the group of the elements.
+        schedule: diffusion coefficient of the noise.
+        score: a `Score`, or a function (g, t) to vectors ``[*batch, dim]``, see `reverse_process`.
+        modular_drift: keep the drift of groups that are not unimodular, see `reverse_process`.
 
     Returns:
         The equation. There is no ``max_score_norm``: a shortened score would give another density.

@@ -86,7 +86,7 @@ class KineticDiffusion(Process):
             raise ShapeError(f"{name}.momentum: expected {list(expected)}, got {list(state.momentum.shape)}")
 
     def batch_shape(self, state: KineticState) -> torch.Size:
-        """The batch shape of the elements."""
+        """Return the batch shape of the elements of ``state``."""
         return self.group.batch_shape(state.elements)
 
     def default_stepper(self) -> Stepper[KineticDiffusion, KineticState]:
@@ -156,7 +156,7 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
     """
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the middles of the steps."""
+        """Return the times at which the score is evaluated along ``grid``: the middles of the steps."""
         return tuple(0.5 * (a + b) for a, b in itertools.pairwise(grid))
 
     def step(
@@ -167,7 +167,18 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Take one step, with one evaluation of the score."""
+        """Advance the process by one step, with one evaluation of the score.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
+        """
         point, h = state.y, end - start
         g = sde.group.retract(point.elements, 0.5 * h * point.momentum)
         keep = math.exp(-sde.friction * abs(h))

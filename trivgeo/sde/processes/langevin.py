@@ -136,7 +136,7 @@ class KineticLangevinSDE(Process):
                 raise ShapeError(f"{name}.{part}: expected {[*batch, self.group.dim]}, got {list(vector.shape)}")
 
     def batch_shape(self, state: KineticLangevinState) -> torch.Size:
-        """The batch shape of the elements."""
+        """Return the batch shape of the elements of ``state``."""
         return self.group.batch_shape(state.elements)
 
     def default_stepper(self) -> Stepper[KineticLangevinSDE, KineticLangevinState]:
@@ -199,7 +199,17 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Advance by one step, with one exponential and one gradient.
+        """Advance the process by one step, with one exponential and one gradient.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
 
         Raises:
             ConfigurationError: the time falls.

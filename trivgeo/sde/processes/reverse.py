@@ -35,7 +35,8 @@ def reverse_process(
     biased on all others: the adjoint of a left-invariant field X_i for left Haar measure is -X_i + a_i.
 
     Args:
-        group: see `TrivializedSDE`, also for ``schedule``.
+        group: the group of the elements.
+        schedule: diffusion coefficient of the noise.
         score: a `Score`, or a function (g, t) to ``[*batch, dim]``.
         modular_drift: keep the term a; ``False`` gives the published algorithm.
         max_score_norm: longer scores are shortened to this length, or to this function of the time; ``None`` for no

@@ -84,7 +84,7 @@ class TrivializedSDE(Process):
         self.group.check_elements(state, name)
 
     def batch_shape(self, state: Tensor) -> torch.Size:
-        """Return the batch shape of the elements."""
+        """Return the batch shape of ``state``, elements ``[*batch, *element_shape]``."""
         return self.group.batch_shape(state)
 
     def default_stepper(self) -> Stepper[TrivializedSDE, Tensor]:
@@ -92,7 +92,7 @@ class TrivializedSDE(Process):
         return ExponentialEuler()
 
     def prepare(self, run: SolveContext) -> TrivializedSDE:
-        """Return the equation with both drifts prepared."""
+        """Return the equation with both drifts prepared for one solve, which ``run`` describes."""
         drift, score_drift = (None if f is None else as_score(f).prepare(run) for f in (self.drift, self.score_drift))
         return dataclasses.replace(self, drift=drift, score_drift=score_drift)
 
@@ -142,7 +142,18 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Take one step, with one exponential."""
+        """Advance the elements by one step, with one exponential; the drift is that at ``start``.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
+        """
         g, v = state.y, None
         if sde.noisy:
             v = normal((*sde.batch_shape(g), sde.group.dim), g, generator) * sde.noise_std(start, end)

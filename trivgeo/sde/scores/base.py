@@ -94,7 +94,12 @@ class Score(Described, ABC):
 
     @abstractmethod
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the score at elements g, ``[*batch, *element_shape]``, and one time t."""
+        """Return the score ``[*batch, dim]``, with by-products of its evaluation.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            t: time of all elements.
+        """
 
     @final
     def __call__(self, g: Tensor, t: float) -> Float[Tensor, "*batch n"]:
@@ -120,7 +125,12 @@ class FunctionScore(Score):
         self._function = function
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the value of the function at elements g and time t."""
+        """Return the value of the function as a `ScoreEstimate`, ``[*batch, dim]``.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            t: time of all elements.
+        """
         return ScoreEstimate(self._function(g, t))
 
 

@@ -82,7 +82,12 @@ class EnergyScore(Score):
         return self.shared_noise
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the estimate at elements g with fresh noise, simulated from 0 to t."""
+        """Return the estimate of the score, ``[*batch, dim]``, with fresh noise, simulated from 0 to t.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            t: time of all elements.
+        """
         group = self.kernel.group
         group.check_elements(g)
         w, log_modular = self.kernel.sample(

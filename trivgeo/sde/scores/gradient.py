@@ -24,7 +24,7 @@ def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) 
     Composes with ``torch.func`` (``vmap``, ``jacrev``, ``jacfwd``) and ``torch.compile``.
 
     Args:
-        group: see `TrivializedSDE`.
+        group: the group of the elements.
         f: ``[*batch, *element_shape] -> [*batch]``.
         g: elements ``[*batch, *element_shape]``.
 

@@ -51,18 +51,36 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
     order: ClassVar[int | None] = 5
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the nodes of all steps."""
+        """Return the times at which the drift is evaluated along ``grid``: the nodes of the method in every step."""
         return (grid[0], *(a + c * (b - a) for a, b in itertools.pairwise(grid) for c in NODES[1:-1]))
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
-        """Return the state with the velocity at the start as memory."""
+        """Return the state before the first step, with the velocity at ``start`` as memory.
+
+        Args:
+            sde: the equation.
+            y: its initial state.
+            start: the first time.
+            generator: random numbers; ``None`` is torch's.
+        """
         check_noiseless(sde, type(self).__name__)
         return StepState(y, _velocity(sde, y, start))
 
     def step(
         self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
-        """Take one step of order 5."""
+        """Advance the elements by one step of order 5.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
+        """
         return self.attempt(sde, state, start, end)[0]
 
     def attempt(self, sde: TrivializedSDE, state: StepState, start: float, end: float) -> tuple[StepState, Tensor]:

@@ -34,7 +34,9 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
 
     @abstractmethod
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return r and q for a step from the level sigma to a lower one."""
+        """Return the kept part r of the noise and the size q of fresh noise, for a step from noise ``level`` to
+        ``lower``.
+        """
 
     def step(
         self,
@@ -44,7 +46,21 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Take one step, with one drift and one exponential."""
+        """Advance the elements by one step, with one drift and one exponential.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
+
+        Raises:
+            ConfigurationError: the process is no reverse diffusion, or the time rises.
+        """
         drift, samples = check_reverse(sde, start, end, self).estimate(state.y, start)
         level, lower = (math.sqrt(sde.schedule.variance(0.0, t)) for t in (start, end))
         kept, fresh = self.parts(level, lower)
@@ -63,7 +79,7 @@ class FlowStep(DenoisingStep):
     order: ClassVar[int | None] = 1
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return sigma', 0."""
+        """Return (lower, 0): a step from noise ``level`` to ``lower`` keeps noise of that size, and adds none."""
         return lower, 0.0
 
 
@@ -76,7 +92,9 @@ class AncestralStep(DenoisingStep):
     order: ClassVar[int | None] = 1
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return sigma'^2 / sigma, sigma' (1 - sigma'^2 / sigma^2)^(1/2)."""
+        """Return r = lower^2 / level, and q = lower (1 - lower^2 / level^2)^(1/2), for a step from ``level`` to
+        ``lower``.
+        """
         ratio = lower / level
         return lower * ratio, lower * math.sqrt(1.0 - ratio**2)
 
@@ -88,7 +106,9 @@ class RenoisingStep(DenoisingStep):
     """
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return 0, sigma'."""
+        """Return (0, lower): a step from noise ``level`` to ``lower`` drops all noise, and adds fresh noise of the
+        lower level.
+        """
         return 0.0, lower
 
 
@@ -99,5 +119,5 @@ class RefiningStep(DenoisingStep):
     """
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return 0, 0."""
+        """Return (0, 0): a step from noise ``level`` to ``lower`` drops all noise, and adds none."""
         return 0.0, 0.0

@@ -38,7 +38,14 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
     def init(
         self, sde: KineticDiffusion, y: KineticState, start: float, generator: torch.Generator | None
     ) -> StepState:
-        """Return the state with the memory of no earlier step."""
+        """Return the state before the first step, whose memory says that there was none before.
+
+        Args:
+            sde: the equation.
+            y: its initial state.
+            start: the first time.
+            generator: random numbers; ``None`` is torch's.
+        """
         return StepState(y, (torch.zeros_like(y.momentum), torch.full_like(y.momentum[..., :1], math.inf)))
 
     def step(
@@ -49,11 +56,21 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Take one step, with one evaluation of the score and one exponential.
+        """Advance the process by one step, with one evaluation of the score and one exponential.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
 
         Raises:
             ConfigurationError: the times rise, or there is no score.
-            ShapeError: see `KineticDiffusion.pull`.
+            ShapeError: the score returns another shape than vectors ``[*batch, dim]``.
         """
         if not start > end:
             raise ConfigurationError(f"stepper: expected falling times, got {start} to {end}")

@@ -110,11 +110,19 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
                 raise ConfigurationError(f"{name}: expected a number in [0, 1], got {value!r}")
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the whole grid: densities are evaluated where a step ends."""
+        """Return the times at which densities are evaluated along ``grid``: all of them."""
         return tuple(grid)
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
-        """Weigh the start, and resample where weights are uneven; one evaluation of the score.
+        """Return the state before the first step: chains are weighed, and resampled where weights are uneven.
+
+        The score is evaluated once.
+
+        Args:
+            sde: the equation.
+            y: its initial state.
+            start: the first time.
+            generator: random numbers; ``None`` is torch's.
 
         Raises:
             ConfigurationError: the equation is no reverse diffusion, or all chains share their noise.
@@ -138,7 +146,21 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Take one step, with one evaluation of the score and one exponential."""
+        """Advance the elements by one step, with one evaluation of the score and one exponential, and resample them.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
+
+        Raises:
+            ConfigurationError: the equation is no reverse diffusion, or the time rises.
+        """
         score, memory = check_reverse(sde, start, end, self), state.memory
         std = sde.noise_std(start, end)
         mean = -(std**2) * memory.drift

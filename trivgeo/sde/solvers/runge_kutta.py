@@ -63,7 +63,18 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Take one step, with two drifts and two exponentials; without drift, with one exponential."""
+        """Advance the elements by one step, with two drifts and two exponentials; without drift, with one exponential.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
+        """
         if self.skip_zero and end == 0.0:
             return ExponentialEuler().step(sde, state, start, end, generator)
         g, group = state.y, sde.group
@@ -123,7 +134,18 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Take one step, with four drifts and four exponentials."""
+        """Advance the elements by one step of order 4, with four drifts and four exponentials.
+
+        Args:
+            sde: the equation.
+            state: state at ``start``.
+            start: time before the step.
+            end: time after the step.
+            generator: random numbers; ``None`` is torch's.
+
+        Returns:
+            The state at ``end``.
+        """
         check_noiseless(sde, type(self).__name__)
         g, group, h, middle = state.y, sde.group, end - start, 0.5 * (start + end)
         bracket = group.algebra.bracket
