@@ -15,7 +15,7 @@ from trivgeo.inversion.energies import FieldBox, FieldSpectrum
 from trivgeo.inversion.stages import Newton
 from trivgeo.inversion.training_frame import TrainingFrame
 from trivgeo.pde import GaussianField, SpectralEquation, solve
-from trivgeo.pde.interpolation import interpolate_solution
+from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 
 F64 = torch.float64
 LENGTH, POINTS, HORIZON = 16.0, 32, 1.0
@@ -130,6 +130,18 @@ class TestFromEquation:
         with pytest.raises(DomainError, match="expected times from 3 to 4"):
             operator(late, late.grid.at([4.5]))
 
+    def test_times_that_nothing_tells_of(self) -> None:
+        """Halfway the waves of modified KdV are not resolved; near the times of the network they are."""
+        spectral, clean = SpectralEquation.from_equation(MKDV), drawn([(0.2, 0.0)], 8, 0)
+        operator = EquivariantOperator.from_equation(MKDV, trained(spectral, clean), clean, [HORIZON], box=BOX)
+        initial = Field.on_box(clean[:4], BOX)
+        with pytest.raises(DomainError, match=r"got 0.5 for field 0, .* relative error of about"):
+            operator(initial, initial.grid.at([0.5, 1.0]))
+        times = [0.02, 0.99, 1.0]
+        exact = solve(spectral, initial, times, 0.02).values
+        found = operator(initial, initial.grid.at(times)).values
+        assert float((found - exact).norm() / exact.norm()) < 0.02
+
     def test_inverter_of_ones_own(self) -> None:
         def descent(action: FieldAction, clean: Field) -> Inverter:
             return Inverter(action, FieldSpectrum(FieldBox(clean.grid), clean.values), [Newton(3)])
@@ -161,6 +173,34 @@ class TestInterpolation:
             found = interpolate_solution(spectral, block.values, block.grid.steps[:, 0], [0.0, gap], wanted)
             errors.append(float((found - exact).norm()))
         assert all(3.3 < float(torch.tensor(a / b).log2()) < 4.7 for a, b in itertools.pairwise(errors))
+
+    @pytest.mark.parametrize(
+        ("equation", "size", "mean", "gap", "within"),
+        [
+            ("u_t + u*u_x = 0.1*u_xx", 0.3, 0.0, 1.0, 1.5),
+            (MKDV, 0.05, 0.0, 1.0, 1.5),
+            (MKDV, 0.2, 0.0, 1.0, 5.0),  # not resolved, which shows
+            ("u_t = u_xx + u*(1 - u)", 0.05, 0.5, 1.0, 1.5),
+            ("u_t = u_xx + u*(1 - u)", 0.05, 0.5, 4.0, 5.0),
+        ],
+    )
+    def test_the_error_is_estimated(self, equation: str, size: float, mean: float, gap: float, within: float) -> None:
+        """Against the solver, halfway between two nodes."""
+        spectral = SpectralEquation.from_equation(equation)
+        field = Field.on_box(drawn([(size, mean)], 4, 3), BOX)
+        block = solve(spectral, field, [0.0, gap / 2, gap], 0.02)
+        nodes, wanted = [0.0, gap], torch.full((4, 1), gap / 2, dtype=F64)
+        known = (spectral, block.values[:, :, ::2], block.grid.steps[:, 0], nodes, wanted)
+        exact = block.values[:, :, 1:2]
+        error = (interpolate_solution(*known) - exact).flatten(1).norm(dim=1) / exact.flatten(1).norm(dim=1)
+        ratio = float(interpolation_error(*known).mean() / error.mean())
+        assert 1 / within < ratio < within
+        assert bool((interpolation_error(*known[:4], torch.zeros(4, 1, dtype=F64)) == 0).all())
+
+    def test_linear_equations_have_no_error(self) -> None:
+        spectral, values = SpectralEquation.from_equation("u_t = u_xx"), torch.rand(1, 1, 2, 8, dtype=F64)
+        steps, wanted = torch.ones(1, 1, 1, dtype=F64), torch.full((1, 1), 0.5, dtype=F64)
+        assert float(interpolation_error(spectral, values, steps, [0.0, 1.0], wanted)) == 0.0
 
     def test_bad_nodes(self) -> None:
         spectral, values = SpectralEquation.from_equation("u_t = u_xx"), torch.zeros(1, 1, 2, 8, dtype=F64)

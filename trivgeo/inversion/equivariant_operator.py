@@ -17,11 +17,12 @@ from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.operator_setup import clean_fields, search_for, symmetries_of
 from trivgeo.inversion.training_frame import TrainingFrame
 from trivgeo.pde import SpectralEquation
-from trivgeo.pde.interpolation import interpolate_solution
+from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 
 __all__ = ["EquivariantOperator"]
 
 _MAX_BEFORE = 1e-6  # the same share before the initial field, which is rounding
+_MAX_OFF_BETWEEN = 0.1  # relative error of a solution between times of the network, as it is estimated
 _MAX_BEYOND = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
 
 
@@ -180,8 +181,9 @@ class EquivariantOperator(nn.Module):
         Raises:
             ShapeError: the field has several times, or other numbers of points than clean fields, or the network
                 returns another shape.
-            DomainError: a time of the grid is before the initial field, or later than the network reaches, or the box
-                of a field is not one that the group takes to that of clean fields.
+            DomainError: a time of the grid is before the initial field, or later than the network reaches, or so far
+                between its times that not even the equation tells what is there, or the box of a field is not one that
+                the group takes to that of clean fields.
         """
         self._check_initial(initial)
         if self._frame is None:
@@ -267,12 +269,26 @@ class EquivariantOperator(nn.Module):
         place = self.action(self.action.group.inverse(g), self._blank(start, grid, batch)).grid.times
         elapsed = place - start.grid.times
         values = torch.cat([start.values, solved], 2)
-        steps = start.grid.steps[..., 0, :, :]
-        values = interpolate_solution(equation, values, steps, [0.0, *self.times], elapsed)
+        steps, nodes = start.grid.steps[..., 0, :, :], [0.0, *self.times]
+        self._check_between(interpolation_error(equation, values, steps, nodes, elapsed), times)
+        values = interpolate_solution(equation, values, steps, nodes, elapsed)
         moved = self.action(g, Field(values, start.grid.at(place)))
         # there and back the times are those that are wanted up to rounding
         origin = torch.cat([moved.grid.origin[..., :-1], times.unsqueeze(-1)], -1)
         return resample(Field(moved.values, Grid(origin, moved.grid.steps)), grid, self.action.periodic)
+
+    def _check_between(self, error: Tensor, times: Tensor) -> None:
+        """Raise `DomainError` if a time is wanted that is too far from those that the network predicts."""
+        outside = (error > _MAX_OFF_BETWEEN).any(-1)
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0, 0])
+            place = int(error[row].argmax())
+            raise DomainError(
+                f"grid: expected times near the network's {self.times}, where they are moved, got "
+                f"{float(times[row, place]):.6g} for field {row}, where the equation leads to a relative error of "
+                f"about {float(error[row, place]):.2g}; {int(outside.sum())} of {len(outside)} fields are so: a "
+                "network for more times reaches between"
+            )
 
     @staticmethod
     def _blank(start: Field, grid: Grid, batch: int) -> Field:
