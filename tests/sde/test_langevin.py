@@ -14,8 +14,8 @@ from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, Heisenberg, LieGroup, Translation
 from trivgeo.sde import solve
-from trivgeo.sde.processes import KineticLangevinSDE, KineticLangevinState, overdamped_langevin
-from trivgeo.sde.solvers import GeometricHeun
+from trivgeo.sde.processes import KineticLangevinSDE, KineticLangevinState, Process, overdamped_langevin
+from trivgeo.sde.solvers import ExponentialEuler, GeometricHeun, Solution, Stepper, StepState
 
 
 class Target:
@@ -32,6 +32,18 @@ def bessel(kappa: float) -> tuple[float, float]:
     """Mean and standard deviation of cos under a von Mises law."""
     mean = ive(1, kappa) / ive(0, kappa)
     return mean, math.sqrt(1 - mean / kappa - mean**2)
+
+
+class JumpTo(Stepper):
+    """A scheme that goes to one place."""
+
+    def __init__(self, place: Tensor) -> None:
+        self.place = place
+
+    def step(
+        self, sde: Process, state: StepState, start: float, end: float, generator: torch.Generator | None
+    ) -> StepState:
+        return StepState(self.place)
 
 
 COS = bessel(2.0)
@@ -119,6 +131,44 @@ class TestStationaryLaw:
             for p in (plain, biased)
         ]
         assert difference[1] - difference[0] > 0.08
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.25])
+    @pytest.mark.parametrize("stepper", [ExponentialEuler(), GeometricHeun()], ids=repr)
+    def test_steps_that_are_too_long_are_counted(self, stepper: Stepper, temperature: float) -> None:
+        """On Aff(1) explicit steps of 0.1 overshoot: the variance was thousands of times the truth, without a word."""
+        target = TARGETS["Aff(1)"]
+        energy = lambda g: temperature * target.energy(g)  # noqa: E731  of the same stationary law
+        process = overdamped_langevin(target.group, energy, temperature=temperature)
+        start = target.group.identity(200, dtype=torch.float64)
+
+        def run(step: float) -> Solution:
+            times = [step * m / temperature for m in range(81)]
+            return solve(process, start, times, stepper=stepper, generator=seeded(0))
+
+        long, short = run(0.1), run(0.001)
+        assert int(short.num_masked_steps.sum()) == 0
+        assert int((long.num_masked_steps > 0).sum()) > 20
+        final = target.values(long.final)
+        assert bool((final.var(0) < 30 * target.std**2).all())
+        assert bool(torch.isnan(long.final_or_nan[long.num_masked_steps > 0]).all())
+        assert bool((target.values(long.final[long.num_masked_steps == 0]).var(0) < 8 * target.std**2).all())
+
+    def test_rises_that_are_refused(self) -> None:
+        """Above (32 + 4 dim) T in one step; a chain that starts outside of the domain may come in."""
+        process = overdamped_langevin(Translation(2), lambda g: (g**2).sum(-1), temperature=0.5)
+        taken = []
+        for height in (19.9, 20.1):  # 40 T is the bound
+            far = torch.tensor([[height**0.5, 0.0]]).double()
+            stepper = JumpTo(far)
+            solution = solve(process, torch.zeros(1, 2).double(), [0.0, 1.0], stepper=stepper, generator=seeded(0))
+            taken.append(int(solution.num_masked_steps) == 0)
+            assert torch.equal(solution.final, far if taken[-1] else torch.zeros(1, 2).double())
+        assert taken == [True, False]
+        outside = overdamped_langevin(Translation(1), lambda g: torch.where(g[..., 0] > 1, torch.inf, 0.0 * g[..., 0]))
+        solution = solve(outside, torch.tensor([[2.0]]), [0.0, 1.0], stepper=JumpTo(torch.tensor([[0.5]])))
+        assert int(solution.num_masked_steps) == 0
+        solution = solve(outside, torch.tensor([[0.5]]), [0.0, 1.0], stepper=JumpTo(torch.tensor([[2.0]])))
+        assert int(solution.num_masked_steps) == 1
 
     def test_temperature(self) -> None:
         group = Translation(1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 from trivgeo._text import Described, described
 from trivgeo._torch import pytree
@@ -45,6 +47,19 @@ class Process(Described, ABC):
     @abstractmethod
     def default_stepper(self) -> Stepper[Any, Any]:
         """Return the scheme that `solve` takes where none is given."""
+
+    @property
+    def max_rise(self) -> float:
+        """The largest rise of `potential` by a step that is short enough; by default no bound."""
+        return math.inf
+
+    def potential(self, state: Any) -> Tensor | None:
+        """Return a function of the ``state``, ``[*batch]``, that no step short enough raises by much; by default none.
+
+        Explicit schemes with steps that are too long overshoot, by more and more. `solve` masks a step that raises the
+        potential by more than `max_rise`.
+        """
+        return None
 
     def prepare(self, run: SolveContext) -> Process:
         """Return the equation for one solve; by default the equation itself. `solve` calls this once.

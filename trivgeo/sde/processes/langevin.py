@@ -27,6 +27,10 @@ __all__ = ["KineticLangevinSDE", "KineticLangevinState", "SplittingOBABO", "over
 
 Energy = Callable[[Tensor], Tensor]
 
+# largest rise of the energy in one step, in units of the temperature, alone and for each dimension: from any state
+# an accurate step rises by more with a probability of about e^-32, since in equilibrium such a state is as rare
+_RISE, _RISE_PER_DIMENSION = 32.0, 4.0
+
 
 def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float = 1.0) -> TrivializedSDE:
     r"""The process :math:`dg = d(L_g)_e[-(\nabla_{\mathfrak g} E + T a)\,dt + \sqrt{2 T}\,dw]`.
@@ -34,6 +38,9 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
     Its stationary density for left Haar measure is :math:`e^{-E / T}`: since the adjoint of a left-invariant field X_i
     is :math:`-X_i + a_i, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, the drift that balances the noise of variance
     :math:`\sigma^2` is :math:`\tfrac12 \sigma^2 (\nabla \log p - a)`. The term a vanishes on unimodular groups.
+
+    Where the drift grows, explicit schemes overshoot by more and more. A step that raises the energy by more than
+    (32 + 4 dim) T is not taken: `solve` counts it among ``num_masked_steps``, and then steps are too long.
 
     Args:
         group: the group of the state.
@@ -50,7 +57,24 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
         force = -trivialized_grad(group, energy, g)
         return force if group.algebra.is_unimodular else force - a.like(g)
 
-    return TrivializedSDE(group, ConstantSchedule(math.sqrt(2.0 * temperature)), drift)
+    schedule = ConstantSchedule(math.sqrt(2.0 * temperature))
+    return _OverdampedLangevin(group, schedule, drift, energy=energy, temperature=temperature)
+
+
+@dataclass(frozen=True, repr=False)
+class _OverdampedLangevin(TrivializedSDE):
+    """See `overdamped_langevin`."""
+
+    energy: Energy | None = field(default=None, repr=False)
+    temperature: float = 1.0
+
+    @property
+    def max_rise(self) -> float:
+        return _RISE + _RISE_PER_DIMENSION * self.group.dim
+
+    def potential(self, state: Tensor) -> Tensor | None:
+        """The energy in units of the temperature."""
+        return None if self.energy is None else self.energy(state) / self.temperature
 
 
 class KineticLangevinState(NamedTuple):

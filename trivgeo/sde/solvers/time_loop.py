@@ -52,8 +52,8 @@ class Solution(Described, Generic[State]):
     Attributes:
         final: the state at the last time; elements ``[*batch, *element_shape]`` for a `TrivializedSDE`.
         saved: the states at the times asked for, each tensor ``[len(save_at), ...]``, or ``None``.
-        num_masked_steps: masked steps of each chain, ``[*batch]``: a step that would make a chain non-finite is not
-            taken.
+        num_masked_steps: masked steps of each chain, ``[*batch]``: a step that would make a chain non-finite, or raise
+            its `Process.potential` by more than is possible, is not taken.
         accumulated: the last aggregate of the accumulator, or ``None``.
     """
 
@@ -80,6 +80,7 @@ class _Carry(NamedTuple):
     memory: Any
     num_masked_steps: Tensor
     accumulated: Any
+    potential: Any
 
 
 @renamed_arguments(until="0.4", fold="accumulator")
@@ -129,19 +130,19 @@ def solve(
     begun = scheme.init(equation, initial, grid[0], generator)
 
     def run(carry: _Carry, first: int, last: int) -> _Carry:
-        y, memory, num_masked, aggregate = carry
+        y, memory, num_masked, aggregate, potential = carry
         for index in range(first + 1, last + 1):
             evaluated = begun.evaluated if index == 1 else None
             new = scheme.step(equation, StepState(y, memory, evaluated), grid[index - 1], grid[index], generator)
-            finite = _finite(new.y, num_masked.ndim)
-            num_masked = num_masked + (~finite).long()
-            y, memory = _where(finite, new.y, y), _where(finite, new.memory, memory)
+            taken, potential = _admitted(equation, new.y, potential, num_masked.ndim)
+            num_masked = num_masked + (~taken).long()
+            y, memory = _where(taken, new.y, y), _where(taken, new.memory, memory)
             if accumulator is not None:
                 aggregate = accumulator.update(aggregate, StepState(y, memory, new.evaluated))
             del new  # frees the evaluated samples
             if observe is not None:
                 observe(index, grid[index], y)
-        return _Carry(y, memory, num_masked, aggregate)
+        return _Carry(y, memory, num_masked, aggregate, potential)
 
     kept: dict[int, State] = {}
     if checkpoint_every is None:
@@ -155,7 +156,7 @@ def solve(
         segment = checkpointed(run, generator)
     num_masked = torch.zeros(batch, dtype=torch.long, device=like.device)
     aggregate = () if accumulator is None else accumulator.init(begun.y)
-    carry = _Carry(begun.y, begun.memory, num_masked, aggregate)
+    carry = _Carry(begun.y, begun.memory, num_masked, aggregate, _potential(equation, begun.y))
     if observe is not None:
         observe(0, grid[0], begun.y)
     done = 0
@@ -184,6 +185,23 @@ def _finite(state: Any, batch_ndim: int) -> Tensor:
     for mask in masks[1:]:
         result = result & mask
     return result
+
+
+def _potential(equation: Process, state: Any) -> Any:
+    """Return `Process.potential`, which takes part in no derivative; an empty tree for none."""
+    with torch.no_grad():
+        found = equation.potential(state)
+    return () if found is None else found.detach()
+
+
+def _admitted(equation: Process, state: Any, potential: Any, batch_ndim: int) -> tuple[Tensor, Any]:
+    """Return which chains may go to a state, ``[*batch]``, and the potential of where they are then."""
+    finite = _finite(state, batch_ndim)
+    if isinstance(potential, tuple):
+        return finite, potential
+    new = _potential(equation, state)
+    taken = finite & ~(new - potential > equation.max_rise)  # of NaN the states decide
+    return taken, torch.where(taken, new, potential)
 
 
 def _where(mask: Tensor, new: Any, old: Any) -> Any:
