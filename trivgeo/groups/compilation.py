@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import os
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from trivgeo._numerics import broadcast_shapes, graph_form, is_traced, is_transformed
 from trivgeo._torch import mark_dynamic
 from trivgeo.checks import check_count, check_type
+from trivgeo.groups._code_cache import DifferentResultError, call_compiled
 from trivgeo.groups._evaluation import EAGER, Evaluator
 from trivgeo.groups.base import LieGroup
 
@@ -38,8 +38,6 @@ _PRECISIONS = (torch.float64, torch.float32)
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 _COMPILING = threading.RLock()  # torch traces one function at a time
 _COUNTER = itertools.count()
-_PROCESS = os.getpid()
-"""The process that imported this; its children have this number, too, but not the workers of torch's compiler."""
 
 
 def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
@@ -55,7 +53,8 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     which ``group.compiler`` says why: those that compute nothing, and those too long to compile (logarithms by
     iteration, of general matrices of four or more rows). The first compiled result is compared with the eager one; a
     warning says where compilation fails or the results differ, and the operation stays eager. In a process that was
-    forked code of the parent is used and nothing is compiled, since torch's compiler may hang there.
+    forked code of the parent is used and nothing is compiled, since torch's compiler may hang there. Where a file of
+    the cache is broken, code is compiled anew in a folder below it, and a warning names both.
 
     Compiled code looks at no values: exponentials of matrices of four to six rows are NaN beyond a norm of two thousand
     (but for SO(4)), and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6),
@@ -200,23 +199,28 @@ class Compiler(Evaluator):
         columns = [x.detach() for x in columns]
         record = (_name(f), columns[0].dtype, derivatives)
         start = time.perf_counter()
-        try:
-            if os.getpid() != _PROCESS:
-                raise _ForkedProcessError("torch's compiler may hang here; start processes by spawn or forkserver")
+
+        def checked() -> Callable[..., Any]:
             with _COMPILING, torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch about itself: what goes wrong raises
                 fast = fuse(with_own_code(function))
                 for x in columns:
                     mark_dynamic(x, x.ndim - 1)
                 result = fast(*columns)
+            if not _agree(result, eager, _finite_columns(columns)):
+                raise DifferentResultError("the compiled result differs")
+            return fast
+
+        try:
+            fast = call_compiled(checked, _caller_level())
+        except DifferentResultError:
+            reason = "since its compiled result differed"
         except Exception as error:  # whatever the compiler or its absence raises: the eager call has just succeeded
             first_line, *_ = str(error).strip().splitlines() or [""]
             reason = f"since compilation failed: {type(error).__name__}: {first_line}"
         else:
-            if _agree(result, eager, _finite_columns(columns)):
-                self._report.append(Compilation(*record, seconds=time.perf_counter() - start))
-                return fast
-            reason = "since its compiled result differed"
+            self._report.append(Compilation(*record, seconds=time.perf_counter() - start))
+            return fast
         self._report.append(Compilation(*record, reason=reason))
         warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=_caller_level())
         return None
@@ -321,10 +325,6 @@ def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """Copy a function with a code object of its own, on which `torch.compile` counts its compilations."""
     code = function.__code__.replace(co_name=f"trivgeo_operation_{next(_COUNTER)}")
     return types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
-
-
-class _ForkedProcessError(Exception):
-    """Compiling in a process that was forked: its parent may have started workers of the compiler, which stay there."""
 
 
 class _OperatorLimitError(Exception):

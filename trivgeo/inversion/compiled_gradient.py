@@ -12,6 +12,7 @@ from torch import Tensor
 from trivgeo._numerics import is_traced
 from trivgeo._text import Described
 from trivgeo._torch import pytree
+from trivgeo.groups._code_cache import DifferentResultError, call_compiled
 from trivgeo.groups.compilation import with_own_code
 from trivgeo.inversion.bounded_energy import Evaluate, value_and_gradient
 from trivgeo.inversion.rows import in_blocks, rows_like
@@ -47,8 +48,7 @@ class CompiledGradient(Described):
         self.reason = ""
         self._rows = 0
         self._checked: set[tuple[int, torch.dtype, torch.device]] = set()
-        # of fixed sizes: with symbolic ones torch lays convolutions out as they are given, which is slower
-        self._compiled = torch.compile(with_own_code(self._function()), fullgraph=True, dynamic=False)
+        self._compiled: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Code is compiled again by the process that loads this."""
@@ -85,6 +85,10 @@ class CompiledGradient(Described):
 
         return rows
 
+    def _to_compile(self) -> Any:
+        # of fixed sizes: with symbolic ones torch lays convolutions out as they are given, which is slower
+        return torch.compile(with_own_code(self._function()), fullgraph=True, dynamic=False)
+
     def _eager(self, g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
         return value_and_gradient(self.evaluate, g, data)
 
@@ -106,17 +110,25 @@ class CompiledGradient(Described):
 
     def _checked_block(self, block: Tensor, rows: Any) -> Tensor | None:
         key = (len(block), block.dtype, block.device)
+
+        def evaluated() -> Tensor:
+            compiled, self._compiled = self._compiled or self._to_compile(), None
+            found: Tensor = compiled(block, rows)
+            if not _agree(found, self._eager(block, rows)):
+                raise DifferentResultError("compiled results differ")
+            self._compiled = compiled
+            return found
+
         try:
-            found: Tensor = self._compiled(block, rows)
+            found = self._compiled(block, rows) if key in self._checked else call_compiled(evaluated, 3)
+        except DifferentResultError:
+            self._stay_eager("compiled results differ")
+            return None
         except Exception as error:  # whatever the compiler raises; what the energy itself raises, it raises again
             first_line, *_ = str(error).strip().splitlines() or [""]
             self._stay_eager(f"compilation failed: {type(error).__name__}: {first_line}")
             return None
-        if key not in self._checked:
-            if not _agree(found, self._eager(block, rows)):
-                self._stay_eager("compiled results differ")
-                return None
-            self._checked.add(key)
+        self._checked.add(key)
         return found
 
     def _stay_eager(self, reason: str) -> None:
