@@ -5,10 +5,12 @@ installed packages that the user names in the environment variable TRIVGEO_PACKA
 classes of torch, Lightning, torchmetrics and geoopt that networks, laws and trainers are made of.
 """
 
+import importlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from types import FunctionType
@@ -61,6 +63,47 @@ def check_callables(config: Any) -> None:
         ConfigurationError: a class or a function is not allowed.
     """
     _check(config, "configuration", None)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules that a configuration names, such as those of networks that a file holds.
+
+    A checkpoint of a stranger must not choose what is imported, so the module of a network of the user's own is named
+    by the configuration. What may be imported is what may be called: see `check_callables`.
+
+    Args:
+        names: dotted names of modules, in the order in which they are imported.
+
+    Raises:
+        ConfigurationError: there is no such module, it is one of others, or cannot be imported.
+    """
+    for name in map(importable, names):
+        _check_module(name)
+        try:
+            importlib.import_module(name)
+        except (ImportError, SyntaxError) as error:
+            raise ConfigurationError(f"imports: expected a module that can be imported, got {name}: {error}") from error
+
+
+def _check_module(name: str) -> None:
+    """See that a module is the project's or the user's, before code of it is run."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigurationError(f"imports: expected dotted names of modules, got {name!r}")
+    package = name.split(".")[0]
+    named = os.environ.get(PACKAGES_VARIABLE, "").split(",")
+    if is_ours(name) or package in named:
+        return
+    spec = None if package in sys.stdlib_module_names else find_spec(package)
+    if spec is None and package not in sys.stdlib_module_names:
+        raise ConfigurationError(
+            f"imports: expected modules that Python finds, got {name}; PYTHONPATH names folders in which it looks"
+        )
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    if not places or any(is_installed(Path(place)) for place in places if place is not None):
+        raise ConfigurationError(
+            f"imports: expected modules of yours (an installed package must be named in {PACKAGES_VARIABLE}), "
+            f"got {name}"
+        )
 
 
 def _check(value: Any, name: str, owner: str | None) -> None:

@@ -7,9 +7,10 @@ and the checksum of the file measured.
 
 The header says `network`, the class path; `architecture`, its constructor arguments; `metadata`, measured metrics and
 versions; and of a learned score `score`, its group and its noise. Files of earlier releases are read as well, and
-`trivgeo convert FILE ...` writes them anew.
+`trivgeo convert FILE ...` writes them anew; `--imports mine.networks` where the network is one of your own.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -24,6 +25,7 @@ from trivgeo.errors import CheckpointError
 from trivgeo.inversion.learned.files import calibration_of
 from trivgeo.networks import Network, NetworkFile, read_file, write_file
 
+from .allowed_classes import import_modules
 from .files import checksum
 from .legacy import modern_header
 
@@ -32,7 +34,8 @@ FOLDER_VARIABLE = "TRIVGEO_CHECKPOINTS"
 
 _COMMITTED = Path(__file__).with_name("checkpoints")
 _MANIFEST = _COMMITTED / "manifest.json"
-_SUFFIX = ".safetensors"
+SUFFIX = ".safetensors"
+"""Of the files of networks."""
 
 
 NetworkT = TypeVar("NetworkT", bound=Network)
@@ -64,17 +67,17 @@ def checkpoint_path(name: str) -> Path:
     Args:
         name: a name of the manifest, or the path of a file that ends in `.safetensors`.
     """
-    if name.endswith(_SUFFIX):
+    if name.endswith(SUFFIX):
         return Path(name)
-    committed = _COMMITTED / f"{name}{_SUFFIX}"
+    committed = _COMMITTED / f"{name}{SUFFIX}"
     return committed if committed.exists() else trained_path(name)
 
 
 def trained_path(name: str) -> Path:
     """Where training puts the file of a name (or the path itself, if it ends in `.safetensors`)."""
-    if name.endswith(_SUFFIX):
+    if name.endswith(SUFFIX):
         return Path(name)
-    return Path(os.environ.get(FOLDER_VARIABLE) or "runs/checkpoints") / f"{name}{_SUFFIX}"
+    return Path(os.environ.get(FOLDER_VARIABLE) or "runs/checkpoints") / f"{name}{SUFFIX}"
 
 
 def manifest() -> dict[str, dict[str, Any]]:
@@ -110,7 +113,7 @@ def checkpoint_file(name: str) -> tuple[NetworkFile, str, bool]:
     if not path.exists():
         raise CheckpointError(_missing(name, path))
     file = read_file(path)
-    entry, sha256 = None if name.endswith(_SUFFIX) else manifest().get(name), checksum(path)
+    entry, sha256 = None if name.endswith(SUFFIX) else manifest().get(name), checksum(path)
     listed = entry is not None and entry["sha256"] == sha256
     if entry is not None and not listed:
         rank_zero_info(f"{path}: not the file of the manifest but one trained again; its figures may differ a little")
@@ -145,8 +148,8 @@ def convert(path: str | Path) -> None:
         CheckpointError: this is no path of a `.safetensors` file; see also `load_checkpoint`.
     """
     # a name would be read from its own folder, and written to the working folder
-    if not str(path).endswith(_SUFFIX):
-        raise CheckpointError(f"convert: expected the path of a {_SUFFIX} file, got {str(path)!r}")
+    if not str(path).endswith(SUFFIX):
+        raise CheckpointError(f"convert: expected the path of a {SUFFIX} file, got {str(path)!r}")
     file, _, _ = checkpoint_file(str(path))
     entries = {name: file.entry(name) for name in file.header if name not in ("network", "architecture", "format")}
     file, tensors = file.split("calibration")
@@ -156,22 +159,29 @@ def convert(path: str | Path) -> None:
 
 
 def _missing(name: str, path: Path) -> str:
-    if name.endswith(_SUFFIX):
+    if name.endswith(SUFFIX):
         return f"{path}: expected a readable safetensors file, there is none"
     entries = manifest()
     if name not in entries:
-        return (
-            f"checkpoint: expected one of {', '.join(sorted(entries))}, or the path of a {_SUFFIX} file, got {name!r}"
-        )
+        return f"checkpoint: expected one of {', '.join(sorted(entries))}, or the path of a {SUFFIX} file, got {name!r}"
     return f"{name}: {path} is missing; train it with: trivgeo fit --config {entries[name]['config']}"
 
 
-def main(files: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Convert files and print their checksums.
 
     Args:
-        files: the command line after `convert`.
+        arguments: the command line after `convert`.
+
+    Raises:
+        CheckpointError: see `convert`.
+        ConfigurationError: see `import_modules`.
     """
-    for file in files:
+    parser = argparse.ArgumentParser("convert")
+    parser.add_argument("files", nargs="*", help="the files, which are replaced")
+    parser.add_argument("--imports", action="append", default=[], help="a module of yours with the class of a network")
+    parsed = parser.parse_args(arguments)
+    import_modules(parsed.imports)
+    for file in parsed.files:
         convert(file)
         sys.stdout.write(f"{file}: sha256 {checksum(file)}\n")

@@ -5,13 +5,11 @@ import logging
 import os
 import re
 import signal
-import struct
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
@@ -22,13 +20,15 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from trivgeo._applications import importable, portable
+from trivgeo._checkpoint_io import DAMAGED, AtomicCheckpointIO
 from trivgeo._deprecation import current_arguments, current_name
 from trivgeo.errors import CheckpointError, ConfigurationError
 
-from .allowed_classes import check_callables
+from .allowed_classes import check_callables, import_modules
 from .command import DEBUG
 from .config_inheritance import map_texts, resolved
 from .files import make_folder, recording, storage
@@ -40,12 +40,6 @@ _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "
 _REFUSED_OPTION = re.compile(r"Option '(?:[\w.]*\.)?(\w+)' is not accepted")
 
 _CLASS_PATH = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(\.\w+)+")
-
-# what torch raises where it reads a file that is cut, or none of its own
-_DAMAGED = (
-    *(UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError),
-    *(AssertionError, AttributeError, ArithmeticError, struct.error),
-)
 
 _FOUND_BY_FIT = ("last", "best")
 
@@ -117,7 +111,13 @@ class TasksCLI(LightningCLI):
     """LightningCLI that hands the parsed configuration of a test to the writers of its results."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Arguments that the model takes from the data: the equation, the format of the images."""
+        """Modules to import first, and what the model takes from the data: the equation, the format of the images."""
+        parser.add_argument(
+            "--imports",
+            type=list[str],
+            default=[],
+            help="modules of yours to import first, such as those of networks that a checkpoint holds",
+        )
         for name in _TAKEN_FROM_DATA:
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
 
@@ -143,24 +143,28 @@ class TasksCLI(LightningCLI):
             check_checkpoint(config, _FOUND_BY_FIT if subcommand == "fit" else ())
 
     def before_instantiate_classes(self) -> None:
-        """See `check_callables`; a model that takes something from the data needs some."""
+        """See `check_callables` and `import_modules`; a model that takes something from the data needs some."""
         check_callables(self.config)
         config = self.config[self.subcommand]
+        import_modules(config.imports)
         if config.get("data") is None and config.get("model") is not None:
             taken = inspect.signature(resolve_name(config.model.class_path)).parameters.keys() & set(_TAKEN_FROM_DATA)
             if taken:
                 raise ConfigurationError(f"data: expected some, of which the model takes {', '.join(taken)}, got none")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """As its parent.
+        """As its parent; checkpoints are written whole.
 
         Raises:
             ConfigurationError: Lightning refuses the settings.
         """
         try:
-            return super().instantiate_trainer(**kwargs)
+            trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError) as error:
             raise ConfigurationError(f"trainer: {error}") from error
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # none of the user's
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
 
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case.
@@ -174,6 +178,8 @@ class TasksCLI(LightningCLI):
             # the first of all: a run that finds its folder in use must write nothing, not even its configuration
             self.trainer.callbacks.insert(0, ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
         config = yaml.safe_load(self._parser("test").dump(self.config["test"], skip_none=False))
+        if not config["imports"]:
+            del config["imports"]
         for writer in self._writers():
             writer.config = config
 
@@ -215,7 +221,7 @@ def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
         raise ConfigurationError(f"ckpt_path: expected a file{''.join(f' or {name}' for name in found)}, got {path!r}")
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
-    except _DAMAGED as error:
+    except DAMAGED as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path}: expected a checkpoint without pickled objects: {reason}") from error
     if not isinstance(content, dict) or "state_dict" not in content:

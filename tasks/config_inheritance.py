@@ -26,6 +26,7 @@ CONFIGS = Path(__file__).parent / "configs"
 
 _BASE = "base"
 _OPTIONS = ("--config", "-c")
+_MOST_SETTINGS = 100_000  # of one file
 
 
 def find(name: str | Path) -> Path:
@@ -78,12 +79,44 @@ def load(path: Path) -> Any:
     """The content of a YAML file; `yaml.safe_load` would take the last of two values for one name without a word.
 
     Raises:
-        ConfigurationError: it is no YAML, or names something twice.
+        ConfigurationError: it is no YAML, names something twice, or repeats parts of itself without measure.
     """
     try:
-        return yaml.load(path.read_text(), Loader=_Loader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        return _parsed(path.read_text())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{path}: expected a configuration in YAML: {error}") from error
+
+
+def _parsed(text: str) -> Any:
+    """The content of a text in YAML.
+
+    Raises:
+        ConfigurationError: aliases stand for too much.
+    """
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _count(node, {}) > _MOST_SETTINGS:
+            raise ConfigurationError(
+                f"configuration: expected at most {_MOST_SETTINGS} settings, got aliases of aliases that stand for more"
+            )
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _count(node: yaml.Node, known: dict[int, int]) -> int:
+    """The number of values below a node, those behind an alias counted as often as they are named."""
+    if id(node) not in known:
+        known[id(node)] = 0  # a node that is part of itself is found where it is constructed
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = [x for pair in parts for x in pair] if isinstance(node, yaml.MappingNode) else parts
+        known[id(node)] = 1 + sum(_count(part, known) for part in parts)
+    return known[id(node)]
 
 
 class _Loader(yaml.SafeLoader):
@@ -142,10 +175,12 @@ def _text(file: str) -> str:
 
 def _importable_value(value: str) -> str:
     """The value of an option: a class path, or settings in YAML that hold some."""
-    if not value.startswith(("{", "[")):
+    if not (value.startswith(("{", "[")) or ("&" in value and "*" in value)):
         return importable(value)
     try:
-        tree = yaml.safe_load(value)
+        tree = _parsed(value)
+    except ConfigurationError:
+        raise
     except (ValueError, RecursionError, yaml.YAMLError):
         return value  # the parser says what is wrong with it
     mapped = map_texts(tree, importable)

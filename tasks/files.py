@@ -1,7 +1,9 @@
 """Files of a run: checksums of files read, atomic writes, JSON lines with checksums, a folder locked by one run."""
 
 import contextlib
+import gzip
 import hashlib
+import io
 import json
 import os
 import zlib
@@ -19,6 +21,8 @@ _read: ContextVar[dict[str, str]] = ContextVar("_read", default={})  # noqa: B03
 
 
 _CHECK = "checksum"
+
+_GZIP_MAGIC = b"\x1f\x8b"
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
 
@@ -52,6 +56,25 @@ def read_bytes(path: str | Path) -> bytes:
     content = Path(path).read_bytes()
     _read.get()[str(path)] = hashlib.sha256(content).hexdigest()
     return content
+
+
+def decompressed(content: bytes, limit: int) -> bytes:
+    """Content as it was before gzip, if it was compressed.
+
+    Args:
+        content: of a file.
+        limit: bytes that it may have; a small file can grow to any size.
+
+    Raises:
+        OSError: it is no whole gzip file (also ``EOFError`` or ``zlib.error``), or longer.
+    """
+    if not content.startswith(_GZIP_MAGIC):
+        return content
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        found = file.read(limit + 1)
+    if len(found) > limit:
+        raise OSError(f"more than {limit} bytes when decompressed")
+    return found
 
 
 def checksum(path: str | Path) -> str:
@@ -183,6 +206,19 @@ def check_picture_name(name: str, value: str | None) -> str | None:
     if value is not None and not value.lower().endswith(_PICTURES):
         raise ConfigurationError(f"{name}: expected a name that ends in {', '.join(_PICTURES)}, got {value!r}")
     return value
+
+
+def write_picture(figure: Any, path: str | Path, dpi: int) -> None:
+    """Write a figure of Matplotlib to a file, which is whole or as it was.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    with storage(path):
+        figure.savefig(temporary, dpi=dpi, format=path.suffix.removeprefix(".").lower())
+        temporary.replace(path)
 
 
 @contextmanager

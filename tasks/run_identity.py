@@ -133,14 +133,14 @@ def _source() -> str:
 
 
 def _named(config: Mapping[str, Any]) -> list[str]:
-    """Dotted names in settings, and in the headers of networks that were read."""
+    """Dotted names in settings, and in the headers of networks that were read, and modules imported for them."""
     named = [str(name) for part in ("model", "data") for _, name in _strings(_numeric(config.get(part)))]
     for path in files_read():
         if path.endswith(".safetensors"):
             # it is gone, or none
             with suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:
                 named += re.findall(r"[\w.]+", str(file.metadata()))
-    return [name for name in named if "." in name]
+    return [name for name in named if "." in name] + list(config.get("imports") or ())
 
 
 def is_installed(file: Path) -> bool:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from trivgeo.errors import ConfigurationError
 
 from . import cli, config_inheritance
-from .files import make_folder, storage, write_whole
+from .files import make_folder, storage, write_picture, write_whole
 from .report import KEPT, Result, find_result, incomplete, read_result, spread
 
 
@@ -256,7 +256,7 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
     axis.set_title(sweep.title, fontsize=9)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, 110)
 
 
 def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any] = cli.main) -> None:

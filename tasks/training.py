@@ -1,22 +1,42 @@
 """Training of a network that a checkpoint can hold, under a name of the manifest."""
 
 from abc import ABC
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Generic
 
 import lightning.pytorch as pl
 
 from trivgeo import training
+from trivgeo.errors import ConfigurationError
 
-from .checkpoints import NetworkT, trained_path
+from .checkpoints import SUFFIX, NetworkT, trained_path
+
+
+def check_export(export: str) -> str:
+    """The name of an export, or a path that leads out of no folder: a configuration may come from a stranger.
+
+    Raises:
+        ConfigurationError: it has folders and is no path of a `.safetensors` file, climbs, or is no path.
+    """
+    place = PurePath(export)
+    is_name = place.name == export and place.suffix != SUFFIX and "\\" not in export
+    if not export or "\0" in export or ".." in place.parts or not (is_name or export.endswith(SUFFIX)):
+        raise ConfigurationError(
+            f"export: expected a name, or the path of a {SUFFIX} file without '..', got {export!r}"
+        )
+    return export
 
 
 class NamedExport(pl.LightningModule):
     """A training whose ``export`` is a name in the folder of trained checkpoints, or a `.safetensors` file."""
 
     def export_path(self, export: str | Path) -> Path:
-        """Where training puts the file of a name."""
-        return trained_path(str(export))
+        """Where training puts the file of a name.
+
+        Raises:
+            ConfigurationError: the name or a relative path leads out of its folder.
+        """
+        return trained_path(check_export(str(export)))
 
 
 class NetworkTraining(NamedExport, training.NetworkTraining[NetworkT], ABC, Generic[NetworkT]):

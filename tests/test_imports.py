@@ -35,7 +35,9 @@ BASE = {
 }
 ALLOWED = {
     "errors": set(),
+    "_allocation": set(),
     "_applications": set(),
+    "_checkpoint_io": {"errors", "networks"},
     "_torch": set(),
     "_autocast": {"_torch"},
     "_devices": {"_torch"},
@@ -57,9 +59,21 @@ ALLOWED = {
     "inversion": BASE | {"groups", "actions", "symmetry", "pde", "sde", "generative", "networks", "training"},
     "pde": BASE | {"groups", "actions", "symmetry"},
     "geoopt": BASE | {"groups"},
-    "networks": {"_applications", "errors"},
-    "training": BASE | {"networks"},
-    "tasks": BASE | {"groups", "symmetry", "actions", "pde", "sde", "generative", "inversion", "networks", "training"},
+    "networks": {"_allocation", "_applications", "errors"},
+    "training": BASE | {"_checkpoint_io", "networks"},
+    "tasks": BASE
+    | {
+        "_checkpoint_io",
+        "groups",
+        "symmetry",
+        "actions",
+        "pde",
+        "sde",
+        "generative",
+        "inversion",
+        "networks",
+        "training",
+    },
 }
 HEAVY = (
     "lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "flint", "torchvision", "geoopt",

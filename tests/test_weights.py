@@ -15,13 +15,14 @@ from safetensors.torch import save_file
 from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.images.pose import PoseNetwork
 from tests.inversion.circle import Perceptron, untrained
+from trivgeo._allocation import AllocationError, bounded_allocation
 from trivgeo.errors import CheckpointError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.model import FittedPath
 from trivgeo.generative.paths import DiffusionPath
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
-from trivgeo.networks import check_destination, read_file, write_file
+from trivgeo.networks import check_destination, content_hash, read_file, write_file
 
 Load = Callable[[Path], object]
 
@@ -57,21 +58,26 @@ def test_files(make: Callable[[Path], Load], tmp_path: Path) -> None:
     load(path)
     with safe_open(path, framework="pt") as file:
         header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    assert len(header.pop("checksum")) == 64  # files of older versions have none
+    assert len(header.pop("checksum")) == 64
+
+    def edit(tensors: dict[str, torch.Tensor], header: dict[str, str]) -> None:
+        """As by somebody who knows the checksum."""
+        save_file(tensors, path, metadata={**header, "checksum": content_hash(header, tensors)})
+
     for value in (torch.nan, torch.inf, -torch.inf):
         for name, whole in tensors.items():
             if whole.is_floating_point() and whole.numel():
                 broken = whole.clone()
                 broken.view(-1)[-1] = value
-                save_file({**tensors, name: broken}, path, metadata=header)
+                edit({**tensors, name: broken}, header)
                 with pytest.raises(CheckpointError, match=f"expected finite weights, got 1 .* in {name}"):
                     load(path)
-    for key, text in (header or {}).items():
+    for key, text in header.items():
         entry = json.loads(text) if text.startswith("{") else {}
         broken_entries = [{k: v for k, v in entry.items() if k != left_out} for left_out in entry]
         if make is not network or key == "architecture":  # metadata are what somebody wrote
             for other in [*broken_entries, *({**entry, k: None} for k in entry)]:
-                save_file(tensors, path, metadata={**(header or {}), key: json.dumps(other)})
+                edit(tensors, {**header, key: json.dumps(other)})
                 try:
                     load(path)
                 except CheckpointError as error:
@@ -80,6 +86,74 @@ def test_files(make: Callable[[Path], Load], tmp_path: Path) -> None:
     if make is not backbone:
         with pytest.raises(CheckpointError):
             load(path)
+
+
+@pytest.mark.parametrize("make", [inverter, diffusion], ids=lambda make: make.__name__)
+def test_a_model_without_its_checksum_is_damaged(make: Callable[[Path], Load], tmp_path: Path) -> None:
+    """All that were ever saved have one: one bit of its name, and the file was taken for one of an older version."""
+    path = tmp_path / "some.safetensors"
+    load = make(path)
+    path.write_bytes(path.read_bytes().replace(b'"checksum"', b'"bhecksum"'))
+    with pytest.raises(CheckpointError, match="without its checksum"):
+        load(path)
+
+
+@pytest.mark.parametrize("entry", ["shape", "flow_map", "feature_shape"])
+def test_headers_of_larger_models(entry: str, tmp_path: Path) -> None:
+    """Refused before memory is taken: a header of a few bytes asked for gigabytes."""
+    path = tmp_path / "some.safetensors"
+    model = GroupDiffusion(Torus(2), width=8, depth=1, condition=torch.nn.Identity())
+    base, settings = DiffusionPath.fit_base(Torus(2), Torus(2).random(8)), {"widest": 1.0}
+    model._networks().initialise((3,))
+    model.fitted = FittedPath(DiffusionPath.build(Torus(2), settings, base), base, settings, (1,), (3,))
+    model.save(path)
+    load = lambda: GroupDiffusion.load(path, Torus(2), condition=torch.nn.Identity())  # noqa: E731
+    load()
+    file = read_file(path)
+    header = file.entry("trivgeo.GroupDiffusion")
+    for large in (10**5, 10**9, 10**30):
+        if entry == "feature_shape":
+            changed = {**header, "condition": {**header["condition"], "feature_shape": [large]}}
+        else:
+            changed = {**header, "shape": [large, 1], "flow_map": entry == "flow_map"}
+        text = {"trivgeo.GroupDiffusion": json.dumps(changed)}
+        save_file(file.tensors, path, metadata={**text, "checksum": content_hash(text, file.tensors)})
+        with pytest.raises(CheckpointError):
+            load()
+    deep = {"trivgeo.GroupDiffusion": json.dumps({**header, "shape": [8, 10**9]})}
+    save_file(file.tensors, path, metadata={**deep, "checksum": content_hash(deep, file.tensors)})
+    with pytest.raises(CheckpointError, match="that of a larger network"):
+        load()
+
+
+def test_headers_of_larger_networks(tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+    load = network(path)
+    file = read_file(path)
+    architecture = json.dumps({**file.entry("architecture"), "width": 10**6})
+    assert architecture != file.header["architecture"]
+    save_file(file.tensors, path, metadata={**file.header, "architecture": architecture})
+    with pytest.raises(CheckpointError, match="that of a larger network"):
+        load(path)
+
+
+def test_bounds_count_what_is_created() -> None:
+    with bounded_allocation(8000, 10):
+        half = torch.zeros(500, dtype=torch.float64) + 1
+        half.new_zeros(500)
+    with pytest.raises(AllocationError, match="zeros"), bounded_allocation(8000, 10):
+        [torch.zeros(size, dtype=torch.float64) for size in (500, 501)]
+    for create in (torch.empty, torch.ones, torch.rand, torch.randn):
+        with pytest.raises(AllocationError), bounded_allocation(2**30, 10):
+            create(10**6, 10**6)  # of terabytes: there is no such tensor, not even for a moment
+    with pytest.raises(AllocationError), bounded_allocation(2**30, 10):
+        torch.nn.Linear(10**6, 10**6)
+    with pytest.raises(AllocationError), bounded_allocation(2**30, 10):
+        torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(6))
+    generator = torch.Generator().manual_seed(0)
+    with bounded_allocation(2**20, 10):  # what is drawn is what is drawn without a bound
+        drawn = torch.randn(3, generator=generator)
+    assert torch.equal(drawn, torch.randn(3, generator=torch.Generator().manual_seed(0)))
 
 
 def test_one_bit(tmp_path: Path) -> None:

@@ -21,12 +21,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from trivgeo._allocation import AllocationError, bounded_allocation
 from trivgeo._applications import importable, is_ours, portable
-from trivgeo.errors import CheckpointError
+from trivgeo.errors import CheckpointError, TrivgeoError
 
 __all__ = ["Network", "NetworkFile", "check_weights", "class_path", "initialise", "read_file", "write_file"]
 
 _CHECK = "checksum"  # of the header
+# a network may create tables beside its weights: so many times their number and size, and that of so many more
+_LARGER, _FREE_TENSORS, _FREE_BYTES = 8, 100, 2**24
 _DTYPES = {
     torch.float64,
     torch.float32,
@@ -128,12 +131,34 @@ class NetworkFile:
         """
         found, architecture = self._class(kind), self.entry("architecture")
         try:
-            network = found(**architecture)
-        except (TypeError, ValueError, RuntimeError) as error:
+            with self.bounded():
+                network = found(**architecture)
+        except TrivgeoError as error:
             raise CheckpointError(
                 f"{self.path}: the header's architecture {architecture} is no {found.__name__}: {error}"
             ) from error
         return self.fill(network)
+
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Refuse to create what is far larger than the tensors of the file: it is no network of theirs.
+
+        Raises:
+            CheckpointError: much more memory is asked for inside, or there is no network of such sizes.
+        """
+        size = sum(tensor.nbytes for tensor in self.tensors.values())
+        try:
+            with bounded_allocation(_LARGER * (size + _FREE_BYTES), _LARGER * (len(self.tensors) + _FREE_TENSORS)):
+                yield
+        except AllocationError as error:
+            raise CheckpointError(
+                f"{self.path}: expected a header for tensors of {size} bytes, got that of a larger network: {error}"
+            ) from error
+        except TrivgeoError:
+            raise
+        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:  # sizes that are none
+            reason, *_ = str(error).splitlines() or [type(error).__name__]
+            raise CheckpointError(f"{self.path}: expected the header of a network: {reason}") from error
 
     def fill(self, network: ModuleT) -> ModuleT:
         """Put the tensors into a network of their shapes, which ends in evaluation mode, its parameters constant.
@@ -174,7 +199,8 @@ class NetworkFile:
                 raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got {name}: {error}") from error
         if module not in sys.modules:
             raise CheckpointError(
-                f"{self.path}: expected a {kind.__name__}, got {name[:80]}, whose module this program has not imported"
+                f"{self.path}: expected a {kind.__name__}, got {name[:80]}, whose module this program has not "
+                f"imported: write 'import {module[:80]}' first, or in a configuration 'imports: [{module[:80]}]'"
             )
         found = vars(sys.modules[module]).get(attribute)
         if not isinstance(found, type) or not issubclass(found, kind):
@@ -219,7 +245,7 @@ def write_file(
     for prefix, module in others.items():
         states |= {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in states.items()}
-    with _beside(path) as temporary:
+    with beside(path) as temporary:
         save_file(tensors, temporary, metadata={**header, _CHECK: content_hash(header, tensors)})
         temporary.replace(path)
 
@@ -230,13 +256,18 @@ def check_destination(path: str | Path) -> None:
     Raises:
         CheckpointError: it cannot.
     """
-    with _beside(Path(path)) as temporary:
+    with beside(path) as temporary:
         temporary.touch()
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A file to write first, in a folder of its own: `model.tmp` may be somebody's."""
+def beside(path: str | Path) -> Iterator[Path]:
+    """A file to write first, in a folder of its own: `model.tmp` may be somebody's.
+
+    Raises:
+        CheckpointError: an ``OSError``, a ``ValueError`` or a ``SafetensorError`` inside.
+    """
+    path = Path(path)
     try:
         if path.is_dir():
             raise CheckpointError(f"{path}: expected a file, got a folder")
@@ -249,8 +280,12 @@ def _beside(path: Path) -> Iterator[Path]:
         raise CheckpointError(f"{path}: expected a file that can be written: {error}") from error
 
 
-def read_file(path: str | Path) -> NetworkFile:
+def read_file(path: str | Path, *, has_checksum: bool = False) -> NetworkFile:
     """Read the safetensors file at ``path``, on the CPU; no code in it is run.
+
+    Args:
+        path: the file.
+        has_checksum: refuse a file without a checksum: all that `write_file` writes have one since version 0.2.
 
     Returns:
         Header and tensors of the file.
@@ -270,7 +305,9 @@ def read_file(path: str | Path) -> NetworkFile:
     if strange := {x.dtype for x in tensors.values()} - _DTYPES:
         raise CheckpointError(f"{path}: expected tensors of the usual dtypes, got {', '.join(map(str, strange))}")
     tensors = check_weights(path, tensors)
-    written = header.pop(_CHECK, None)  # older files have none
+    written = header.pop(_CHECK, None)
+    if written is None and has_checksum:
+        raise CheckpointError(f"{path}: expected what was written, got a file without its checksum")
     if written is not None and written != content_hash(header, tensors):
         raise CheckpointError(f"{path}: expected what was written, got a file that is damaged")
     return NetworkFile(path, header, tensors)

@@ -33,6 +33,8 @@ try:
     from lightning.pytorch.callbacks import ModelCheckpoint, Timer
     from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.utilities.types import OptimizerLRScheduler
+
+    from trivgeo._checkpoint_io import AtomicCheckpointIO
 except ModuleNotFoundError as missing:
     raise ConfigurationError(f"training needs Lightning: pip install 'trivgeo[training]' ({missing})") from missing
 
@@ -386,7 +388,7 @@ def train(
             those of this run.
 
     Raises:
-        CheckpointError: the folder holds the state of another training.
+        CheckpointError: the folder holds the state of another training, or a damaged one, or cannot be written to.
         ConfigurationError: it is a file.
     """
     kept = None if folder is None else Path(folder)
@@ -417,6 +419,7 @@ def train(
             enable_model_summary=False,
             enable_checkpointing=kept is not None,
             callbacks=callbacks,
+            plugins=[AtomicCheckpointIO()],
         )
         loader = DataLoader(data, batch_size=None, sampler=EpochSampler(each))
         trainer.fit(module, loader, ckpt_path=last, weights_only=True)

@@ -6,7 +6,8 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError, ShapeError
 
 
 class LibraryFNO(nn.Module):
@@ -39,6 +40,7 @@ class LibraryFNO(nn.Module):
                 "network: expected the package neuraloperator, pip install 'trivgeo[operators]'; or give "
                 "tasks.fields.fno.SmallFNO"
             ) from error
+        self.modes = tuple(check_count("modes", m) for m in modes)
         self.network = fno(
             n_modes=tuple(2 * m for m in modes),
             in_channels=in_channels,
@@ -49,8 +51,32 @@ class LibraryFNO(nn.Module):
         )
 
     def forward(self, u: Tensor) -> Tensor:
-        """``[b, in_channels, *n]`` to ``[b, out_channels, *n]``."""
+        """``[b, in_channels, *n]`` to ``[b, out_channels, *n]``.
+
+        Raises:
+            ShapeError: see `check_points`.
+        """
+        check_points(u, self.modes)
         return self.network(u)
+
+
+def check_points(u: Tensor, modes: Sequence[int]) -> None:
+    """See that fields have as many axes as there are modes, and points for them: two for each mode.
+
+    Args:
+        u: fields ``[b, c, *n]``.
+        modes: lowest modes kept along each axis, zero among them; at most ``n / 2``, and ``n / 2 + 1`` along the last.
+
+    Raises:
+        ShapeError: they have fewer.
+    """
+    sides = u.shape[2:]
+    most = [n // 2 for n in sides[:-1]] + [n // 2 + 1 for n in sides[-1:]]
+    if len(most) != len(modes) or any(m > limit for m, limit in zip(modes, most, strict=True)):
+        raise ShapeError(
+            f"u: expected fields [b, c, *n] with two points for each of {list(modes)} modes, got {list(u.shape)}; "
+            "take fewer modes, or a finer grid"
+        )
 
 
 class SpectralConvolution(nn.Module):
@@ -63,12 +89,17 @@ class SpectralConvolution(nn.Module):
 
     def __init__(self, width: int, modes: Sequence[int]) -> None:
         super().__init__()
-        self.modes = tuple(modes)
+        self.modes = tuple(check_count("modes", m) for m in modes)
         shape = [2 * m for m in self.modes[:-1]] + [self.modes[-1]]
         self.weight = nn.Parameter(torch.randn(*shape, width, width, 2) / width)
 
     def forward(self, u: Tensor) -> Tensor:
-        """Channels ``[b, c, *n]`` to as many."""
+        """Channels ``[b, c, *n]`` to as many.
+
+        Raises:
+            ShapeError: see `check_points`.
+        """
+        check_points(u, self.modes)
         axes = tuple(range(2, u.ndim))
         modes = torch.fft.rfftn(u, dim=axes, norm="forward")
         kept: list[Tensor] = []
@@ -108,7 +139,11 @@ class SmallFNO(nn.Module):
         self.project = nn.Sequential(conv(width, 2 * width, 1), nn.GELU(), conv(2 * width, out_channels, 1))
 
     def forward(self, u: Tensor) -> Tensor:
-        """``[b, in_channels, *n]`` to ``[b, out_channels, *n]``."""
+        """``[b, in_channels, *n]`` to ``[b, out_channels, *n]``.
+
+        Raises:
+            ShapeError: see `check_points`.
+        """
         u = self.lift(u)
         for k, (spectral, pointwise) in enumerate(zip(self.spectral, self.pointwise, strict=True)):
             u = spectral(u) + pointwise(u)

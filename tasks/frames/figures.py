@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..files import write_picture
 from .group import COORDINATES
 
 _PAIRS = ((0, 1), (0, 3), (2, 4))
@@ -43,7 +44,7 @@ def draw_frames(path: str | Path, generated: Float[Tensor, "n 5"], real: Float[T
             )
         axis.set(xlabel=COORDINATES[i])
     axes[2][0].legend()
-    figure.savefig(path, dpi=100)
+    write_picture(figure, path, 100)
 
 
 def _limits(x: Tensor) -> tuple[float, float]:

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..files import write_picture
+
 _POINTS = 2000
 _PANELS = 4
 
@@ -29,4 +31,4 @@ def draw_pairs(
         for axis, (i, j) in zip(axes[row], pairs, strict=True):
             axis.plot(points[:_POINTS, i], points[:_POINTS, j], ".", ms=2, alpha=0.35, color=f"C{row}")
             axis.set(xlabel=names[i], ylabel=names[j], title=title)
-    figure.savefig(path, dpi=100)
+    write_picture(figure, path, 100)

@@ -1,8 +1,8 @@
 """Sets of elements: real torsion angles, and laws that are drawn from."""
 
-import gzip
 import math
 import os
+import zlib
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from trivgeo.groups import SO, SU, LieGroup, Torus
 from trivgeo.sde import heat_kernel
 from trivgeo.sde.noise import HeatKernel
 
-from ..files import read_bytes
+from ..files import decompressed, read_bytes
 from ..seeds import generator_of
 
 RNA_VARIABLE = "TRIVGEO_RNA"
@@ -24,6 +24,7 @@ RNA_VARIABLE = "TRIVGEO_RNA"
 
 _ANGLES = 7
 _SHARE = 0.1  # of the rows, for the test
+_LARGEST_TABLE = 2**28  # bytes of text
 
 
 class Split(NamedTuple):
@@ -80,12 +81,11 @@ class RNATorsions(ElementSource):
         found = path or os.environ.get(RNA_VARIABLE)
         if not found or not Path(found).is_file():
             raise ConfigurationError(f"{RNA_VARIABLE}: expected the file of torsion angles, got {found!r}")
-        raw = read_bytes(found)
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
         try:
+            text = decompressed(read_bytes(found), _LARGEST_TABLE).decode()
             rows = [[float(x) for x in line.split("\t")[-_ANGLES:]] for line in text.splitlines() if line]
             self._angles = torch.tensor(rows, dtype=torch.float64).reshape(-1, _ANGLES).deg2rad()
-        except (ValueError, RuntimeError) as error:
+        except (EOFError, OSError, zlib.error, ValueError, RuntimeError) as error:
             raise ConfigurationError(f"{found}: expected rows that end in seven angles: {error}") from error
 
     def split(self, seed: int) -> Split:

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..files import write_picture
 from ..summary import Row
 
 _COLUMNS = 12
@@ -50,4 +51,4 @@ def draw_pairs(
             axis.set_title(str(rows[i][key]), fontsize=9, color="black" if right else "tab:red", pad=2)
     figure.suptitle("as given (top) and with the transformation undone (bottom); title: the classifier's answer")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, 110)

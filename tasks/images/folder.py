@@ -18,6 +18,8 @@ from .sources import ImageSource, LabelledImages
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _MODES = {1: "L", 3: "RGB"}
+_NO_PICTURE = (UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning)
+_MOST_PIXELS = 2**26  # of a picture, 200 MB of colours; a small file can hold any number
 
 
 class ImageFolder(ImageSource):
@@ -80,12 +82,16 @@ class ImageFolder(ImageSource):
         height, width = self.size
         try:
             with Image.open(io.BytesIO(read_bytes(file))) as opened:
+                if opened.width * opened.height > _MOST_PIXELS:
+                    raise DataError(
+                        f"{file}: expected at most {_MOST_PIXELS} pixels, got {opened.width} x {opened.height}"
+                    )
                 upright = ImageOps.exif_transpose(opened)
                 if upright.has_transparency_data and upright.convert("RGBA").getextrema()[-1] != (255, 255):
                     raise DataError(f"{file}: expected a picture on a ground, got one that is transparent in part")
                 whole = _in_bytes(upright) if upright.mode.startswith("I") else upright
                 picture = whole.convert(_MODES[self.channels]).resize((width, height), Image.Resampling.BILINEAR)
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        except (OSError, *_NO_PICTURE) as error:
             raise DataError(f"{file}: expected a picture: {error}") from error
         return torch.from_numpy(np.array(picture)).reshape(height, width, self.channels).movedim(-1, 0)
 

@@ -1,6 +1,5 @@
 """IDX files, the format in which MNIST is published, plain or compressed with gzip."""
 
-import gzip
 import hashlib
 import math
 import zlib
@@ -11,17 +10,17 @@ from numpy.typing import NDArray
 
 from trivgeo.errors import TrivgeoError
 
-from ..files import read_bytes
+from ..files import decompressed, read_bytes
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 0x08
+_LARGEST = 2**28  # bytes, five times the training images of MNIST
 
 
 class DataError(TrivgeoError):
     """A data file is missing, damaged, or not what it should be."""
 
 
-def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None) -> NDArray[np.uint8]:
+def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None, largest: int = _LARGEST) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes.
 
     The format: two zero bytes, the type of the entries, the number of dimensions, each dimension as a big-endian
@@ -32,14 +31,15 @@ def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None) -> NDArr
         ndim: the number of dimensions that it must have.
         sha256: the checksum of its content before compression, so that it does not depend on who compressed it;
             not checked when None.
+        largest: bytes that the content may have before compression.
 
     Returns:
         The entries, a writable array of `ndim` dimensions.
 
     Raises:
-        DataError: the file is missing, cannot be decompressed, has another checksum, magic number or size.
+        DataError: the file is missing, damaged or larger, or has another checksum, magic number or size.
     """
-    content = _content(Path(path))
+    content = _content(Path(path), largest)
     if sha256 is not None:
         found = hashlib.sha256(content).hexdigest()
         if found != sha256:
@@ -66,14 +66,12 @@ def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None) -> NDArr
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape).copy()
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, largest: int) -> bytes:
     try:
         raw = read_bytes(path)
     except OSError as error:
         raise DataError(f"{path}: expected a readable file: {error}") from error
-    if not raw.startswith(_GZIP_MAGIC):
-        return raw
     try:
-        return gzip.decompress(raw)
+        return decompressed(raw, largest)
     except (EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{path}: expected a whole gzip file: {error}") from error
+        raise DataError(f"{path}: expected a whole gzip file of at most {largest} bytes: {error}") from error

@@ -1,5 +1,6 @@
 """The published files of affNIST and homNIST."""
 
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 from torch import Tensor
 
-from ..files import checksum
+from ..files import read_bytes
 from .idx import DataError
 from .models import ImageFormat
 
@@ -20,6 +21,9 @@ FORMAT = ImageFormat(1, 40, 40, 10)
 """That of all published images."""
 
 _SIDE = FORMAT.height
+_LARGEST = 2**30  # bytes of all variables, ten times those of a published file
+_HEAD, _TAG, _COMPRESSED = 128, 8, 15  # bytes, bytes, a type of elements: of MATLAB's format 5
+_BLOCK = 2**20  # bytes
 
 MatImages = tuple[Shaped[Tensor, "n 40 40"], Int[Tensor, " n"]]
 
@@ -82,7 +86,8 @@ def read_homnist(path: str | Path) -> MatImages:
 
 def _load(path: str | Path, *names: str) -> list[NDArray[Any]]:
     try:
-        checksum(path)
+        raw = read_bytes(path)
+        _check_size(raw)
         content = loadmat(path, variable_names=names)
     except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
         raise DataError(f"{path}: expected a readable .mat file (version 7 or older): {error}") from error
@@ -91,6 +96,28 @@ def _load(path: str | Path, *names: str) -> list[NDArray[Any]]:
     if absent:
         raise DataError(f"{path}: expected the variables {', '.join(names)}, there is no {', '.join(absent)}")
     return values
+
+
+def _check_size(content: bytes) -> None:
+    """See that compressed variables are of a size that fits memory, without holding one.
+
+    Raises:
+        OSError: they are larger.
+        zlib.error: one is damaged.
+    """
+    order = "<" if content[_HEAD - 2 : _HEAD] == b"IM" else ">"
+    start, left = _HEAD, _LARGEST
+    while start + _TAG <= len(content):
+        kind, size = struct.unpack_from(f"{order}II", content, start)
+        stop = min(start + _TAG + size, len(content))
+        if kind == _COMPRESSED:
+            stream, waiting = zlib.decompressobj(), content[start + _TAG : stop]
+            while waiting and not stream.eof:
+                left -= len(stream.decompress(waiting, _BLOCK))
+                waiting = stream.unconsumed_tail
+                if left < 0:
+                    raise OSError(f"more than {_LARGEST} bytes when decompressed")
+        start = stop
 
 
 def _checked(path: str | Path, images: NDArray[Any], labels: NDArray[Any]) -> MatImages:

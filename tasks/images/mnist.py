@@ -34,6 +34,7 @@ _SIDE = 28
 _CLASSES = 10
 _TIMEOUT = 30.0  # seconds without an answer
 _BLOCK = 1 << 16
+_LONGEST_HEAD = 1 << 10  # bytes, more than the head of any IDX file
 
 
 class DigitSource(ImageSource):
@@ -114,8 +115,8 @@ def read_digits(
     Raises:
         DataError: a file is damaged, the counts or sizes are not as expected, or a label is none of 0 to 9.
     """
-    pixels = read_idx(images, ndim=3, sha256=checksums[0])
-    classes = read_idx(labels, ndim=1, sha256=checksums[1])
+    pixels = read_idx(images, ndim=3, sha256=checksums[0], largest=_LONGEST_HEAD + count * _SIDE**2)
+    classes = read_idx(labels, ndim=1, sha256=checksums[1], largest=_LONGEST_HEAD + count)
     if pixels.shape != (count, _SIDE, _SIDE):
         raise DataError(f"{images}: expected {[count, _SIDE, _SIDE]} images, got {list(pixels.shape)}")
     if classes.shape != (count,):

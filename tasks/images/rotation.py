@@ -16,6 +16,7 @@ from trivgeo.groups import SO
 from trivgeo.inversion import TIED, PosteriorEnergy
 from trivgeo.sde import NoiseStreams, Schedule
 
+from ..files import write_picture
 from ..results import ShardedTest
 from .energies import NetworkEnergy
 from .figures import draw_image
@@ -213,4 +214,4 @@ def draw_posterior(
     axes[1, 0].legend(fontsize=7)
     axes[2, 0].legend(fontsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, 110)

@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..files import write_picture
+
 
 def draw_solutions(
     path: str | Path,
@@ -47,7 +49,7 @@ def draw_solutions(
         )
         figure.colorbar(below, ax=bottom, label="prediction - exact")
         bottom.set_xlabel("t")
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, 110)
 
 
 def _draw_regions(axes: Axes, regions: Mapping[str, Tensor]) -> None:
@@ -103,4 +105,4 @@ def draw_errors(path: str | Path, series: Sequence[ErrorSeries], floor: float, t
         ylabel="relative L2 error",
     )
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, 110)

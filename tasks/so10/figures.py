@@ -9,6 +9,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..files import write_picture
 from .law import CornerLaw
 
 
@@ -35,4 +36,4 @@ def draw_sampling(path: str | Path, law: CornerLaw, x: Float[Tensor, " m"], mean
     right.axhline(noise, color="k", linestyle="--", label="standard error of an exact sample")
     right.set(title="$|$mean of $X_{11}|$", xlabel="step")
     right.legend()
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, 110)

@@ -21,7 +21,7 @@ from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPat
 from trivgeo.generative.paths import diffusion as diffusion_path
 from trivgeo.generative.paths.simulation import num_noise_factors, stratified
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
-from trivgeo.networks import read_file
+from trivgeo.networks import content_hash, read_file
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.noise import KineticNoise
 
@@ -94,7 +94,8 @@ def test_older_files(tmp_path: Path) -> None:
         model.save(path)
         file = read_file(path)
         header = {**file.entry("trivgeo.GroupDiffusion"), "version": 1}  # as it was written once
-        save_file(file.tensors, path, metadata={"trivgeo.GroupDiffusion": json.dumps(header)})
+        entries = {"trivgeo.GroupDiffusion": json.dumps(header)}
+        save_file(file.tensors, path, metadata={**entries, "checksum": content_hash(entries, file.tensors)})
     GroupDiffusion.load(tmp_path / "Torus(2).safetensors", Torus(2))
     with pytest.raises(
         CheckpointError, match=r"expected versions \[2, 1\] of targets and inputs of a network of kind 'momentum'"

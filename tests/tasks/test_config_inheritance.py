@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tasks.config_inheritance import merge, read, resolved
+from tasks.sweep import Sweep
 from trivgeo.errors import ConfigurationError
 
 
@@ -106,3 +107,34 @@ def test_paths_that_the_system_refuses(tmp_path: Path) -> None:
     for path in ("x" * 300, "a\0b", *(str(tmp_path / name) for name in ("one", "nul.yaml", "long.yaml"))):
         with pytest.raises(ConfigurationError, match=r"expected (a|the path of a) configuration"):
             read(path)
+
+
+def test_aliases_of_aliases(tmp_path: Path) -> None:
+    """Nine levels of nine stand for 387 million values, and took as long as one waited."""
+    levels = ["&a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"] + [f"&a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    listed = "\n".join(f"k{i}: {level}" for i, level in enumerate(levels))
+    maps = ["&b0 {x: 1, y: 2}"] + [f"&b{i} {{x: *b{i - 1}, y: *b{i - 1}}}" for i in range(1, 30)]
+    mapped = "\n".join(f"k{i}: {level}" for i, level in enumerate(maps))
+    merged = "\n".join(
+        ["k0: &c0 {x: 1}", *(f"k{i}: &c{i} {{<<: [{', '.join([f'*c{i - 1}'] * 9)}]}}" for i in range(1, 9))]
+    )
+    for text in (listed, mapped, merged):
+        write(tmp_path, bomb=text, above="base: [bomb.yaml]")
+        for name in ("bomb", "above"):
+            with pytest.raises(ConfigurationError, match=r"bomb\.yaml: .*aliases of aliases"):
+                read(tmp_path / f"{name}.yaml")
+        with pytest.raises(ConfigurationError, match="aliases of aliases"):
+            Sweep.read(str(tmp_path / "bomb.yaml"))
+        with pytest.raises(ConfigurationError, match="aliases of aliases"):
+            resolved(["test", f"--data={text}"])
+    option = f"[{', '.join(levels)}]"
+    for arguments in ([f"--data.seeds={option}"], ["--data.seeds", option], [f"--model=&x {option}"]):
+        with pytest.raises(ConfigurationError, match="aliases of aliases"):
+            resolved(["test", *arguments])
+    write(tmp_path, fine="{seeds: &s [1, 2], data: {seeds: *s}, model: {<<: &m {a: 1}, b: *m}}")
+    assert read(tmp_path / "fine.yaml") == {
+        "seeds": [1, 2],
+        "data": {"seeds": [1, 2]},
+        "model": {"a": 1, "b": {"a": 1}},
+    }
+    assert resolved(["--names=a & b * c"]) == ["--names=a & b * c"]

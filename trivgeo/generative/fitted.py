@@ -102,7 +102,7 @@ class SavedModel:
     """
 
     def __init__(self, path: str | Path, group: LieGroup) -> None:
-        self.file: NetworkFile = read_file(path)
+        self.file: NetworkFile = read_file(path, has_checksum=True)
         header = self.file.entry(_HEADER)
         try:
             fits = group.matches(header["group"]) and group.scale.tolist() == header["scale"]
@@ -171,10 +171,11 @@ class SavedModel:
                 f"on {group!r}, got {self.version}; fit the model again"
             )
         ndims, shape = ((), ()) if self.condition is None else (self.condition_ndims, self.feature_shape)
-        networks.initialise(shape)
         fitted = FittedPath(built, base, self.settings, ndims, shape)
-        if self.has_flow_map:
-            fitted.flow_map = FlowMap(group, self.width, self.depth, shape[0] if shape else None)
+        with self.file.bounded():
+            networks.initialise(shape)
+            if self.has_flow_map:
+                fitted.flow_map = FlowMap(group, self.width, self.depth, shape[0] if shape else None)
         self.file.fill(_modules(networks, base, fitted.flow_map))
         return fitted
 

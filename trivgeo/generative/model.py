@@ -307,8 +307,7 @@ class GroupDiffusion(nn.Module):
                 found = fitted.flow_map.sample(start, steps, networks.guided(fitted.flow_map, features, guidance))
             else:
                 found = fitted.path.sample_in_steps(networks.given(features, guidance), start, generator, steps)
-            found = self.group.project(found.double()).to(found.dtype)
-        return found.reshape(*shape, *self.group.element_shape)
+            return self.group.project(found.double()).to(found.dtype).reshape(*shape, *self.group.element_shape)
 
     def log_prob(
         self,
@@ -392,7 +391,8 @@ class GroupDiffusion(nn.Module):
         """
         saved = SavedModel(path, group)
         try:
-            model = cls(group, saved.kind if kind is None else kind, **saved.arguments(condition, network))
+            with saved.file.bounded():
+                model = cls(group, saved.kind if kind is None else kind, **saved.arguments(condition, network))
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if model.kind != saved.kind:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["DifferentResultError", "ForkedProcessError", "call_compiled"]
+__all__ = ["DifferentResultError", "ForkedProcessError", "call_compiled", "caller_level"]
 
 Result = TypeVar("Result")
 
@@ -28,7 +29,7 @@ class DifferentResultError(Exception):
     """The first compiled result is not the eager one."""
 
 
-def call_compiled(call: Callable[[], Result], stack_level: int) -> Result:
+def call_compiled(call: Callable[[], Result]) -> Result:
     """Return the result of a function that compiles, in a folder of its own where the cache may be broken.
 
     A file that is cut, emptied or damaged in the cache of `torch.compile` makes compilation fail in every process that
@@ -37,7 +38,6 @@ def call_compiled(call: Callable[[], Result], stack_level: int) -> Result:
 
     Args:
         call: the function, which may be called three times.
-        stack_level: of the warning.
 
     Raises:
         ForkedProcessError: this process was forked from one that imported the library.
@@ -57,7 +57,7 @@ def call_compiled(call: Callable[[], Result], stack_level: int) -> Result:
             f"torch.compile: a file in its cache {cache} seems to be broken ({type(error).__name__}: "
             f"{first_line[:200]}); compiled anew in {_SPARE} below it. Delete the folder to be rid of this warning",
             RuntimeWarning,
-            stacklevel=stack_level,
+            stacklevel=caller_level(),
         )
         return found[0]
 
@@ -86,3 +86,11 @@ def _cache_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.environ[_VARIABLE] = before
+
+
+def caller_level() -> int:
+    """The level, for warnings of the calling function, of the first frame outside the library."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("trivgeo."):
+        frame, level = frame.f_back, level + 1
+    return level

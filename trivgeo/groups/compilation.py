@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import sys
 import threading
 import time
 import types
@@ -22,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from trivgeo._numerics import broadcast_shapes, graph_form, is_traced, is_transformed
 from trivgeo._torch import mark_dynamic
 from trivgeo.checks import check_count, check_type
-from trivgeo.groups._code_cache import DifferentResultError, call_compiled
+from trivgeo.groups._code_cache import DifferentResultError, call_compiled, caller_level
 from trivgeo.groups._evaluation import EAGER, Evaluator
 from trivgeo.groups.base import LieGroup
 
@@ -212,7 +211,7 @@ class Compiler(Evaluator):
             return fast
 
         try:
-            fast = call_compiled(checked, _caller_level())
+            fast = call_compiled(checked)
         except DifferentResultError:
             reason = "since its compiled result differed"
         except Exception as error:  # whatever the compiler or its absence raises: the eager call has just succeeded
@@ -222,7 +221,7 @@ class Compiler(Evaluator):
             self._report.append(Compilation(*record, seconds=time.perf_counter() - start))
             return fast
         self._report.append(Compilation(*record, reason=reason))
-        warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=_caller_level())
+        warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=caller_level())
         return None
 
 
@@ -356,14 +355,6 @@ def _is_long(f: Operation, columns: Sequence[Tensor]) -> bool:
     except _OperatorLimitError:
         return True
     return False
-
-
-def _caller_level() -> int:
-    """The level, for warnings of the calling function, of the first frame outside the library."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("trivgeo."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _name(f: Operation) -> str:

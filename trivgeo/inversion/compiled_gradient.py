@@ -120,7 +120,7 @@ class CompiledGradient(Described):
             return found
 
         try:
-            found = self._compiled(block, rows) if key in self._checked else call_compiled(evaluated, 3)
+            found = self._compiled(block, rows) if key in self._checked else call_compiled(evaluated)
         except DifferentResultError:
             self._stay_eager("compiled results differ")
             return None

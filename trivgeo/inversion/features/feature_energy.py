@@ -169,7 +169,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
             CheckpointError: the file is missing, unreadable, or holds no energy of this class.
             ConfigurationError: the network has no such layer.
         """
-        file = read_file(path)
+        file = read_file(path, has_checksum=True)
         entry = file.entry("energy")
         if entry.get("kind") != cls.__name__ or not isinstance(entry.get("layer"), str | None):
             raise CheckpointError(f"{file.path}: expected a {cls.__name__} in the header, got {entry}")

@@ -391,7 +391,7 @@ class LearnedInverter(Inverter):
             CheckpointError: the file is missing or unreadable, holds no learned inverter, or one of another group.
         """
         check_action(action)
-        file = read_file(path)
+        file = read_file(path, has_checksum=True)
         entry = file.entry("inverter")
         try:
             stepper = {kind.__name__: kind for kind in _STEPPERS}[entry["stepper"]]()
