@@ -166,7 +166,7 @@ class Jets:
 
     def spectrum(
         self, position: int, order: int, prime: int, fixed: Mapping[sp.Expr, int], seed: int, about: int | None = None
-    ) -> list[int]:
+    ) -> tuple[list[int], bool]:
         """Return the characteristic polynomial of a partial derivative on the space of symmetries, at a point.
 
         Args:
@@ -178,26 +178,33 @@ class Jets:
             about: a number a, for the Lie derivative along (z - a) d/dz instead.
 
         Returns:
-            Coefficients, the leading one first.
+            Coefficients, the leading one first, and whether derivatives of symmetries are symmetries, as far as the
+            expansion tells.
         """
         columns, reduced, pivots, point = self._eliminated(order, prime, fixed, seed)
-        taken = {columns[j]: i for i, j in enumerate(pivots)}
-        basis = [s for s in columns if s not in taken and not self._is_pure(s)]
-        gap = next(q for q in range(order + 1) if not any(sum(s[1]) == q for s in basis))
-        basis = [s for s in basis if sum(s[1]) < gap]
         place = {slot: j for j, slot in enumerate(columns)}
-        inside = [place[s] for s in basis]
-        matrix = np.zeros((len(basis), len(basis)), dtype=np.int64)
-        for i, (c, k) in enumerate(basis):
-            target = (c, tuple(a + (j == position) for j, a in enumerate(k)))
-            if target in taken:
-                matrix[i] = -reduced[taken[target], inside] % prime
-            elif target in basis:
-                matrix[i, basis.index(target)] = 1
+        free = [j for j, s in enumerate(columns) if j not in set(pivots) and not self._is_pure(s)]
+        gap = next(q for q in range(order + 1) if not any(sum(columns[j][1]) == q for j in free))
+        inside = [j for j in free if sum(columns[j][1]) < gap]
+        # Taylor coefficients in terms of those below the gap, and whether these determine them
+        values = np.zeros((len(columns), len(inside)), dtype=np.int64)
+        known = np.zeros(len(columns), dtype=bool)
+        values[inside, range(len(inside))], known[inside] = 1, True
+        values[pivots] = -reduced[:, inside] % prime
+        known[pivots] = ~reduced[:, [j for j in free if j not in inside]].any(axis=1)
+        factor = 1 if about is None else (int(point[position]) - about) % prime
+        moved, told = np.zeros_like(values), np.zeros_like(known)
+        for j, (c, k) in enumerate(columns):
+            target = (c, tuple(a + (i == position) for i, a in enumerate(k)))
+            ahead = place.get(target)
+            told[j] = (known[ahead] if ahead is not None else not self.allows(target)) and not self._is_pure((c, k))
+            moved[j] = 0 if ahead is None else values[ahead] * factor % prime
             if about is not None:
-                matrix[i] = matrix[i] * ((int(point[position]) - about) % prime) % prime
-                matrix[i, i] = (matrix[i, i] + k[position] - (c == position)) % prime
-        return characteristic_polynomial(matrix, prime)
+                moved[j] = (moved[j] + values[j] * (k[position] - (c == position))) % prime
+                told[j] &= known[j]
+        left = (row[:, None] * moved % prime for row in reduced if not row[~told].any())
+        keeps = not any((part.sum(axis=0) % prime).any() for part in left)
+        return characteristic_polynomial(moved[inside], prime), keeps
 
     def _reduced(
         self, rows: Values, series: PowerSeries, slots: Sequence[Slot], place: dict[Slot, int], order: int

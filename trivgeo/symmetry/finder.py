@@ -25,6 +25,8 @@ __all__ = ["is_linear", "residual", "search"]
 
 Coefficients = tuple[sp.Expr, ...]
 
+_LARGEST_NUMBER = 30  # in a field: flows of fields with larger ones leave everything at once
+
 
 def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) -> Symmetries:
     """Search for the infinitesimal symmetries of equations.
@@ -53,6 +55,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     trivial = _trivial_fields(system, jets, found) if dimension.is_infinite else []
     if jets.linear:
         found = _about_a_solution(system, found)
+    found = replace(found, generators=[_in_units(field) for field in found.generators])
     # what moves no solution is no generator
     for components in (*found.generators, *found.superposition):
         check(system, conditions, components)
@@ -167,6 +170,14 @@ def _without_factor(field: Coefficients) -> Coefficients:
         return field
     common = sp.gcd_list(numbers)
     return tuple(sp.expand(f / common) for f in field)
+
+
+def _in_units(field: Coefficients) -> Coefficients:
+    """With one as the largest number if that is large, as of equations with decimals."""
+    numbers = [abs(t.as_coeff_Mul()[0]) for f in field for t in sp.Add.make_args(f) if t != 0]
+    if not all(number.is_Rational for number in numbers) or max(numbers, default=0) <= _LARGEST_NUMBER:
+        return field
+    return tuple(sp.expand(f / max(numbers), power_exp=False) for f in field)
 
 
 def _simplest(

@@ -26,6 +26,8 @@ MAX_COLUMNS = 900
 _MAX_FUNCTIONS = 60
 _MAX_OWN_FUNCTIONS = 10
 _MAX_DENOMINATOR = 12  # of exponents
+_RATIOS = {(sp.sin, sp.cos): sp.tan, (sp.sinh, sp.cosh): sp.tanh}  # what derivatives of logarithms of them are
+_OWN = (sp.exp, sp.log, sp.Pow, sp.sin, sp.cos, sp.tan, sp.cot, sp.sinh, sp.cosh, sp.tanh, sp.coth)
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,16 @@ def _spaces(
     if dimension.size is None:
         return
     yield one, 3
-    families = _spectral(system, conditions, jets, dimension)
+    families, sure = _spectral(system, jets, dimension)
     spectral = _products(families)
     # numbers modulo primes may have no roots: without those of parameters first
-    plain = _products([family for family in families if not _has_roots(family, system.parameters)])
-    for functions in [plain, spectral] if len(plain) < len(spectral) else [spectral]:
+    plain = [family for family in families if not _has_roots(family, system.parameters)]
+    choices = [[family for family in plain if family in sure], sure, plain, families]
+    for functions in dict.fromkeys(tuple(_products(choice)) for choice in choices):
         if len(functions) == 1:
             continue
         for degree in (1, 2, 3, 4, 5) if len(jets.variables) == 2 else (1, 2, 3):
-            yield functions, degree
+            yield list(functions), degree
     yield one, 4
     fractional = _products(_fractional(system))
     if len(fractional) > 1:
@@ -98,7 +101,7 @@ def _spaces(
     own = _own(system, conditions)
     if len(own) > 1:
         combined = _products([own, spectral])
-        for degree in (1, 2):
+        for degree in (1, 2, 3):
             yield combined, degree
     for degree in range(5, 11 if len(jets.variables) == 2 else 7):
         yield one, degree
@@ -146,34 +149,43 @@ def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.E
     variables = {*system.variables, *system.unknowns}
     found: dict[sp.Expr, None] = {sp.S.One: None}
     for right in system.right:
-        for atom in sorted(right.atoms(sp.exp, sp.log, sp.sin, sp.cos, sp.Pow), key=sp.default_sort_key):
+        for atom in sorted(right.atoms(*_OWN), key=sp.default_sort_key):
             if atom.free_symbols & variables and atom.free_symbols <= variables | set(system.parameters):
                 if atom.is_polynomial(*variables):
                     continue
                 found[atom] = None
                 if not isinstance(atom, sp.log):
                     found[1 / atom] = None
-                if isinstance(atom, sp.sin | sp.cos):
-                    found |= dict.fromkeys((sp.tan(atom.args[0]), 1 / sp.tan(atom.args[0])))
+                ratio = next((f for kinds, f in _RATIOS.items() if isinstance(atom, kinds)), None)
+                if ratio is not None:
+                    found |= dict.fromkeys((ratio(atom.args[0]), 1 / ratio(atom.args[0])))
     return list(found)[:_MAX_OWN_FUNCTIONS]
 
 
 def _spectral(
-    system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension
-) -> list[list[sp.Expr]]:
-    """For each variable exponentials or powers with the eigenvalues of d/dz or (z - a) d/dz on all symmetries."""
-    families = []
+    system: EvolutionSystem, jets: Jets, dimension: Dimension
+) -> tuple[list[list[sp.Expr]], list[list[sp.Expr]]]:
+    """For each variable exponentials or powers with the eigenvalues of d/dz or (z - a) d/dz on all symmetries.
+
+    And those families of them for which the derivatives of symmetries are symmetries, so that eigenvalues have a
+    meaning.
+    """
+    families, sure = [], []
     order = dimension.order
     for position, variable in enumerate(jets.variables):
         shifts = [None, sp.S.Zero, *_shifts(system, variable)]
         for shift in shifts:
-            roots = _eigenvalues(system, jets, position, order, shift)
-            if roots is None:
+            found = _eigenvalues(system, jets, position, order, shift)
+            if found is None:
                 continue
-            family = _exponentials(variable, roots) if shift is None else _powers(variable - shift, roots)
-            families.append([sp.S.One, *family])
+            roots, keeps = found
+            family = [sp.S.One]
+            family += _exponentials(variable, roots) if shift is None else _powers(variable - shift, roots)
+            families.append(family)
+            if keeps:
+                sure.append(family)
             break
-    return families
+    return families, sure
 
 
 def _shifts(system: EvolutionSystem, variable: sp.Symbol) -> list[sp.Expr]:
@@ -191,10 +203,13 @@ def _shifts(system: EvolutionSystem, variable: sp.Symbol) -> list[sp.Expr]:
 
 def _eigenvalues(
     system: EvolutionSystem, jets: Jets, position: int, order: int, shift: sp.Expr | None
-) -> dict[sp.Expr, int] | None:
-    """Eigenvalues with multiplicities; ``None`` if they differ between points."""
+) -> tuple[dict[sp.Expr, int], bool] | None:
+    """Eigenvalues with multiplicities, and whether the derivative keeps symmetries.
 
-    def polynomial(prime: int, fixed: dict[sp.Expr, int], seed: int = 11) -> list[int]:
+    ``None`` if they differ between points.
+    """
+
+    def spectrum(prime: int, fixed: dict[sp.Expr, int], seed: int = 11) -> tuple[list[int], bool]:
         about = None
         if shift is not None:
             about = int(RandomEvaluator((), 0, 1, prime, 0, fixed, system.parameters)(shift)[0, 0])
@@ -202,16 +217,16 @@ def _eigenvalues(
 
     random = np.random.default_rng(5)
     generic = {s: int(random.integers(2, jets.prime - 1)) for s in system.parameters}
-    first = polynomial(jets.prime, generic)
-    if first != polynomial(jets.prime, generic, 12):
+    first, keeps = spectrum(jets.prime, generic)
+    if first != spectrum(jets.prime, generic, 12)[0]:
         return None
     z = sp.Symbol("z")
     if system.parameters or irrational_constants(system.right):
-        return _guessed(system, first, generic, jets.prime)
-    numbers = rational_functions(lambda prime, fixed: [polynomial(prime, at) for at in fixed], (), jets.primes)
+        return _guessed(system, first, generic, jets.prime), keeps
+    numbers = rational_functions(lambda prime, fixed: [spectrum(prime, at)[0] for at in fixed], (), jets.primes)
     if numbers is None:
-        return {}
-    return dict(sp.roots(sp.Poly(numbers, z), cubics=False, quartics=False).items())
+        return {}, keeps
+    return dict(sp.roots(sp.Poly(numbers, z), cubics=False, quartics=False).items()), keeps
 
 
 def _guessed(
