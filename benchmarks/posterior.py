@@ -95,8 +95,25 @@ class Wells:
         """Minus the log-density at the inverse of restored data: of data that were the identity, at g."""
         return -self.log_parts(self.group.inverse(y)).logsumexp(-1)
 
-    def truth(self, temperature: float) -> tuple[float, float]:
-        """Weight of the first well, and the logarithm of the evidence."""
+    def within_first(self, g: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of exponential coordinates about the first centre, of elements that belong to it.
+
+        Args:
+            g: ``[*batch, m, *element_shape]``.
+            weights: ``[*batch, m]``.
+
+        Returns:
+            Two tensors ``[*batch, n]``.
+        """
+        v = self.group.log(self.group.compose(self.group.inverse(self.centres[0]), g))
+        first = self.log_parts(g).argmax(-1) == 0
+        share = torch.where(first, weights, 0.0).unsqueeze(-1)
+        share, v = share / share.sum(-2, keepdim=True), torch.where(share > 0.0, v, 0.0)
+        mean = (share * v).sum(-2)
+        return mean, (share * (v - mean.unsqueeze(-2)).square()).sum(-2).sqrt()
+
+    def reference(self, temperature: float) -> tuple[Tensor, Tensor]:
+        """Draws of wider wells, ``[m, *element_shape]``, and the logarithms of their importance weights."""
         group, generator = self.group, torch.Generator().manual_seed(1)
         wide = Wells(group, self.centres, tuple(1.1 * math.sqrt(temperature) * s for s in self.widths))
         label = torch.multinomial(torch.tensor(WEIGHTS), NUM_REFERENCE, True, generator=generator)
@@ -105,7 +122,11 @@ class Wells:
         g = group.compose(self.centres[label], group.exp(v))
         back = (group.log(group.exp(v)) - v).abs().amax(-1) < 1e-6
         gain = self.log_parts(g).logsumexp(-1) / temperature - wide.log_parts(g).logsumexp(-1)
-        gain = torch.where(back, gain, -torch.inf)
+        return g, torch.where(back, gain, -torch.inf)
+
+    def truth(self, temperature: float) -> tuple[float, float]:
+        """Weight of the first well, and the logarithm of the evidence."""
+        g, gain = self.reference(temperature)
         first = self.log_parts(g).argmax(-1) == 0
         return float(gain.softmax(0)[first].sum()), float(gain.logsumexp(0)) - math.log(NUM_REFERENCE)
 
@@ -129,12 +150,18 @@ def main() -> None:
     parser.add_argument("--only", help="part of the name of a problem", default="")
     parser.add_argument("--temperatures", type=float, nargs="*", default=TEMPERATURES)
     arguments = parser.parse_args()
-    print("problem, temperature | weight, truth, mean, sd | evidence: mean error, sd | efficiency | trusted | seconds")
+    print(
+        "problem, temperature | weight: truth, mean, sd | evidence: mean error, sd | within the first well, in "
+        "deviations: worst error of the mean, of the deviation | efficiency | trusted | evidence of those: mean error "
+        "| seconds"
+    )
     for name, wells in problems().items():
         if arguments.only not in name:
             continue
         for temperature in arguments.temperatures:
             weight, evidence = wells.truth(temperature)
+            g, gain = wells.reference(temperature)
+            mean, deviation = wells.within_first(g, gain.softmax(0))
             evidence -= sum_over_compact(wells.group, log_haar_volume)  # of the measure of evidences
             sampler = PosteriorSampler(LeftTranslation(wells.group), wells.energy, temperature=temperature)
             data = wells.group.identity(NUM_DATA, dtype=torch.float64)
@@ -146,10 +173,15 @@ def main() -> None:
             first = wells.log_parts(sample.elements).argmax(-1) == 0
             found = torch.where(first, sample.weights, 0.0).sum(-1)
             error = sample.log_evidence - evidence
+            means, deviations = wells.within_first(sample.elements, sample.weights)
+            met = torch.isfinite(means).all(-1)  # runs that have met the well
+            off = ((means[met].mean(0) - mean) / deviation).abs().max()
+            spread = (deviations[met].mean(0) / deviation - 1.0).abs().max()
             print(
                 f"{name}, {temperature:g} | {weight:.3f} {found.mean():.3f} {found.std():.3f} | "
-                f"{error.mean():.3f} {error.std():.3f} | {sample.effective_sample_size.mean() / 256:.2f} | "
-                f"{int(sample.trusted.sum())} | {seconds:.1f}",
+                f"{error.mean():.3f} {error.std():.3f} | {off:.3f} {spread:.3f} | "
+                f"{sample.effective_sample_size.mean() / 256:.2f} | "
+                f"{int(sample.trusted.sum())} | {error[sample.trusted].mean():.3f} | {seconds:.1f}",
                 flush=True,
             )
 

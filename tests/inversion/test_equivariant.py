@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tests.helpers import assert_relative, randn, random_elements, seeded
 from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operator_action
+from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import SE, SO, Action, BurgersSymmetry, HeatSymmetry, LieGroup, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, TestTimeEquivariant
@@ -277,6 +278,19 @@ class TestEquivarianceError:
         assert result.elements.dtype == torch.float32
         assert next(network.parameters()).dtype == torch.float32
         assert bool((result.best_energy() <= energy(x)).all())
+
+    def test_a_datum_that_shows_nothing_is_evaluated_once(self) -> None:
+        """The energy of an empty image, the unit of what a warp loses, also serves stages in double precision."""
+        seen: list[tuple[int, int]] = []
+
+        def energy(y: Tensor) -> Tensor:
+            seen.append((int((y == 0.0).flatten(1).all(1).sum()), len(y)))
+            return (y - 0.5).square().sum((1, 2, 3))
+
+        x = torch.rand(2, 1, 6, 6, generator=seeded(0)) + 0.1
+        result = Inverter(ImageWarp(Translation(2)), energy, [Promote(Descend(2))])(x)
+        assert sum(empty for empty, _ in seen) == 2
+        assert result.energy_evaluations + result.gradient_evaluations == sum(number for _, number in seen) / 2
 
 
 class Squares(nn.Module):

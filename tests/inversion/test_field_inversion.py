@@ -192,6 +192,19 @@ class TestOperator:
         assert_relative(back[0], expected[0], 1e-5)
         assert_relative(back[1], 2 * expected[1], 1e-5)
 
+    def test_a_known_equivariance_error(self) -> None:
+        """Nothing is undone: of constants c that a boost makes c + s, (c + s)^2 in place of c^2 + s, by hand."""
+        c, s = torch.tensor([0.5, -1.0, 2.0], dtype=F64), torch.tensor([0.3, -0.2], dtype=F64)
+        field = Field.on_box(c[:, None, None].expand(3, 1, POINTS), [(0.0, LENGTH)])
+        nothing = Inverter(ACTION, energy(), [])
+        boosts = torch.stack([0 * s, 0 * s, s, 0 * s], -1)
+        for network, p in ((lambda u: u.square(), None), (lambda u, p: p[:, :, None] * u.square(), torch.ones(3, 1))):
+            operator = EquivariantOperator(network, nothing, [1.0])
+            error = operator.equivariance_error(field, 2, law=lambda number, generator: boosts, parameters=p)
+            expected = (c.square() + s[:, None]).abs()
+            assert_relative(error.errors, ((c + s[:, None]).square() - c.square() - s[:, None]).abs() / expected, 1e-9)
+            assert error.worst == float(error.errors.max())
+
     def test_tied_restores_fields(self) -> None:
         g = random_elements(GROUP, 4, std=1.0, seed=3)
         initial = ACTION(g, clean(4, 7))

@@ -83,6 +83,18 @@ class TestFromEquation:
         assert float(errors[1]) <= 1.5 * float(errors[0])
         assert float(errors[0]) < 0.02
 
+    def test_equivariance_is_measured(self) -> None:
+        """At rounding level where the box determines the transformation, whatever the network says."""
+        clean = drawn([(0.2, 0.0)], 4, 0)
+        operator = EquivariantOperator.from_equation(MKDV, lambda u: u + u.square(), clean, [HORIZON], box=BOX)
+        error = operator.equivariance_error(Field.on_box(clean[:2], BOX), 5, generator=seeded(0))
+        assert error.errors.shape == (5, 2)
+        assert error.worst < 1e-13
+        with pytest.raises(ConfigurationError, match="num_elements"):
+            operator.equivariance_error(Field.on_box(clean, BOX), 0)
+        with pytest.raises(ConfigurationError, match="initial"):
+            operator.equivariance_error(clean)  # type: ignore[arg-type]
+
     def test_what_fields_cannot_follow_is_left_out(self) -> None:
         """Of the heat equation Galilean and projective transformations; parameters have values."""
         operator = EquivariantOperator.from_equation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from trivgeo.groups import SE, SO, LieGroup, Similarity, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.sampling.importance import WeightedDraws, thinned
 from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.inversion.sampling.tails import pareto_shape
 from trivgeo.inversion.stages import Descend, ImportanceSampling
 from trivgeo.sde import NoiseStreams
 
@@ -169,6 +171,26 @@ class TestTrust:
         assert torch.isneginf(sample.log_evidence).all()
         torch.testing.assert_close(sample.weights.sum(-1), torch.ones(NUM_DATA).double())
 
+    @pytest.mark.parametrize("energy", [lambda g: 0.0 * g[..., 0], lambda g: 0.5 * g.square().sum(-1).log1p()])
+    def test_no_finite_mass(self, energy: Callable[[Tensor], Tensor]) -> None:
+        """Flat on a plane, and falling like 1 / r: there is no posterior, whatever the effective sample size."""
+        sample = sampled(Translation(2), energy, 16)
+        assert (sample.effective_sample_size > 0.06 * 256).any()
+        assert int(sample.trusted.sum()) <= 1
+        assert any("Pareto" in reason for reason in sample.reasons)
+
+    @pytest.mark.parametrize("shape", [0.1, 0.5, 0.9])
+    def test_tails_of_known_shape(self, shape: float) -> None:
+        """Weights of a generalised Pareto distribution, by its quantiles; the fit is drawn towards one half."""
+        draw = torch.rand(200, 1000, generator=seeded(0), dtype=torch.float64)
+        weights = ((1.0 - draw) ** -shape - 1.0) / shape
+        found = pareto_shape(weights.log())
+        assert abs(float(found.mean()) - shape) < 0.08
+        assert float(found.std()) < 0.2
+        torch.testing.assert_close(pareto_shape((7.0 * weights).log()), found, atol=1e-6, rtol=0.0)
+        for none in (torch.zeros(2, 600), torch.full((2, 600), -torch.inf), torch.randn(2, 20)):
+            assert torch.isneginf(pareto_shape(none)).all()
+
     def test_moved_elements_have_no_weights(self) -> None:
         group = SE(2)
         sampler = PosteriorSampler(group.action(), lambda y: y.square().sum((-1, -2)), num_samples=20, budget=200)
@@ -235,6 +257,42 @@ class TestSampler:
     def test_bad_settings(self, settings: dict[str, object], named: str) -> None:
         with pytest.raises(ConfigurationError, match=named):
             PosteriorSampler(SE(2).action(), lambda y: y.sum((-1, -2)), **settings)
+
+    def test_twenty_dimensions(self) -> None:
+        """A normal posterior off the identity: evidence and mean in closed form."""
+        width, n = 0.5, 20
+        sample = sampled(Translation(n), lambda g: (g - 0.5).square().sum(-1) / (2 * width**2), 16)
+        exact = 0.5 * n * math.log(2 * math.pi * width**2)
+        assert abs(float(sample.log_evidence.mean()) - exact) < 0.15
+        assert bool(sample.trusted.all())
+        mean = (sample.weights.unsqueeze(-1) * sample.elements).sum(1).mean(0)
+        assert (mean - 0.5).abs().max() < 0.1
+
+    def test_narrow_wells_in_single_precision(self) -> None:
+        """Slopes whose squares are beyond the digits of the dtype."""
+        group = SE(2)
+        unit = group.identity(dtype=torch.float32)
+        sampler = PosteriorSampler(LeftTranslation(group), lambda y: 1e6 * (y - unit).square().sum((-1, -2)))
+        sample = sampler(at_identity(group, dtype=torch.float32), generator=seeded(0))
+        exact = 0.5 * math.log(math.pi / 2e6) + math.log(math.pi / 1e6)  # of turns, which move two columns, and shifts
+        assert abs(float(sample.log_evidence.mean()) - exact) < 0.05
+        wild = sampled(Translation(2), lambda g: 1e300 * g.square().sum(-1), 4)
+        assert not bool(wild.trusted.any())
+
+    def test_no_data(self) -> None:
+        sample = PosteriorSampler(SE(2).action(), lambda y: y.square().sum((-1, -2)))(torch.zeros(0, 3, 2))
+        assert sample.trusted.dtype == torch.bool
+        assert sample.trusted.shape == sample.log_evidence.shape == (0,)
+
+    def test_refused(self) -> None:
+        action, energy = Translation(2).action(), lambda y: y.square().sum((-1, -2))
+        with pytest.raises(ConfigurationError, match="float32 or float64"):
+            PosteriorSampler(action, energy)(torch.zeros(1, 3, 2, dtype=torch.bfloat16))
+        normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+        with pytest.raises(
+            ConfigurationError, match=r"prior.sample: expected a function of \(num_samples, generator\)"
+        ):
+            PosteriorSampler(action, energy, prior=normal)
 
     def test_prior_of_another_group(self) -> None:
         prior = HaarDistribution(SO(3))

@@ -6,14 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.posterior import LeftTranslation
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operator_action
 from trivgeo.actions import OperatorInput
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.groups import SO, PointAction, Translation
+from trivgeo.groups import SO, PointAction, Similarity, Translation
 from trivgeo.inversion import TIED, InversionResult
 from trivgeo.inversion.stages import Descend
 from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.solvers import Resampling
 
 
 def spring(points: Tensor) -> Tensor:
@@ -209,6 +211,44 @@ class TestResult:
         assert result.best_energy().tolist() == [1.0, math.inf, 3.0]
         assert result.best()[[0, 2], 0].tolist() == [2.0, 7.0]
 
+    def test_steps_without_an_energy_are_counted(self) -> None:
+        """One datum has none anywhere, another one everywhere, a third beyond a wall of which chains stay."""
+
+        def energy(y: Tensor) -> Tensor:
+            wall = torch.where(y[:, 0, 0] < -1.0, torch.inf, y.square().sum((1, 2)))
+            return torch.where(y[:, 1, 0] > 50.0, torch.nan, wall)
+
+        x = torch.tensor([[[0.0], [99.0]], [[9.0], [0.0]], [[0.0], [0.0]]])
+        for options in ({}, {"keep_best": True, "pruning": [(0.5, 6)]}):
+            search = TIED(Translation(1).action(), energy, steps=10, num_hypotheses=8, **options)
+            result = search(x, generator=seeded(0))
+            assert (result.num_masked_steps[0] == 10).all()
+            assert (result.num_masked_steps[1] == 0).all()
+            assert (result.num_masked_steps[2] < 10).all()
+            chains = result.energies.shape[1]
+            assert f"{int((~result.energies.isfinite()).sum())} of {3 * chains} hypotheses ended" in repr(result)
+            assert int((~result.energies.isfinite()).sum()) >= chains
+
+    def test_chains_that_leave_are_said(self) -> None:
+        """Without a bound of scores, on a group that scales: what is not finite at the end has masked steps."""
+        group = Similarity(2)
+        centre = group.exp(torch.tensor([1.0, 0.0, 0.0, 0.0]).double())
+        x = centre.expand(2, *centre.shape).contiguous()
+        action = LeftTranslation(group)
+
+        def energy(y: Tensor) -> Tensor:
+            return 50 * group.log(y).square().sum(-1)
+
+        result = TIED(action, energy, max_score_norm=None, steps=20, num_hypotheses=24)(x, generator=seeded(0))
+        off = ~torch.isfinite(result.energies)
+        assert off.any()
+        assert (result.num_masked_steps[off] > 0).all()
+        assert f"{int(off.sum())} of 48 hypotheses ended where no energy is finite" in repr(result)
+        bounded = TIED(action, energy, steps=20, num_hypotheses=24)(x, generator=seeded(0))
+        assert torch.isfinite(bounded.energies).all()
+        assert (bounded.num_masked_steps == 0).all()
+        assert "hypotheses ended" not in repr(bounded)
+
 
 class TestBadInput:
     @pytest.mark.parametrize("name", ["steps", "num_mc", "num_hypotheses"])
@@ -230,6 +270,12 @@ class TestBadInput:
             with pytest.raises(ConfigurationError, match=f"settings: expected some of {known}, published, got {name}"):
                 TIED(operator_action(), DOMAIN, **{name: 3})
         assert TIED(operator_action(), DOMAIN).replace(max_evaluations=3).max_evaluations == 3
+
+    def test_steppers(self) -> None:
+        """Resampled chains are refused, with the name of what samples."""
+        for name in ("stepper", "resampling"):
+            with pytest.raises(ConfigurationError, match=f"{name}: expected no stepper.*PosteriorSampler"):
+                TIED(operator_action(), DOMAIN, **{name: Resampling()})
 
     def test_temperature_is_needed(self) -> None:
         with pytest.raises(ConfigurationError, match="temperature"):

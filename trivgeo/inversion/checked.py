@@ -48,7 +48,7 @@ class CheckedResult(InversionResult):
     @property
     def trusted(self) -> Bool[Tensor, " b"]:
         """Mask of the data whose result passes its own checks; `reasons` says which failed."""
-        return torch.tensor([not reason for reason in self.reasons], device=self.energies.device)
+        return torch.tensor([not reason for reason in self.reasons], dtype=torch.bool, device=self.energies.device)
 
     def __repr__(self) -> str:
         """Sizes, counts and trust."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from trivgeo._devices import module_device, on_device
@@ -23,7 +23,7 @@ from trivgeo.inversion.posterior_energy import check_action, check_batch
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import rows_like, where_rows
 
-__all__ = ["EquivarianceError", "TestTimeEquivariant"]
+__all__ = ["EquivarianceError", "TestTimeEquivariant", "moving_elements"]
 
 
 class EquivarianceError(NamedTuple):
@@ -38,6 +38,54 @@ class EquivarianceError(NamedTuple):
     median: float
     worst: float
     errors: Float[Tensor, "m b"]
+
+    @classmethod
+    def of(cls, outputs: Tensor, expected: Tensor, valid: Bool[Tensor, "m b"]) -> EquivarianceError:
+        """Return the relative distances of outputs ``[m * b, ...]`` from expected ones.
+
+        Args:
+            outputs: predictions of moved data.
+            expected: moved predictions.
+            valid: where moved data are defined.
+        """
+        difference, size = ((y.flatten(1)).norm(dim=-1) for y in (outputs - expected, expected))
+        errors = difference / size.clamp(min=torch.finfo(difference.dtype).tiny)
+        errors = torch.where(torch.isfinite(errors), errors, torch.inf).unflatten(0, valid.shape)
+        errors = torch.where(valid, errors, torch.nan)
+        known = errors.detach()
+        return cls(float(known.nanmedian()), float(known[valid].max()), errors)
+
+
+def moving_elements(
+    action: Action, x: Any, count: int, law: Law | None, generator: torch.Generator | None
+) -> tuple[Tensor, Bool[Tensor, "m b"]]:
+    """Draw elements that move data, and return them with the mask of where they are defined.
+
+    Args:
+        action: on the data.
+        x: data with one batch dimension.
+        count: m, the number of elements.
+        law: their law; ``None`` for exp of standard normal vectors in the group's basis.
+        generator: random numbers.
+
+    Returns:
+        Elements ``[m, b, *element_shape]``, the identity where not defined, and the mask ``[m, b]``.
+
+    Raises:
+        DomainError: no element is defined on any datum.
+    """
+    group, like, batch = action.group, pytree.tree_leaves(x)[0], action.batch_shape(x).numel()
+    check_count("num_elements", count)
+    if law is None:
+        h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
+    else:
+        h = sample_elements(group, law, count, generator or torch.Generator().manual_seed(0))
+    h = h.to(like).unsqueeze(1)
+    valid = action.is_valid(h, x).reshape(count, batch, -1).all(-1)
+    if not bool(valid.any()):
+        raise DomainError(f"law: expected elements that are defined on some datum, got none of {count}")
+    unit = group.identity(dtype=h.dtype, device=h.device)
+    return where_rows(valid, h.expand(count, batch, *group.element_shape), unit), valid
 
 
 class TestTimeEquivariant(nn.Module):
@@ -134,32 +182,16 @@ class TestTimeEquivariant(nn.Module):
             DomainError: no element is defined on any datum.
         """
         action = self.inverter.action
-        x, batch = check_batch(action, on_device(x, module_device(self)))
-        group, like = action.group, pytree.tree_leaves(x)[0]
-        count = check_count("num_elements", num_elements)
-        if law is None:
-            h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
-        else:
-            h = sample_elements(group, law, count, generator or torch.Generator().manual_seed(0))
-        h = h.to(like).unsqueeze(1)
-        valid = action.is_valid(h, x).reshape(count, batch, -1).all(-1)
-        if not bool(valid.any()):
-            raise DomainError(f"law: expected elements that are defined on some datum, got none of {count}")
-        unit = group.identity(dtype=h.dtype, device=h.device)
-        g = where_rows(valid, h.expand(count, batch, *group.element_shape), unit)
+        x, _ = check_batch(action, on_device(x, module_device(self)))
+        g, valid = moving_elements(action, x, num_elements, law, generator)
         moved = pytree.tree_map(lambda leaf: leaf.flatten(0, 1), action(g, x))
         output = self(x, generator=generator)
         if not (output.is_floating_point() or output.is_complex()):
             raise ConfigurationError(f"network: expected floating-point or complex outputs, got {output.dtype}")
-        expected = output.expand(count, *output.shape).flatten(0, 1)
+        expected = output.expand(num_elements, *output.shape).flatten(0, 1)
         if self.output_action is not None:
             expected = self.output_action(g.flatten(0, 1), expected)
-        difference = (self(moved, generator=generator) - expected).flatten(1).norm(dim=-1)
-        errors = difference / expected.flatten(1).norm(dim=-1).clamp(min=torch.finfo(difference.dtype).tiny)
-        errors = torch.where(torch.isfinite(errors), errors, torch.inf).unflatten(0, (count, batch))
-        errors = torch.where(valid, errors, torch.nan)
-        known = errors.detach()
-        return EquivarianceError(float(known.nanmedian()), float(known[valid].max()), errors)
+        return EquivarianceError.of(self(moved, generator=generator), expected, valid)
 
     def predict(self, x: Any, result: InversionResult) -> Tensor:
         """Return the prediction from elements that were found before.

@@ -13,7 +13,9 @@ from trivgeo._devices import module_device, on_device
 from trivgeo.actions import Field, FieldAction, Grid, resample
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.inversion.equivariant import EquivarianceError, moving_elements
 from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.law import Law
 from trivgeo.inversion.operator_setup import clean_fields, search_for, symmetries_of
 from trivgeo.inversion.training_frame import TrainingFrame
 from trivgeo.pde import SpectralEquation
@@ -197,6 +199,47 @@ class EquivariantOperator(nn.Module):
         last = None if grid is None else grid.times[..., -1].expand(len(initial.values)).to(found.device)
         g = self._frame.settle(self.action, found, on_device(initial.grid, found.device), last)
         return self.predict(initial, g, grid, parameters)
+
+    def equivariance_error(
+        self,
+        initial: Field,
+        num_elements: int = 50,
+        *,
+        law: Law | None = None,
+        parameters: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> EquivarianceError:
+        r"""Measure the distance of solutions of moved fields from the moved solutions, at the same points.
+
+        .. math:: |\tilde f(h . u_0) - h . \tilde f(u_0)| \,/\, |h . \tilde f(u_0)|
+
+        Norms are of the values; solutions are compared where those of the given fields come out, moved by h.
+
+        Args:
+            initial: see `forward`.
+            num_elements: see `TestTimeEquivariant.equivariance_error`, like ``law``.
+            parameters: see `forward`; a row for each field, or the same for all.
+            generator: of elements and inverter.
+
+        Raises:
+            ShapeError: see `forward`.
+            DomainError: no element is defined on any field and its solution; or see `forward`.
+        """
+        self._check_initial(initial)
+        initial = on_device(initial, module_device(self.inverter))
+        h, valid = moving_elements(self.action, initial, num_elements, law, generator)
+        solved = self(initial, parameters=parameters, generator=generator)
+        valid = valid & self.action.is_valid(h, solved)
+        if not bool(valid.any()):
+            raise DomainError(f"law: expected elements that are defined on some solution, got none of {num_elements}")
+        fields, expected = (
+            Field(y.values.flatten(0, 1), Grid(*(leaf.flatten(0, 1) for leaf in y.grid)))
+            for y in (self.action(h, initial), self.action(h, solved))
+        )
+        if parameters is not None and parameters.shape[:1] == valid.shape[1:]:
+            parameters = parameters.expand(num_elements, *parameters.shape).flatten(0, 1)
+        found = self(fields, expected.grid, parameters, generator=generator)
+        return EquivarianceError.of(found.values, expected.values, valid)
 
     def predict(self, initial: Field, g: Tensor, grid: Grid | None = None, parameters: Tensor | None = None) -> Field:
         """Return the solution for known transformations, without a search.

@@ -80,6 +80,7 @@ class ConditionalPosterior(Described):
         x: transformed data, one batch dimension.
         max_evaluations: largest number of energies at once, see `Inverter`.
         on_step: called by `step`.
+        loss_weight: see `PosteriorEnergy`.
 
     Attributes:
         action: the action on data.
@@ -99,9 +100,15 @@ class ConditionalPosterior(Described):
         x: Any,
         max_evaluations: Bound = None,
         on_step: Callable[[], None] | None = None,
+        loss_weight: Float[Tensor, " b"] | None = None,
     ) -> None:
         self._energy = PosteriorEnergy(
-            posterior.action, posterior.energy, x, log_det=posterior.log_det, max_evaluations=max_evaluations
+            posterior.action,
+            posterior.energy,
+            x,
+            log_det=posterior.log_det,
+            max_evaluations=max_evaluations,
+            loss_weight=loss_weight,
         )
         self._gradient = posterior.gradient
         self._on_step = on_step
@@ -111,7 +118,8 @@ class ConditionalPosterior(Described):
         self.batch = self._energy.batch
         self.like: Tensor = pytree.tree_leaves(self.x)[0]
         self.max_evaluations = self._energy.max_evaluations
-        self.energy_evaluations = int(self._energy.guard is not None and self._energy.energy is not None)  # of nothing
+        weighted = self._energy.guard is not None and self._energy.energy is not None
+        self.energy_evaluations = int(weighted and loss_weight is None)  # of a datum that shows nothing
         self.gradient_evaluations = 0
         self.network_evaluations = 0
 
@@ -126,7 +134,9 @@ class ConditionalPosterior(Described):
         if next(posterior.parameters(), None) is not None:
             posterior = copy.deepcopy(posterior).double()
         x = pytree.tree_map(lambda leaf: leaf.double(), self.x)
-        return ConditionalPosterior(posterior, x, self.max_evaluations, self._on_step)
+        weight = self._energy.loss_weight
+        known = weight.double() if isinstance(weight, Tensor) else None
+        return ConditionalPosterior(posterior, x, self.max_evaluations, self._on_step, known)
 
     def energies(self, g: Tensor) -> Float[Tensor, "b *chains"]:
         """Return the energies of elements g, ``[b, *chains]``; infinite where undefined.

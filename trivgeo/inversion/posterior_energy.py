@@ -105,12 +105,15 @@ class PosteriorEnergy(Described):
         x: transformed data, one batch dimension.
         log_det: keep the log-determinant (the published experiments drop it).
         max_evaluations: the largest number of energies of empty data at once, see `Inverter`.
+        loss_weight: energy of one unit of loss, ``[b]``, where it is known from the same data and energy; by default it
+            is evaluated here.
 
     Attributes:
         x: the data as tensors.
         prepared: what the energy reads of them, see `DataEnergy.prepare`.
         batch: their number b.
         content: what of the data must not be lost; ``()`` where nothing can be.
+        loss_weight: energy of one unit of what a guard measures, ``[b]``; ``()`` without one.
         evaluate: elements and rows of `data` to energies, unchecked, see `Evaluation`.
         max_evaluations: the bound as a number, or ``None``.
 
@@ -128,6 +131,7 @@ class PosteriorEnergy(Described):
         *,
         log_det: bool = False,
         max_evaluations: Bound = None,
+        loss_weight: Float[Tensor, " b"] | None = None,
     ) -> None:
         self.action = check_action(action)
         self.energy = None if energy is None else as_energy(energy)
@@ -141,9 +145,9 @@ class PosteriorEnergy(Described):
         self.evaluate = Evaluation(self.action, self.energy, log_det)
         self.guard = self.evaluate.guard
         self.content: Any = () if self.guard is None else self.guard.content(self.x)
-        self._loss_weight: Any = (
-            () if self.guard is None or self.energy is None else self._weight(self.guard, self.max_evaluations)
-        )
+        self.loss_weight: Any = ()
+        if self.guard is not None and self.energy is not None:
+            self.loss_weight = self._weight(self.guard, self.max_evaluations) if loss_weight is None else loss_weight
 
     def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
         """Return the share of each datum that elements restore, ``[b, *chains]``; ``None`` without a guard.
@@ -197,7 +201,7 @@ class PosteriorEnergy(Described):
     @property
     def data(self) -> tuple[Any, Any, Any]:
         """The data as they are, as the energy reads them, and what may be lost: an `Evaluation` takes the same rows."""
-        return self.x, self.prepared, (self.content, self._loss_weight)
+        return self.x, self.prepared, (self.content, self.loss_weight)
 
     def check(self, g: Tensor) -> None:
         """Check that g has the shape of elements for the data, ``[b, *chains, *element_shape]``.

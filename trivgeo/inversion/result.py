@@ -35,7 +35,8 @@ class InversionResult:
         elements: ``[b, K, *element_shape]``: the end points of a search. How many of them lie in a well says little of
             its weight, see `is_sample`.
         energies: their posterior energies, ``[b, K]``; infinite where the inverse transformation is not defined.
-        num_masked_steps: masked steps of each chain, ``[b, K]``.
+        num_masked_steps: masked steps of each chain, ``[b, K]``: those that would have left what is finite, and those
+            that no finite energy guided.
         energy_evaluations: energies evaluated without a gradient, for each datum.
         gradient_evaluations: energies evaluated with their gradient, for each datum.
         network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
@@ -57,11 +58,12 @@ class InversionResult:
     def __repr__(self) -> str:
         """Sizes and counts."""
         data, chains = self.energies.shape
-        lost = int(self.lost.sum())
+        lost, off = int(self.lost.sum()), int((~torch.isfinite(self.energies)).sum())
         return (
             f"{type(self).__name__}({data} data, {chains} hypotheses each, of {self.group!r}; "
             f"{int(self.found.sum())} found; "
             f"{f'{lost} would lose most of what the datum shows; ' if lost else ''}"
+            f"{f'{off} of {data * chains} hypotheses ended where no energy is finite; ' if off else ''}"
             f"a search, not a weighted sample; "
             f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
             f"{self.network_evaluations} networks)"

@@ -20,7 +20,7 @@ from trivgeo.inversion.posterior_energy import check_action
 from trivgeo.inversion.stages.add_noise import AddNoise
 from trivgeo.inversion.stages.replicate import Replicate
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, ReverseDiffusionOptions, ScoreBound
-from trivgeo.sde import GeometricSchedule, Schedule
+from trivgeo.sde import GeometricSchedule, Schedule, Stepper
 
 __all__ = ["TIED"]
 
@@ -72,6 +72,11 @@ class TIED(Inverter):
     ) -> None:
         known = ReverseDiffusionOptions.__annotations__
         if unknown := reverse.keys() - known.keys():
+            if any(isinstance(value, Stepper) for value in reverse.values()):
+                raise ConfigurationError(
+                    f"{', '.join(sorted(unknown))}: expected no stepper: TIED is a search, also with resampled chains; "
+                    "samples with weights come from PosteriorSampler, other steppers are for `trivgeo.sde.solve`"
+                )
             raise ConfigurationError(
                 f"settings: expected some of {', '.join((*_SETTINGS, *known))}, got {', '.join(sorted(unknown))}; "
                 "those of every inverter are set by replace(...)"

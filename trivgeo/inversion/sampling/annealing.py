@@ -37,6 +37,8 @@ _KEPT_EFFICIENCY = 0.4
 _RESAMPLING_POWER = 0.5
 """Power of the weights by which particles are resampled."""
 _BISECTIONS = 30
+_ROUNDINGS = 10.0
+"""Least eigenvalue of a precision matrix, in units of the rounding of its trace."""
 _FIRST_LOG_STEP = 0.2
 _BROADEST = 3.0
 """Spread in units of the basis at which slopes are taken to vanish."""
@@ -82,7 +84,8 @@ class LogPosterior:
 
 
 def _where_defined(value: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    defined = torch.isfinite(value) & torch.isfinite(slope).all(-1)
+    # slopes whose fourth powers overflow have no covariance in their dtype
+    defined = torch.isfinite(value) & torch.isfinite(slope.square().sum(-1).square())
     return torch.where(defined, value, -torch.inf), torch.where(defined.unsqueeze(-1), slope, 0.0)
 
 
@@ -287,7 +290,10 @@ def _precision(particles: _Particles, log_weights: Tensor, beta: Tensor) -> Tens
     slope = particles.slope(beta)
     unit = torch.eye(slope.shape[-1]).to(slope)
     weight = torch.softmax(log_weights, -1).nan_to_num(0.0)
-    return einsum("bp,bpi,bpj->bij", weight, slope, slope) + unit / _BROADEST**2
+    square = einsum("bp,bpi,bpj->bij", weight, slope, slope)
+    # as much as keeps a large one positive definite in its dtype
+    size = _ROUNDINGS * torch.finfo(slope.dtype).eps * square.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    return square + (1.0 / _BROADEST**2 + size) * unit
 
 
 def _moved(

@@ -25,6 +25,8 @@ _SHORTEST_STEP = 0.02
 """Step that measures the width of a well, in such widths."""
 _LEAST_CURVATURE = 0.01
 """Least curvature of a component, as a share of the largest."""
+_PARTICLES_OF_A_SHAPE = 5.0
+"""Number of particles, for each dimension, of which the shape of a well is known."""
 _COVERING = 3.0
 """Size of a component that covers a well, in widths of the well, at most; its centre is within about one width."""
 _SHARE = 0.3
@@ -85,7 +87,9 @@ def ascend(target: LogPosterior, elements: Tensor, steps: int) -> Ascents:
     return Ascents(g, value, slope, width)
 
 
-def with_wells(target: LogPosterior, proposal: StudentMixture, ends: Ascents, number: int) -> StudentMixture:
+def with_wells(
+    target: LogPosterior, proposal: StudentMixture, particles: Float[Tensor, "b j"], ends: Ascents, number: int
+) -> StudentMixture:
     """Return a mixture with further components about the ends of ascents that it does not cover.
 
     Such a component has the inverse of the second derivative of the log-density as its covariance, by differences of
@@ -94,10 +98,11 @@ def with_wells(target: LogPosterior, proposal: StudentMixture, ends: Ascents, nu
     Args:
         target: the posterior.
         proposal: the mixture, whose last component is broad and covers nothing.
+        particles: of which each of its components was made; few of them tell no shape.
         ends: of ascents.
         number: the largest number of further components.
     """
-    index, usable = _uncovered(proposal, ends, number)
+    index, usable = _uncovered(proposal, particles, ends, number)
     centre = torch.take_along_dim(ends.elements, rows_like(index, ends.elements), 1)
     width = ends.widths.gather(1, index)
     slope = torch.take_along_dim(ends.slopes, index.unsqueeze(-1), 1)
@@ -116,7 +121,9 @@ def with_wells(target: LogPosterior, proposal: StudentMixture, ends: Ascents, nu
     )
 
 
-def _uncovered(proposal: StudentMixture, ends: Ascents, number: int) -> tuple[Tensor, Tensor]:
+def _uncovered(
+    proposal: StudentMixture, particles: Float[Tensor, "b j"], ends: Ascents, number: int
+) -> tuple[Tensor, Tensor]:
     """Indices of the highest ends apart from each other and from a mixture, and whether there are so many."""
     group, n, g = proposal.group, proposal.group.dim, ends.elements
     rows = torch.arange(len(g), device=g.device)
@@ -126,7 +133,8 @@ def _uncovered(proposal: StudentMixture, ends: Ascents, number: int) -> tuple[Te
     away = torch.where(torch.isfinite(charts.log_volumes), charts.vectors.square().sum(-1), torch.inf)  # [b, d, j]
     width = ends.widths.unsqueeze(-1)
     covers = (away < (n + 1) * width.square()) & (sizes.unsqueeze(1) < _COVERING * width)
-    covers = covers & torch.isfinite(proposal.log_shares).unsqueeze(1)
+    shaped = torch.isfinite(proposal.log_shares) & (particles > _PARTICLES_OF_A_SHAPE * n)
+    covers = covers & shaped.unsqueeze(1)
     free = torch.isfinite(ends.log_densities) & ~covers[..., :-1].any(-1)
     log_mass = ends.log_densities + n * ends.widths.log()
     chosen, used = [], []

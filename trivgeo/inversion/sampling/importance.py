@@ -42,8 +42,8 @@ class WeightedDraws(Described):
     labels: Int[Tensor, "b m"]
 
 
-def mixture_of_particles(particles: Annealed, broad: StudentMixture) -> StudentMixture:
-    """Return a mixture that covers particles, from the one of highest density on.
+def mixture_of_particles(particles: Annealed, broad: StudentMixture) -> tuple[StudentMixture, Float[Tensor, "b j"]]:
+    """Return a mixture that covers particles, from the one of highest density on, and numbers of them by component.
 
     A component has the particles within the reach of a normal distribution of the particles' precision about the
     highest one that no other has; the last one takes what is left, and the nearest component every other.
@@ -68,12 +68,13 @@ def mixture_of_particles(particles: Annealed, broad: StudentMixture) -> StudentM
     total = shares.sum(-1, keepdim=True)
     shares = (1.0 - _BROAD_SHARE) * shares / total.clamp(min=1e-12)
     rest = torch.where(total > 0.0, _BROAD_SHARE, 1.0).to(shares)  # all of it where there are no particles
-    return StudentMixture(
+    mixture = StudentMixture(
         group,
         torch.cat([group.retract(centre, mean), broad.centres[:, :1]], 1),
         torch.cat([factors, broad.factors[:, :1]], 1),
         torch.cat([shares, rest], 1).log(),
     )
+    return mixture, torch.cat([number, torch.zeros_like(rest)], 1)
 
 
 def _clusters(group: LieGroup, particles: Annealed, root: Tensor) -> tuple[Tensor, Float[Tensor, "b p j"]]:

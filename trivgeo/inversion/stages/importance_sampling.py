@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._random import keyed
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_arguments, check_count, check_positive
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.generative.base_distributions import group_mean
 from trivgeo.generative.measure import sum_over_compact
@@ -31,6 +31,7 @@ from trivgeo.inversion.sampling.importance import (
     thinned,
 )
 from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.inversion.sampling.tails import LARGEST_SHAPE, pareto_shape
 from trivgeo.inversion.sampling.weighted import ImportanceWeights, WeightedPopulation
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.warm_start import WarmStart
@@ -42,6 +43,8 @@ _ROUNDS = (0.2, 0.2)
 """Shares of the draws in rounds that adapt the proposal; the rest are the sample."""
 _LEAST_EFFICIENCY = 0.05
 """Effective share of the draws below which a sample is not trusted."""
+_FEWEST_DRAWS, _EVEN = 100, 0.9
+"""Number of draws below which the tail of their weights is not looked at; effective share above which it is small."""
 _NUM_PRIOR_DRAWS = 512
 _STARTING_SCALES = (1.0, 2.0, 0.4)
 """Spreads of the first proposal, in units of the basis, or of the prior."""
@@ -142,9 +145,14 @@ class ImportanceSampling(Stage):
         """The sample.
 
         Raises:
-            ConfigurationError: the stage before, or the proposals, have left too few of the budget.
+            ConfigurationError: the stage before, or the proposals, have left too few of the budget, or the data are in
+                half precision.
         """
         group = posterior.group
+        if posterior.like.dtype not in (torch.float32, torch.float64):
+            raise ConfigurationError(
+                f"x_tilde: expected data in float32 or float64, for weights of a sample, got {posterior.like.dtype}"
+            )
         target = LogPosterior(posterior, self.temperature, self._log_prior(group))
         start = self._start(group, population.elements)
         known = self.proposals.proposal(posterior, generator) if isinstance(self.proposals, WarmStart) else None
@@ -162,10 +170,10 @@ class ImportanceSampling(Stage):
         parts = _Budget.of(self.budget - spent, self.num_samples, group.dim)
         first = starting_draws(target, start, parts.draws, generator)
         particles = anneal(target, start, first, parts.particles, _MOVES, generator)
-        proposal = mixture_of_particles(particles, start)
+        proposal, numbers = mixture_of_particles(particles, start)
         if parts.wells and parts.ascents:
             ends = ascend(target, first.spread(parts.ascents, generator), _ASCENT_STEPS)
-            proposal = with_wells(target, proposal, ends, parts.wells)
+            proposal = with_wells(target, proposal, numbers, ends, parts.wells)
         left = self.budget - posterior.energy_evaluations - posterior.gradient_evaluations
         rounds = [int(share * left) for share in _ROUNDS]
         draws = adaptive_importance_sampling(target, proposal, [*rounds, left - sum(rounds)], generator)
@@ -221,7 +229,7 @@ class ImportanceSampling(Stage):
                 weights=weights,
                 effective_sample_size=effective,
                 log_evidence=evidence,
-                reasons=_reasons(size, number, effective, self.num_samples),
+                reasons=_reasons(draws.log_weights, size, effective, self.num_samples),
             ),
         )
 
@@ -235,6 +243,7 @@ def check_prior(prior: Any) -> Any:
             "prior: expected a distribution of elements with sample(num_samples, generator) and log_density(g) or "
             f"log_prob(g), got {type(prior).__name__}"
         )
+    check_arguments("prior.sample", prior.sample, "num_samples", "generator")
     return prior
 
 
@@ -276,16 +285,25 @@ def _joined(start: StudentMixture, centres: Tensor, factors: Tensor, shares: Ten
     )
 
 
-def _reasons(size: Float[Tensor, " b"], number: int, effective: Float[Tensor, " b"], kept: int) -> tuple[str, ...]:
+def _reasons(
+    log_weights: Float[Tensor, "b m"], size: Float[Tensor, " b"], effective: Float[Tensor, " b"], kept: int
+) -> tuple[str, ...]:
     """Why the samples are not to be trusted; empty for those that are."""
     said = []
-    for draws, sample in zip(size.tolist(), effective.tolist(), strict=True):
+    number, shapes = log_weights.shape[1], pareto_shape(log_weights)
+    for draws, sample, shape in zip(size.tolist(), effective.tolist(), shapes.tolist(), strict=True):
         if draws == 0.0:
             said.append(f"none of {number} draws has a finite energy")
         elif draws < _LEAST_EFFICIENCY * number or sample < _LEAST_EFFICIENCY * kept:
             said.append(
                 f"effective sample size {draws:.3g} of {number} draws: less than {_LEAST_EFFICIENCY:.0%}; a larger "
                 "budget, proposals or a prior may help"
+            )
+        elif shape > LARGEST_SHAPE and number >= _FEWEST_DRAWS and draws < _EVEN * number:
+            said.append(
+                f"weights with a tail of Pareto shape {shape:.2f}, above {LARGEST_SHAPE}: draws that are rare and "
+                "weigh much are missing, or the posterior has no finite mass; a prior, proposals or a larger budget "
+                "may help"
             )
         else:
             said.append("")

@@ -59,7 +59,7 @@ class ReverseDiffusion(Stage):
         temperature: T, positive.
         max_score_norm: longer scores are shortened to this length. ``"adaptive"``, the default, follows the noise, see
             `score_bound`. ``None`` is for no bound: of steep energies, such as those of a group that scales, many
-            chains then leave for infinity.
+            chains then leave for where no energy is finite. Steps there follow the noise alone and count as masked.
         side: which datum a step moves, ``"restored"`` or ``"given"``; that of the noise.
         keep_best: return of each chain the element of lowest energy among all that were evaluated for its scores, in
             place of its end.
@@ -123,9 +123,10 @@ class ReverseDiffusion(Stage):
         )
         population = population.moved(chain.swapped(population.elements))
         nothing = population.elements.new_full(population.num_masked_steps.shape, torch.inf)
-        seen = _LowestVisited(chain, population.elements, nothing) if self.keep_best or self.pruning else None
+        blind = torch.zeros_like(population.num_masked_steps)
+        seen = _Visited(chain, population.elements, nothing, blind, bool(self.keep_best or self.pruning))
         for size, times in self._segments(population.time):
-            if seen is not None and size is not None:
+            if size is not None:
                 index = seen.lowest(size)
                 population, seen = population.take(index), seen.take(index)
             solution = solve(
@@ -137,12 +138,11 @@ class ReverseDiffusion(Stage):
                 observe=lambda index, t, g: posterior.step() if index else None,
             )
             population = population.moved(solution.final, masked=solution.num_masked_steps)
-            if seen is not None:
-                seen = _LowestVisited(chain, *solution.accumulated)
-        population = replace(population.moved(chain.swapped(population.elements)), time=0.0)
+            elements, energies, blind = solution.accumulated
+            seen = replace(seen, elements=elements, energies=energies, blind=blind)
+        population = replace(population.moved(chain.swapped(population.elements), masked=seen.blind), time=0.0)
         if not self.keep_best:
             return population
-        assert seen is not None
         return population.evaluated(posterior).or_lower(chain.swapped(seen.elements), seen.energies)
 
     def check_size(self, number: int) -> None:
@@ -240,41 +240,48 @@ class _Chain:
 
 
 @dataclass(frozen=True)
-class _LowestVisited(Accumulator):
-    """The lowest energy that each chain has met, and where; folded over the steps of a solve.
+class _Visited(Accumulator):
+    """What each chain has met; folded over the steps of a solve.
 
     Attributes:
         chain: of which.
-        elements: ``[b, K, *element_shape]``.
+        elements: where the energy was lowest, ``[b, K, *element_shape]``.
         energies: the posterior energies there, ``[b, K]``.
+        blind: number of steps without a sample of finite energy, ``[b, K]``.
+        keeps_lowest: whether elements and energies are wanted.
     """
 
     chain: _Chain
     elements: Tensor
     energies: Tensor
+    blind: Tensor
+    keeps_lowest: bool
 
-    def init(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return elements and energies of before the solve."""
-        return self.elements, self.energies
+    def init(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return elements, energies and numbers of before the solve."""
+        return self.elements, self.energies, self.blind
 
-    def update(self, seen: tuple[Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor]:
+    def update(self, seen: tuple[Tensor, Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor, Tensor]:
         """Take in the samples of one score."""
-        elements, energies = seen
+        elements, energies, blind = seen
         for samples in step.parts(EnergySamples):
-            energy, index = self.chain.posterior_energy(samples).min(-1)
-            wide = rows_like(index.unsqueeze(-1), samples.elements)
-            found = torch.take_along_dim(samples.elements, wide, index.ndim).squeeze(index.ndim)
-            elements, energies = lower_rows(elements, energies, found, energy)
-        return elements, energies
+            blind = blind + (~samples.finite.any(-1)).long()
+            if self.keeps_lowest:
+                energy, index = self.chain.posterior_energy(samples).min(-1)
+                wide = rows_like(index.unsqueeze(-1), samples.elements)
+                found = torch.take_along_dim(samples.elements, wide, index.ndim).squeeze(index.ndim)
+                elements, energies = lower_rows(elements, energies, found, energy)
+        return elements, energies, blind
 
     def lowest(self, number: int) -> Tensor:
         """Return indices ``[b, number]`` of the chains of each datum that have met the lowest energies."""
         return self.energies.topk(number, dim=1, largest=False).indices
 
-    def take(self, index: Tensor) -> _LowestVisited:
+    def take(self, index: Tensor) -> _Visited:
         """Return the record of some chains."""
         elements = torch.take_along_dim(self.elements, rows_like(index, self.elements), 1)
-        return replace(self, elements=elements, energies=self.energies.gather(1, index))
+        energies, blind = self.energies.gather(1, index), self.blind.gather(1, index)
+        return replace(self, elements=elements, energies=energies, blind=blind)
 
 
 class ReverseDiffusionOptions(TypedDict, total=False):
