@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from trivgeo.groups import SE, SO
 from trivgeo.inversion import InversionResult, LearnedInverter, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for
-from trivgeo.inversion.learned.calibration import REASONS, _fitted_scales, _joint_thresholds
+from trivgeo.inversion.learned.calibration import (
+    REASONS,
+    _fitted_scales,
+    _fitted_spreads,
+    _joint_thresholds,
+    _stretched,
+)
 from trivgeo.inversion.learned.density import mixture_of_draws
 from trivgeo.inversion.stages import Descend, OutlierCheck
 from trivgeo.networks import read_file, write_file
@@ -124,12 +131,30 @@ class TestCoverage:
         assert abs(covered[0] - 0.5) < 0.04
         assert abs(covered[1] - 0.9) < 0.03
 
+    def test_of_each_part(self) -> None:
+        """Posteriors too narrow along some coordinates and too wide along others: each is covered afterwards."""
+        std, factor = torch.tensor([0.1, 0.3, 0.2]).double(), torch.tensor([0.5, 2.0, 1.0]).double()
+        g = GROUP.exp(std * randn(600, 3, seed=3))
+        mixture = mixture_of_draws(GROUP, GROUP.exp(factor * std * randn(600, 32, 3, seed=4)))
+        spreads = _fitted_spreads(mixture, g)
+        assert_relative(spreads * factor, torch.ones(3).double(), 0.12)
+        even = _stretched(mixture, spreads.tolist())
+        scales, covered = _fitted_scales(even, g, 0)
+        assert abs(scales[0] - 1.0) < 0.12
+        assert abs(covered[0] - 0.5) < 0.04
+        draws = dataclasses.replace(even, scales=scales).sample(59, seeded(1)).elements
+        rank = (GROUP.log(GROUP.compose(GROUP.inverse(g).unsqueeze(1), draws)) < 0.0).double().mean(1)
+        for mass, error in ((0.5, 0.06), (0.9, 0.04)):
+            share = ((rank - 0.5).abs() <= 0.5 * mass).double().mean(0)
+            assert (share - mass).abs().max() < error
+
     def test_is_said(self, trained: LearnedInverter) -> None:
         known = trained.calibration
         assert isinstance(known, Calibration)
         assert list(known.coverage) == [0.5, 0.9]
         assert "in regions of 50%" in repr(trained)
         assert known.as_dict()["coverage"] == list(known.coverage.values())
+        assert len(known.spreads) == 3
 
     @pytest.mark.slow
     def test_of_landmarks(self) -> None:

@@ -77,6 +77,8 @@ class Calibration(nn.Module):
         coverage: share of them whose transformation lies in the region of highest posterior density of a given mass,
             by that mass.
         scales: factors of the widths of the learned posterior, one for each half of its mass, that make it so.
+        spreads: further factors of the widths, one for each vector of the basis of the score's group, so that each
+            part of a transformation is covered, such as rotation and shifts.
         false_alarms: share of clean data, moved by the law or not (the larger one), that are not `trusted`.
         thresholds: of the scores.
         gate_threshold: see `looks_clean`.
@@ -91,9 +93,11 @@ class Calibration(nn.Module):
         thresholds: Sequence[float],
         gate_threshold: Sequence[float],
         tensors: dict[str, Tensor],
+        spreads: Sequence[float] = (),
     ) -> None:
         super().__init__()
         self.num_data = num_data
+        self.spreads = tuple(map(float, spreads))  # none in older files
         self.coverage = dict(zip(_REGIONS, map(float, coverage), strict=True))
         self.scales = tuple(map(float, scales))
         self.false_alarms = false_alarms
@@ -113,6 +117,7 @@ class Calibration(nn.Module):
             "num_data": self.num_data,
             "coverage": list(self.coverage.values()),
             "scales": list(self.scales),
+            "spreads": list(self.spreads),
             "false_alarms": self.false_alarms,
             "thresholds": list(self.thresholds),
             "gate_threshold": list(self.gate_threshold),
@@ -125,7 +130,8 @@ class Calibration(nn.Module):
             score: of the inverter.
             draws: elements drawn from the learned posterior, ``[b, K, *element_shape]``.
         """
-        return _scaled(mixture_of_draws(score.group, draws), self.scales)
+        mixture = mixture_of_draws(score.group, draws)
+        return _scaled(_stretched(mixture, self.spreads) if self.spreads else mixture, self.scales)
 
     def scores(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 3"]:
         """Return scores that are high for unusual data or elements; two evaluations of the network for each datum.
@@ -231,8 +237,10 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
     thresholds, alarms = _joint_thresholds(populations, _FALSE_ALARMS)
     gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _LEFT_ALONE)
     _, g, moved = _problems(score, source, number, seed, 40)
-    scales, coverage = _fitted_scales(mixture_of_draws(score.group, source.draw(moved)), g, seed)
-    return Calibration(len(g), coverage, scales, alarms, thresholds.tolist(), gate.tolist(), tensors)
+    mixture = mixture_of_draws(score.group, source.draw(moved))
+    spreads = _fitted_spreads(mixture, g).tolist()
+    scales, coverage = _fitted_scales(_stretched(mixture, spreads), g, seed)
+    return Calibration(len(g), coverage, scales, alarms, thresholds.tolist(), gate.tolist(), tensors, spreads)
 
 
 def _problems(
@@ -301,6 +309,27 @@ def _scaled(mixture: StudentMixture, scales: tuple[float, ...]) -> StudentMixtur
     return replace(mixture, scales=scales)
 
 
+def _stretched(mixture: StudentMixture, spreads: Sequence[float]) -> StudentMixture:
+    """The mixture with wider or narrower components along each vector of the basis."""
+    return replace(mixture, factors=mixture.factors * mixture.factors.new_tensor(spreads).unsqueeze(-1))
+
+
+def _fitted_spreads(mixture: StudentMixture, g: Tensor) -> Float[Tensor, " n"]:
+    """Factors of the widths along each coordinate with which it lies as far out in the regions as it should.
+
+    Of the coordinates of g about the centre of its component, in units of their standard deviations: the geometric mean
+    of the ratios of their quantiles to those of normal numbers, divided by that of all coordinates.
+    """
+    charts = mixture.charts(g.unsqueeze(1))
+    nearest = mixture.log_densities(charts).argmax(-1).unsqueeze(-1)  # [b, 1, 1]
+    v = torch.take_along_dim(charts.vectors, nearest.unsqueeze(-1), 2)[:, 0, 0]
+    width = torch.take_along_dim(mixture.factors.square().sum(-1).sqrt(), nearest, 1)[:, 0]
+    levels = v.new_tensor(_REGIONS)
+    ratios = (v / width).abs().quantile(levels, 0) / (2**0.5 * torch.erfinv(levels)).unsqueeze(-1)
+    size = ratios.clamp(*_SCALES).log().mean(0)
+    return (size - size.mean()).exp()
+
+
 def _fitted_scales(mixture: StudentMixture, g: Tensor, seed: int) -> tuple[tuple[float, float], list[float]]:
     """Scales with which regions of highest density cover the elements as they should, and how they do."""
     best = None
@@ -319,8 +348,8 @@ def _fitted_scales(mixture: StudentMixture, g: Tensor, seed: int) -> tuple[tuple
     return best[1], best[2]
 
 
-def _coverage(mixture: StudentMixture, g: Tensor, seed: int, number: int = 40) -> list[float]:
-    """Share of elements in the regions of highest density, by ranks among draws."""
+def _coverage(mixture: StudentMixture, g: Tensor, seed: int, number: int = 39) -> list[float]:
+    """Share of elements in the regions of highest density, by ranks among draws, in one of 40 places."""
     draws = mixture.sample(number, keyed(seed, 50, device=g.device))
     height = torch.where(draws.principal, mixture.log_density(draws.elements), -torch.inf)
     mine = mixture.log_density(g.unsqueeze(1))

@@ -49,7 +49,7 @@ _CHAINS = 64
 """Draws of the reverse diffusion of which a density is made."""
 _TOGETHER = 8192
 """Data that the network sees at once where no bound is given."""
-_NUM_CALIBRATION = 400
+_NUM_CALIBRATION = 800
 _SHORT = 8192
 """Data that a training sees below which the calibration is one of 64 data."""
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)

@@ -1,0 +1,241 @@
+"""What `LearnedInverter.fit` says of its posteriors, and whether it is so on data that nothing of it has seen.
+
+python -m benchmarks.learned_posterior [--sets landmarks digits] [--folder runs/learned_posterior]
+
+Coverage is the share of true transformations in regions of half and nine tenths of the learned posterior: in those of
+highest density, and in the central ranges of angle, scale and shifts. Flagged are data that are not ``trusted``: clean
+ones, moved by the law, moved by three times the law (of these, those that the law cannot make), and noise. Accuracy is
+that of a classifier on clean images, alone and after an inverter with a gate. Efficiency is the effective sample size,
+as a share of the samples, of a `PosteriorSampler` that begins at the learned posterior, and of one without it. Each set
+takes minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import runpy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.timing import environment
+from trivgeo.actions import ImageWarp
+from trivgeo.groups import SE, SO, Action, Similarity
+from trivgeo.inversion import LearnedInverter, PosteriorSample, PosteriorSampler, TestTimeEquivariant
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+NUM_DATA, NUM_DRAWS = 600, 59
+"""Data of each figure, and draws of a posterior: with 59, ranks of a truth in 60 places, regions hold whole numbers."""
+REGIONS = (0.5, 0.9)
+SHAPE = torch.tensor([[1.0, 0.0], [0.0, 0.6], [-0.8, 0.1], [0.2, -0.3], [-0.2, -0.5], [0.7, 0.4]])
+NOISE = 0.05
+"""Standard deviation of landmarks about their shape."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data, a law, and what is unlike them.
+
+    Attributes:
+        action: on the data.
+        clean: of the training, see `LearnedInverter.fit`.
+        unseen: (count, generator) to other clean data.
+        law: of transformations.
+        beyond: (count, generator) to transformations by three times the law, that the law cannot make.
+        noise: (count, generator) to data that are noise.
+        parts: names of coordinates of the algebra.
+        steps: of the training.
+        energy: of clean data; ``None`` if none is known.
+        classifier: of clean data, and labels of all unseen ones; ``None`` if there is none.
+    """
+
+    action: Action
+    clean: Any
+    unseen: Callable[[int, torch.Generator], Tensor]
+    law: Callable[[int, torch.Generator], Tensor]
+    beyond: Callable[[int, torch.Generator], Tensor]
+    noise: Callable[[int, torch.Generator], Tensor]
+    parts: dict[str, list[int]]
+    steps: int
+    energy: Callable[[Tensor], Tensor] | None = None
+    classifier: tuple[Callable[[Tensor], Tensor], Tensor, Tensor] | None = None
+
+
+def landmarks() -> Problem:
+    """Six points in the plane, each a little off, turned up to half a right angle and shifted by up to a half."""
+    group = SE(2)
+    reach = torch.tensor([math.pi / 4, 0.5, 0.5])
+
+    def clean(count: int, generator: torch.Generator) -> Tensor:
+        return SHAPE + NOISE * torch.randn(count, *SHAPE.shape, generator=generator)
+
+    def cube(count: int, generator: torch.Generator, factor: float) -> Tensor:
+        return factor * (2 * torch.rand(count, 3, generator=generator) - 1)
+
+    def beyond(count: int, generator: torch.Generator) -> Tensor:
+        u = cube(2 * count, generator, 3.0)
+        return group.exp(u[(u.abs() > 1).any(-1)][:count] * reach)
+
+    return Problem(
+        group.action(),
+        clean,
+        clean,
+        lambda count, generator: group.exp(cube(count, generator, 1.0) * reach),
+        beyond,
+        lambda count, generator: torch.randn(count, *SHAPE.shape, generator=generator),
+        {"angle": [0], "shifts": [1, 2]},
+        600,
+        energy=lambda y: (y - SHAPE.to(y)).square().sum((-1, -2)) / (2 * NOISE**2),
+    )
+
+
+def digits() -> Problem:
+    """The digits of scikit-learn under the similarity transformations of docs/examples/digits.py."""
+    user = runpy.run_path(str(EXAMPLES / "digits_networks.py"))
+    images, labels = user["images"]()
+    clean, unseen = images[:1297], images[1297:]
+    group = Similarity(2)
+
+    def moved(u: Tensor) -> Tensor:
+        """Elements of numbers within one of zero for those of the law."""
+        turn, size = SO(2).exp(0.5 * math.pi * u[:, :1]), 0.6 * (1.6 / 0.6) ** (0.5 + 0.5 * u[:, 1])
+        return group.from_parts(turn, size, 0.4 * u[:, 2:]).float()
+
+    def cube(count: int, generator: torch.Generator, factor: float) -> Tensor:
+        return factor * (2 * torch.rand(count, 4, generator=generator, dtype=torch.float64) - 1)
+
+    def beyond(count: int, generator: torch.Generator) -> Tensor:
+        u = cube(2 * count, generator, 3.0)
+        angle = (u[:, 0] + 2) % 4 - 2  # a whole turn is four
+        outside = (torch.cat([angle[:, None], u[:, 1:]], 1).abs() > 1).any(-1)
+        return moved(u[outside][:count])
+
+    return Problem(
+        ImageWarp(group),
+        clean,
+        lambda count, generator: unseen[torch.arange(count) % len(unseen)],
+        lambda count, generator: moved(cube(count, generator, 1.0)),
+        beyond,
+        lambda count, generator: torch.rand(count, *clean.shape[1:], generator=generator),
+        {"angle": [0], "scale": [1], "shifts": [2, 3]},
+        1000,
+        classifier=(user["classifier_of"](clean, labels[:1297]), unseen, labels[1297:]),
+    )
+
+
+PROBLEMS = {"landmarks": landmarks, "digits": digits}
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+def coverage(inverter: LearnedInverter, problem: Problem) -> dict[str, list[float]]:
+    """Share of true transformations in regions of highest density, and in central ranges of their parts."""
+    group = problem.action.group.with_scale(None)
+    g, x = problem.law(NUM_DATA, seeded(11)), problem.unseen(NUM_DATA, seeded(12))
+    moved = problem.action(g, x)
+    score = inverter.score
+    assert score is not None
+    drawing = LearnedInverter.from_score(score, num_hypotheses=NUM_DRAWS)
+    drawing.calibration = inverter.calibration
+    draws = drawing(moved, generator=seeded(0)).elements
+    heights = inverter.log_prob(torch.cat([g.unsqueeze(1), draws], 1), moved)
+    lower = (heights[:, 1:] < heights[:, :1]).double().mean(-1)
+    found = {"density": [float((lower >= 1 - mass).double().mean()) for mass in REGIONS]}
+    off = group.log(group.compose(group.inverse(g).unsqueeze(1), draws))
+    rank = (off < 0.0).double().mean(1)
+    for name, columns in problem.parts.items():
+        inside = [(rank[:, columns] - 0.5).abs() <= 0.5 * mass for mass in REGIONS]
+        found[name] = [float(share.double().mean()) for share in inside]
+    return found
+
+
+def flagged(inverter: LearnedInverter, problem: Problem) -> dict[str, float]:
+    """Share of data that are not trusted."""
+    x = problem.unseen(NUM_DATA, seeded(22))
+    data = {
+        "clean": x,
+        "moved": problem.action(problem.law(NUM_DATA, seeded(21)), x),
+        "beyond the law": problem.action(problem.beyond(NUM_DATA, seeded(23)), x),
+        "noise": problem.noise(NUM_DATA, seeded(24)),
+    }
+    shares = {}
+    for name, some in data.items():
+        result = inverter(some, generator=seeded(0))
+        shares[name] = sum(bool(reason) for reason in result.reasons) / len(some)  # type: ignore[attr-defined]
+    return shares
+
+
+def accuracy(inverter: LearnedInverter, problem: Problem) -> dict[str, float]:
+    """Accuracies on clean data, alone and after an inverter with a gate."""
+    assert problem.classifier is not None
+    assert inverter.score is not None
+    classifier, x, labels = problem.classifier
+    gate = LearnedInverter.from_score(inverter.score, gate=True)
+    gate.calibration = inverter.calibration
+    model = TestTimeEquivariant(classifier, gate)
+    right = {"alone": classifier(x), "with a gate": model(x, generator=seeded(0))}
+    return {name: float((logits.argmax(-1) == labels).double().mean()) for name, logits in right.items()}
+
+
+def efficiency(inverter: LearnedInverter, problem: Problem) -> dict[str, float]:
+    """Effective sample size over the number of samples, with learned proposals and without."""
+    assert problem.energy is not None
+    x = problem.action(problem.law(64, seeded(31)), problem.unseen(64, seeded(32)))
+    shares = {}
+    for name, proposals in (("learned", inverter), ("none", None)):
+        sampler = PosteriorSampler(problem.action, problem.energy, proposals=proposals, num_samples=100, budget=300)
+        sample = sampler(x, generator=seeded(0))
+        assert isinstance(sample, PosteriorSample)
+        shares[name] = float(sample.effective_sample_size.mean()) / 100
+    return shares
+
+
+def measure(name: str, folder: Path) -> dict[str, Any]:
+    """Train, and measure."""
+    problem = PROBLEMS[name]()
+    start = time.perf_counter()
+    inverter = LearnedInverter(problem.action, seed=0)
+    inverter.fit(problem.clean, problem.law, steps=problem.steps, seconds=None, folder=folder / name, progress=False)
+    known = inverter.calibration
+    assert known is not None
+    row: dict[str, Any] = {"steps": problem.steps, "said": known.as_dict(), "seconds": time.perf_counter() - start}
+    print(f"{name}: {known}, {row['seconds']:.0f} s", flush=True)
+    parts: dict[str, Callable[[LearnedInverter, Problem], Any]] = {"coverage": coverage, "flagged": flagged}
+    if problem.classifier is not None:
+        parts["accuracy"] = accuracy
+    if problem.energy is not None:
+        parts["efficiency"] = efficiency
+    for part, figures in parts.items():
+        start = time.perf_counter()
+        row[part] = figures(inverter, problem)
+        print(f"{name}, {part}: {row[part]}, {time.perf_counter() - start:.0f} s", flush=True)
+    return row
+
+
+def main() -> None:
+    """Parse the command line, measure, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learned_posterior", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--sets", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS))
+    parser.add_argument("--folder", type=Path, default=Path("runs/learned_posterior"), help="of the trainings")
+    results = Path(__file__).parent / "results" / "learned-posterior-cpu.json"
+    parser.add_argument("--output", type=Path, default=results)
+    options = parser.parse_args()
+    before = json.loads(options.output.read_text())["sets"] if options.output.exists() else {}
+    sets = before | {name: measure(name, options.folder) for name in options.sets}
+    document = {"environment": environment(torch.device("cpu")), "sets": sets}
+    options.output.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
