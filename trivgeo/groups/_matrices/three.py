@@ -46,11 +46,14 @@ from trivgeo.groups._matrices.cubic import (
 from trivgeo.groups._matrices.logarithm import iterative_log
 from trivgeo.groups._matrices.one import phi1_pair, phi1_scalar
 from trivgeo.groups._matrices.polynomial import PolynomialKernel
+from trivgeo.groups._matrices.series import shifted_exp
 from trivgeo.groups._roots import is_differentiated
 
 __all__ = ["Three"]
 
 _EXP_SERIES = tuple(1.0 / math.factorial(j) for j in range(14))
+_EXPONENTS_APART = 3.0  # of diagonal entries: entries of the exponential then differ by a factor of about 20
+_SMALL_ENTRY = 0.01  # of an exponential, in units of the largest: two digits are lost by eigenvalues
 _PHI1_MEAN = 0.75  # of eigenvalues that meet: below, phi_1 is a series in A, above, (e^A - I) / A
 _PHI1_SERIES = tuple(1.0 / math.factorial(j + 1) for j in range(20))  # for eigenvalues up to 1.25
 _LOG_RADIUS = 0.1  # of eigenvalues about their mean, in units of it
@@ -99,11 +102,19 @@ class Three(PolynomialKernel):
         return from_rows([[entry / det for entry in row] for row in rows])
 
     def exp(self, matrix: Tensor) -> Tensor:
-        """By eigenvalues."""
+        """By eigenvalues, and where these are far apart and entries small by a series, which keeps small entries.
+
+        Compiled code and a GPU, where looking at values waits, take eigenvalues for all: there the error of an entry is
+        relative to the largest one.
+        """
         if is_small_batch(matrix):
             return dense_exp(matrix)
         c = _centred(entry_rows(matrix))
-        return from_rows(c.polynomial(_Exponential(c).coefficients))
+        value = from_rows(c.polynomial(_Exponential(c).coefficients))
+        if is_traced() or matrix.device.type != "cpu" or is_abstract(matrix):
+            return value
+        lost = _loses_entries(matrix, value)
+        return value.index_put((lost,), shifted_exp(matrix[lost])) if bool(lost.any()) else value
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         """By eigenvalues in compiled code; see `affine_exp`."""
@@ -158,6 +169,14 @@ class Three(PolynomialKernel):
         log, phi = spectral.value(), spectral.phi1()
         z = torch.where(spectral.found.unsqueeze(-1), self.solved(phi, vector), math.nan)
         return log.to(single), z.to(single)
+
+
+def _loses_entries(matrix: Tensor, exponential: Tensor) -> Tensor:
+    """Mask of matrices whose exponential has entries that are small beside others, since diagonal entries differ."""
+    diagonal = matrix.detach().diagonal(dim1=-2, dim2=-1)
+    size = exponential.detach().abs().flatten(-2)
+    differ = diagonal.amax(-1) - diagonal.amin(-1) > _EXPONENTS_APART
+    return differ & (size.amin(-1) < _SMALL_ENTRY * size.amax(-1))
 
 
 class _Logarithm:
