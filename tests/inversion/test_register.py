@@ -16,11 +16,13 @@ from torch import Tensor
 from tests.helpers import assert_relative, rand, randn, random_elements, seeded
 from trivgeo.actions import ImageWarp, PointCloud
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.groups import SE, SO, Affine, LieGroup, Projective, Similarity, Translation
+from trivgeo.groups import SE, SO, Affine, E, LieGroup, Projective, Similarity, Translation
 from trivgeo.inversion import Inverter, register
 from trivgeo.inversion.energies import LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
 from trivgeo.inversion.laws import composed, homographies, rotations, scales, shifts
+from trivgeo.inversion.losses import GemanMcClure
 from trivgeo.inversion.point_alignment import fit_points
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stages import LevenbergMarquardt
 
 SIZE = (60, 80)
@@ -174,6 +176,30 @@ class TestImages:
         assert bool(energy(warp(4 * shift, with_coverage(image))).isnan().all())
         with pytest.raises(ShapeError, match="with_coverage"):
             energy(image)
+
+    @pytest.mark.parametrize("group", [SO(2), SE(2), E(2), Affine(2), Projective(2)], ids=str)
+    def test_curvature_in_closed_form(self, group: LieGroup) -> None:
+        """The product of Jacobians in forward mode: of images that leave the frame in part, under a robust loss."""
+        warp, g = ImageWarp(group, guarded=False), random_elements(group, 2, 3, std=0.2, seed=3)
+        x, reference = with_coverage(rand(2, 3, 10, 13, seed=1)), rand(3, 10, 13, seed=2)
+        energy = LeastSquares(PairedImages(reference), GemanMcClure(0.5), std=0.3)
+        found = Posterior(warp, energy).given(x).curvature(g)
+
+        def restored(v: Tensor) -> Tensor:
+            return warp(group.inverse(group.perturb(g, v)), x.unsqueeze(1)).flatten(0, 1)
+
+        zero = torch.zeros(2, 3, group.dim, dtype=torch.float64)
+        assert_relative(found.flatten(0, 1), energy.curvature(restored, zero), 1e-11)
+        assert energy.closed_form_curvature(ImageWarp(group, "bicubic"), g, x) is None
+
+    def test_no_curvature_where_a_homography_breaks_the_frame(self) -> None:
+        """Nor where hardly anything is left of the image."""
+        warp, x = ImageWarp(Projective(2), guarded=False), with_coverage(rand(1, 1, 6, 6, seed=1))
+        broken, gone = torch.eye(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
+        broken[2, 0], gone[0, 2] = 1.5, 1.95
+        g = warp.point_action.from_homogeneous(torch.stack([broken, gone]))
+        energy = LeastSquares(PairedImages(rand(1, 6, 6, seed=2)))
+        assert bool(Posterior(warp, energy).given(x).curvature(g[None]).isnan().all())
 
     def test_levenberg_and_marquardt_on_images(self) -> None:
         """It was a NotImplementedError: torch samples without forward mode."""

@@ -12,10 +12,13 @@ from torch.nn import functional
 from trivgeo._torch import in_forward_mode
 from trivgeo.errors import ConfigurationError
 
-__all__ = ["Interpolation", "Padding", "sample_images"]
+__all__ = ["Interpolation", "Padding", "sample_images", "sample_with_slopes"]
 
 Interpolation = Literal["bilinear", "bicubic"]
 Padding = Literal["zeros", "border", "reflection"]
+
+_ZEROS = 2
+"""Pixels of zeros on each side of an image."""
 
 
 def sample_images(
@@ -43,6 +46,36 @@ def sample_images(
     if mode != "bilinear":
         raise ConfigurationError(f"mode: expected bilinear, which has derivatives in forward mode, got {mode}")
     return _bilinear(x, grid, padding)
+
+
+def sample_with_slopes(
+    x: Float[Tensor, "b c h w"], position: Float[Tensor, "b p 2"]
+) -> tuple[Float[Tensor, "b c p"], Float[Tensor, "b c p"], Float[Tensor, "b c p"]]:
+    """Interpolate images between four pixels, zero outside, and return the derivatives by x and by y as well.
+
+    Args:
+        x: images.
+        position: points (x, y) in pixels, whose centres are at whole numbers.
+
+    Returns:
+        Values and their two derivatives, ``[b, c, p]``, per pixel.
+    """
+    height, width = x.shape[-2:]
+    flat = functional.pad(x, (_ZEROS,) * 4).flatten(2)
+    # beyond two pixels of zeros nothing changes
+    across = position[..., 0].clamp(-_ZEROS, width)
+    down = position[..., 1].clamp(-_ZEROS, height)
+    left, top = across.floor(), down.floor()
+    right_share, lower_share = (across - left).unsqueeze(1), (down - top).unsqueeze(1)
+    corner = ((top.long() + _ZEROS) * (width + 2 * _ZEROS) + left.long() + _ZEROS).unsqueeze(1)
+    corner = corner.expand(-1, flat.shape[1], -1)
+    upper_left, upper_right = flat.gather(2, corner), flat.gather(2, corner + 1)
+    below = corner + (width + 2 * _ZEROS)
+    lower_left, lower_right = flat.gather(2, below), flat.gather(2, below + 1)
+    upper = upper_left + right_share * (upper_right - upper_left)
+    lower = lower_left + right_share * (lower_right - lower_left)
+    upper_slope, lower_slope = upper_right - upper_left, lower_right - lower_left
+    return upper + lower_share * (lower - upper), upper_slope + lower_share * (lower_slope - upper_slope), lower - upper
 
 
 def _bilinear(x: Tensor, grid: Tensor, padding: Padding) -> Tensor:

@@ -207,6 +207,9 @@ class ConditionalPosterior(Described):
         def values(g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
             shape = group.batch_shape(g)
             x = lift(data[1], len(shape) - 1)
+            closed = energy.closed_form_curvature(action, g, x)
+            if closed is not None:
+                return closed.to(g.dtype)
 
             def restored(v: Tensor) -> Any:
                 return flat_rows(action(group.inverse(group.perturb(g, v)), x), len(shape))

@@ -16,7 +16,7 @@ from trivgeo.checks import check_arguments
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 
-__all__ = ["CurvedEnergy", "DataEnergy", "FunctionEnergy", "as_energy"]
+__all__ = ["CurvedEnergy", "CurvedResiduals", "DataEnergy", "FunctionEnergy", "as_energy"]
 
 
 class DataEnergy(Described, ABC):
@@ -86,6 +86,36 @@ class CurvedEnergy(DataEnergy):
         Args:
             x: vectors ``[*batch, n]`` to data whose one batch dimension holds the rows of that batch.
             v: where.
+        """
+
+    def closed_form_curvature(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "b *chains n n"] | None:
+        """The curvature of the energy of restored data by v in ``g exp(v)``; ``None``, the default, for `curvature`.
+
+        Args:
+            action: of the transformations.
+            g: elements ``[b, *chains, *element_shape]``, which are undone.
+            x: data, see `DataEnergy.select`.
+        """
+        return None
+
+
+class CurvedResiduals(ABC):
+    """Residuals whose Gauss-Newton curvature after some actions is known in closed form."""
+
+    @abstractmethod
+    def curvature(
+        self, action: Action, g: Tensor, x: Any, weights: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "b *chains n n"] | None:
+        """``J^T W J`` with J the Jacobian of the residuals of restored data by v in ``g exp(v)``.
+
+        Args:
+            action: of the transformations.
+            g: elements ``[b, *chains, *element_shape]``, which are undone.
+            x: data, see `DataEnergy.select`.
+            weights: squares of residuals ``[rows, q]`` to W.
+
+        Returns:
+            Matrices, NaN where the residuals are; ``None`` for an action of which no closed form is known.
         """
 
 

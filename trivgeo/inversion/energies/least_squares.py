@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from trivgeo._autocast import full_precision
 from trivgeo.checks import check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.inversion.energies.base import CurvedEnergy
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.base import CurvedEnergy, CurvedResiduals
 
 __all__ = ["LeastSquares"]
 
@@ -98,5 +99,16 @@ class LeastSquares(nn.Module, CurvedEnergy):
             lambda t: torch.func.jvp(residuals, (v,), (t,)),  # type: ignore[misc]
             out_dims=(None, 0),  # type: ignore[arg-type]
         )(directions)
-        weights = torch.func.grad(lambda squares: self.robust(squares).sum())(r.square().sum(-1))
+        weights = self._weights(r.square().sum(-1))
         return full_precision(einsum)(columns, weights, columns, "i rows q n, rows q, j rows q n -> rows i j")
+
+    def closed_form_curvature(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "b *chains n n"] | None:
+        """Return the curvature that the residuals know by themselves, see `CurvedEnergy`."""
+        if not isinstance(self.function, CurvedResiduals):
+            return None
+        found = self.function.curvature(action, g, x, lambda squares: self._weights(squares / self.std**2))
+        return None if found is None else found / self.std**2
+
+    def _weights(self, squares: Float[Tensor, "rows q"]) -> Float[Tensor, "rows q"]:
+        """Return the derivative of the loss."""
+        return torch.func.grad(lambda squares: self.robust(squares).sum())(squares)

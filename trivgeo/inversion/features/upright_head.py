@@ -82,11 +82,15 @@ class UprightHead(FeatureScore):
 
     def evaluate(self, features: Tensor) -> Tensor:
         """Return the output of the head for ``features``, ``[b, d]``, plus the base score if there is one, ``[b]``."""
+        return self.with_base(features, None if self.base is None else self.base(features))
+
+    def with_base(self, features: Float[Tensor, "b d"], base: Float[Tensor, " b"] | None) -> Float[Tensor, " b"]:
+        """Return the output of the head for ``features`` plus a multiple of ``base``, values of the base score, ``[b]``."""
         own = self.mean.dtype
         standard = ((features.to(own) - self.mean) / self.std).clamp(-10.0, 10.0)
         score: Tensor = self.layers(standard).squeeze(-1)
-        if self.base is not None:
-            score = score + self.log_weight.exp() * self.base(features)
+        if base is not None:
+            score = score + self.log_weight.exp() * base
         return (score - self.offset).to(features.dtype)
 
 
@@ -119,30 +123,32 @@ def train_head(
     train, held = train[kept], held[torch.isfinite(held[:, 0]).all(-1)]
     if len(train) == 0 or len(held) == 0:
         raise ConfigurationError("features: expected finite ones of restored data, got NaN or infinity for all")
+    with torch.no_grad():  # the base score of a classifier costs more than the head, and does not change
+        base, held_base = (None if head.base is None else _energies(head.base, part) for part in (train, held))
     initialise(head.layers, keyed(seed, 21))
     flat = train.flatten(0, 1)
     flat = flat[torch.isfinite(flat).all(-1)]
     head.mean, head.std = flat.mean(0), flat.std(0).clamp(min=1e-6 * float(flat.std()) + 1e-12)
     with torch.no_grad():
         next(head.layers[-1].parameters()).mul_(0.1)  # begins near the other score
-        if head.base is not None:
-            energies = _energies(head.base, train)
-            head.log_weight.fill_(-float((energies[:, 1:] - energies[:, :1]).std().clamp(min=1e-6).log()))
+        if base is not None:
+            gaps = base[:, 1:] - base[:, :1]
+            head.log_weight.fill_(-float(gaps[torch.isfinite(gaps)].std().clamp(min=1e-6).log()))
     optimiser = torch.optim.AdamW(head.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
     source, start = keyed(seed, 22), time.monotonic()
-    best, state = _validate(head, held), copy.deepcopy(head.state_dict())
+    best, state = _validate(head, held, held_base), copy.deepcopy(head.state_dict())
     with torch.random.fork_rng(devices=[flat.device] if flat.is_cuda else []), torch.enable_grad():
         torch.manual_seed(seed)  # dropout draws from the global generator
         for step in range(1, steps + 1):
             head.train()
             rows = integers(len(train), (min(_BATCH, len(train)),), torch.empty(0), source).to(train.device)
-            loss = _losses(_energies(head, train[rows])).mean()
+            loss = _losses(_energies(head, train[rows], None if base is None else base[rows])).mean()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             out_of_time = seconds is not None and time.monotonic() - start > seconds
             if step % max(1, steps // _LOOKS) == 0 or step == steps or out_of_time:
-                found = _validate(head, held)
+                found = _validate(head, held, held_base)
                 if found.loss < best.loss:
                     best, state = found, copy.deepcopy(head.state_dict())
             if out_of_time:
@@ -150,25 +156,37 @@ def train_head(
     head.load_state_dict(state)
     head.eval().requires_grad_(False)
     # what is lost of a datum costs a multiple of the energy of an empty one: it counts from that of clean data
-    head.offset = _energies(head, train[:, :1]).mean()
+    head.offset = _energies(head, train[:, :1], None if base is None else base[:, :1]).mean()
     return best
 
 
-def _energies(score: nn.Module, features: Float[Tensor, "n k d"]) -> Float[Tensor, "n k"]:
-    """Energies of restorations, infinite where the features are not finite."""
+def _energies(
+    score: FeatureScore, features: Float[Tensor, "n k d"], base: Float[Tensor, "n k"] | None = None
+) -> Float[Tensor, "n k"]:
+    """Energies of restorations, infinite where the features are not finite.
+
+    Args:
+        score: of features.
+        features: of the restorations.
+        base: known values of the base score of a head.
+    """
     finite = torch.isfinite(features).all(-1)
-    energies = score(torch.where(finite.unsqueeze(-1), features, 0.0).flatten(0, 1)).unflatten(0, features.shape[:2])
-    return torch.where(finite, energies, torch.inf)
+    rows = torch.where(finite.unsqueeze(-1), features, 0.0).flatten(0, 1)
+    if base is None or not isinstance(score, UprightHead):
+        energies = score(rows)
+    else:
+        energies = score.with_base(rows, torch.where(finite, base, 0.0).flatten())
+    return torch.where(finite, energies.unflatten(0, features.shape[:2]), torch.inf)
 
 
 def _losses(energies: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
     return -torch.log_softmax(-energies, -1)[:, 0]
 
 
-def _validate(head: UprightHead, held: Tensor) -> HeadValidation:
+def _validate(head: UprightHead, held: Tensor, base: Tensor | None) -> HeadValidation:
     head.eval()
     with torch.no_grad():
-        energies = _energies(head, held)
+        energies = _energies(head, held, base)
     right = energies[:, :1] < energies[:, 1:]
     return HeadValidation(
         float(right.all(-1).double().mean()), 1.0 / held.shape[1], float(_losses(energies).mean()), len(held)

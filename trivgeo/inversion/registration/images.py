@@ -28,8 +28,10 @@ _COARSEST_SIDE = 24
 """Longer side of the coarsest images, in pixels."""
 _KEPT = (12, 4, 2, 1, 1)
 """Hypotheses that go on from each level."""
-_STEPS = (15, 8, 6, 6, 5)
+_STEPS = (15, 8, 6, 5, 4)
 """Steps at each level."""
+_LAST_STEPS = 4
+"""Steps at the end, in double precision."""
 _MAX_NUMBERS = 2**23
 """Numbers of restored images at once."""
 _WIDTH = 5.0
@@ -85,7 +87,9 @@ def register_images(
     if width is not None and width > _WIDTH * math.sqrt(len(fixed)) * _NOISY_STD:
         full, x = PairedImages(_blurred(fixed)), _inner(with_coverage(_blurred(moving)))[None]
     loss = GemanMcClure(width if width is not None else 1.0)
-    refine = Inverter(action, LeastSquares(full, loss), [LevenbergMarquardt(6)], max_evaluations=1, progress=False)
+    refine = Inverter(
+        action, LeastSquares(full, loss), [LevenbergMarquardt(_LAST_STEPS)], max_evaluations=1, progress=False
+    )
     h = refine(x, initial=h.double()[None]).elements[0]
     fit = fit_of(
         action,
