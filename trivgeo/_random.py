@@ -112,6 +112,12 @@ class NoiseStreams(torch.Generator):
         self._drawn += 1
         return self._child(_hash(self._starts), self._drawn)
 
+    def rows(self, index: Int[Tensor, " k"]) -> NoiseStreams:
+        """The streams of some of the data, by their places in the batch."""
+        other = NoiseStreams(torch.zeros(1, dtype=torch.long, device=self.device), self.initial_seed())
+        other._common, other._starts, other._drawn = self._common, self._starts[index.to(self.device)], self._drawn
+        return other
+
     def at(self, number: int) -> NoiseStreams:
         """Other streams by number: the same at every call."""
         return self._child(self._starts, number)

@@ -23,8 +23,10 @@ from trivgeo.actions import FieldAction, ImageWarp
 from trivgeo.groups import SE, Action, Affine
 from trivgeo.inversion import (
     TIED,
+    FeatureEnergy,
     InversionResult,
     Inverter,
+    LearnedEnergy,
     LearnedInverter,
     PosteriorSampler,
     TestTimeEquivariant,
@@ -193,6 +195,32 @@ class TestMeasures:
         torch.testing.assert_close(calibrated_scale(action, energy, clean, num_samples=40, generator=seeded(0)), scale)
         search = TIED.for_data(action, energy, clean, law, seconds=1e-3)
         assert search(clean[:2], generator=seeded(0)).elements.device == device
+
+
+class TestFeatureEnergies:
+    """Of a network of linear layers; what is learned is learned where the network is."""
+
+    def test_training_free(self, device: torch.device) -> None:
+        action, _, x = shapes()
+        network = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+        for make in (
+            lambda a, e: Inverter(a, FeatureEnergy(e), [Descend(2)]),
+            lambda a, e: Inverter(a, FeatureEnergy.from_data(e, TRIANGLE + 0.1 * x), [Descend(2)]),
+        ):
+            assert_same(*on_both(lambda make=make: make(action, copy.deepcopy(network)), x, device), device)
+
+    def test_learned(self, device: torch.device) -> None:
+        action, _, x = shapes()
+        clean = TRIANGLE + 0.05 * torch.randn(12, 3, 2, generator=seeded(0), dtype=torch.float64)
+        law = lambda n, generator: action.group.random(n, std=0.5, generator=generator, dtype=torch.float64)  # noqa: E731
+        network = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Tanh()).double()
+        settings: dict[str, Any] = {"action": action, "num_samples": 12, "steps": 5, "seconds": None}
+        here = LearnedEnergy.fit(network, clean, law, **settings)
+        there = LearnedEnergy.fit(copy.deepcopy(network).to(device), clean, law, **settings)
+        assert there(x.to(device)).device == device
+        moved = copy.deepcopy(here).to(device)
+        torch.testing.assert_close(moved(x.to(device)).cpu(), here(x))
+        assert Inverter(action, there, [Descend(1)])(x, generator=seeded(0)).elements.device == device
 
 
 def point_problem() -> tuple[LearnedInverter, Any, Any]:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.helpers import assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, SO, Similarity
-from trivgeo.inversion import TIED, FeatureEnergy, Inverter, LearnedEnergy, TestTimeEquivariant
+from trivgeo.inversion import TIED, FeatureEnergy, Inverter, LearnedEnergy, TestTimeEquivariant, check_energy
 from trivgeo.inversion.features.scores import MahalanobisDistance
 from trivgeo.inversion.laws import composed, rotations, shifts
 from trivgeo.inversion.stages import Descend, GaussianSearch
@@ -284,6 +285,25 @@ class TestLearnedEnergy:
         loaded = LearnedEnergy.load(tmp_path / "learned.safetensors", network)
         assert torch.equal(loaded(images), first(images))
         assert loaded.validation == first.validation
+
+    def test_check_and_compiled_gradients(self, learned: LearnedEnergy, network: Classifier) -> None:
+        """The measures of an energy take both kinds; by one graph they are what they are eagerly."""
+        action, clean = ImageWarp(SO(2)), bars(6, seeded(7))
+        check = check_energy(action, learned, clean, rotations(SO(2), 40.0), num_samples=4)
+        assert check.suggested.temperature > 0
+        g = SO(2).exp(torch.linspace(-0.5, 0.5, 6)[:, None, None])
+        energies: tuple[FeatureEnergy, ...] = (learned, FeatureEnergy(network))
+        for energy in energies:
+            eager = Inverter(action, energy, [])
+            fast = eager.replace(compiled=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", RuntimeWarning)
+                values = [
+                    one.posterior.given(clean).gradient(lambda v: SO(2).retract(g, v), torch.zeros(6, 1, 1))
+                    for one in (fast, eager)
+                ]
+            for found, expected in zip(*values, strict=True):
+                assert_relative(found, expected, 1e-3, floor=float(expected.abs().max()))
 
     def test_any_data(self) -> None:
         """Clouds, drawn by a function, under a group of another action, with the right restorations undone exactly."""

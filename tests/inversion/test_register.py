@@ -160,6 +160,31 @@ class TestImages:
         r = register(picture(pixels()), fixed, warp.group, law=law)
         assert corner_error(warp.to_pixels(r.element, SIZE), matrix) < 0.15
 
+    def test_images_of_other_things_are_not_trusted(self) -> None:
+        """Their residuals are as those of noise, and their element had the covariance of noise."""
+        coarse = [randn(1, 3, 8, 10, seed=seed).float() for seed in (14, 15)]
+        one, other = (torch.nn.functional.interpolate(image, SIZE, mode="bicubic")[0] for image in coarse)
+        noisy = one + 0.3 * randn(3, *SIZE, seed=16).float()
+        assert register(one, noisy, SE(2), num_starts=4).trusted
+        r = register(one, other, SE(2), num_starts=16)
+        assert "of the contrast is shared" in " ".join(r.reasons)
+
+    def test_a_part_that_is_hidden_exactly_is_trusted(self) -> None:
+        """Residuals of rounding alone: the minimum is not looked for in the digits that the data do not have."""
+        image = picture(pixels()).float()
+        fixed = image.clone()
+        fixed[:, 10:30, 10:40] = 4.0
+        r = register(image, fixed, SE(2), num_starts=4)
+        assert r.trusted, r.reasons
+        assert_relative(r.element.double(), SE(2).identity(dtype=torch.float64), 1e-6, floor=1.0)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_is_registered_in_single(self, dtype: torch.dtype) -> None:
+        image = picture(pixels((20, 24))).to(dtype)
+        r = register(image, image, SE(2), num_starts=2)
+        assert r.element.dtype == torch.float32
+        assert_relative(r.element, SE(2).identity(), 1e-4, floor=1.0)
+
     def test_nothing_to_see_is_not_trusted(self) -> None:
         r = register(torch.ones(1, 30, 40), torch.ones(1, 30, 40), SE(2), num_starts=4)
         assert not r.trusted
@@ -299,6 +324,7 @@ def test_refusals() -> None:
         (ConfigurationError, cloud, cloud, SE(2)),
         (ConfigurationError, image, image, SE(3)),
         (ConfigurationError, image.byte(), image.byte(), SE(2)),
+        (ShapeError, torch.zeros(20, 30, 3), torch.zeros(20, 30, 3), SE(2)),
         (NonFiniteError, image * math.nan, image, SE(2)),
     ):
         with pytest.raises(error):

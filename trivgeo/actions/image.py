@@ -35,9 +35,10 @@ class ImageWarp(Action):
     Points p = (x right, y down), in one unit for both: the longer side of the frame is [-1, 1], the shorter one as
     much less as it has fewer pixels, with the centres of pixels at ((2 i + 1) - w) / max(h, w). So rotations turn what
     is on an image of any shape, and do not shear it; elements in pixels, as other libraries have them, are made by
-    `from_pixels`. Data are ``[*batch, c, h, w]``, of any size and number of channels; images of several sizes take a
-    call for each size. Outside its frame an image is zero, or ``fill``: the value of the background, which is not zero
-    in normalised images; or what the padding says. Which pixels show the image is said by `coverage`.
+    `from_pixels`. Data are ``[*batch, c, h, w]``, of any size and number of channels; images of several sizes are a
+    list of ``[c, h, w]``, here and in an inverter. Outside its frame an image is zero, or ``fill``: the value of the
+    background, which is not zero in normalised images; or what the padding says. Which pixels show the image is said
+    by `coverage`.
 
     Between pixels the image is interpolated, so ``(g h).I`` and ``g.(h.I)`` differ by the error of resampling. For a
     smooth image it is second order in the size of a pixel with bilinear interpolation; only first order with torch's
@@ -123,15 +124,38 @@ class ImageWarp(Action):
         """Cost of elements that move an image out of its frame; ``None`` without ``guarded`` or with a padding."""
         return ImageGuard(self.point_action, self.fill) if self.guarded and self.padding == "zeros" else None
 
-    def __call__(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out c h w"]:
+    def __call__(self, g: Tensor, x: Any) -> Any:
         """The warped images, NaN where the transformation is not defined on the frame.
 
         Images that share many transformations are read in place: the last batch dimensions in which ``x`` has size
         one cost no copies of it.
 
+        Args:
+            g: elements ``[*batch, *element_shape]``; for a list one element, or as many as images.
+            x: images ``[*batch, c, h, w]``, or a list of images ``[c, h, w]`` of several sizes.
+
+        Returns:
+            Images ``[*out, c, h, w]``, or a list of them.
+
         Raises:
             ShapeError: an element or an image has the wrong shape, or the batches do not broadcast.
         """
+        return self._warp_each(g, x) if isinstance(x, list | tuple) else self._warp(g, x)
+
+    def _warp_each(self, g: Tensor, images: Sequence[Tensor]) -> list[Float[Tensor, "..."]]:
+        """Return the images of a list, each warped by its element."""
+        batch = self.group.batch_shape(self.group.check_elements(g))
+        for image in images:
+            self.check_data(image)
+            if image.ndim != 3:
+                raise ShapeError(f"x: expected a list of images [c, h, w], got one of shape {list(image.shape)}")
+        if batch not in ((), (len(images),)):
+            raise ShapeError(f"g: expected one element, or one for each of {len(images)} images, got {list(batch)}")
+        elements = g.expand(len(images), *self.group.element_shape) if batch == () else g
+        return [self._warp(h, image) for h, image in zip(elements, images, strict=True)]
+
+    def _warp(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out c h w"]:
+        """Return the warped images."""
         batch = self._out_shape(g, x)
         g, x = promoted(g=self.group.check_elements(g), x=x)
         channels, height, width = x.shape[-3:]
@@ -301,6 +325,8 @@ class ImageWarp(Action):
 
     def batch_shape(self, x: Any) -> torch.Size:
         """Return the batch shape of images ``x``, ``[*batch, c, h, w]``, without channels, height and width."""
+        if not isinstance(x, Tensor):
+            self.check_data(x)
         return x.shape[:-3]
 
     def check_data(self, x: Any, name: str = "x") -> None:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import streams_for
 from trivgeo._torch import pytree
+from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
@@ -24,6 +25,7 @@ from trivgeo.inversion.posterior_energy import Bound, check_bound
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import StageLike, check_stage, run_stages, steps_of
+from trivgeo.inversion.varied_sizes import invert_by_size
 
 __all__ = ["Inverter"]
 
@@ -148,7 +150,8 @@ class Inverter(nn.Module):
         """Hypotheses for g; the restored data are ``action(group.inverse(r.best()), x_tilde)``.
 
         Args:
-            x_tilde: data of the action, with one batch dimension b. They are brought to the device of the inverter; one
+            x_tilde: data of the action, with one batch dimension b; or a list of b images ``[c, h, w]``, of several
+                sizes, for an action on images. They are brought to the device of the inverter; one
                 that has no networks and was not moved is where they are. The result is there, too.
             generator: the source of noise, on any device; every datum gets a stream of its own from it, so that it is
                 found alone what is found in a batch. Data 0, ..., b - 1 unless it is a `trivgeo.sde.NoiseStreams`.
@@ -159,6 +162,8 @@ class Inverter(nn.Module):
             NonFiniteError: the data hold NaN or infinity.
             ConfigurationError: the data are in a dtype that a network does not take.
         """
+        if isinstance(x_tilde, list | tuple) and isinstance(self.action, ImageWarp):
+            return invert_by_size(self, x_tilde, generator, initial)
         # gradients by torch.func need no graph of what happens outside of them
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self), self._bar() as on_step:
             device = module_device(self)

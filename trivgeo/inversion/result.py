@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trivgeo._deprecation import RenamedAttribute, renamed_arguments
 from trivgeo._devices import on_device
+from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
@@ -143,6 +144,10 @@ class InversionResult:
             ShapeError: the data are not those that were inverted, as many and of that shape.
         """
         x = on_device(with_tensors("x", x), self.elements.device)
+        if isinstance(x, list | tuple) and isinstance(self.action, ImageWarp):
+            if len(x) != len(self.energies):
+                raise ShapeError(f"x: expected the {len(self.energies)} images that were inverted, got {len(x)}")
+            return self.action(self.group.inverse(self.best()), x)
         self.action.check_data(x)
         batch = self.action.batch_shape(x)
         if batch != self.energies.shape[:1]:

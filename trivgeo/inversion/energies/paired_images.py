@@ -68,6 +68,7 @@ class PairedImages(nn.Module, CurvedResiduals):
             raise ShapeError(f"reference: expected an image [c, h, w], got {list(reference.shape)}")
         self.register_buffer("reference", reference)
         self.least_overlap = check_fraction("least_overlap", least_overlap)
+        self._known: tuple[LieGroup, Tensor, list[Tensor]] | None = None  # vector fields of the last group
 
     def forward(self, x: Float[Tensor, "batch d h w"]) -> Float[Tensor, "batch p c"]:
         """Return the residuals of all pixels, row by row, ``[batch, height * width, channels]``.
@@ -119,7 +120,7 @@ class PairedImages(nn.Module, CurvedResiduals):
         )
         by_x, by_y = (half * slope for slope in slopes)  # [b, k, channels, pixels], in units of the frame
         along = [by_x * d[..., 0].unsqueeze(2) + by_y * d[..., 1].unsqueeze(2) for d in (across, down)]
-        matrix = self._normal_matrix(values, along, _fields(group, points, pixels), weights)
+        matrix = self._normal_matrix(values, along, self._fields(group, points, pixels), weights)
         return torch.where(valid[..., None, None], matrix, torch.nan).unflatten(1, shape[1:])
 
     def _normal_matrix(
@@ -146,6 +147,13 @@ class PairedImages(nn.Module, CurvedResiduals):
         total = (w * r.square().sum(2)).sum(-1)[..., None, None]
         h = h - mixed - mixed.mT + total * growth.unsqueeze(-1) * growth.unsqueeze(-2)
         return torch.where(enough, h, torch.nan)
+
+    def _fields(self, group: LieGroup, points: PointAction, pixels: Tensor) -> list[Float[Tensor, "n p"]]:
+        """Return both components of the vector fields of the basis, which are those of the step before."""
+        known = self._known
+        if known is None or known[0] is not group or known[1].dtype != pixels.dtype or known[1].device != pixels.device:
+            self._known = known = (group, pixels[:0], _fields(group, points, pixels))
+        return known[2]
 
     def _check(self, x: Tensor) -> None:
         channels, height, width = self.reference.shape

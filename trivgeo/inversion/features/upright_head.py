@@ -85,7 +85,7 @@ class UprightHead(FeatureScore):
         return self.with_base(features, None if self.base is None else self.base(features))
 
     def with_base(self, features: Float[Tensor, "b d"], base: Float[Tensor, " b"] | None) -> Float[Tensor, " b"]:
-        """Return the output of the head for ``features`` plus a multiple of ``base``, values of the base score, ``[b]``."""
+        """Return the output of the head for ``features`` plus a multiple of ``base``, their base score, ``[b]``."""
         own = self.mean.dtype
         standard = ((features.to(own) - self.mean) / self.std).clamp(-10.0, 10.0)
         score: Tensor = self.layers(standard).squeeze(-1)

@@ -44,6 +44,8 @@ _MARGIN = 2
 """Pixels on each side that a blur reads."""
 _CORRELATED = 4
 """Pixels on each side in which blurred noise is correlated."""
+_LEAST_SHARED = 0.5
+"""Share of the contrast that both images must have in common."""
 _SPREAD = 0.15
 """Standard deviation of the first elements in each direction, in units of the natural basis."""
 
@@ -98,10 +100,14 @@ def register_images(
         h,
         smooth=lambda r: _around(r, fixed.shape[-2:]),
         part=lambda y: (y[0, -1] > 1.0 - 1e-3).flatten(),
+        digits=torch.finfo(dtype).eps,
     )
+    shared = _shared_contrast(full, loss, action(fit.element, x)[0]) if fit.found else 1.0
+    said = f"{shared:.0%} of the contrast is shared: less than {_LEAST_SHARED:.0%}"
     return replace(
         fit,
         action=ImageWarp(group),
+        reasons=fit.reasons if shared >= _LEAST_SHARED else (*fit.reasons, said),
         element=fit.element.to(dtype),
         covariance=fit.covariance.to(dtype),
         residual=fit.residual * contrast,
@@ -142,6 +148,28 @@ def _width(action: ImageWarp, residuals: PairedImages, x: Tensor, h: Tensor) -> 
     y = action(action.group.inverse(h), x)
     std = robust_std(residuals(y)[0], (y[0, -1] > 0.5).flatten())
     return _WIDTH * math.sqrt(x.shape[1] - 1) * max(std, _LEAST_STD) if math.isfinite(std) else 1e3
+
+
+def _shared_contrast(residuals: PairedImages, loss: GemanMcClure, moved: Float[Tensor, "d h w"]) -> float:
+    r"""One minus the ratio of :math:`|I - I_0|^2` to the sum of both variances, where the images agree.
+
+    One for images that are the same, zero on average for images that have nothing to do with each other: by the spread
+    of the residuals alone these would be images with much noise.
+
+    Args:
+        residuals: to the fixed image.
+        loss: says where the images agree.
+        moved: image with its coverage.
+    """
+    image, fixed = moved[:-1].flatten(1), residuals.reference.flatten(1)
+    square = (image - fixed).square().sum(0)
+    covered = (moved[-1] > 1.0 - 1e-3).flatten()
+    weight = torch.func.grad(lambda s: loss(s).sum())(square) * covered
+    total = weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+    means = [(weight * part).sum(1, keepdim=True) / total for part in (image, fixed)]
+    spread = [(weight * (part - mean).square()).sum() for part, mean in zip((image, fixed), means, strict=True)]
+    both = float(spread[0] + spread[1])
+    return 1.0 - float((weight * square).sum()) / both if both > 0 else 0.0
 
 
 def _blurred(image: Tensor) -> Tensor:

@@ -101,6 +101,7 @@ def fit_of(
     *,
     smooth: Callable[[Tensor], Tensor] | None = None,
     part: Callable[[Any], Float[Tensor, " q"]] | None = None,
+    digits: float | None = None,
 ) -> Registration:
     """Return the registration of elements h at which descents have ended: h^-1 with covariance, modes and checks.
 
@@ -111,6 +112,7 @@ def fit_of(
         elements: of the inverter, ``[k, *element_shape]``.
         smooth: sums of residuals ``[q, n]`` over their neighbours, where they are correlated; ``None`` for none.
         part: restored data to the mask of the residuals that count; ``None`` for all.
+        digits: last digit of one in the data as they were given; ``None`` for that of ``x``.
     """
     group, unit = action.group, energy(1.0)
     result = Inverter(action, unit, [])(x, initial=elements[None])
@@ -121,6 +123,7 @@ def fit_of(
     mask = None if part is None else part(y)
     r = unit.residuals(y)[0]
     variance, agreement, rms = _variance(unit, r, mask, group.dim, smooth)
+    variance = max(variance, (_ROUNDING * (torch.finfo(r.dtype).eps if digits is None else digits)) ** 2)
     given = Posterior(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
     curvature = given.curvature(h.unsqueeze(1))[0, 0]
     slope = given.gradient(lambda v: group.perturb(h.unsqueeze(1), v), h.new_zeros(1, 1, group.dim))[0][0, 0]
@@ -181,7 +184,7 @@ def _variance(
     agrees = weight / weight.max().clamp(min=tiny) > 0.25
     good = float((counted * agrees).sum())
     rms = math.sqrt(float((counted * agrees * square).sum()) / max(good, 1.0))
-    return max(variance, (_ROUNDING * torch.finfo(r.dtype).eps) ** 2), good / max(number, 1.0), rms
+    return variance, good / max(number, 1.0), rms
 
 
 def _reasons(covariance: Tensor, decrement: float, agreement: float, modes: PosteriorModes) -> tuple[str, ...]:

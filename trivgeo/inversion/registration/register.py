@@ -18,6 +18,8 @@ __all__ = ["register"]
 
 _STARTS_ON_PLANE = 64
 _STARTS_IN_SPACE = 512
+_CHANNELS, _MAX_CHANNELS = (3, 4), 16
+"""Last sizes that are channels, not a width, of data that have more than so many of everything else."""
 
 
 def register(
@@ -95,9 +97,12 @@ def _checked(name: str, value: Tensor) -> Tensor:
     """A finite image or cloud."""
     value = check_tensor(name, value)
     if not value.is_floating_point():
-        raise ConfigurationError(f"{name}: expected floating-point numbers, got {value.dtype}")
+        raise ConfigurationError(f"{name}: expected floating-point numbers, such as image / 255.0, got {value.dtype}")
     if value.ndim not in (2, 3) or 0 in value.shape:
         raise ShapeError(f"{name}: expected a photograph [c, h, w] or a cloud [m, n], got {list(value.shape)}")
     if not bool(torch.isfinite(value).all()):
         raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
-    return value
+    if value.ndim == 3 and value.shape[-1] in _CHANNELS and min(value.shape[:2]) > _MAX_CHANNELS:
+        raise ShapeError(f"{name}: expected [c, h, w], channels first, got {list(value.shape)}; see Tensor.movedim")
+    # elements of half precision are off by pixels
+    return value.to(torch.promote_types(value.dtype, torch.float32))
