@@ -93,7 +93,7 @@ class CurvedEnergy(DataEnergy):
 
         Args:
             action: of the transformations.
-            g: elements ``[b, *chains, *element_shape]``, which are undone.
+            g: elements to be undone, ``[b, *chains, *element_shape]``.
             x: data, see `DataEnergy.select`.
         """
         return None
@@ -109,9 +109,7 @@ class CurvedResiduals(ABC):
         """``J^T W J`` with J the Jacobian of the residuals of restored data by v in ``g exp(v)``.
 
         Args:
-            action: of the transformations.
-            g: elements ``[b, *chains, *element_shape]``, which are undone.
-            x: data, see `DataEnergy.select`.
+            action: see `CurvedEnergy.closed_form_curvature`, like ``g`` and ``x``.
             weights: squares of residuals ``[rows, q]`` to W.
 
         Returns:

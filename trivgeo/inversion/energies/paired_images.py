@@ -98,6 +98,13 @@ class PairedImages(nn.Module, CurvedResiduals):
         With s = g p the point that pixel p of the restored image is read at, and :math:`\xi_i` the vector fields of
         the basis, :math:`\partial_i I(s) = \nabla I(s)\, Dg(p)\, \xi_i(p)`: all channels and directions share a
         2 x 2 matrix for each pixel, and no image is differentiated along a direction.
+
+        Args:
+            action: see `CurvedResiduals`, like ``g`` and ``weights``.
+            x: images of `with_coverage`.
+
+        Raises:
+            ShapeError: see `forward`.
         """
         if not isinstance(action, ImageWarp) or (action.mode, action.padding) != ("bilinear", "zeros"):
             return None
