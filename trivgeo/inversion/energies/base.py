@@ -103,6 +103,10 @@ class CurvedResiduals(ABC):
     """Residuals whose Gauss-Newton curvature after some actions is known in closed form."""
 
     @abstractmethod
+    def __call__(self, x: Any) -> Tensor:
+        """Return the residuals of a batch x of data, ``[batch, q]`` or ``[batch, q, n]``."""
+
+    @abstractmethod
     def curvature(
         self, action: Action, g: Tensor, x: Any, weights: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "b *chains n n"] | None:
