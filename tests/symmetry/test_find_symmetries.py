@@ -17,6 +17,7 @@ from tests.helpers import assert_relative, rand, random_elements
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import HeatSymmetry
 from trivgeo.symmetry import find_symmetries, verify
+from trivgeo.symmetry.radicals import Radicals
 
 x, t, nu, n, kappa = sp.symbols("x t nu n kappa")
 U, V, X, T = sp.symbols("u v x t")
@@ -392,6 +393,35 @@ def test_rates_and_exponents_are_those_of_the_equation(equation: str, dimension:
     found = find_symmetries(equation)
     assert found.is_complete
     assert len(found) == dimension
+
+
+@pytest.mark.slow(reason="rates are found twice")
+@pytest.mark.parametrize("equation", ["u_t = D*u_xx - a*x^2*u/2", "u_t = u_xx + (a+b)*x^2*u", "u_t = u_xx - a*x^2*u"])
+def test_rates_that_are_square_roots_of_parameters(equation: str) -> None:
+    """Harmonic oscillators: as many as of the heat equation, constants and the group with numbers for parameters."""
+    found = find_symmetries(equation)
+    assert found.is_complete
+    assert len(found) == 6
+    values = {s.name: 0.7 for s in found.parameters}
+    numeric = find_symmetries(equation.replace("D", "0.7").replace("a", "0.7").replace("b", "0.7"))
+    forms = [e.algebra.numeric(**v).killing_form for e, v in ((found, values), (numeric, {}))]
+    signs = [(torch.linalg.eigvalsh(form).abs() > 1e-9).sum() for form in forms]
+    assert signs[0] == signs[1] == 3
+    assert found.group(**values).dim == 6
+
+
+def test_square_roots_of_parameters() -> None:
+    """Products of roots are one root; nothing irrational is left, and all comes back."""
+    a, d = sp.symbols("a D", positive=True)
+    expression = (
+        sp.sqrt(2 * a * d) * x + a * sp.exp(-2 * sp.sqrt(2 * a * d) * t) + d ** sp.Rational(3, 2) * sp.sqrt(2 * a)
+    )
+    radicals = Radicals.of([expression], [a, d])
+    rational = radicals.put(expression)
+    assert len(radicals.parameters) == 2
+    assert not any(power.exp.q == 2 for power in rational.atoms(sp.Pow) if power.exp.is_Rational)
+    assert sp.simplify(radicals.back(rational) - expression) == 0
+    assert not Radicals.of([a * x + sp.sqrt(x) + sp.sqrt(2)], [a])
 
 
 def test_symmetries_on_grids() -> None:

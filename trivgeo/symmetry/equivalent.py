@@ -11,7 +11,7 @@ from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
 from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.solutions import Particular
 
-__all__ = ["Equivalent", "about_any_solution", "simpler", "term_matrix"]
+__all__ = ["Equivalent", "about_any_solution", "simpler", "term_matrix", "with_right_sides"]
 
 _MAX_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
 _MAX_DEGREE = 4  # of these polynomials
@@ -73,7 +73,7 @@ def _about(system: EvolutionSystem, particular: Sequence[sp.Expr]) -> Equivalent
     old = (*system.variables, *system.unknowns)
     new = (*system.variables, *(u - p for u, p in zip(system.unknowns, particular, strict=True)))
     right = [sp.expand(r - o) for r, o in zip(system.right, _offsets(system), strict=True)]
-    return Equivalent(_system(system, right), new, old)
+    return Equivalent(with_right_sides(system, right), new, old)
 
 
 def _abstract(system: EvolutionSystem) -> list[sp.Expr]:
@@ -100,8 +100,13 @@ def _abstract(system: EvolutionSystem) -> list[sp.Expr]:
     return [solution(a, system.zero) for a in range(len(system.unknowns))]
 
 
-def _system(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSystem:
-    """The same with other right sides."""
+def with_right_sides(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSystem:
+    """Return equations for the same leading derivatives with other right sides.
+
+    Args:
+        system: the equations.
+        right: an expression of the free derivatives for each.
+    """
     values = {}
     for expression, leader in zip(right, system.leaders, strict=True):
         for symbol, a, index in (*system.jets_in(expression), (system.jet(*leader), *leader)):

@@ -15,10 +15,11 @@ from trivgeo.symmetry.brackets import bracket
 from trivgeo.symmetry.determining import LinearForm, characteristics, check, left_side, symmetry_condition
 from trivgeo.symmetry.dimension import Dimension, Jets
 from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
-from trivgeo.symmetry.equivalent import Equivalent, about_any_solution, simpler, term_matrix
-from trivgeo.symmetry.growth import MAX_COLUMNS, Found, grow
+from trivgeo.symmetry.equivalent import Equivalent, about_any_solution, simpler, term_matrix, with_right_sides
+from trivgeo.symmetry.growth import MAX_COLUMNS, Found, grow, radicands_of_rates
 from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.ordinary import from_solutions, is_linear_ordinary
+from trivgeo.symmetry.radicals import Radicals
 from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
 
 __all__ = ["is_linear", "residual", "search"]
@@ -106,6 +107,9 @@ def _search_directly(
     found = grow(system, conditions, jets, dimension)
     if dimension.size in (None, len(found.generators)):
         return found
+    rooted = _with_roots(system, jets, dimension)
+    if rooted is not None:
+        return rooted
     if is_linear_ordinary(system):
         return replace(found, generators=from_solutions(system, found.generators, dimension.size))
     other = about_any_solution(system)
@@ -114,6 +118,25 @@ def _search_directly(
     forms = symmetry_condition(other.system)
     homogeneous = grow(other.system, forms, Jets(other.system, forms, jets.linear), dimension)
     return _pulled_back(homogeneous, [other]) if len(homogeneous.generators) >= dimension.size else found
+
+
+def _with_roots(system: EvolutionSystem, jets: Jets, dimension: Dimension) -> Found | None:
+    """All symmetries where their rates are square roots of parameters, which become parameters; else ``None``."""
+    if not system.parameters or dimension.size is None:
+        return None
+    names = [s.name for s in (*system.variables, *system.unknowns)]
+    radicals = Radicals(radicands_of_rates(system, jets, dimension), system.parameters, names)
+    if not radicals:
+        return None
+    other = with_right_sides(system, [sp.expand(radicals.put(right)) for right in system.right])
+    forms = symmetry_condition(other)
+    found = grow(other, forms, Jets(other, forms, jets.linear), dimension)
+    if len(found.generators) < dimension.size:
+        return None
+    generators, superposition = (
+        [tuple(map(radicals.back, field)) for field in part] for part in (found.generators, found.superposition)
+    )
+    return Found(generators, superposition, found.degree, tuple(map(radicals.back, found.functions)))
 
 
 def _pulled_back(found: Found, chain: Sequence[Equivalent]) -> Found:

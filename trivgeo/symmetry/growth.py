@@ -16,7 +16,7 @@ from trivgeo.symmetry.equation import EvolutionSystem
 from trivgeo.symmetry.evaluation import RandomEvaluator, irrational_constants
 from trivgeo.symmetry.interpolation import rational_functions
 
-__all__ = ["MAX_COLUMNS", "Found", "grow"]
+__all__ = ["MAX_COLUMNS", "Found", "grow", "radicands_of_rates"]
 
 Coefficients = tuple[sp.Expr, ...]
 
@@ -188,6 +188,26 @@ def _spectral(
     return families, sure
 
 
+def radicands_of_rates(system: EvolutionSystem, jets: Jets, dimension: Dimension) -> list[sp.Expr]:
+    """Return what rates that are no rational functions of the parameters are square roots of, up to squares.
+
+    Args:
+        system: the equations.
+        jets: see `grow`, like ``dimension``.
+    """
+    found: dict[sp.Expr, None] = {}
+    for position in range(len(jets.variables)):
+        roots, keeps = _eigenvalues(system, jets, position, dimension.order, None) or ({}, False)
+        for root in roots if keeps else ():
+            square = sp.fraction(sp.together(sp.expand(root**2)))
+            number, factors = sp.factor_list(square[0] * square[1])
+            odd = sp.Mul(*(factor for factor, power in factors if power % 2))
+            if odd.free_symbols:
+                sizes = sp.factorint(abs(number.p * number.q))
+                found[sp.Mul(*(prime for prime, power in sizes.items() if power % 2)) * odd] = None
+    return list(found)
+
+
 def _shifts(system: EvolutionSystem, variable: sp.Symbol) -> list[sp.Expr]:
     """Where powers of a linear function of the variable, or logarithms, vanish."""
     found: dict[sp.Expr, None] = {}
@@ -235,6 +255,7 @@ def _guessed(
     """Eigenvalues, or their squares, that are simple multiples of products of the parameters."""
     found: dict[sp.Expr, int] = {}
     multiples = [sp.Rational(a, b) for b in (1, 2, 3, 4) for a in range(-8, 9) if sp.gcd(a, b) == 1]
+    multiples += [sign * m**2 for m in multiples if m > 0 and m**2 not in multiples for sign in (1, -1)]
     products = {sp.S.One}
     for powers in itertools.product((-2, -1, 0, 1, 2), repeat=len(system.parameters)):
         if sum(map(abs, powers)) <= 2:
@@ -244,6 +265,7 @@ def _guessed(
     }
     sums = {1 + s for s in system.parameters} | {s - 1 for s in system.parameters}
     products |= constants | {1 / c for c in constants if c != 0} | sums
+    products |= {c * d for c, d in itertools.combinations(sorted(constants, key=sp.default_sort_key), 2)}
     evaluate = RandomEvaluator((), 0, 1, prime, 0, fixed, system.parameters)
     for product in sorted(products, key=sp.default_sort_key):
         value = int(evaluate(product)[0, 0])
@@ -261,9 +283,13 @@ def _guessed(
 
 
 def _coefficients(system: EvolutionSystem, right: sp.Expr) -> Iterator[sp.Expr]:
+    """The coefficients of functions of the variables."""
     variables = set(right.free_symbols) - set(system.parameters)
+    total: dict[sp.Expr, sp.Expr] = {}
     for term in sp.Add.make_args(sp.expand(right)):
-        yield term.as_independent(*variables)[0]
+        coefficient, function = term.as_independent(*variables, as_Add=False)
+        total[function] = total.get(function, sp.S.Zero) + coefficient
+    yield from total.values()
 
 
 def _at(polynomial: Sequence[int], number: int, prime: int) -> int:

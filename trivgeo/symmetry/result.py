@@ -20,6 +20,7 @@ from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import moved_solution
 from trivgeo.symmetry.laws import ConservationLaw, ConservationLaws
 from trivgeo.symmetry.optimal import OptimalSystem
+from trivgeo.symmetry.radicals import Radicals
 from trivgeo.symmetry.reduction import Reduction, reduced
 from trivgeo.symmetry.solutions import Particular, Solution
 from trivgeo.symmetry.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries, group_parameter
@@ -242,11 +243,13 @@ class Symmetries(Sequence[Symmetry]):
         if self._algebra is None:
             fields = [g.components for g in self.generators]
             names = [g.name for g in self.generators]
+            radicals = Radicals.of([c for f in fields for c in f], self.parameters, [s.name for s in self.variables])
+            rational = [[radicals.put(c) for c in f] for f in fields]
             try:
-                c = structure_constants(fields, self.variables, self.parameters, names)
+                c = structure_constants(rational, self.variables, radicals.parameters, names)
             except AlgebraError as error:
                 raise AlgebraError(f"{error}; {self.statement}") from error
-            constants = [[[-x for x in row] for row in block] for block in c]
+            constants = [[[-radicals.back(x) for x in row] for row in block] for block in c]
             self._algebra = SymmetryAlgebra(constants, names, self.parameters)
         return self._algebra
 
