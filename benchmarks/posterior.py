@@ -126,7 +126,10 @@ class Wells:
 
     def truth(self, temperature: float) -> tuple[float, float]:
         """Weight of the first well, and the logarithm of the evidence."""
-        g, gain = self.reference(temperature)
+        return self.averages(*self.reference(temperature))
+
+    def averages(self, g: Tensor, gain: Tensor) -> tuple[float, float]:
+        """Weight of the first well, and the logarithm of the evidence, from `reference`."""
         first = self.log_parts(g).argmax(-1) == 0
         return float(gain.softmax(0)[first].sum()), float(gain.logsumexp(0)) - math.log(NUM_REFERENCE)
 
@@ -159,8 +162,8 @@ def main() -> None:
         if arguments.only not in name:
             continue
         for temperature in arguments.temperatures:
-            weight, evidence = wells.truth(temperature)
             g, gain = wells.reference(temperature)
+            weight, evidence = wells.averages(g, gain)
             mean, deviation = wells.within_first(g, gain.softmax(0))
             evidence -= sum_over_compact(wells.group, log_haar_volume)  # of the measure of evidences
             sampler = PosteriorSampler(LeftTranslation(wells.group), wells.energy, temperature=temperature)

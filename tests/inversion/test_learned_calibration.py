@@ -201,6 +201,7 @@ class TestOutliers:
         assert not far.trusted.any()
         assert all(set(text.split("; ")) <= set(REASONS) for text in (*noise.reasons, *far.reasons))
         assert f"{int(result.trusted.sum())} trusted" in repr(result)
+        assert "an estimate by a network, not a weighted sample" in repr(result)
         assert bool(result.found.all())
 
     def test_moved_elements_are_not_checked(self, trained: LearnedInverter) -> None:

@@ -60,12 +60,13 @@ class InversionResult:
         """Sizes and counts."""
         data, chains = self.energies.shape
         lost, off = int(self.lost.sum()), int((~torch.isfinite(self.energies)).sum())
+        kind = "a search" if self.has_energy or not self.network_evaluations else "an estimate by a network"
         return (
             f"{type(self).__name__}({data} data, {chains} hypotheses each, of {self.group!r}; "
             f"{int(self.found.sum())} found; "
             f"{f'{lost} would lose most of what the datum shows; ' if lost else ''}"
             f"{f'{off} of {data * chains} hypotheses ended where no energy is finite; ' if off else ''}"
-            f"a search, not a weighted sample; "
+            f"{kind}, not a weighted sample; "
             f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
             f"{self.network_evaluations} networks)"
         )
