@@ -11,19 +11,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from trivgeo._devices import module_device, on_device
-from trivgeo._random import normal
 from trivgeo._torch import pytree
-from trivgeo.checks import check_arguments, check_count, check_type, with_tensors
+from trivgeo.checks import check_arguments, check_type, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.evaluation import explained_dtypes
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.law import Law, sample_elements
+from trivgeo.inversion.law import Law, moving_elements
 from trivgeo.inversion.posterior_energy import check_action, check_batch
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import rows_like, where_rows
 
-__all__ = ["EquivarianceError", "TestTimeEquivariant", "moving_elements"]
+__all__ = ["EquivarianceError", "TestTimeEquivariant"]
 
 
 class EquivarianceError(NamedTuple):
@@ -54,38 +53,6 @@ class EquivarianceError(NamedTuple):
         errors = torch.where(valid, errors, torch.nan)
         known = errors.detach()
         return cls(float(known.nanmedian()), float(known[valid].max()), errors)
-
-
-def moving_elements(
-    action: Action, x: Any, count: int, law: Law | None, generator: torch.Generator | None
-) -> tuple[Tensor, Bool[Tensor, "m b"]]:
-    """Draw elements that move data, and return them with the mask of where they are defined.
-
-    Args:
-        action: on the data.
-        x: data with one batch dimension.
-        count: m, the number of elements.
-        law: their law; ``None`` for exp of standard normal vectors in the group's basis.
-        generator: random numbers.
-
-    Returns:
-        Elements ``[m, b, *element_shape]``, the identity where not defined, and the mask ``[m, b]``.
-
-    Raises:
-        DomainError: no element is defined on any datum.
-    """
-    group, like, batch = action.group, pytree.tree_leaves(x)[0], action.batch_shape(x).numel()
-    check_count("num_elements", count)
-    if law is None:
-        h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
-    else:
-        h = sample_elements(group, law, count, generator or torch.Generator().manual_seed(0))
-    h = h.to(like).unsqueeze(1)
-    valid = action.is_valid(h, x).reshape(count, batch, -1).all(-1)
-    if not bool(valid.any()):
-        raise DomainError(f"law: expected elements that are defined on some datum, got none of {count}")
-    unit = group.identity(dtype=h.dtype, device=h.device)
-    return where_rows(valid, h.expand(count, batch, *group.element_shape), unit), valid
 
 
 class TestTimeEquivariant(nn.Module):

@@ -13,9 +13,9 @@ from trivgeo._devices import module_device, on_device
 from trivgeo.actions import Field, FieldAction, Grid, resample
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
-from trivgeo.inversion.equivariant import EquivarianceError, moving_elements
+from trivgeo.inversion.equivariant import EquivarianceError
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.law import Law
+from trivgeo.inversion.law import Law, moving_elements
 from trivgeo.inversion.operator_setup import clean_fields, search_for, symmetries_of
 from trivgeo.inversion.training_frame import TrainingFrame
 from trivgeo.pde import SpectralEquation

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
-from trivgeo._random import keyed
+from trivgeo._random import keyed, normal
+from trivgeo._torch import pytree
+from trivgeo.checks import check_count
 from trivgeo.errors import DomainError, NonFiniteError, ShapeError
-from trivgeo.groups import LieGroup
+from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.rows import where_rows
 from trivgeo.sde import GeometricSchedule
 
-__all__ = ["Law", "noise_between", "sample_elements", "spread_of"]
+__all__ = ["Law", "moving_elements", "noise_between", "sample_elements", "spread_of"]
 
 Law = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""
@@ -49,6 +54,38 @@ def sample_elements(group: LieGroup, law: Law, count: int, generator: torch.Gene
         bad = int((~finite).sum())
         raise NonFiniteError(f"law: expected elements that have a logarithm, got {bad} NaN or infinite entries")
     return g
+
+
+def moving_elements(
+    action: Action, x: Any, count: int, law: Law | None, generator: torch.Generator | None
+) -> tuple[Tensor, Bool[Tensor, "m b"]]:
+    """Draw elements that move data, and return them with the mask of where they are defined.
+
+    Args:
+        action: on the data.
+        x: data with one batch dimension.
+        count: m, the number of elements.
+        law: their law; ``None`` for exp of standard normal vectors in the group's basis.
+        generator: random numbers.
+
+    Returns:
+        Elements ``[m, b, *element_shape]``, the identity where not defined, and the mask ``[m, b]``.
+
+    Raises:
+        DomainError: no element is defined on any datum.
+    """
+    group, like, batch = action.group, pytree.tree_leaves(x)[0], action.batch_shape(x).numel()
+    check_count("num_elements", count)
+    if law is None:
+        h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
+    else:
+        h = sample_elements(group, law, count, generator or torch.Generator().manual_seed(0))
+    h = h.to(like).unsqueeze(1)
+    valid = action.is_valid(h, x).reshape(count, batch, -1).all(-1)
+    if not bool(valid.any()):
+        raise DomainError(f"law: expected elements that are defined on some datum, got none of {count}")
+    unit = group.identity(dtype=h.dtype, device=h.device)
+    return where_rows(valid, h.expand(count, batch, *group.element_shape), unit), valid
 
 
 def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
