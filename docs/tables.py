@@ -287,6 +287,22 @@ def front_door(what: str) -> str:
     return markdown(["set", "steps", *methods[:-1], "`fit`"], rows)
 
 
+def learned_posterior() -> str:
+    """How far learned inverters can be trusted on data that nothing of them has seen."""
+    rows = []
+    for name, row in json.loads((BENCHMARKS / "learned-posterior-cpu.json").read_text())["sets"].items():
+        regions = [
+            f"{part} {' / '.join(f'{100 * share:.0f}' for share in shares)}" for part, shares in row["coverage"].items()
+        ]
+        flagged = [f"{100 * share:.1f}" for share in row["flagged"].values()]
+        right = " / ".join(f"{100 * share:.1f}" for share in row.get("accuracy", {}).values()) or NONE
+        efficiency = " / ".join(f"{share:.2f}" for share in row.get("efficiency", {}).values()) or NONE
+        rows.append([name, f"{row['steps']:,}", ", ".join(regions), *flagged, right, efficiency])
+    flags = ["flagged, %: clean", "moved", "beyond the law", "noise"]
+    header = ["set", "steps", "coverage, %, of 50 / 90", *flags, "clean accuracy, %: alone / gate"]
+    return markdown([*header, "effective share of samples: learned proposals / none"], rows)
+
+
 def rival() -> str:
     """One classifier made equivariant by equiadapt and by us."""
     tables = json.loads((BENCHMARKS / "equiadapt-cpu.json").read_text())["tables"]
@@ -501,6 +517,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "loops": loops,
     "learned-images": partial(front_door, "accuracy"),
     "learned-equations": partial(front_door, "error"),
+    "learned-posterior": learned_posterior,
     "rival": rival,
     "registration": registration,
     "photographs": photographs,
