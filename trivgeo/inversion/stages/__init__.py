@@ -16,6 +16,7 @@ from trivgeo.inversion.stages.descent_rules import (
     Parametrization,
     UpdateRule,
 )
+from trivgeo.inversion.stages.energy_gate import EnergyGate
 from trivgeo.inversion.stages.gaussian_search import GaussianSearch
 from trivgeo.inversion.stages.importance_sampling import ImportanceSampling
 from trivgeo.inversion.stages.keep_lower import KeepLower
@@ -43,6 +44,7 @@ __all__ = [
     "CalibratedDraws",
     "CleanGate",
     "Descend",
+    "EnergyGate",
     "GaussianSearch",
     "GroupElements",
     "HeavyBall",
