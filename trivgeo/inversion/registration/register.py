@@ -37,7 +37,8 @@ def register(
     Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by Levenberg and Marquardt's
     descent of the differences of pixels under a loss that leaves outliers alone (Geman and McClure 1987), on the part
     that both show. The first elements are near the identity (shifts by some 15 % of the frame); for others, such as
-    rotations by any angle, give a ``law``.
+    rotations by any angle, give a ``law``. Images that share less than half of their contrast are not trusted. Data of
+    half precision are registered in single precision, and so are the elements.
 
     Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has what that takes, so that map
     coordinates are as good as others. In the same order they are fitted in closed form (Kabsch 1976, Umeyama 1991, the
