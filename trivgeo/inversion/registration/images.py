@@ -30,7 +30,7 @@ _KEPT = (12, 4, 2, 1, 1)
 """Hypotheses that go on from each level."""
 _STEPS = (15, 8, 6, 5, 4)
 """Steps at each level."""
-_LAST_STEPS = 4
+_LAST_STEPS = 6
 """Steps at the end, in double precision."""
 _MAX_NUMBERS = 2**23
 """Numbers of restored images at once."""
