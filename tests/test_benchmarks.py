@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import gpu
+from benchmarks import canonical_operators, gpu
 from benchmarks.compare import compare, picture
+from tests.helpers import assert_relative
+from trivgeo.actions import Field
 
 
 def row(operation: str, seconds: float, spread: float = 1.05, library: str = "trivgeo", batch: int = 100) -> Any:
@@ -80,3 +83,16 @@ def test_the_benchmark_of_a_gpu_is_rehearsed(tmp_path: Path, monkeypatch: pytest
     assert again["floors"] == sections["floors"]
     assert "ZeroDivisionError" in again["groups"]["error"]
     assert not again["groups"]["complete"]
+
+
+@pytest.mark.slow(reason="a benchmark")
+def test_shifts_and_boosts_of_fields_are_those_of_the_group() -> None:
+    """Of the benchmark of canonical operators: by Fourier phases as by the action of the group, exactly."""
+    problem = canonical_operators.PROBLEMS["burgers"]._replace(points=16)
+    setting = canonical_operators.Setting(problem, 4, 0)
+    moves, action = setting.moves(4, (0.0, 0.0), canonical_operators.FAR), setting.action()
+    block = Field.on_box(torch.stack([setting.start, setting.end], 2), setting.box, times=[0.0, problem.horizon])
+    moved = action(setting.elements(action, moves), block).values
+    start, end = setting.pairs((setting.start, setting.end), moves)
+    assert_relative(moved[:, :, 0], start, 1e-10)
+    assert_relative(moved[:, :, 1], end, 1e-10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,7 +17,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
-from tests.helpers import assert_relative, rand, randn
+from tests.helpers import assert_relative, rand, randn, random_elements
 from tests.symmetry.catalogue import CATALOGUE
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
@@ -343,3 +344,32 @@ def test_random_bases(name: str) -> None:
         missed = errors_in_basis(name, seed)
         assert max(missed.pop("lost"), missed.pop("stiff")) <= 0.25
         assert max(missed.values()) < 1e-10, (seed, missed)
+
+
+@pytest.mark.slow(reason="a group of eight dimensions")
+def test_su2_that_moves_two_complex_numbers_beside_a_boost() -> None:
+    """The symmetries of Manakov's system: SU(2), not its quotient by -1, whose matrices are linear in four unknowns."""
+    names = ["x", "t", "a", "b", "c", "d"]
+    fields = {
+        "X": ["1", "0", "0", "0", "0", "0"],
+        "S": ["x", "2*t", "-a", "-b", "-c", "-d"],
+        "C": ["2*t", "0", "-b*x", "a*x", "-d*x", "c*x"],
+        "T": ["0", "1", "0", "0", "0", "0"],
+        "P": ["0", "0", "b", "-a", "0", "0"],
+        "Q": ["0", "0", "c", "d", "-a", "-b"],
+        "R": ["0", "0", "d", "-c", "b", "-a"],
+        "W": ["0", "0", "0", "0", "d", "-c"],
+    }
+    group = from_generators(fields, variables=names)
+    g, h, p = *(random_elements(group, 5, std=0.5, seed=s) for s in (0, 1)), rand(4, 6)
+    action = group.action()
+    assert_relative(action(group.compose(g, h), p), action(g, action(h, p)), 1e-12)
+    # angles half a turn apart are one element of the quotient
+    angle = math.pi * torch.tensor([0.4, 0.9, 1.4, 1.9], dtype=torch.float64)
+    moved = action(group.exp(angle[:, None] * torch.eye(8, dtype=torch.float64)[5]), p)
+    turned = torch.stack([p[:, [2, 3]], p[:, [4, 5]]])
+    first, second = (
+        turned * angle.cos()[:, None, None, None] + sign * turned.flip(0) * angle.sin()[:, None, None, None]
+        for sign in (1, -1)
+    )
+    assert_relative(moved, torch.cat([p[:, :2].expand(4, -1, -1), first[:, 0], second[:, 1]], -1), 1e-12)

@@ -246,3 +246,45 @@ def test_frames_are_reached_from_far() -> None:
     landed = frame.settle(action, g, initial.grid, start + 1.1 * (reach - start))
     reached = action(landed, back._replace(grid=back.grid.at([1.0]))).grid.times[:, 0]
     assert_relative(reached - start, 1.1 * (reach - start), 1e-6)
+
+
+@pytest.mark.slow(reason="three unknowns in the plane")
+def test_shallow_water_in_the_plane() -> None:
+    """Viscous shallow water: seven symmetries move fields, rotations among them; boosts are found from the fields."""
+    advected = "{0}_t + u*{0}_x + v*{0}_y + h_{1} = 0.1*({0}_xx + {0}_yy)"
+    equations = ["h_t + diff(h*u, x) + diff(h*v, y) = 0", advected.format("u", "x"), advected.format("v", "y")]
+    spectral, horizon, box = SpectralEquation.from_equation(equations), 0.5, [(0.0, LENGTH)] * 2
+    points = 16
+    place = 2 * torch.pi * torch.arange(points, dtype=F64) / points
+    x, y = torch.meshgrid(place, place, indexing="ij")
+
+    def fields(count: int, seed: int) -> Tensor:
+        generator, unknowns = seeded(seed), []
+        for mean, size in ((1.0, 0.05), (0.0, 0.1), (0.0, 0.1)):
+            parts = torch.zeros(count, points, points, dtype=F64)
+            for k, m in ((1, 0), (0, 1), (1, 1), (1, -1), (2, 1)):
+                a = torch.randn(2, count, 1, 1, generator=generator, dtype=F64) / (k * k + m * m)
+                parts = parts + a[0] * torch.cos(k * x + m * y) + a[1] * torch.sin(k * x + m * y)
+            unknowns.append(mean + size * parts)
+        return torch.stack(unknowns, 1)
+
+    clean = fields(48, 0)
+    mean, spread = clean.mean((0, 2, 3), keepdim=True), clean.std((0, 2, 3), keepdim=True)
+
+    def network(values: Tensor) -> Tensor:
+        solved = solve(spectral, Field.on_box(values, box), [horizon], 0.1).values[:, :, 0]
+        off = ((values - mean) / spread).square().mean((1, 2, 3), keepdim=True)
+        return solved + 1e-3 * spread * torch.cos(3 * x) * (1 + 30 * (off - 2).clamp(min=0))
+
+    operator = EquivariantOperator.from_equation(equations, network, clean, [horizon], box=box)
+    assert (operator.report.count("used: "), operator.report.count("left out: ")) == (7, 1)
+    g = operator.action.group.random(3, std=0.3, generator=seeded(3), dtype=F64)
+    initial = operator.action(g, Field.on_box(fields(3, 5), box))
+    times = operator.predict(initial, g).grid.times
+    grid, exact = initial.grid.at(times), solve(spectral, initial, times, 0.1).values
+    true, found = (
+        float((field.values - exact).norm() / exact.norm())
+        for field in (operator.predict(initial, g, grid), operator(initial, grid, generator=seeded(0)))
+    )
+    assert found <= 1.1 * true
+    assert true < 0.002

@@ -11,6 +11,7 @@ import sympy as sp
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries, verify
 from trivgeo.symmetry.ansatz import AnsatzSpace
+from trivgeo.symmetry.api import solved_form
 
 x, t = sp.symbols("x t")
 u = sp.Function("u")(x, t)
@@ -159,6 +160,39 @@ def test_refused_early(pde: Any, reason: str) -> None:
     """Equations without a real solution, and orders for which there is no bound on the time."""
     with pytest.raises(ConfigurationError, match=reason):
         find_symmetries(pde)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        sp.Integral(u, x),
+        sp.Sum(u.subs(x, t), (t, 0, 3)),
+        sp.Limit(u, x, 0),
+        sp.Piecewise((u, x > 0), (0, True)),
+        sp.floor(u),
+        sp.Symbol("A", commutative=False) * u,
+        u.diff((x, sp.Symbol("n"))),
+        sp.O(x) * u,
+    ],
+    ids=str,
+)
+def test_what_is_no_differential_equation(right: Any) -> None:
+    with pytest.raises(ConfigurationError, match="pde: expected"):
+        find_symmetries(u.diff(t) - right)
+
+
+@pytest.mark.parametrize(
+    "equation", ["sin(u_t) + u_t = u_x", "u_t*exp(u_t) = u_x", "u_t + exp(u_t) = u_xx", "u_t = u_x + exp(u_t) + u_t^2"]
+)
+def test_transcendental_in_the_derivative_by_time(equation: str) -> None:
+    """Solved for another derivative, without a hang."""
+    _, system = solved_form(equation)
+    assert system.time == system.variables.index(x)
+    values = {sp.Symbol(name): value for name, value in zip(("u_x", "u_t", "u_xx"), (0.3, 0.4, 0.5), strict=True)}
+    left, right = (sp.sympify(side).subs(values) for side in equation.split("="))
+    leader = system.jet(*system.leaders[0])
+    residual = (leader - system.right[0]).subs(values)
+    assert abs(abs(float(left - right)) - abs(float(residual))) < 1e-12
 
 
 @pytest.mark.parametrize("number", ["asin(2)", "log(-1)", "sqrt(-2)", "(-1)^x", "(-1)^(1/3)", "acosh(0)", "I"])

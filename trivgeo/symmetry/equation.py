@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from random import Random
 from typing import Any
 
 import sympy as sp
@@ -14,15 +13,16 @@ from sympy.core.function import AppliedUndef
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
 from trivgeo.symmetry.numeric import is_complex, vanishes
-from trivgeo.symmetry.solutions import Arbitrary, arbitrary, with_symbols
+from trivgeo.symmetry.solutions import Arbitrary, arbitrary
+from trivgeo.symmetry.solving import is_mixed, solution_for
 
 __all__ = ["EvolutionSystem", "residuals_of"]
 
 Index = tuple[int, ...]
 
 _MAX_EQUATIONS = 60  # with their consequences
-_REAL_POINTS = 200
 _CORNERED = (sp.Abs, sp.sign, sp.re, sp.im, sp.arg, sp.conjugate, sp.Max, sp.Min, sp.Heaviside, sp.DiracDelta)
+_UNEVALUATED = (sp.Integral, sp.Sum, sp.Product, sp.Limit, sp.Piecewise, sp.Order, sp.floor, sp.ceiling, sp.Mod)
 _MAX_ORDER = 10  # of derivatives: as in text; beyond it the work grows without a known bound
 
 
@@ -239,6 +239,9 @@ class EvolutionSystem:
         for a, order in enumerate(orders):
             index = tuple(order if i == position else 0 for i in range(len(self.variables)))
             leading.append(self.jet(a, index))
+        mixed = next((symbol for symbol in leading for e in residuals if is_mixed(e, symbol)), None)
+        if mixed is not None:
+            return f"{mixed} is inside a function and outside"
         try:
             solutions = sp.solve(list(residuals), leading, dict=True)
         except NotImplementedError:
@@ -277,7 +280,7 @@ class EvolutionSystem:
             if not jets:
                 return f"{equation} = 0 follows"
             key = max(((a, index) for _, a, index in jets), key=self._rank)
-            right = _solution(equation, self.jet(*key))
+            right = solution_for(equation, self.jet(*key))
             if right is None or not any(key[1]):
                 return f"not solvable for real derivatives: {equation} = 0"
             # what has a derivative of the new leader is reduced again
@@ -366,6 +369,15 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
             "pde: expected functions of the unknowns that have derivatives everywhere, got some that Abs, sign and the "
             f"like make: {', '.join(sorted(cornered))}"
         )
+    strange = {a.func.__name__ for e in residuals for a in e.atoms(*_UNEVALUATED)}
+    strange |= {str(s) for e in residuals for s in e.atoms(sp.Symbol) if not s.is_commutative}
+    strange |= {
+        str(d) for e in residuals for d in e.atoms(sp.Derivative) if not all(n.is_Integer for _, n in d.variable_count)
+    }
+    if strange:
+        raise ConfigurationError(
+            f"pde: expected derivatives of given orders, and functions of numbers, got {', '.join(sorted(strange))}"
+        )
     if any(map(is_complex, residuals)):
         raise ConfigurationError("pde: expected real equations: write real and imaginary parts as two unknowns")
     return [exact(residual.doit(), "pde") for residual in _with_arbitrary(residuals)]
@@ -385,41 +397,6 @@ def _with_arbitrary(residuals: Sequence[sp.Expr]) -> list[sp.Expr]:
 
 def _covers(index: Index, leader: Index) -> bool:
     return all(k >= j for k, j in zip(index, leader, strict=True))
-
-
-def _solution(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
-    """One branch of an irreducible equation solved for a symbol; all branches then have the same symmetries."""
-    numerator = sp.together(equation).as_numer_denom()[0]
-    if numerator.is_polynomial(symbol):
-        factors = [f for f, _ in sp.factor_list(numerator)[1] if f.has(symbol)]
-        if len(factors) != 1:
-            return None
-        numerator = factors[0]
-        slope = sp.diff(numerator, symbol)
-        if not slope.has(symbol):
-            return sp.expand(-numerator.subs(symbol, 0) / slope)
-    try:
-        solutions = sp.solve(numerator, symbol)
-    except NotImplementedError:
-        return None
-    solutions = [solution for solution in solutions if _is_real_somewhere(solution)]
-    return sp.expand(solutions[-1]) if solutions else None
-
-
-def _is_real_somewhere(expression: sp.Expr) -> bool:
-    """Whether an expression has a real value at one of many real points, of sizes from a hundredth to a hundred."""
-    expression = with_symbols(expression)
-    symbols = sorted(expression.free_symbols, key=str)
-    values = sp.lambdify(symbols, expression, "mpmath")
-    random = Random(0)
-    for _ in range(_REAL_POINTS):
-        point = [random.choice((-1.0, 1.0)) * 10 ** random.uniform(-2.0, 2.0) for _ in symbols]
-        try:
-            if abs(complex(values(*point)).imag) == 0.0:
-                return True
-        except (ZeroDivisionError, ValueError, OverflowError):
-            continue  # a pole
-    return False
 
 
 def _shift(index: Index, position: int, by: int) -> Index:

@@ -53,10 +53,12 @@ class Representations:
         faithful: matrices ``[n, k, k]`` of a faithful representation of the whole algebra. ``None``: the semisimple
             part acts on a complement of [n, n] in n, on ``bases``, and on itself.
         bases: matrices ``[n, K, K]`` of coordinates of points.
+        linear: matrices ``[r, m, m]`` of the semisimple part, which take the place of those on itself.
     """
 
     faithful: Tensor | None
     bases: Sequence[Tensor] = ()
+    linear: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def assemble(
         matrices, frame = _moved_block(torch.einsum("ri,iab->rab", split.semisimple, faithful))
     else:
         on_ideal = derivations[:r, : layout.moved, : layout.moved]
-        matrices = _block_representation(semisimple, on_ideal, representations.bases, adapted, covers)
+        matrices = _block_representation(semisimple, on_ideal, representations, adapted, covers)
         if not covers and is_split_form(semisimple) and has_half_spin(semisimple, matrices):
             matrices = _plane(semisimple, matrices, derivations[:r])
     reductive = ReductiveGroup(semisimple, matrices, k, len(covers), principal=principal)
@@ -249,7 +251,7 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
 def _block_representation(
     semisimple: LieAlgebra,
     on_ideal: Tensor,
-    bases: Sequence[Tensor],
+    representations: Representations,
     adapted: AdaptedAlgebra,
     covers: Sequence[Tensor],
 ) -> Tensor:
@@ -280,10 +282,12 @@ def _block_representation(
             total = _blocks(total, coordinates(images, missed).transpose(1, 2))
         return _blocks(total, whole)
     if len(kernel_of(total)):
-        for base in bases:
+        for base in representations.bases:
             block = torch.einsum("ri,iab->rab", adapted.levi.semisimple, base)
             if len(kernel_of(block)) < r:
                 total = _blocks(total, block)
+    if representations.linear is not None and len(kernel_of(total)):
+        total = _blocks(total, _moved_block(representations.linear)[0])
     missed = kernel_of(total)
     return _blocks(total, _own_representation(semisimple, missed)) if len(missed) else total
 

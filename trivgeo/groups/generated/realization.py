@@ -21,6 +21,7 @@ from trivgeo.groups.generated.levi_assembly import Representations, assemble
 from trivgeo.groups.generated.monodromy import Monodromy, find_monodromy
 from trivgeo.groups.generated.motion_plan import MotionPlan
 from trivgeo.groups.generated.reductive_group import check_homomorphism
+from trivgeo.groups.generated.vector_fields import values_and_jacobians
 from trivgeo.groups.generated.vector_flow import NumericalFlow
 from trivgeo.groups.structure import describe
 
@@ -29,6 +30,7 @@ __all__ = ["realize"]
 _NUM_POINTS = 8  # on which products of elements are tried
 _NUM_PAIRS = 40  # of elements of each size whose products are tried
 _SIZES = (0.3, 0.6, 1.2)  # standard deviations of the coordinates of their logarithms
+_LINEAR = 1e-9  # differences of derivatives of linear fields, relative to one plus their size
 _MAX_ERROR = 1e-2  # of the image by a product, relative to one plus its size
 
 
@@ -57,6 +59,11 @@ def realize(plan: MotionPlan, representation: Tensor | None) -> GeneratedGroup:
     coverable = monodromy.covered and representation is None
     if monodromy.loop is not None and coverable:
         candidate = _candidate(plan, None, covers=monodromy.ideals)
+    elif monodromy.loop is not None and faithful is None:
+        linear = _linear_parts(plan)
+        other = None if linear is None else _candidate(plan, None, linear=linear)
+        if other is not None and find_monodromy(other.group.reductive, plan).loop is None:
+            candidate, monodromy = other, Monodromy(None, [], True)
     if (monodromy.loop is None or coverable) and (plan.flows.is_solved or _is_single_valued(candidate, plan.points)):
         return candidate.group
     for domain in _fundamental_domains(plan):
@@ -71,8 +78,9 @@ def _candidate(
     faithful: Tensor | None,
     covers: Sequence[Tensor] = (),
     domain: FundamentalDomain | None = None,
+    linear: Tensor | None = None,
 ) -> _Candidate:
-    representations = Representations(faithful, [base.matrices for base in plan.flows.bases])
+    representations = Representations(faithful, [base.matrices for base in plan.flows.bases], linear)
     elements, levi = assemble(plan.decomposed.adapted, representations, covers, principal=domain is not None)
     motion = plan.flows.motion(elements, domain)
     group = GeneratedGroup(plan.decomposed.algebra, elements, levi, plan.in_space(motion))
@@ -89,6 +97,18 @@ def _in_adapted_basis(representation: Tensor, plan: MotionPlan) -> Tensor:
     if int(torch.linalg.matrix_rank(matrices.flatten(1))) < algebra.dim:
         raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
     return torch.einsum("ij,jab->iab", torch.linalg.inv(plan.decomposed.adapted.mixing), matrices)
+
+
+def _linear_parts(plan: MotionPlan) -> Tensor | None:
+    """The matrices ``[r, m, m]`` of a semisimple part whose fields are linear in all coordinates, else ``None``.
+
+    Of SU(2) that moves two complex numbers, whose adjoint matrices know its elements up to a sign.
+    """
+    fields, points = plan.decomposed.basis.fields, plan.decomposed.points[:_NUM_POINTS]
+    _, slopes = values_and_jacobians(fields, points)
+    matrices = torch.einsum("rn,pnab->prab", plan.decomposed.adapted.levi.semisimple, slopes)
+    off = (matrices - matrices[:1]).abs().max()
+    return matrices[0] if bool(off <= _LINEAR * (1.0 + matrices.abs().max())) else None
 
 
 def _fundamental_domains(plan: MotionPlan) -> Iterator[FundamentalDomain]:
