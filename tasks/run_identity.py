@@ -53,14 +53,18 @@ def source(names: Iterable[str] = ()) -> list[str]:
     A package counts as a whole, for a class may call any of its modules. Packages that its modules import count, too,
     unless they are installed.
     """
-    asked, found = list(names), dict[str, str]()
+    asked, seen, found = set(names), set[str](), dict[str, str]()
     while asked:
         name = importable(asked.pop())
         package = name.split(".")[0]
-        files = _files_of(sys.modules[package]) if package in sys.modules else []
-        if package not in found and not is_ours(name) and files and not is_installed(files[0]):
+        if is_ours(name) or package in seen or package not in sys.modules:
+            continue
+        seen.add(package)  # an installed package is imported hundreds of times, and may have thousands of files
+        module = sys.modules[package]
+        files = [] if any(map(is_installed, _places(module))) else _files_of(module)
+        if files:
             found[package] = _digest(files)
-            asked += [name for file in files for name in _imported(file)]
+            asked |= {name for file in files for name in _imported(file)}
     return [_source(), *(found[package] for package in sorted(found))]
 
 
@@ -149,14 +153,18 @@ def is_installed(file: Path) -> bool:
     return bool({"site-packages", "dist-packages"} & set(file.parts)) or any(map(file.is_relative_to, folders))
 
 
+def _places(module: ModuleType) -> list[Path]:
+    """The folders of a package, or the file of a module; nothing for a module that is built in."""
+    file = getattr(module, "__file__", None)
+    return [Path(folder) for folder in getattr(module, "__path__", ())] or ([] if file is None else [Path(file)])
+
+
 def _files_of(module: ModuleType) -> list[Path]:
     """The source of a module, or of all modules of a package."""
-    folders = [Path(folder) for folder in getattr(module, "__path__", ())]
-    if folders:
-        # editors leave links to nothing
-        return [path for folder in folders for path in sorted(folder.rglob("*.py")) if path.is_file()]
-    file = getattr(module, "__file__", None)
-    return [] if file is None else [Path(file)]
+    places = _places(module)
+    # editors leave links to nothing
+    found = (path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place]))
+    return [path for path in found if path.is_file()]
 
 
 def _digest(paths: Sequence[Path]) -> str:
