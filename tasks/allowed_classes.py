@@ -93,7 +93,10 @@ def _check_module(name: str) -> None:
     named = os.environ.get(PACKAGES_VARIABLE, "").split(",")
     if is_ours(name) or package in named:
         return
-    spec = None if package in sys.stdlib_module_names else find_spec(package)
+    try:
+        spec = None if package in sys.stdlib_module_names else find_spec(package)
+    except ValueError:  # a module that was made by hand, as __main__
+        spec = None
     if spec is None and package not in sys.stdlib_module_names:
         raise ConfigurationError(
             f"imports: expected modules that Python finds, got {name}; PYTHONPATH names folders in which it looks"

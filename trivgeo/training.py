@@ -395,9 +395,9 @@ def train(
     if kept is not None and kept.exists() and not kept.is_dir():
         raise ConfigurationError(f"folder: expected a folder, got the file {kept}")
     each = max(1, min(100, steps // 10))
-    epochs = -(-steps // each)
     callbacks: list[pl.Callback] = [Bar(steps, type(module).__name__, progress)]
     if kept is not None:
+        check_destination(kept / "last.ckpt")
         callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
     last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
     data = SteppedData(draw, batch_size, module.seed)
@@ -412,7 +412,7 @@ def train(
             accelerator=device.type,
             devices=1 if device.index is None or device.type == "cpu" else [device.index],
             strategy=SingleDeviceStrategy(device),
-            max_epochs=epochs,
+            max_epochs=-(-steps // each),
             gradient_clip_val=module.gradient_norm,
             logger=False,
             enable_progress_bar=False,

@@ -158,6 +158,15 @@ class TestFullDisk:
         model.fit(samples, steps=8, **settings)
         assert model.fitted.num_steps == 8
 
+    def test_folders_that_cannot_be_made(self, tmp_path: Path) -> None:
+        """Said before the work."""
+        (tmp_path / "file").write_text("")
+        (tmp_path / "run" / "last.ckpt").mkdir(parents=True)
+        model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
+        for folder in (tmp_path / "file" / "below", tmp_path / "run", "a\0b"):
+            with pytest.raises(CheckpointError, match="expected a file"):
+                model.fit(Torus(1).random(64), steps=2, batch_size=8, folder=folder, progress=False)
+
     def test_pictures(self, tmp_path: Path) -> None:
         path = tmp_path / "some.png"
         figure = Figure()

@@ -98,6 +98,8 @@ def test_a_network_is_tested_in_another_process_than_it_was_trained_in(
         ("own_linear.missing", "can be imported"),
         ("broken", "can be imported"),
         ("no_module_of_this_name", "PYTHONPATH"),
+        ("__main__", "PYTHONPATH"),
+        ("class", "PYTHONPATH"),
         ("own_linear.py", "can be imported"),
         ("./own_linear", "dotted names"),
         ("../own_linear", "dotted names"),
