@@ -31,6 +31,9 @@ _LEAST_AGREEMENT = 0.5
 """Share of pixels or points that must agree."""
 _MAX_DECREMENT = 0.25
 """Distance from the minimum of the energy at the end of the descent, in standard deviations."""
+_MAX_STEP = 3e-5
+"""Length of a step to the minimum, in units of the basis on conditioned data, that is too short to matter: a hundredth
+of a pixel in 512, where standard deviations may be less."""
 _MAX_STD = 0.5
 """Standard deviation of an element from which on it is not determined, in units of the basis on conditioned data."""
 _ROUNDING = 1024.0
@@ -128,7 +131,8 @@ def fit_of(
     curvature = given.curvature(h.unsqueeze(1))[0, 0]
     slope = given.gradient(lambda v: group.perturb(h.unsqueeze(1), v), h.new_zeros(1, 1, group.dim))[0][0, 0]
     inverse = _inverse(curvature)
-    decrement = math.sqrt(max(0.0, float(slope @ inverse @ slope)))
+    step = inverse @ slope
+    decrement = math.sqrt(max(0.0, float(slope @ step))) if not float(step.norm()) < _MAX_STEP else 0.0
     start = Population(elements[None], torch.zeros(1, len(elements), dtype=torch.long, device=h.device))
     sample = Laplace(_MODE_SAMPLES)(given, start, torch.Generator(h.device).manual_seed(0)).elements
     kept = torch.ones(sample.shape[:2], dtype=torch.bool, device=h.device)
