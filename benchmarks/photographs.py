@@ -26,7 +26,18 @@ from trivgeo.actions import ImageWarp
 from trivgeo.groups import Projective
 from trivgeo.inversion import register
 
-NAMES = ("astronaut", "camera", "coffee", "chelsea", "rocket", "moon", "coins", "retina", "hubble_deep_field", "ihc")
+NAMES = (
+    "astronaut",
+    "camera",
+    "coffee",
+    "chelsea",
+    "rocket",
+    "moon",
+    "coins",
+    "retina",
+    "hubble_deep_field",
+    "immunohistochemistry",
+)
 SHARE = 0.25
 
 
