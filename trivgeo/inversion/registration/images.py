@@ -19,6 +19,7 @@ from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law, sample_elements
 from trivgeo.inversion.losses import GemanMcClure
 from trivgeo.inversion.registration.record import Registration, fit_of, robust_std
+from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.stages.select import Select
 
@@ -28,6 +29,8 @@ _COARSEST_SIDE = 24
 """Longer side of the coarsest images, in pixels."""
 _KEPT = (12, 4, 2, 1, 1)
 """Hypotheses that go on from each level."""
+_FIRST_STEPS, _TRIED = 5, 64
+"""Steps of all hypotheses, and how many of them go on at the coarsest level."""
 _STEPS = (15, 8, 6, 5, 4)
 """Steps at each level."""
 _LAST_STEPS = 6
@@ -79,7 +82,9 @@ def register_images(
         small, x = PairedImages(_shrunk(fixed, side)), with_coverage(_shrunk(moving, side))[None]
         energy = LeastSquares(small, None if width is None else GemanMcClure(width))
         kept = min(_KEPT[place], len(h))
-        stages = [LevenbergMarquardt(_STEPS[place]), Select(kept)]
+        stages: list[Stage] = [LevenbergMarquardt(_STEPS[place]), Select(kept)]
+        if len(h) > _TRIED:
+            stages = [LevenbergMarquardt(_FIRST_STEPS), Select(_TRIED), *stages]
         together = max(1, _MAX_NUMBERS // (x.numel() * (group.dim + 1)))
         result = Inverter(action, energy, stages, max_evaluations=together, progress=False)(x, initial=h[None])
         h = result.elements[0]

@@ -18,6 +18,7 @@ __all__ = ["register"]
 
 _STARTS_ON_PLANE = 64
 _STARTS_IN_SPACE = 512
+_STARTS_OF_IMAGES = 256
 _CHANNELS, _MAX_CHANNELS = (3, 4), 16
 """Last sizes that are channels, not a width, of data that have more than so many of everything else."""
 
@@ -53,7 +54,8 @@ def register(
         group: an action on points of the plane for photographs, of n coordinates for clouds.
         matched: whether point i of one cloud belongs to point i of the other; default: if that fits.
         law: of elements to begin with, such as those of `trivgeo.inversion.laws`.
-        num_starts: number of elements to begin with; default 64, or 512 in space.
+        num_starts: number of elements to begin with; default 256 for photographs, 64 for clouds on the
+            plane, 512 in space.
         generator: for the first elements; default one with the same seed in every call.
 
     Raises:
@@ -82,7 +84,7 @@ def register(
         raise ConfigurationError(f"law: expected a function of (count, generator), got {law!r}")
     if generator is not None:
         check_type("generator", generator, torch.Generator)
-    usual = _STARTS_ON_PLANE if n < 3 else _STARTS_IN_SPACE
+    usual = _STARTS_OF_IMAGES if moving.ndim == 3 else _STARTS_ON_PLANE if n < 3 else _STARTS_IN_SPACE
     number = check_count("num_starts", usual if num_starts is None else num_starts)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     if moving.ndim == 2:
