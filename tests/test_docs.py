@@ -51,6 +51,7 @@ PUBLIC = (
         "actions.image_guard",
         "inversion.checked",
         "inversion.equivariant",
+        "generative.distributions",
         "generative.flow_map",
         "pde.interpolation",
         "pde.jets",

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from trivgeo.checks import check_count
-from trivgeo.errors import DomainError
+from trivgeo.checks import check_count, check_tensor
+from trivgeo.errors import DomainError, ShapeError
 
-__all__ = ["check_grid", "uniform_grid"]
+__all__ = ["check_grid", "check_row_grids", "uniform_grid"]
 
 
 def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float]:
@@ -45,3 +46,29 @@ def check_grid(times: Any, horizon: float = 1.0) -> list[float]:
     if len(times) < 2 or not monotone or min(times) < 0.0 or max(times) > min(horizon, sys.float_info.max):
         raise DomainError(f"times: expected a strictly monotone grid in [0, {horizon:g}], got {list(times)[:8]}")
     return list(times)
+
+
+def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], like: Tensor) -> Tensor:
+    """Return grids of times of each chain in the dtype and on the device of ``like``.
+
+    Args:
+        times: at least two times of each chain in [0, horizon], none of which goes back, ``[k, *batch]``.
+        horizon: last time that is allowed.
+        batch: batch shape of the chains.
+        like: a tensor of the state.
+
+    Raises:
+        ShapeError: there are not as many grids as chains.
+        DomainError: fewer than two times, not monotone, or outside of the interval.
+    """
+    times = check_tensor("times", times)
+    if tuple(times.shape[1:]) != tuple(batch):
+        raise ShapeError(
+            f"times: expected a grid for all chains [k], or one for each [k, *{list(batch)}], got {list(times.shape)}"
+        )
+    change = times.diff(dim=0)
+    monotone = bool(((change >= 0).all(0) | (change <= 0).all(0)).all())
+    inside = bool((torch.isfinite(times) & (times >= 0.0) & (times <= horizon)).all())
+    if len(times) < 2 or not monotone or not inside:
+        raise DomainError(f"times: expected monotone grids in [0, {horizon:g}], got others")
+    return times.detach().to(like)

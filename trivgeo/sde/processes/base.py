@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trivgeo._text import Described, described
 from trivgeo._torch import pytree
+from trivgeo.errors import ConfigurationError
 from trivgeo.sde.scores.base import SolveContext
 
 __all__ = ["Process", "StepState", "Stepper", "merge_evaluated"]
@@ -19,6 +20,7 @@ __all__ = ["Process", "StepState", "Stepper", "merge_evaluated"]
 T = TypeVar("T")
 State = TypeVar("State")
 Equation = TypeVar("Equation", bound="Process")
+EquationT = TypeVar("EquationT", bound="Process")
 
 
 class Process(Described, ABC):
@@ -69,6 +71,18 @@ class Process(Described, ABC):
         """
         return self
 
+    def along(self: EquationT, start: Tensor, end: Tensor) -> EquationT:
+        """Return the equation on the interval [0, 1], along which each chain goes through times of its own.
+
+        Args:
+            start: the time of each chain at 0, ``[*batch]``.
+            end: the time of each chain at 1; those between are interpolated.
+
+        Raises:
+            ConfigurationError: the equation, or its drift, has one time for all chains.
+        """
+        raise ConfigurationError(f"times: expected one grid for all chains of {type(self).__name__}, got one for each")
+
 
 class StepState(NamedTuple):
     """The state of a scheme between two steps.
@@ -115,6 +129,11 @@ class Stepper(ABC, Generic[Equation, State]):
 
     order: ClassVar[int | None] = None
     strong_order: ClassVar[float | None] = None
+
+    @property
+    def takes_row_times(self) -> bool:
+        """True if chains may have times of their own: the scheme keeps no memory, and compares no times."""
+        return False
 
     def __repr__(self) -> str:
         """The name of the scheme, and its settings."""

@@ -94,6 +94,11 @@ class _Reversed(Score):
         """Whether the score shares its noise."""
         return self.score.shares_noise
 
+    @property
+    def takes_row_times(self) -> bool:
+        """Whether the score takes them; a bound that depends on the time does not."""
+        return self.score.takes_row_times and not callable(self.max_norm)
+
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
         """Return the drift of one estimate of the score."""
         s, samples = self.score.estimate(g, t)

@@ -96,6 +96,23 @@ class TrivializedSDE(Process):
         drift, score_drift = (None if f is None else as_score(f).prepare(run) for f in (self.drift, self.score_drift))
         return dataclasses.replace(self, drift=drift, score_drift=score_drift)
 
+    def along(self, start: Tensor, end: Tensor) -> TrivializedSDE:
+        """Return the equation on [0, 1], along which each chain goes from a time of its own to another.
+
+        Args:
+            start: the time of each chain at 0, ``[*batch]``, of which drifts are functions.
+            end: the time of each chain at 1.
+
+        Raises:
+            ConfigurationError: a drift is a `Score` with one time for all chains.
+        """
+        for name, drift in (("drift", self.drift), ("score_drift", self.score_drift)):
+            if drift is not None and not as_score(drift).takes_row_times:
+                raise ConfigurationError(
+                    f"times: expected one grid for all chains, for {name} {as_score(drift)!r} takes one time"
+                )
+        return _RowTimedSDE(self.group, self.schedule, self.drift, self.score_drift, self.noisy, start, end)
+
     def increment(self, g: Tensor, start: float, end: float, at: float | None = None) -> DriftIncrement:
         """Return the increment by both drifts over a step, frozen at g and the time ``at`` (default: its start).
 
@@ -111,7 +128,7 @@ class TrivializedSDE(Process):
         """Return the standard deviation of the noise of a step from ``start`` to ``end``; zero without noise."""
         return abs(self.schedule.variance(start, end)) ** 0.5 if self.noisy else 0.0
 
-    def _weighted(self, g: Tensor, t: float, weight: float, score_weight: float) -> DriftIncrement:
+    def _weighted(self, g: Tensor, t: Any, weight: Any, score_weight: Any) -> DriftIncrement:
         vectors, evaluated = [], []
         parts = (("drift", self.drift, weight), ("score_drift", self.score_drift, score_weight))
         for name, drift, factor in parts:
@@ -124,6 +141,41 @@ class TrivializedSDE(Process):
         return DriftIncrement(vectors[0] if len(vectors) == 1 else vectors[0] + vectors[1], merge_evaluated(*evaluated))
 
 
+@dataclass(frozen=True, repr=False)
+class _RowTimedSDE(TrivializedSDE):
+    """An equation on [0, 1], along which each chain goes from a time of its own to another.
+
+    Attributes:
+        first: the times at 0, ``[*batch]``.
+        last: the times at 1.
+    """
+
+    first: Tensor = dataclasses.field(default_factory=lambda: torch.zeros(()))
+    last: Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
+
+    def increment(self, g: Tensor, start: float, end: float, at: float | None = None) -> DriftIncrement:
+        """Return the increment over a step, with the times of each chain."""
+        duration = (end - start) * (self.last - self.first)
+        variance = self._variance(start, end)
+        return self._weighted(g, self._time(start if at is None else at), duration[..., None], variance[..., None])
+
+    def velocity(self, g: Tensor, t: float) -> DriftIncrement:
+        """Return the drift in units of the common interval."""
+        rate, times = self.last - self.first, self._time(t)
+        return self._weighted(g, times, rate[..., None], (rate * self.schedule(times) ** 2)[..., None])
+
+    def noise_std(self, start: float, end: float) -> Any:
+        """Return the standard deviation of the noise of each chain, ``[*batch, 1]``; zero without noise."""
+        return self._variance(start, end).abs().sqrt()[..., None] if self.noisy else 0.0
+
+    def _time(self, share: float) -> Tensor:
+        return torch.lerp(self.first, self.last, share)
+
+    def _variance(self, start: float, end: float) -> Tensor:
+        variance: Callable[[Any, Tensor], Tensor] = self.schedule.variance
+        return variance(self._time(start), self._time(end))
+
+
 class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
     r"""Exponential Euler, :math:`g \leftarrow g \exp(\phi\,\Delta t + \psi\,\sigma^2 + \sigma z)`.
 
@@ -133,6 +185,11 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
 
     order: ClassVar[int | None] = 1
     strong_order: ClassVar[float | None] = 0.5
+
+    @property
+    def takes_row_times(self) -> bool:
+        """True."""
+        return True
 
     def step(
         self,

@@ -92,6 +92,11 @@ class Score(Described, ABC):
         """True if all estimates along the first batch dimension are made of the same noise."""
         return False
 
+    @property
+    def takes_row_times(self) -> bool:
+        """True if the time may be a tensor with one for each element, ``[*batch]``; by default not."""
+        return False
+
     @abstractmethod
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
         """Return the score ``[*batch, dim]``, with by-products of its evaluation.
@@ -123,6 +128,11 @@ class FunctionScore(Score):
 
     def __init__(self, function: Callable[[Tensor, float], Tensor]) -> None:
         self._function = function
+
+    @property
+    def takes_row_times(self) -> bool:
+        """True: a time of each element is handed to the function."""
+        return True
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
         """Return the value of the function as a `ScoreEstimate`, ``[*batch, dim]``.

@@ -51,6 +51,11 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
     def __init__(self, *, skip_zero: bool = False) -> None:
         self.skip_zero = skip_zero
 
+    @property
+    def takes_row_times(self) -> bool:
+        """True, but for a scheme that skips t = 0, which is not the same step of all chains."""
+        return not self.skip_zero
+
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
         """Return the times of a grid at which the drift is evaluated: all, or with ``skip_zero`` all but t = 0."""
         return tuple(t for t in grid if t > 0.0 or not self.skip_zero)
@@ -120,6 +125,11 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
     """
 
     order: ClassVar[int | None] = 4
+
+    @property
+    def takes_row_times(self) -> bool:
+        """True."""
+        return True
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
         """Return the times at which the drift is evaluated: those of a grid, and the middles of its steps."""

@@ -18,7 +18,7 @@ from trivgeo._text import Described
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ConfigurationError
-from trivgeo.sde.grid import check_grid
+from trivgeo.sde.grid import check_grid, check_row_grids
 from trivgeo.sde.processes.base import Process, Stepper, StepState
 from trivgeo.sde.scores.base import SolveContext
 from trivgeo.sde.solvers.checkpoint import checkpointed
@@ -87,12 +87,12 @@ class _Carry(NamedTuple):
 def solve(
     sde: Equation,
     initial: State,
-    times: Sequence[float] | Float[Tensor, " k"] | Float[np.ndarray, " k"],
+    times: Sequence[float] | Float[Tensor, "k *batch"] | Float[np.ndarray, " k"],
     *,
     stepper: Stepper[Equation, State] | None = None,
     generator: torch.Generator | None = None,
     save_at: Sequence[int] = (),
-    observe: Callable[[int, float, State], None] | None = None,
+    observe: Callable[[int, Any, State], None] | None = None,
     accumulator: Accumulator[State, Any] | None = None,
     checkpoint_every: int | None = None,
 ) -> Solution[State]:
@@ -105,35 +105,45 @@ def solve(
     Args:
         sde: the equation.
         initial: the state at ``times[0]``; elements ``[*batch, *element_shape]`` for a `TrivializedSDE`.
-        times: a strictly monotone grid in [0, horizon]; a tensor of them counts as numbers, without gradients.
+        times: a strictly monotone grid in [0, horizon]; a tensor of them counts as numbers, without gradients. Or a
+            grid for each chain, ``[k, *batch]``, which may also stay where it is; the drift is then a function of
+            elements and their times ``[*batch]``.
         stepper: the scheme; default that of the process, `ExponentialEuler` for a `TrivializedSDE`.
         generator: the source of noise, on the device of ``initial``.
         save_at: indices into ``times`` at which to keep the state.
-        observe: called with the index, the time and the state at the start and after every step, for what has an
-            effect outside, such as a progress bar.
+        observe: called with the index, the time or times and the state at the start and after every step, for what has
+            an effect outside, such as a progress bar.
         accumulator: aggregate over the steps and over all that was evaluated in them.
         checkpoint_every: steps between the states that are kept for the backward pass; ``None`` keeps everything.
 
     Raises:
         DomainError: the grid is not strictly monotone, or leaves [0, horizon].
-        ShapeError: the initial state has the wrong shape.
+        ShapeError: the initial state has the wrong shape, or there are not as many grids as chains.
         ConfigurationError: ``save_at`` repeats an index or holds one that is none, ``checkpoint_every`` is less than
-            one, or it comes with ``observe``, which the backward pass would call again.
+            one, or it comes with ``observe``, which the backward pass would call again; chains have times of their own,
+            which equation, drift or scheme do not take.
     """
-    grid = check_grid(times, sde.horizon)
     initial = with_tensors("initial", initial)
     sde.check_state(initial, "initial")
     scheme: Stepper[Any, Any] = sde.default_stepper() if stepper is None else stepper
-    wanted = _check_save_at(save_at, len(grid))
     batch, like = sde.batch_shape(initial), _leaves(initial)[0]
-    equation = sde.prepare(SolveContext(scheme.times(grid), tuple(batch), like.dtype, like.device, generator))
-    begun = scheme.init(equation, initial, grid[0], generator)
+    grid, of_rows = _grid(times, sde, scheme, batch, like)
+    wanted = _check_save_at(save_at, len(grid))
+    stops = _stops(wanted, len(grid), checkpoint_every, observe is not None)
+    asked = () if of_rows else scheme.times(grid)
+    equation = sde.prepare(SolveContext(asked, tuple(batch), like.dtype, like.device, generator))
+    begun = StepState(initial) if of_rows else scheme.init(equation, initial, grid[0], generator)
+
+    def advanced(state: StepState, start: Any, end: Any) -> StepState:
+        if of_rows:
+            return scheme.step(equation.along(start, end), state, 0.0, 1.0, generator)
+        return scheme.step(equation, state, start, end, generator)
 
     def run(carry: _Carry, first: int, last: int) -> _Carry:
         y, memory, num_masked, aggregate, potential = carry
         for index in range(first + 1, last + 1):
             evaluated = begun.evaluated if index == 1 else None
-            new = scheme.step(equation, StepState(y, memory, evaluated), grid[index - 1], grid[index], generator)
+            new = advanced(StepState(y, memory, evaluated), grid[index - 1], grid[index])
             taken, potential = _admitted(equation, new.y, potential, num_masked.ndim)
             num_masked = num_masked + (~taken).long()
             y, memory = _where(taken, new.y, y), _where(taken, new.memory, memory)
@@ -145,15 +155,7 @@ def solve(
         return _Carry(y, memory, num_masked, aggregate, potential)
 
     kept: dict[int, State] = {}
-    if checkpoint_every is None:
-        stops = sorted(wanted | {len(grid) - 1})
-        segment: Callable[[_Carry, int, int], _Carry] = run
-    else:
-        check_count("checkpoint_every", checkpoint_every)
-        if observe is not None:
-            raise ConfigurationError("checkpoint_every: expected no observe, which would be called twice")
-        stops = sorted(wanted | {len(grid) - 1} | set(range(checkpoint_every, len(grid), checkpoint_every)))
-        segment = checkpointed(run, generator)
+    segment: Callable[[_Carry, int, int], _Carry] = run if checkpoint_every is None else checkpointed(run, generator)
     num_masked = torch.zeros(batch, dtype=torch.long, device=like.device)
     aggregate = () if accumulator is None else accumulator.init(begun.y)
     carry = _Carry(begun.y, begun.memory, num_masked, aggregate, _potential(equation, begun.y))
@@ -168,6 +170,27 @@ def solve(
             kept[stop] = carry.y
     saved = _stack([kept[index % len(grid)] for index in save_at]) if save_at else None
     return Solution(carry.y, saved, carry.num_masked_steps, None if accumulator is None else carry.accumulated)
+
+
+def _grid(times: Any, sde: Process, scheme: Stepper[Any, Any], batch: torch.Size, like: Tensor) -> tuple[Any, bool]:
+    """The times of all chains, or those of each in a tensor ``[k, *batch]``; and whether they are the latter."""
+    times = torch.as_tensor(times) if isinstance(times, np.ndarray) else times
+    if not isinstance(times, Tensor) or times.ndim < 2:
+        return check_grid(times, sde.horizon), False
+    grid = check_row_grids(times, sde.horizon, batch, like)
+    if not scheme.takes_row_times:
+        raise ConfigurationError(f"times: expected one grid for all chains by {scheme!r}, got one for each")
+    return grid, True
+
+
+def _stops(wanted: set[int], number: int, checkpoint_every: int | None, is_observed: bool) -> list[int]:
+    """Indices into the times at which a state is kept, in order."""
+    if checkpoint_every is None:
+        return sorted(wanted | {number - 1})
+    check_count("checkpoint_every", checkpoint_every)
+    if is_observed:
+        raise ConfigurationError("checkpoint_every: expected no observe, which would be called twice")
+    return sorted(wanted | {number - 1} | set(range(checkpoint_every, number, checkpoint_every)))
 
 
 def _leaves(state: Any) -> list[Tensor]:

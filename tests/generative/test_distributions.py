@@ -1,0 +1,199 @@
+"""Distributions as objects of torch: constants against quadrature, samples against densities, shapes, gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
+
+from tests.generative.quadrature import rotation_rule
+from tests.helpers import assert_relative, seeded
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.generative.distributions import Bingham, HaarUniform, HeatKernelDistribution, MatrixFisher
+from trivgeo.groups import SE, SO, SU, DirectProduct, Torus, Translation
+
+SHEAR = torch.tensor([[2.0, 1.0, -0.5], [0.3, -3.0, 1.0], [0.0, 2.0, 1.5]], dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def quadrature() -> tuple[Tensor, Tensor]:
+    return rotation_rule(32)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("form", [SHEAR, -torch.eye(3).double(), torch.eye(3).double(), torch.diag(SHEAR[0])])
+def test_fisher_constant(factor: float, form: Tensor, quadrature: tuple[Tensor, Tensor]) -> None:
+    """And its gradient, which is the mean rotation, also where singular values are equal or the determinant is < 0."""
+    rotations, weights = quadrature
+    f = (factor * form).requires_grad_()
+    density = (weights * (f.detach() * rotations).sum((-2, -1)).exp())[:, None, None]
+    constant = MatrixFisher(f).log_normaliser()
+    assert float(constant.detach()) == pytest.approx(float(density.sum().log()), abs=1e-9)
+    (gradient,) = torch.autograd.grad(constant, f)
+    assert float((gradient - (density * rotations).sum(0) / density.sum()).abs().max()) < 1e-8
+
+
+def test_fisher_constant_of_narrow_laws() -> None:
+    """Laplace's approximation, exact in the limit; single precision does not overflow."""
+    for s in (1e3, 1e5):
+        values = s * torch.tensor([1.0, 0.6, -0.2], dtype=torch.float64)
+        pairs = values[0] + values[1], values[0] + values[2], values[1] + values[2]
+        # the volume element of Haar measure of mass one is 1 / 8 pi^2 at the mode
+        expected = values.sum() + 0.5 * sum((2.0 * math.pi / p).log() for p in pairs) - math.log(8.0 * math.pi**2)
+        found = MatrixFisher(torch.diag(values)).log_normaliser()
+        assert float(found - expected) == pytest.approx(0.0, abs=10.0 / s)
+        single = MatrixFisher(torch.diag(values).float()).log_normaliser()
+        assert float(single) == pytest.approx(float(found), rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 4.0])
+def test_bingham_constant(scale: float, quadrature: tuple[Tensor, Tensor]) -> None:
+    """Mass one by the density itself."""
+    rotations, weights = quadrature
+    x = torch.randn(2, 4, 4, generator=seeded(0), dtype=torch.float64)
+    law = Bingham(scale * (x + x.mT))
+    mass = (weights * law.log_prob(rotations.unsqueeze(1)).exp().T).sum(-1)
+    assert_relative(mass, torch.ones(2, dtype=torch.float64), 1e-6)
+    more = Bingham(scale * (x + x.mT) + 7.0 * torch.eye(4))
+    assert torch.allclose(more.log_prob(rotations[:5].unsqueeze(1)), law.log_prob(rotations[:5].unsqueeze(1)))
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, 30.0])
+def test_samples_of_both(factor: float) -> None:
+    """The mean of the samples is the gradient of the constant; few are denser than the mode."""
+    f = (factor * SHEAR).requires_grad_()
+    law = MatrixFisher(f)
+    (mean,) = torch.autograd.grad(law.log_normaliser(), f)
+    drawn = law.sample((4000,), generator=seeded(1))
+    error = drawn.mean(0) - mean
+    assert float((error.abs() / (drawn.std(0) / math.sqrt(4000) + 1e-12)).max()) < 4.5
+    assert bool((law.log_prob(drawn) <= law.log_prob(law.mode) + 1e-9).all())
+    assert float((drawn @ drawn.mT - torch.eye(3)).abs().max()) < 1e-12
+
+
+def test_bingham_mode_and_samples() -> None:
+    """Two thin axes: turns about x of any angle."""
+    law = Bingham(torch.diag(torch.tensor([0.0, 0.0, -200.0, -200.0])))
+    drawn = law.sample((500,), generator=seeded(0))
+    assert float((drawn[:, 0, 0] - 1.0).abs().max()) < 0.2
+    assert float(drawn[:, 1, 1].std()) > 0.5
+    assert (
+        float(
+            (
+                Bingham(torch.diag(torch.tensor([0.0, 9.0, 1.0, 2.0]))).mode
+                - SO(3).exp(torch.tensor([math.pi, 0.0, 0.0]))
+            )
+            .abs()
+            .max()
+        )
+        < 1e-5
+    )
+
+
+class TestHeatKernel:
+    def test_wrapped_normal(self) -> None:
+        """Images of torch's normal distribution."""
+        std = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
+        centre = torch.tensor([[3.0, -1.0], [0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+        law = HeatKernelDistribution(Torus(2), centre, std)
+        g = law.sample((4,), generator=seeded(0))
+        turns = 2.0 * math.pi * torch.arange(-9, 10, dtype=torch.float64)
+        images = Normal(centre[..., None], std[:, None, None]).log_prob(g[..., None] + turns).logsumexp(-1)
+        assert torch.allclose(law.log_prob(g), images.sum(-1) + 2.0 * math.log(2.0 * math.pi), atol=1e-9)
+
+    def test_isotropic_gaussian(self, quadrature: tuple[Tensor, Tensor]) -> None:
+        """Mass one, and the mean angle of its samples."""
+        rotations, weights = quadrature
+        law = HeatKernelDistribution(SO(3), SO(3).exp(torch.tensor([1.0, 0.0, 2.0]).double()), 0.7)
+        density = law.log_prob(rotations).exp()
+        assert float((weights * density).sum()) == pytest.approx(1.0, abs=1e-8)
+        trace = (rotations * law.centre).sum((-2, -1))
+        drawn = (law.sample((4000,), generator=seeded(0)) * law.centre).sum((-2, -1))
+        expected = float((weights * density * trace).sum())
+        assert abs(float(drawn.mean()) - expected) < 4.0 * float(drawn.std()) / math.sqrt(4000)
+
+    @pytest.mark.parametrize("group", [Translation(3), SO(3), Torus(2), DirectProduct(SO(3), Translation(2))], ids=repr)
+    def test_derivatives_of_samples(self, group: Any) -> None:
+        """With respect to the deviation, against differences with the same noise; and to the centre."""
+        centre = group.identity(dtype=torch.float64)
+
+        def mean(std: Tensor, moved: Tensor) -> Tensor:
+            law = HeatKernelDistribution(group, group.perturb(centre, moved), std.expand(500))
+            return law.rsample(generator=seeded(3)).square().sum() / 500
+
+        std, moved = torch.tensor(0.4).double().requires_grad_(), torch.zeros(group.dim).double().requires_grad_()
+        found, shift = torch.autograd.grad(mean(std, moved), (std, moved))
+        with torch.no_grad():
+            slope = (mean(std + 1e-5, moved) - mean(std - 1e-5, moved)) / 2e-5
+            along = torch.linspace(0.5, 1.0, group.dim).double()
+            other = (mean(std, 1e-5 * along) - mean(std, -1e-5 * along)) / 2e-5
+        assert float(found) == pytest.approx(float(slope), rel=1e-4, abs=1e-7)
+        assert float(shift @ along) == pytest.approx(float(other), rel=1e-4, abs=1e-7)
+
+    def test_limits(self) -> None:
+        g = SO(3).random_haar(5, generator=seeded(0), dtype=torch.float64)
+        assert float(HeatKernelDistribution(SO(3), SO(3).identity(), math.inf).log_prob(g).abs().max()) < 1e-12
+        point = HeatKernelDistribution(SO(3), g[0], 0.0)
+        assert torch.equal(point.sample((2,)), g[:1].expand(2, 3, 3))
+
+
+def test_shapes() -> None:
+    """Batch and event shapes, and what of torch takes such objects."""
+    centre, std = SO(3).random_haar(4, generator=seeded(0)), torch.tensor([[0.2], [0.5]])
+    law = HeatKernelDistribution(SO(3), centre, std)
+    assert (law.batch_shape, law.event_shape) == ((2, 4), (3, 3))
+    assert law.sample((5,)).shape == (5, 2, 4, 3, 3)
+    assert law.log_prob(SO(3).identity()).shape == (2, 4)
+    assert law.log_prob(law.sample((5,))).shape == (5, 2, 4)
+    assert law.expand((6, 2, 4)).sample().shape == (6, 2, 4, 3, 3)
+    assert bool(law.support.check(law.sample()).all())
+    assert not bool(law.support.check(2.0 * law.sample()).any())
+    assert Independent(law, 1).log_prob(law.sample()).shape == (2,)
+    mixture = MixtureSameFamily(Categorical(torch.ones(2, 4)), law)
+    drawn = mixture.sample((7,))
+    assert drawn.shape == (7, 2, 3, 3)
+    expected = law.log_prob(drawn.unsqueeze(-3)).logsumexp(-1) - math.log(4.0)
+    assert torch.allclose(mixture.log_prob(drawn), expected, atol=1e-5)
+    for other in (MatrixFisher(torch.zeros(2, 3, 3)), Bingham(torch.zeros(2, 4, 4)), HaarUniform(SO(3), (2,))):
+        assert other.sample((3,)).shape == (3, 2, 3, 3)
+        assert float(other.log_prob(other.sample((3,))).abs().max()) < 1e-6
+        assert other.expand((5, 2)).log_prob(SO(3).identity()).shape == (5, 2)
+        assert torch.equal(*(other.sample((3,), generator=seeded(0)) for _ in range(2)))
+    assert HaarUniform(SU(3)).sample((2,)).shape == (2, *SU(3).element_shape)
+    assert float(HaarUniform(Torus(2), (3,)).entropy().abs().max()) == 0.0
+
+
+def test_under_transforms() -> None:
+    """Densities are differentiated by torch.func, in batches."""
+    f = torch.randn(3, 3, 3, generator=seeded(0), dtype=torch.float64)
+    r = SO(3).random_haar(3, generator=seeded(1), dtype=torch.float64)
+    single = torch.stack(
+        [torch.func.grad(lambda x, y=y: MatrixFisher(x).log_prob(y))(x) for x, y in zip(f, r, strict=True)]
+    )
+    batch = torch.func.vmap(torch.func.jacfwd(lambda x, y: MatrixFisher(x).log_prob(y)))(f, r)
+    assert torch.allclose(single, batch, atol=1e-9)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ConfigurationError, match="heat kernel"):
+        HeatKernelDistribution(SE(2), SE(2).identity(), 0.1)
+    with pytest.raises(DomainError, match="std"):
+        HeatKernelDistribution(SO(3), SO(3).identity(), -0.1)
+    with pytest.raises(ShapeError, match="broadcast"):
+        HeatKernelDistribution(SO(3), SO(3).identity(3), torch.ones(2))
+    with pytest.raises(ConfigurationError, match="compact"):
+        HaarUniform(SE(2))
+    with pytest.raises(ShapeError, match=r"\[..., 3, 3\]"):
+        MatrixFisher(torch.zeros(4, 4))
+    with pytest.raises(NonFiniteError):
+        MatrixFisher(torch.full((3, 3), math.nan))
+    with pytest.raises(DomainError, match="symmetric"):
+        Bingham(torch.arange(16.0).reshape(4, 4))
+    with pytest.raises(ConfigurationError, match="derivatives of its samples"):
+        MatrixFisher(torch.zeros(3, 3)).rsample()
+    with pytest.raises(ShapeError, match="value"):
+        MatrixFisher(torch.zeros(3, 3)).log_prob(torch.zeros(2, 2))
