@@ -32,6 +32,7 @@ HEAVY = {
     "howto/group.md",
     "howto/learned.md",
     "howto/lightning.md",
+    "howto/own_images.md",
     "howto/own_task.md",
     "results/transformed_pdes.md",
 }

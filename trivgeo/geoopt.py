@@ -72,7 +72,7 @@ class GroupManifold(geoopt.Manifold):
         self._basis, self._dual = Constant(rows), Constant(torch.linalg.pinv(rows))
 
     def extra_repr(self) -> str:
-        """The group."""
+        """Text of the group and its settings, shown when the manifold is printed."""
         return f"{self.group!r}, geodesic_steps={self.geodesic_steps}"
 
     # Between tangent vectors and the algebra ------------------------------------------------------------------
@@ -309,7 +309,7 @@ class GroupManifold(geoopt.Manifold):
     def _relative_log(self, x: Tensor, y: Tensor) -> Tensor:
         if not self.is_bi_invariant:
             raise ConfigurationError(
-                f"{self.group!r}: the metric is not bi-invariant, its geodesics have no closed form"
+                f"group: expected one with a bi-invariant metric, got {self.group!r}: its geodesics have no closed form"
             )
         x, y = _plain(x, y)
         return self.group.log(self.group.compose(self.group.inverse(x), y))

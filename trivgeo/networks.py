@@ -43,7 +43,7 @@ _DTYPES = {
 
 
 class Network(nn.Module, ABC):
-    """A network that a file can hold: it says what its constructor was given."""
+    """Network that a file can hold: `architecture` has the arguments of its constructor."""
 
     @property
     @abstractmethod
@@ -135,7 +135,7 @@ class NetworkFile:
                 network = found(**architecture)
         except TrivgeoError as error:
             raise CheckpointError(
-                f"{self.path}: the header's architecture {architecture} is no {found.__name__}: {error}"
+                f"{self.path}: expected an architecture in the header, {architecture} is no {found.__name__}: {error}"
             ) from error
         return self.fill(network)
 

@@ -36,7 +36,7 @@ try:
 
     from trivgeo._checkpoint_io import AtomicCheckpointIO
 except ModuleNotFoundError as missing:
-    raise ConfigurationError(f"training needs Lightning: pip install 'trivgeo[training]' ({missing})") from missing
+    raise ConfigurationError(f"training: expected Lightning, pip install 'trivgeo[training]': {missing}") from missing
 
 __all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "move_average", "train", "versions"]
 
@@ -132,7 +132,9 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return [Timer(timedelta(seconds=min(self.seconds, _LONGEST_RUN)), verbose=False)]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """AdamW; the step size changes step by step."""
+        """Return AdamW over the parameters of the network, with a schedule that changes the step size at every
+        step.
+        """
         optimizer = torch.optim.AdamW(self.network.parameters(), self.learning_rate, weight_decay=self.weight_decay)
         total = int(self.trainer.estimated_stepping_batches)
         total = total if self.max_steps is None else min(total, self.max_steps)
@@ -195,7 +197,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return repr((type(self).__name__, numbers, shapes, self.objective))
 
     def on_train_end(self) -> None:
-        """Export the network."""
+        """Write the network and its metrics to the file ``export``, if there is one."""
         if self.export is not None and self.trainer.is_global_zero:
             entries = {"metadata": self.export_metadata()}
             if (score := self.export_score()) is not None:
@@ -348,7 +350,7 @@ def _elapsed_share(timer: Timer | None) -> float:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what makes the numbers."""
+    """Return versions, by name, of trivgeo, torch, Lightning and Python, which determine numbers of a training."""
     return {
         "trivgeo": trivgeo.__version__,
         "torch": torch.__version__,

@@ -165,8 +165,8 @@ def download(name: str, folder: Path, mirrors: tuple[str, ...] = MIRRORS) -> Pat
         with suppress(FileNotFoundError):
             part.unlink()
     raise DataError(
-        f"{target}: the file is missing and no mirror gave it ({'; '.join(faults)}). Download the four MNIST files "
-        f"by hand and name their folder in {ROOT_VARIABLE}"
+        f"{target}: expected a file, which is missing, and no mirror gave it ({'; '.join(faults)}). Download the four "
+        f"MNIST files by hand and name their folder in {ROOT_VARIABLE}"
     )
 
 

@@ -34,7 +34,9 @@ class ScikitDigits(ImageSource):
         try:
             from sklearn.datasets import load_digits
         except ModuleNotFoundError as error:
-            raise ConfigurationError(f"ScikitDigits: needs scikit-learn: pip install scikit-learn ({error})") from error
+            raise ConfigurationError(
+                f"ScikitDigits: expected scikit-learn, pip install scikit-learn: {error}"
+            ) from error
         pixels, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[part]
         small = torch.from_numpy(pixels).reshape(-1, 1, 8, 8)[order] / _INK

@@ -221,14 +221,14 @@ class DeepONet(SolutionOperator):
         super().__init__()
         for name, size in (("num_sensors", num_sensors), ("width", width), ("depth", depth)):
             if size < 1:
-                raise ConfigurationError(f"{name} must be at least 1, got {size}")
+                raise ConfigurationError(f"{name}: expected at least 1, got {size}")
         for name, (low, high) in (("x_range", x_range), ("t_range", t_range)):
             if not low < high:
-                raise ConfigurationError(f"{name} must be an interval low < high, got ({low}, {high})")
+                raise ConfigurationError(f"{name}: expected an interval low < high, got ({low}, {high})")
         if not u_scale > 0:
-            raise ConfigurationError(f"u_scale must be positive, got {u_scale}")
+            raise ConfigurationError(f"u_scale: expected a positive number, got {u_scale}")
         if harmonics < 0:
-            raise ConfigurationError(f"harmonics must be at least 0, got {harmonics}")
+            raise ConfigurationError(f"harmonics: expected at least 0, got {harmonics}")
         self.num_sensors = num_sensors
         self.width = width
         self.depth = depth
@@ -327,7 +327,7 @@ class DeepONet(SolutionOperator):
             torch.broadcast_shapes(sensors.shape[:-1], points.shape[:-2])
         except RuntimeError as error:
             raise ShapeError(
-                f"batch dimensions of sensors {list(sensors.shape)} and points {list(points.shape)} do not broadcast"
+                f"expected sensors and points that broadcast, got {list(sensors.shape)} and {list(points.shape)}"
             ) from error
 
 

@@ -53,11 +53,11 @@ class SOAP(Optimizer):
             ("preconditioner_beta", preconditioner_beta),
         ):
             if not 0.0 <= beta < 1.0:
-                raise ConfigurationError(f"{name} must be in [0, 1), got {beta}")
+                raise ConfigurationError(f"{name}: expected a number in [0, 1), got {beta}")
         if not learning_rate > 0.0 or not eps > 0.0:
-            raise ConfigurationError(f"learning_rate and eps must be positive, got {learning_rate} and {eps}")
+            raise ConfigurationError(f"learning_rate, eps: expected positive numbers, got {learning_rate} and {eps}")
         if precondition_frequency < 1:
-            raise ConfigurationError(f"precondition_frequency must be at least 1, got {precondition_frequency}")
+            raise ConfigurationError(f"precondition_frequency: expected at least 1, got {precondition_frequency}")
         defaults = {
             "lr": learning_rate,
             "betas": betas,

@@ -42,7 +42,7 @@ class Grid(NamedTuple):
 
     @property
     def times(self) -> Float[Tensor, "*batch s"]:
-        """The times."""
+        """Times of the lattice, ``[*batch, s]``."""
         return self.origin[..., -1]
 
     def points(self, *counts: int) -> Float[Tensor, "..."]:
@@ -142,7 +142,7 @@ class Field(NamedTuple):
 
     @property
     def counts(self) -> torch.Size:
-        """The numbers of points along the axes of space."""
+        """Numbers of points along the axes of space, d integers."""
         return self.values.shape[-(self.grid.origin.shape[-1] - 1) :]
 
     def take(self, rows: Int[Tensor, " m"] | Sequence[int]) -> Field:

@@ -70,7 +70,10 @@ class FieldAction(Action):
             )
         self._projectable = dims + 1 in self.point_action.point_dims
         if not self._projectable and not regrid:
-            raise ConfigurationError(f"group: {group!r} moves (x, t) by u; fields follow it with regrid=True")
+            raise ConfigurationError(
+                f"group: expected one that moves (x, t) without u, got {group!r}, which moves (x, t) by u. Fields "
+                "follow it with regrid=True"
+            )
         self._keeps_grids = self._check_generators()
 
     def __repr__(self) -> str:
@@ -309,8 +312,8 @@ class FieldAction(Action):
             if keeps and not self._affine_in_space(g):
                 if not self.regrid:
                     raise ConfigurationError(
-                        f"group: {name} does not carry one time to one time, affinely in x; fields follow it with "
-                        f"regrid=True"
+                        f"group: expected generators that carry grids to grids, but {name} does not carry one time to "
+                        f"one time, affinely in x. Fields follow it with regrid=True"
                     )
                 keeps = False
         return keeps
@@ -336,8 +339,8 @@ class FieldAction(Action):
             u = self.point_action(g, jet + shift)[:, self.dims + 1 :]
             if cyclic and not bool((u[1] - u[0]).abs().amax() <= _PROBE_TOLERANCE * (1.0 + u.abs().amax())):
                 raise ConfigurationError(
-                    f"group: {name} does not keep fields periodic along axis {axis}: take a subgroup without it, or "
-                    f"periodic=False there"
+                    f"group: expected generators that keep fields periodic, but {name} does not keep fields periodic "
+                    f"along axis {axis}. Take a subgroup without it, or periodic=False there"
                 )
 
 

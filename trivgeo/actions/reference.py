@@ -64,7 +64,7 @@ class WithReference(Action):
 
     @property
     def noise_range(self) -> tuple[float, float]:
-        """The range of the action on the data."""
+        """Range (smallest, largest) of noise that suits the action on the data without reference."""
         return self.action.noise_range
 
     @property

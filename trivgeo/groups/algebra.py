@@ -295,7 +295,9 @@ class LieAlgebra:
         if float(residual[worst]) > 1e-9 * float(flat.norm()):
             i, j = divmod(worst, n)
             share = float(residual[worst] / commutator[worst].norm())
-            raise AlgebraError(f"[{named[i]}, {named[j]}] is off the span by {100 * share:.1f} %")
+            raise AlgebraError(
+                f"basis: expected brackets in it, but [{named[i]}, {named[j]}] is off the span by {100 * share:.1f} %"
+            )
         return LieAlgebra(torch.where(c.abs() < 1e-14, 0.0, c).reshape(n, n, n), named)
 
     @staticmethod

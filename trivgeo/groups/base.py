@@ -145,7 +145,7 @@ class LieGroup(GroupGeometry, GroupIdentity):
         Raises:
             ConfigurationError: the group has no standard action.
         """
-        raise ConfigurationError(f"{self!r} has no standard point action")
+        raise ConfigurationError(f"group: expected one that acts on points, but {self!r} has no standard point action")
 
     # Operations ------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class HeatKernel(Described, ABC):
 
 
 class NormalHeatKernel(HeatKernel):
-    """The normal distribution on a vector group."""
+    """Heat kernel of a vector group: the normal distribution with variance V in each basis direction."""
 
     def __init__(self, group: LieGroup) -> None:
         self._group = group

@@ -102,7 +102,7 @@ class InhomogeneousGroup(LieGroup):
 
     @property
     def num_components(self) -> int:
-        """The number of the linear group."""
+        """Number of connected components of the group, that of its linear group."""
         return self.linear.num_components
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:

@@ -112,7 +112,7 @@ class SO(HarmonicAnalysis, MatrixGroup):
 
     @property
     def is_compact(self) -> bool:
-        """Yes."""
+        """True: every rotation group is compact."""
         return True
 
     def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:

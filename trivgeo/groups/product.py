@@ -72,7 +72,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
 
     @property
     def num_components(self) -> int:
-        """The product of those of the factors."""
+        """Number of connected components: the product of the numbers of the factors."""
         return math.prod(factor.num_components for factor in self.factors)
 
     def split(self, g: Tensor) -> tuple[Tensor, ...]:
@@ -243,8 +243,8 @@ class _ProductAction(PointAction):
         for action, _ in actions:
             if len(action.point_dims) != 1:
                 raise ConfigurationError(
-                    f"{group!r} has no standard point action: {action.group!r} acts on points of {action.point_dims} "
-                    "coordinates, expected one number"
+                    f"{group!r} has no standard point action: expected factors that act on one kind of points, got "
+                    f"{action.group!r} for {action.point_dims} coordinates"
                 )
         self._product = group
         self._actions = [action for action, _ in actions]

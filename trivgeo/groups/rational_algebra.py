@@ -152,7 +152,7 @@ class RationalAlgebra:
             found = row_space(combination(w, radical) for w in null_space(equations, len(radical)))
             if self._is_nilpotent(found):
                 return found
-        raise AlgebraError("no nilradical found")
+        raise AlgebraError("expected a nilradical, found none")
 
     def _ad_of(self, x: Row) -> Rows:
         total = [[_ZERO] * self.dim for _ in range(self.dim)]
@@ -209,7 +209,7 @@ class RationalAlgebra:
                     system.append(equation)
             matrix, pivots = row_echelon(system) if system else ([], [])
             if pivots and pivots[-1] == r * size:
-                raise AlgebraError("no Levi factor found")
+                raise AlgebraError("expected a Levi factor, found none")
             y = [_ZERO] * (r * size)
             for row, p in zip(matrix, pivots, strict=True):
                 y[p] = row[-1]
@@ -232,7 +232,7 @@ class RationalAlgebra:
             found = self._fitting_null(rows, x)
             if len(found) == regular and self._is_nilpotent(found):
                 return found
-        raise AlgebraError("no Cartan subalgebra found")
+        raise AlgebraError("expected a Cartan subalgebra, found none")
 
     def _fitting_null(self, rows: Rows, x: Row) -> Rows:
         """The elements of a subalgebra that powers of ad(x) annihilate."""

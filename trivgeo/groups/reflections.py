@@ -94,12 +94,12 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
 
     @property
     def num_components(self) -> int:
-        """Two."""
+        """Number of connected components: two, with determinant 1 and -1."""
         return 2
 
     @property
     def is_compact(self) -> bool:
-        """Yes."""
+        """True: every orthogonal group is compact."""
         return True
 
     def _project(self, g: Tensor) -> Tensor:

@@ -253,7 +253,7 @@ class SemidirectProduct(LieGroup):
 
     @property
     def num_components(self) -> int:
-        """The number of the complement."""
+        """Number of connected components of the group, that of the complement."""
         return self.complement.num_components
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:

@@ -278,7 +278,7 @@ def levi_factor(algebra: LieAlgebra) -> Tensor:
         )
         solution, residual = _least_squares(system.reshape(-1, r * len(layer)), -defect.reshape(-1))
         if residual > 1e-7:
-            raise AlgebraError(f"no Levi factor found (residual {residual:.2g}): rank decisions failed")
+            raise AlgebraError(f"expected a Levi factor, found none (residual {residual:.2g}): rank decisions failed")
         x = x + solution.reshape(r, len(layer)) @ layer
     return row_reduce(x)
 
@@ -379,7 +379,7 @@ def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Lev
     found = len(levi) + len(torus) + len(ideal)
     if found != algebra.dim or len(row_reduce(torch.cat([levi, torus, ideal]))) != algebra.dim:
         raise AlgebraError(
-            f"no complement of the nilradical found: semisimple part {len(levi)}, torus {len(torus)}, nilradical "
+            f"expected h, no complement of the nilradical found: Levi {len(levi)}, torus {len(torus)}, nilradical "
             f"{len(ideal)}, but the algebra has dimension {algebra.dim}. Name one with split=(h, n), or, if it exists "
             "but was missed, pass generators that are simpler combinations"
         )
@@ -411,9 +411,9 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
             bracket = algebra.bracket(x, y)
             if not contains(space, bracket):
                 left, right, out = (describe(v, names) for v in (x, y, bracket))
-                raise AlgebraError(f"split: {what}, since [{left}, {right}] = {out}")
+                raise AlgebraError(f"split: expected h + n, {what}, since [{left}, {right}] = {out}")
     if len(ideal) and subalgebra(algebra, ideal).nilpotency_step() is None:
-        raise AlgebraError("split: n is not nilpotent; move what acts on it by scaling or rotation into h")
+        raise AlgebraError("split: expected h + n, n is not nilpotent; move what scales or rotates it into h")
     if not len(complement):
         return LeviDecomposition(complement, complement, ideal)
     h = subalgebra(algebra, complement)
@@ -424,7 +424,7 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
     nondegenerate = not len(derived) or float(torch.linalg.cond(killing)) < 1e8
     if len(derived) + len(central) != h.dim or not nondegenerate:
         raise AlgebraError(
-            f"split: h is not reductive: of dimension {h.dim} with centre {len(central)} and derived algebra "
+            f"split: expected h + n, h is not reductive: dimension {h.dim}, centre {len(central)}, derived algebra "
             f"{len(derived)}. Move its nilpotent part into n"
         )
     semisimple, torus = derived @ complement, central @ complement

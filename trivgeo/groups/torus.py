@@ -71,7 +71,7 @@ class Torus(HarmonicAnalysis, LieGroup):
 
     @property
     def is_compact(self) -> bool:
-        """Yes."""
+        """True: every torus is compact."""
         return True
 
     def _periods(self) -> Tensor:

@@ -89,7 +89,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
 
     @property
     def is_compact(self) -> bool:
-        """Yes."""
+        """True: every unitary group is compact."""
         return True
 
     def _natural_representation(self) -> Tensor:

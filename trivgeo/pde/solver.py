@@ -87,7 +87,9 @@ def solve(
             values.append(torch.where(step > 0, modes.to_values(state), start))
     solution = torch.stack(values, -1 - len(counts))
     if not bool(torch.isfinite(solution).all()):
-        raise DomainError(f"the solution blew up with {list(counts)} points and steps of {max_step:.3g}")
+        raise DomainError(
+            f"solution: expected finite values, but it blew up with {list(counts)} points and steps of {max_step:.3g}"
+        )
     return Field(solution, grid)
 
 

@@ -38,7 +38,7 @@ class SymmetryAlgebra:
 
     @property
     def dim(self) -> int:
-        """The dimension."""
+        """Dimension of the algebra, the number of generators."""
         return len(self.names)
 
     @property
@@ -57,7 +57,9 @@ class SymmetryAlgebra:
         entries = [[[sp.sympify(x).subs(values) for x in row] for row in block] for block in self.structure_constants]
         missing = {s.name for block in entries for row in block for x in row for s in x.free_symbols}
         if missing:
-            raise ConfigurationError(f"expected a value for each of: {', '.join(sorted(missing))}")
+            raise ConfigurationError(
+                f"parameters: expected a value for each, got none for {', '.join(sorted(missing))}"
+            )
         c = torch.tensor([[[float(x) for x in row] for row in block] for block in entries], dtype=torch.float64)
         return LieAlgebra(c, self.names)
 

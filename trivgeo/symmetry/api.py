@@ -32,7 +32,9 @@ def _require_libraries() -> None:
     """Raise `ConfigurationError` if SymPy or python-flint is missing."""
     require_sympy()
     if find_spec("flint") is None:
-        raise ConfigurationError("symmetries need python-flint, which is missing: pip install 'trivgeo[symbolic]'")
+        raise ConfigurationError(
+            "symmetries: expected python-flint, got no such package: pip install 'trivgeo[symbolic]'"
+        )
 
 
 def solved_form(pde: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]:

@@ -60,7 +60,9 @@ def structure_constants(
         raise AlgebraError("fields: expected independent ones over the constants, got a linear relation between them")
     if len(pivots) > n:
         i, j = pairs[pivots[n] - n]
-        raise AlgebraError(f"[{names[i]}, {names[j]}] is off the span of the fields")
+        raise AlgebraError(
+            f"fields: expected brackets in their span, but [{names[i]}, {names[j]}] is off the span of the fields"
+        )
     places = np.argwhere(reduced[:, n:])
 
     def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:

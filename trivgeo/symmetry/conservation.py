@@ -57,7 +57,7 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
         total = sp.expand(sp.Add(*(m * e for m, e in zip(multipliers, space.equations, strict=True))))
         components = fluxes(system, total, place)
         if not vanishes(sp.expand(divergence(system, components) - total)):
-            raise AlgebraError(f"{multipliers} came out as multipliers but are none")
+            raise AlgebraError(f"expected multipliers of conservation laws, got {multipliers}, which the check refuses")
         density = components.pop(place)
         law = ConservationLaw(density, tuple(components), tuple(multipliers), system.variables, place, system)
         laws.append(law)

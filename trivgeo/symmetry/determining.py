@@ -129,8 +129,8 @@ def check(system: EvolutionSystem, conditions: Sequence[LinearForm], components:
     """
     if not all(vanishes(left_side(system, condition, components)) for condition in conditions):
         raise AlgebraError(
-            f"{components} of {(*system.variables, *system.unknowns)} came out of the determining equations but is no "
-            "symmetry"
+            f"expected a solution of the determining equations, got {components} for "
+            f"{(*system.variables, *system.unknowns)}, which is no symmetry"
         )
 
 

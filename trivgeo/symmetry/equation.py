@@ -86,7 +86,9 @@ class EvolutionSystem:
             letters = "".join(str(v) * k for v, k in zip(self.variables, index, strict=True))
             symbol = sp.Symbol(f"{self.unknowns[a]}_{letters}")
             if symbol in self._jets:
-                raise ConfigurationError(f"pde: expected variables {self.variables} of which {symbol} has one meaning")
+                raise ConfigurationError(
+                    f"pde: expected variables of which {symbol} has one meaning, got {self.variables}"
+                )
             self._symbols[key] = symbol
             self._jets[symbol] = key
         return self._symbols[key]
@@ -379,7 +381,9 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
             f"pde: expected derivatives of given orders, and functions of numbers, got {', '.join(sorted(strange))}"
         )
     if any(map(is_complex, residuals)):
-        raise ConfigurationError("pde: expected real equations: write real and imaginary parts as two unknowns")
+        raise ConfigurationError(
+            "pde: expected real equations, got complex ones: write real and imaginary parts as two unknowns"
+        )
     return [exact(residual.doit(), "pde") for residual in _with_arbitrary(residuals)]
 
 

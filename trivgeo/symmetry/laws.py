@@ -106,7 +106,7 @@ class ConservationLaws(Sequence[ConservationLaw]):
 
     @property
     def densities(self) -> list[sp.Expr]:
-        """The densities T."""
+        """Densities T of all laws, expressions of SymPy."""
         return [law.density for law in self.laws]
 
     @property

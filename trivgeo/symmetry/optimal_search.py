@@ -88,7 +88,7 @@ class LineKind:
 
 
 class RationalConstants:
-    """Rational structure constants."""
+    """Structure constants of a Lie algebra in rational numbers, with brackets of rows of coordinates."""
 
     def __init__(self, constants: Sequence[Sequence[Sequence[sp.Expr]]]) -> None:
         self.size = len(constants)

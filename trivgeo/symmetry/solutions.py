@@ -61,7 +61,7 @@ class Solution(_Primed):
         return self.rate.xreplace({self.variable: self.args[0]})
 
     def free(self) -> sp.Expr:
-        """Itself, or what its relation says."""
+        """The function itself, or the expression that its relation gives for it."""
         return self if self.relation is None else self.relation.xreplace({self.variable: self.args[0]})
 
 

@@ -112,7 +112,7 @@ class SuperpositionIdeal:
 
     @property
     def text(self) -> str:
-        """The ideal in words."""
+        """Text that describes the ideal: fields that add any solution of the linear equation."""
         arguments = ", ".join(map(str, self.system.variables))
         fields = " + ".join(f"phi_{u}({arguments})*∂_{u}" for u in self.system.unknowns)
         return f"{fields}, for every solution phi of the homogeneous equations"
@@ -138,7 +138,7 @@ class TrivialSymmetries:
 
     @property
     def text(self) -> str:
-        """The fields in words."""
+        """Text that describes the fields, which move no solution."""
         if self.along is None:
             return f"{', '.join(member.text for member in self.members)}, which move no solution"
         arguments = ", ".join(map(str, self.along.variables))

@@ -50,7 +50,6 @@ class DiffusionPath(NoisingPath):
     Attributes:
         group: the group of the elements.
         schedule: the diffusion coefficient of the noise.
-        schedule: the noise schedule.
         start_time: the time that stands for the data.
     """
 

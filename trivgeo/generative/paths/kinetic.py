@@ -78,7 +78,7 @@ class KineticPath(NoisingPath):
 
     @property
     def group(self) -> LieGroup:  # type: ignore[override]
-        """The group of the noise."""
+        """Group of the elements on which the noise acts."""
         return self.noise.group
 
     @classmethod

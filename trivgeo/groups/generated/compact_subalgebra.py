@@ -87,7 +87,9 @@ def _minimal_frame(algebra: LieAlgebra) -> Tensor:
         if float(slope.norm()) < _GRADIENT * size:
             return frame
         frame = torch.linalg.matrix_exp(-n / (8.0 * size) * slope) @ frame
-    raise AlgebraError("no Cartan involution of the semisimple part found: pass simpler combinations of the generators")
+    raise AlgebraError(
+        "expected a Cartan involution of the semisimple part, found none: pass simpler combinations of the generators"
+    )
 
 
 def _in_frame(algebra: LieAlgebra, frame: Tensor) -> Tensor:

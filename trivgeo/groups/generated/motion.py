@@ -119,12 +119,12 @@ class ProjectiveMotion(Motion):
 
     @property
     def methods(self) -> Sequence[str]:
-        """Closed forms."""
+        """Name of the method of each coordinate: "closed form" for all."""
         return ["closed form"] * self.space.dim
 
     @property
     def base_is_projective(self) -> bool:
-        """Of jets (x, t, u), if no light cone is needed."""
+        """True for a motion of jets (x, t, u) that needs no light cone."""
         return self.space.dim == 3 and 2 in self.space.prefixes and self.transform.lift.form is None
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +165,7 @@ class ClosedFormMotion(Motion):
 
     @property
     def methods(self) -> Sequence[str]:
-        """Closed forms."""
+        """Name of the method of each coordinate: "closed form" for all."""
         return ["closed form"] * self.space.dim
 
     @property

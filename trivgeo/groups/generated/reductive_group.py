@@ -253,6 +253,6 @@ def check_homomorphism(matrices: Tensor, algebra: LieAlgebra, what: str) -> None
             else ""
         )
         raise AlgebraError(
-            f"{what}: the matrices of [{algebra.names[i]}, {algebra.names[j]}] miss the bracket by "
-            f"{float(worst.max()):.3g}{hint}"
+            f"{what}: expected matrices with the brackets of the algebra, but the commutator for [{algebra.names[i]}, "
+            f"{algebra.names[j]}] is off by {float(worst.max()):.3g}{hint}"
         )

@@ -47,7 +47,8 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     targets = brackets.reshape(2, count * m, len(left))
     length = design[0].norm(dim=0)
     if bool((length == 0).any()):
-        raise AlgebraError(f"field {fields.names[int((length == 0).int().argmax())]} vanishes identically")
+        zero = fields.names[int((length == 0).int().argmax())]
+        raise AlgebraError(f"fields: expected independent ones, but {zero} vanishes identically")
     _, singular, rows = torch.linalg.svd(design[0] / length)
     if float(singular[-1]) < _RANK * float(singular[0]):
         relation = rows[-1] / length
@@ -63,8 +64,9 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     if float(share.max()) > _MAX_SHARE_OFF_SPAN:
         worst = int(share.argmax())
         raise AlgebraError(
-            f"[{fields.names[int(left[worst])]}, {fields.names[int(right[worst])]}] is off the span by "
-            f"{100 * float(share.max()):.1f} %: the fields do not close under the bracket"
+            f"fields: expected brackets in their span, but [{fields.names[int(left[worst])]}, "
+            f"{fields.names[int(right[worst])]}] is off the span by {100 * float(share.max()):.1f} %: the fields do "
+            "not close under the bracket"
         )
     c[left, right] = solution.T
     return c - c.transpose(0, 1)

@@ -85,7 +85,7 @@ class GivenFlow(VectorFlow):
 
     @property
     def methods(self) -> list[str]:
-        """All given."""
+        """Name of the method of each coordinate: "given" for all, by the user's flow."""
         return ["given"] * self.dim
 
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:

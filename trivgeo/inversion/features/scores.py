@@ -69,7 +69,7 @@ class ClassCosine(FeatureScore):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The numbers of classes and features."""
+        """Constructor arguments for a file: the numbers of classes and features."""
         return {"classes": len(self.directions), "dim": self.dim}
 
     def evaluate(self, features: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class NeighbourDistance(FeatureScore):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The numbers of data, features and neighbours."""
+        """Constructor arguments for a file: the numbers of data, features and neighbours."""
         return {"data": len(self.directions), "dim": self.dim, "neighbours": self.neighbours}
 
     def evaluate(self, features: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ class ImageBackbone(NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
+        """Constructor arguments by name, which a file holds beside the weights."""
         return {
             "dim": self.dim,
             "shape": list(self.shape),

@@ -66,7 +66,7 @@ class LandmarksBackbone(NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
+        """Constructor arguments by name, which a file holds beside the weights."""
         return {
             "dim": self.dim,
             "shape": list(self.shape),

@@ -88,7 +88,7 @@ class OperatorBackbone(NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
+        """Constructor arguments by name, which a file holds beside the weights."""
         return {
             "dim": self.dim,
             "domain": self.domain,

@@ -74,7 +74,7 @@ class PointsBackbone(NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
+        """Constructor arguments by name, which a file holds beside the weights."""
         return {
             "dim": self.dim,
             "coordinates": self.coordinates,

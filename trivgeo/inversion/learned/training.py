@@ -47,7 +47,7 @@ class ScoreTraining(NetworkTraining[nn.Module]):
 
     @property
     def objective(self) -> str:
-        """The action and the noise."""
+        """Text of action and noise; a checkpoint with another text is refused."""
         return objective_of(self.score)
 
     def data(self, batch: Any) -> Any:

@@ -46,12 +46,12 @@ class PosteriorSample(CheckedResult):
 
     @property
     def importance(self) -> ImportanceWeights:
-        """The weights, and what they say of the sample."""
+        """Importance weights of the elements, with verdicts on the sample."""
         return self.checks
 
     @property
     def is_sample(self) -> bool:
-        """True."""
+        """True: elements with their weights are a sample of the posterior."""
         return True
 
     @property
@@ -101,7 +101,7 @@ class PosteriorSample(CheckedResult):
         )
 
     def averaging_weights(self) -> Float[Tensor, "b k"]:
-        """Return `weights`."""
+        """Return the weights of the elements in averages over the posterior, ``[b, K]``."""
         return self.weights
 
 

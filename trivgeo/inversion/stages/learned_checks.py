@@ -38,7 +38,7 @@ class CalibratedDraws(_CalibratedStage):
 
     Args:
         score: the trained score.
-        calibration: of it.
+        calibration: calibration of the score.
         num_hypotheses: number K of draws.
 
     Raises:
@@ -69,7 +69,7 @@ class CleanGate(_CalibratedStage):
 
     Args:
         score: the trained score.
-        calibration: of it.
+        calibration: calibration of the score.
     """
 
     def __call__(
@@ -92,7 +92,7 @@ class OutlierCheck(_CalibratedStage):
 
     Args:
         score: the trained score.
-        calibration: of it.
+        calibration: calibration of the score.
     """
 
     def __call__(

@@ -285,7 +285,7 @@ class _Visited(Accumulator):
 
 
 class ReverseDiffusionOptions(TypedDict, total=False):
-    """Further options of `ReverseDiffusion`, which see."""
+    """Options that `TIED` hands on to `ReverseDiffusion`, where each is described."""
 
     side: Side
     keep_best: bool

@@ -90,7 +90,7 @@ class KineticDiffusion(Process):
         return self.group.batch_shape(state.elements)
 
     def default_stepper(self) -> Stepper[KineticDiffusion, KineticState]:
-        """`SplittingAOA`."""
+        """Return the scheme that `solve` uses by default, a `SplittingAOA`."""
         return SplittingAOA()
 
     def pull(self, g: Tensor, momentum: Float[Tensor, "*batch n"], t: float) -> Float[Tensor, "*batch n"]:

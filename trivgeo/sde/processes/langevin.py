@@ -164,7 +164,7 @@ class KineticLangevinSDE(Process):
         return self.group.batch_shape(state.elements)
 
     def default_stepper(self) -> Stepper[KineticLangevinSDE, KineticLangevinState]:
-        """`SplittingOBABO`."""
+        """Return the scheme that `solve` uses by default, a `SplittingOBABO`."""
         return SplittingOBABO()
 
     def start(self, elements: Tensor, *, generator: torch.Generator | None = None) -> KineticLangevinState:

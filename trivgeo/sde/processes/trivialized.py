@@ -72,7 +72,7 @@ class TrivializedSDE(Process):
 
     @property
     def horizon(self) -> float:
-        """The horizon of the schedule."""
+        """Last time of the equation, that of its schedule."""
         return self.schedule.horizon
 
     def check_state(self, state: Tensor, name: str) -> None:
@@ -88,7 +88,7 @@ class TrivializedSDE(Process):
         return self.group.batch_shape(state)
 
     def default_stepper(self) -> Stepper[TrivializedSDE, Tensor]:
-        """`ExponentialEuler`."""
+        """Return the scheme that `solve` uses by default, an `ExponentialEuler`."""
         return ExponentialEuler()
 
     def prepare(self, run: SolveContext) -> TrivializedSDE:
