@@ -250,10 +250,10 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
             axis.axhline(value, linestyle="--", color="black", label=label)
     if counted:
         axis.set_xscale("log")
-        axis.set_xlabel("evaluations of the energy, with or without gradient, and of networks, for a case")
+        axis.set_xlabel("evaluations of energies and networks for a case")
     axis.set_yscale(sweep.scale)
     axis.set_ylabel(sweep.metric + (" (%)" if sweep.factor == 100.0 else ""))
-    axis.set_title(sweep.title, fontsize=9)
+    axis.set_title(sweep.title, fontsize=9, wrap=True)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     write_picture(figure, path, 110)

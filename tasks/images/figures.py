@@ -13,6 +13,7 @@ from ..summary import Row
 
 _COLUMNS = 12
 _ROWS = 3
+_TITLE_INCHES = 4.0  # width of the title of a picture
 
 
 def draw_image(axis: Axes, image: Float[Tensor, "c h w"]) -> None:
@@ -24,7 +25,7 @@ def draw_image(axis: Axes, image: Float[Tensor, "c h w"]) -> None:
 def draw_pairs(
     path: Path, given: Float[Tensor, "b c h w"], restored: Float[Tensor, "b c h w"], rows: Sequence[Row]
 ) -> None:
-    """Images as given, above the same with the transformation undone; titles are the predictions of the classifier.
+    """Images as given, above the same with the transformation undone; numbers are the predictions of the classifier.
 
     First come images that are classified wrongly as given, then the others; a prediction that is wrong is red.
 
@@ -38,7 +39,8 @@ def draw_pairs(
     order = order[: _COLUMNS * _ROWS]
     columns = min(_COLUMNS, len(order))
     lines = -(-len(order) // columns)
-    figure = Figure(figsize=(0.9 * columns, 2.15 * lines), layout="constrained")
+    # wide enough for the title, which is cut off otherwise
+    figure = Figure(figsize=(max(0.9 * columns, _TITLE_INCHES), 2.15 * lines), layout="constrained")
     axes = figure.subplots(2 * lines, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -49,6 +51,6 @@ def draw_pairs(
             draw_image(axis, image[i])
             right = rows[i][key] == rows[i]["label"]
             axis.set_title(str(rows[i][key]), fontsize=9, color="black" if right else "tab:red", pad=2)
-    figure.suptitle("as given (top) and with the transformation undone (bottom); title: the classifier's answer")
+    figure.suptitle("top: as given; bottom: transformation undone\nnumbers: the classifier's answers", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_picture(figure, path, 110)
