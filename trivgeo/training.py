@@ -132,9 +132,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return [Timer(timedelta(seconds=min(self.seconds, _LONGEST_RUN)), verbose=False)]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return AdamW over the parameters of the network, with a schedule that changes the step size at every
-        step.
-        """
+        """Return AdamW over the parameters of the network, whose step size a schedule changes at every step."""
         optimizer = torch.optim.AdamW(self.network.parameters(), self.learning_rate, weight_decay=self.weight_decay)
         total = int(self.trainer.estimated_stepping_batches)
         total = total if self.max_steps is None else min(total, self.max_steps)
