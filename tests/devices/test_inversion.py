@@ -34,7 +34,7 @@ from trivgeo.inversion import (
     check_energy,
 )
 from trivgeo.inversion.energies import DataEnergy, FramedEnergy, LeastSquares
-from trivgeo.inversion.learned import PointsBackbone
+from trivgeo.inversion.learned import PointsBackbone, calibration
 from trivgeo.inversion.stages import (
     Descend,
     GaussianSearch,
@@ -246,6 +246,12 @@ def field_problem() -> tuple[LearnedInverter, Any, Any]:
 
 @pytest.mark.parametrize("problem", [point_problem, image_problem, operator_problem, field_problem])
 class TestLearned:
+    @pytest.fixture(autouse=True)
+    def _short_calibration(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Devices are looked at here, not widths: one of them is tried, not 28."""
+        monkeypatch.setattr(calibration, "_RATIOS", (1.0,))
+        monkeypatch.setattr(calibration, "_BISECTIONS", 1)
+
     def test_fits_where_it_is(self, problem: Any, device: torch.device, tmp_path: Path) -> None:
         """On a device with data of the CPU, and on the CPU with data of a device; its file is read anywhere."""
         inverter, clean, law = problem()

@@ -63,6 +63,14 @@ class TestKnownLaws:
         assert (off < 4 * modes.standard_errors[:, 0]).all()
         assert (modes.standard_errors[:, 0] < 0.06).all()
 
+    @pytest.mark.parametrize(("number", "low", "high"), [(1, 0.2, 0.25), (256, 0.004, 0.02)])
+    def test_errors_of_weights_where_one_well_is_met(self, number: int, low: float, high: float) -> None:
+        """Draws that all lie in one well do not say that there is no other: Agresti and Coull (1998)."""
+        sample = sampled(SE(2), lambda g: 50.0 * SE(2).log(g).square().sum(-1), num_samples=number)
+        modes = sample.modes(radius=1.5)
+        assert (modes.count == 1).all()
+        assert ((modes.standard_errors[:, 0] > low) & (modes.standard_errors[:, 0] < high)).all()
+
     def test_moments_within_a_well(self) -> None:
         wells = Wells.apart(SE(2), [1.0, 0.0, 0.0], 2.0, (0.1, 0.2))
         sample = sampled(SE(2), lambda g: -wells.log_parts(g).logsumexp(-1))

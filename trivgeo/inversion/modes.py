@@ -26,7 +26,8 @@ class PosteriorModes(Described):
             hypotheses vanishes; NaN beyond the last mode.
         weights: share of the hypotheses, ``[b, M]``; zero beyond the last mode. Of a `PosteriorSample` they are
             probabilities; of a search they say how many chains ended there.
-        standard_errors: of the weights of a `PosteriorSample`, ``[b, M]``; NaN for a search, which estimates none.
+        standard_errors: of the weights of a `PosteriorSample`, ``[b, M]``, not zero where draws met one mode alone; NaN
+            for a search, which estimates none.
         labels: the mode of each hypothesis, ``[b, K]``; -1 for none.
     """
 
@@ -91,12 +92,20 @@ def modes_of(
 
 
 def _standard_errors(each: Tensor, members: Tensor, shares: Tensor, effective_size: Tensor | None) -> Tensor:
-    """Standard errors of the shares of clusters by the weights of the elements; zero beyond the last cluster."""
+    """Standard errors of the shares of clusters by the weights of the elements; zero beyond the last cluster.
+
+    At least those of a share p of n effective draws by Agresti and Coull (1998), with :math:`(n p + 2) / (n + 4)` in
+    place of p: of few draws, or of draws that met one cluster alone, the estimate itself would be near zero.
+    """
     off = members.to(each.dtype) - shares.unsqueeze(-1)
     variance = (each.square().unsqueeze(1) * off.square()).sum(-1)
+    size = 1.0 / each.square().sum(-1).clamp(min=torch.finfo(each.dtype).tiny)
     if effective_size is not None:  # the weights may be those of elements that were resampled
-        size = 1.0 / each.square().sum(-1).clamp(min=torch.finfo(each.dtype).tiny)
-        variance = variance * (size / effective_size.clamp(min=1e-3)).clamp(min=1.0).unsqueeze(-1)
+        effective = torch.minimum(size, effective_size.to(size).clamp(min=1e-3))
+        variance, size = variance * (size / effective).unsqueeze(-1), effective
+    n = size.unsqueeze(-1)
+    likely = (n * shares + 2.0) / (n + 4.0)
+    variance = torch.maximum(variance, likely * (1.0 - likely) / (n + 4.0))
     return torch.where(shares > 0.0, variance.sqrt(), 0.0)
 
 
