@@ -248,6 +248,21 @@ class TestClouds:
         assert float((PointCloud(group)(r.element, moving) - fixed).abs().max()) < 1e-11 + 2e-15 * offset
         assert r.trusted, r.reasons
 
+    def test_unrelated_clouds_without_an_order(self) -> None:
+        """They lie as far from each other as their points; curves that are seen at other points lie on each other."""
+        r = register(randn(30, 2, seed=1), randn(30, 2, seed=2), SE(2), matched=False, num_starts=16)
+        assert not r.trusted
+        assert any("too much for clouds of one shape" in reason for reason in r.reasons)
+
+        def curve(angle: Tensor) -> Tensor:
+            return torch.stack([(2.0 + angle.cos()) * angle.cos(), angle.sin()], -1)
+
+        g = random_elements(SE(2), std=0.5, seed=3)
+        moving, fixed = curve(2 * math.pi * rand(40, seed=4)), curve(2 * math.pi * rand(60, seed=5))
+        r = register(moving, SE(2).action()(g, fixed), SE(2), num_starts=16)
+        assert r.trusted, r.reasons
+        assert float((r.element - g).abs().max()) < 0.1
+
     def test_outliers_in_the_same_order(self) -> None:
         group, moving = Similarity(3), randn(60, 3, seed=1)
         g = random_elements(group, std=0.5, seed=2)

@@ -42,6 +42,9 @@ _WIDTH = 4.0
 """Of the last loss, in standard deviations of the residuals."""
 _SAME_ORDER = 0.1
 """Median residual in the given order, in units of the size, below which clouds are taken to be in the same order."""
+_MAX_RESIDUAL, _MAX_SPACINGS = 0.1, 0.5
+"""Residual of clouds in no order, in units of the size, and of the distance between neighbours: above both, the clouds
+are as far apart as unrelated ones are."""
 _MAX_PAIRS = 2**22
 """Distances between points at once."""
 
@@ -126,6 +129,8 @@ def register_clouds(
     )
     h = polish(x[None], initial=h[None]).elements[0]
     fit = fit_of(action, lambda s: LeastSquares(residuals, loss, std=s), x[None], h)
+    if fit.found and isinstance(residuals, SymmetricNearestPoints):
+        fit = replace(fit, reasons=(*fit.reasons, *_unlike(fit.residual, x, y)))
     adjoint = units.adjoint(group, x)
     element, modes = fit.element, fit.modes
     if fit.found:
@@ -257,6 +262,25 @@ def _descend_nearest(
         search = Inverter(PointCloud(group), energy, stages, max_evaluations=together, progress=False)  # type: ignore[arg-type]
         h = search(cloud[None], initial=h[None]).elements[0]
     return h, SymmetricNearestPoints(many[1]), many[0]
+
+
+def _unlike(residual: float, *clouds: Tensor) -> tuple[str, ...]:
+    """Why clouds that were laid on each other are not of one shape; empty where they may be."""
+    spacing = max(_spacing(cloud) for cloud in clouds)
+    if not residual > max(_MAX_RESIDUAL, _MAX_SPACINGS * spacing):
+        return ()
+    return (
+        f"points are {residual:.2g} of the size of the clouds from the others, which are {spacing:.2g} apart: too much "
+        "for clouds of one shape",
+    )
+
+
+def _spacing(cloud: Tensor) -> float:
+    """The median distance of a point from its nearest neighbour."""
+    some = cloud[:_FINAL_POINTS]
+    if len(some) < 2:
+        return 0.0
+    return float(torch.cdist(some, some).fill_diagonal_(torch.inf).amin(-1).median())
 
 
 def _some(points: Tensor, number: int, generator: torch.Generator) -> Tensor:
