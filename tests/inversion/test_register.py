@@ -248,11 +248,13 @@ class TestClouds:
         assert float((PointCloud(group)(r.element, moving) - fixed).abs().max()) < 1e-11 + 2e-15 * offset
         assert r.trusted, r.reasons
 
-    def test_unrelated_clouds_without_an_order(self) -> None:
+    def test_unrelated_clouds(self) -> None:
         """They lie as far from each other as their points; curves that are seen at other points lie on each other."""
         r = register(randn(30, 2, seed=1), randn(30, 2, seed=2), SE(2), matched=False, num_starts=16)
         assert not r.trusted
         assert any("too much for clouds of one shape" in reason for reason in r.reasons)
+        r = register(randn(30, 2, seed=1), randn(30, 2, seed=2), SE(2), matched=True, num_starts=16)
+        assert any("too much for one shape" in reason for reason in r.reasons)
 
         def curve(angle: Tensor) -> Tensor:
             return torch.stack([(2.0 + angle.cos()) * angle.cos(), angle.sin()], -1)

@@ -45,6 +45,8 @@ _SAME_ORDER = 0.1
 _MAX_RESIDUAL, _MAX_SPACINGS = 0.1, 0.5
 """Residual of clouds in no order, in units of the size, and of the distance between neighbours: above both, the clouds
 are as far apart as unrelated ones are."""
+_MAX_MATCHED_RESIDUAL = 0.9
+"""Residual of clouds in the same order, in units of the size; of unrelated ones it is between 1 and the root of 2."""
 _MAX_PAIRS = 2**22
 """Distances between points at once."""
 
@@ -129,8 +131,8 @@ def register_clouds(
     )
     h = polish(x[None], initial=h[None]).elements[0]
     fit = fit_of(action, lambda s: LeastSquares(residuals, loss, std=s), x[None], h)
-    if fit.found and isinstance(residuals, SymmetricNearestPoints):
-        fit = replace(fit, reasons=(*fit.reasons, *_unlike(fit.residual, x, y)))
+    if fit.found:
+        fit = replace(fit, reasons=(*fit.reasons, *_unlike(fit.residual, x, y, in_order)))
     adjoint = units.adjoint(group, x)
     element, modes = fit.element, fit.modes
     if fit.found:
@@ -264,9 +266,12 @@ def _descend_nearest(
     return h, SymmetricNearestPoints(many[1]), many[0]
 
 
-def _unlike(residual: float, *clouds: Tensor) -> tuple[str, ...]:
+def _unlike(residual: float, x: Tensor, y: Tensor, in_order: bool) -> tuple[str, ...]:
     """Why clouds that were laid on each other are not of one shape; empty where they may be."""
-    spacing = max(_spacing(cloud) for cloud in clouds)
+    if in_order:
+        said = f"points are {residual:.2g} of the size of the clouds from those that match: too much for one shape"
+        return (said,) if residual > _MAX_MATCHED_RESIDUAL else ()
+    spacing = max(_spacing(cloud) for cloud in (x, y))
     if not residual > max(_MAX_RESIDUAL, _MAX_SPACINGS * spacing):
         return ()
     return (

@@ -44,10 +44,10 @@ def register(
     Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has what that takes, so that map
     coordinates are as good as others. In the same order they are fitted in closed form (Kabsch 1976, Umeyama 1991, the
     direct linear transformation), from all points and from many few of them, then by a descent. In none, the distances
-    to nearest points count both ways: a scale cannot shrink a cloud to a point to make them small. Clouds that stay as
-    far from each other as half the distance between neighbours, and a tenth of their size, are not trusted. The search
-    begins with rotations about the centres. With `O` and `E` it is made among reflections as well, with half of the
-    first elements; photographs are reflected only if the ``law`` is.
+    to nearest points count both ways: a scale cannot shrink a cloud to a point to make them small. The search begins
+    with rotations about the centres. With `O` and `E` it is made among reflections as well, with half of the first
+    elements; photographs are reflected only if the ``law`` is. Clouds are not trusted if they stay as far from each
+    other as half the distance between neighbours and a tenth of their size, in the same order as nine tenths of it.
 
     Args:
         moving: what is moved.
