@@ -88,7 +88,7 @@ def test_bad_input() -> None:
     equation = TrivializedSDE(group, SCHEDULE, drift)
     with pytest.raises(ShapeError, match=r"one for each \[k, \*\[3\]\], got \[5, 2\]"):
         solve(equation, initial, GRIDS[:, :2])
-    for wrong in (GRIDS[:1], GRIDS[[0, 2, 1]], 2.0 * GRIDS, GRIDS * math.nan):
+    for wrong in (GRIDS[:1], GRIDS[[0, 2, 1]], 2.0 * GRIDS, GRIDS * math.nan, GRIDS.clone().requires_grad_()):
         with pytest.raises(DomainError, match="times"):
             solve(equation, initial, wrong)
     for stepper in (DormandPrince5(), GeometricHeun(skip_zero=True)):

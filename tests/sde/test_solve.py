@@ -348,9 +348,7 @@ class TestLoop:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
-        "times", [torch.zeros(2, 2), torch.tensor(1.0), torch.rand(3, requires_grad=True), "01", 1.0]
-    )
+    @pytest.mark.parametrize("times", [torch.tensor(1.0), torch.rand(3, requires_grad=True), "01", 1.0])
     def test_no_times(self, times: Any) -> None:
         """A gradient would be lost without a word."""
         with pytest.raises(DomainError, match="times: expected a sequence of numbers"):

@@ -74,7 +74,12 @@ def test_every_cell_is_run_with_its_settings(tmp_path: Path, capsys: pytest.Capt
 def test_tests_that_count_no_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Are drawn against the columns."""
     path, drawn = tmp_path / "sweep.yaml", []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure.axes[0]))
+
+    def save(figure: Figure, file: Path, **_: Any) -> None:
+        drawn.append(figure.axes[0])
+        file.touch()
+
+    monkeypatch.setattr(Figure, "savefig", save)
     path.write_text(yaml.safe_dump(table(tmp_path)))
     sweep.main(["--config", str(path)], Runner(counts=False))
     (axis,) = drawn

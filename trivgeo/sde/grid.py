@@ -59,9 +59,11 @@ def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], like: T
 
     Raises:
         ShapeError: there are not as many grids as chains.
-        DomainError: fewer than two times, not monotone, or outside of the interval.
+        DomainError: fewer than two times, not monotone, outside of the interval, or with a gradient, which would be lost.
     """
     times = check_tensor("times", times)
+    if times.requires_grad or times.is_meta:
+        raise DomainError(f"times: expected numbers without gradients, got {times!r}")
     if tuple(times.shape[1:]) != tuple(batch):
         raise ShapeError(
             f"times: expected a grid for all chains [k], or one for each [k, *{list(batch)}], got {list(times.shape)}"
@@ -71,4 +73,4 @@ def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], like: T
     inside = bool((torch.isfinite(times) & (times >= 0.0) & (times <= horizon)).all())
     if len(times) < 2 or not monotone or not inside:
         raise DomainError(f"times: expected monotone grids in [0, {horizon:g}], got others")
-    return times.detach().to(like)
+    return times.to(like)
