@@ -59,7 +59,7 @@ def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], like: T
 
     Raises:
         ShapeError: there are not as many grids as chains.
-        DomainError: fewer than two times, not monotone, outside of the interval, or with a gradient, which would be lost.
+        DomainError: fewer than two times, not monotone, outside of the interval, or with a gradient that would be lost.
     """
     times = check_tensor("times", times)
     if times.requires_grad or times.is_meta:
