@@ -140,7 +140,8 @@ class ImageWarp(Action):
         Raises:
             ShapeError: an element or an image has the wrong shape, or the batches do not broadcast.
         """
-        return self._warp_each(g, x) if isinstance(x, list | tuple) else self._warp(g, x)
+        # a tuple of types: torch.compile of 2.8 does not know their union
+        return self._warp_each(g, x) if isinstance(x, (list, tuple)) else self._warp(g, x)
 
     def _warp_each(self, g: Tensor, images: Sequence[Tensor]) -> list[Float[Tensor, "..."]]:
         """Return the images of a list, each warped by its element."""

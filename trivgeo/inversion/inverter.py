@@ -162,7 +162,7 @@ class Inverter(nn.Module):
             NonFiniteError: the data hold NaN or infinity.
             ConfigurationError: the data are in a dtype that a network does not take.
         """
-        if isinstance(x_tilde, list | tuple) and isinstance(self.action, ImageWarp):
+        if isinstance(x_tilde, (list, tuple)) and isinstance(self.action, ImageWarp):
             return invert_by_size(self, x_tilde, generator, initial)
         # gradients by torch.func need no graph of what happens outside of them
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self), self._bar() as on_step:

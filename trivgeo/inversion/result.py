@@ -145,7 +145,7 @@ class InversionResult:
             ShapeError: the data are not those that were inverted, as many and of that shape.
         """
         x = on_device(with_tensors("x", x), self.elements.device)
-        if isinstance(x, list | tuple) and isinstance(self.action, ImageWarp):
+        if isinstance(x, (list, tuple)) and isinstance(self.action, ImageWarp):
             if len(x) != len(self.energies):
                 raise ShapeError(f"x: expected the {len(self.energies)} images that were inverted, got {len(x)}")
             return self.action(self.group.inverse(self.best()), x)
