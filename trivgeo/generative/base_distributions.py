@@ -27,6 +27,7 @@ __all__ = [
     "HaarDistribution",
     "MixtureDistribution",
     "NormalDistribution",
+    "factor_log_densities",
     "fit_base_distribution",
 ]
 
@@ -250,8 +251,27 @@ class _ProductDistribution(BaseDistribution):
         return self._group.join(*(law.sample(num_samples, generator) for law in _distributions(self.laws)))
 
     def log_density(self, g: Tensor) -> Tensor:
+        return torch.stack(self.of_factors(g)).sum(0)
+
+    def of_factors(self, g: Tensor) -> list[Tensor]:
+        """The log-densities of the factors, each ``[*batch]``."""
         parts = zip(_distributions(self.laws), self._group.split(g), strict=True)
-        return torch.stack([law.log_density(part) for law, part in parts]).sum(0)
+        return [law.log_density(part) for law, part in parts]
+
+
+def factor_log_densities(base: BaseDistribution, g: Tensor) -> Float[Tensor, "*batch m"]:
+    """Log-densities of the factors of elements g, for a base distribution that `fit_base_distribution` makes.
+
+    Args:
+        base: independent distributions on the m factors of a product that is not compact.
+        g: elements ``[*batch, *element_shape]``.
+
+    Raises:
+        ConfigurationError: the distribution is another.
+    """
+    if not isinstance(base, _ProductDistribution):
+        raise ConfigurationError(f"base: expected independent factors, got {type(base).__name__}")
+    return torch.stack(base.of_factors(g), -1)
 
 
 def _distributions(modules: nn.ModuleList) -> list[BaseDistribution]:

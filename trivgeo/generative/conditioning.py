@@ -14,6 +14,7 @@ from trivgeo._random import normal, uniform
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_fraction, check_tensor
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.generative.bodies import Bodies, MaskedCondition
 from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths.base import Network
 from trivgeo.groups import LieGroup
@@ -177,13 +178,20 @@ class ConditionalNetwork(nn.Module):
         network: a `GroupNetwork`, or a module (g, t, features), see `GroupDiffusion`.
         encoder: of the conditions; ``None`` for a model without.
         uses_momentum: whether momenta are given.
+        bodies: of a group that is a power, where masks say which are present; ``None`` without masks.
     """
 
     def __init__(
-        self, group: LieGroup, network: nn.Module, encoder: ConditionEncoder | None, uses_momentum: bool
+        self,
+        group: LieGroup,
+        network: nn.Module,
+        encoder: ConditionEncoder | None,
+        uses_momentum: bool,
+        bodies: Bodies | None = None,
     ) -> None:
         super().__init__()
         self.group, self.network, self.encoder, self.uses_momentum = group, network, encoder, uses_momentum
+        self.bodies = bodies
 
     @property
     def version(self) -> int:
@@ -195,7 +203,7 @@ class ConditionalNetwork(nn.Module):
 
         Args:
             elements: training elements ``[m, *element_shape]``.
-            condition: their conditions, or ``None``.
+            condition: their conditions, or ``None``; with masks a `MaskedCondition`.
             seed: of layers that the first call initialises.
 
         Returns:
@@ -211,12 +219,15 @@ class ConditionalNetwork(nn.Module):
         self.eval()  # two rows must not move running statistics
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)  # of layers that are initialised by their first call
-            features, shape = None, tuple[int, ...]()
+            few, shape = elements[:2], tuple[int, ...]()
+            features: Any = None
+            mask = condition.mask if isinstance(condition, MaskedCondition) else None
+            condition = condition.condition if isinstance(condition, MaskedCondition) else condition
             if self.encoder is not None and condition is not None:
                 features = self.encoder.prepare(condition)
                 shape = tuple(features.shape[1:]) if isinstance(features, Tensor) else ()
-                self._add_condition(shape)
-            few = elements[:2]
+            self._fit_condition(shape, features is not None)
+            features = features if mask is None else MaskedCondition(features, mask[: len(few)])
             momentum = few.new_zeros(len(few), self.group.dim) if self.uses_momentum else None
             self(few, few.new_full((len(few),), 0.5), momentum, features)
         for module, mode in modes.items():
@@ -227,14 +238,19 @@ class ConditionalNetwork(nn.Module):
         """Create the parameters whose size depends on features of shape ``feature_shape``, before weights are read."""
         if self.encoder is not None and feature_shape:
             self.encoder.initialise(feature_shape[-1], torch.empty(0))
-            self._add_condition(feature_shape)
+        self._fit_condition(feature_shape, bool(feature_shape))
 
-    def _add_condition(self, feature_shape: tuple[int, ...]) -> None:
-        """Give a `GroupNetwork` layers for features of this shape, if it has none yet."""
-        if isinstance(self.network, GroupNetwork) and self.network.condition is None:
-            if len(feature_shape) != 1:
-                raise ShapeError(f"condition: expected features [b, d] of a GroupNetwork, got [b, {feature_shape}]")
-            self.network.add_condition(feature_shape[0])
+    def _fit_condition(self, feature_shape: tuple[int, ...], has_features: bool) -> None:
+        """Give a `GroupNetwork` layers for features of this shape and for masks, unless it has such layers."""
+        if not isinstance(self.network, GroupNetwork):
+            return
+        if len(feature_shape) != has_features:
+            raise ShapeError(f"condition: expected features [b, d] of a GroupNetwork, got [b, {feature_shape}]")
+        dim = sum(feature_shape) + (0 if self.bodies is None else self.bodies.count)
+        if dim == 0:
+            self.network.condition = None
+        elif self.network.condition_dim != dim:
+            self.network.add_condition(dim)
 
     def forward(self, g: Tensor, level: Tensor, momentum: Tensor | None, features: Any) -> Tensor:
         """Evaluate the network at elements.
@@ -243,18 +259,32 @@ class ConditionalNetwork(nn.Module):
             g: elements ``[*batch, *element_shape]``.
             level: positions on the probability path, in [0, 1], ``[*batch]``.
             momentum: momenta ``[*batch, dim]``, or ``None``.
-            features: features of the conditions, or ``None``.
+            features: features of the conditions, or ``None``; with masks a `MaskedCondition`.
 
         Returns:
-            Algebra vectors ``[*batch, dim]``.
+            Algebra vectors ``[*batch, dim]``; zero for absent bodies, whose elements and momenta have no influence.
 
         Raises:
             ConfigurationError: a user's network returns no floating-point tensor.
             ShapeError: its result has another shape.
         """
+        if self.bodies is not None:
+            assert isinstance(features, MaskedCondition)
+            presence = self.bodies.presence(features.mask)
+            g = self.bodies.hide(g, features.mask)
+            momentum = None if momentum is None else torch.where(presence, momentum, 0.0)
+            return torch.where(presence, self._evaluate(g, level, momentum, *features), 0.0)
+        return self._evaluate(g, level, momentum, features, None)
+
+    def _evaluate(
+        self, g: Tensor, level: Tensor, momentum: Tensor | None, features: Any, mask: Tensor | None
+    ) -> Tensor:
+        """The vectors of the network for all bodies."""
         if isinstance(self.network, GroupNetwork):
-            return self.network(g, level, momentum, features)
+            known = [x for x in (features, None if mask is None else mask.to(g)) if x is not None]
+            return self.network(g, level, momentum, torch.cat(known, -1) if known else None)
         given = {"momentum": momentum} if self.uses_momentum else {}
+        given |= {} if mask is None else {"mask": mask}
         found = check_tensor("network", self.network(g, level, features, **given))
         expected = (*self.group.batch_shape(g), self.group.dim)
         if found.shape != expected:
@@ -291,6 +321,19 @@ class ConditionalNetwork(nn.Module):
         expanded = lambda x: x.expand(count, *x.shape[1:]) if isinstance(x, Tensor) and len(x) == 1 else x  # noqa: E731
         return pytree.tree_map(expanded, found)
 
+    def training_features(self, condition: Any, generator: torch.Generator) -> Any:
+        """Return the features of a training batch, of which some are dropped.
+
+        Args:
+            condition: the conditions, or ``None``; with masks a `MaskedCondition`, as the result.
+            generator: random numbers that select the rows without a condition.
+        """
+        if isinstance(condition, MaskedCondition):
+            return MaskedCondition(self.training_features(condition.condition, generator), condition.mask)
+        if self.encoder is None or condition is None:
+            return None
+        return self.encoder.drop(self.encoder(condition), generator)
+
     def given(self, features: Any, guidance: float = 1.0) -> Network:
         """Return the network of elements that stays with the conditions of ``features``, ``[b, ...]``.
 
@@ -317,7 +360,11 @@ class ConditionalNetwork(nn.Module):
 
         if guidance == 1.0 or self.encoder is None:
             return conditional
-        missing = self.encoder.without(features)
+        missing: Any
+        if isinstance(features, MaskedCondition):
+            missing = MaskedCondition(self.encoder.without(features.condition), features.mask)
+        else:
+            missing = self.encoder.without(features)
 
         def extrapolated(*args: Tensor | None) -> Tensor:
             without = evaluate(*args, missing)

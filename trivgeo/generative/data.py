@@ -14,6 +14,7 @@ from trivgeo._random import integers, permutation
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.generative.bodies import Bodies, MaskedCondition
 from trivgeo.generative.conditioning import ConditionEncoder, check_condition
 from trivgeo.groups import LieGroup
 
@@ -116,6 +117,7 @@ class _Loaded(TrainingData):
         super().__init__(check)
         self.loader = loader
         self._stream: Iterator[Any] = iter(())
+        self._layout: Any = None
 
     def first_rows(self, count: int, generator: torch.Generator) -> Pair:
         parts: list[Pair] = []
@@ -124,7 +126,7 @@ class _Loaded(TrainingData):
                 generator.initial_seed()
             )  # loaders take their order from it, unless told otherwise
             for batch in self.loader:
-                parts.append(self.check(_pair(batch)))
+                parts.append(self._checked(batch))
                 if sum(len(part[0]) for part in parts) >= count:
                     break
         if not parts:
@@ -137,22 +139,33 @@ class _Loaded(TrainingData):
         if batch is None:
             self._stream = iter(self.loader)
             batch = next(self._stream)
-        return self.check(_pair(batch))
+        return self._checked(batch)
+
+    def _checked(self, batch: Any) -> Pair:
+        """Elements and conditions of a batch; all batches have conditions and masks, or none."""
+        pair = self.check(_pair(batch))
+        leaves, structure = pytree.tree_flatten(pair)
+        layout = structure, [isinstance(x, Tensor) for x in leaves]
+        self._layout = layout if self._layout is None else self._layout
+        if layout != self._layout:
+            raise ConfigurationError("samples: expected batches that all have conditions and masks, or none of them")
+        return pair
 
 
 def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
     """Return the data of a training.
 
     Args:
-        samples: elements, a pair of elements and conditions, a `Dataset`, a `DataLoader`, or a Lightning data module.
+        samples: elements, a pair of elements and conditions, a triple with a mask, a `Dataset`, a `DataLoader`, or a
+            Lightning data module.
         condition: conditions of a tensor of elements, or ``None``.
         check: function that checks elements and conditions of a batch.
 
     Raises:
         ConfigurationError: there are conditions beside something that has its own.
     """
-    if isinstance(samples, tuple) and len(samples) == 2 and isinstance(samples[0], Tensor):
-        own: TrainingData | None = None if condition is not None else _Tensors(*samples, check)
+    if isinstance(samples, tuple) and len(samples) in (2, 3) and isinstance(samples[0], Tensor):
+        own: TrainingData | None = None if condition is not None else _Tensors(*_pair(samples), check)
     elif hasattr(samples, "train_dataloader"):
         samples.prepare_data()
         samples.setup("fit")
@@ -208,7 +221,10 @@ def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, dev
         DomainError: elements are far from the group.
     """
     samples, condition = pair
-    data = check_samples(group, samples.detach() if isinstance(samples, Tensor) else samples, "samples")
+    samples = samples.detach() if isinstance(samples, Tensor) else samples
+    if isinstance(condition, MaskedCondition):
+        return _check_masked(samples, condition, group, encoder, device)
+    data = check_samples(group, samples, "samples")
     if torch.finfo(data.dtype).bits < 32:
         raise ConfigurationError(f"samples: expected float32 or float64, got {data.dtype}")
     data = data.to(device)
@@ -228,6 +244,19 @@ def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, dev
             raise ShapeError(f"condition: expected one for each of {len(data)} elements, got {list(x.shape)}")
     encoder.check(condition)
     return data, condition
+
+
+def _check_masked(
+    samples: Any, condition: MaskedCondition, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device
+) -> Pair:
+    """Elements whose absent bodies are at the identity, and conditions with their mask."""
+    bodies = Bodies(group)
+    g = group.check_elements(samples, "samples")
+    batch = group.batch_shape(g)
+    mask = bodies.check(condition.mask, batch, g)
+    hidden = bodies.hide(g, mask.reshape(*batch, bodies.count))
+    data, known = check_pair((hidden, condition.condition), group, encoder, device)
+    return data, MaskedCondition(known, mask.to(device))
 
 
 def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
@@ -253,13 +282,19 @@ def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
 
 
 def _pair(batch: Any) -> Pair:
-    """Return elements and conditions of a batch of a loader, which may be a list of both."""
+    """Return elements and conditions of a batch of a loader, which may be a list of both, and of a mask."""
     if isinstance(batch, Tensor):
         return batch, None
-    if isinstance(batch, list | tuple) and len(batch) in (1, 2):
-        return (batch[0], batch[1]) if len(batch) == 2 else (batch[0], None)
+    if isinstance(batch, list | tuple) and len(batch) in (1, 2, 3):
+        elements, condition, mask = (*batch, None, None)[:3]
+        if mask is None:
+            return elements, condition
+        if isinstance(condition, Tensor) and condition.numel() == 0:
+            condition = None  # which torch does not collate
+        return elements, MaskedCondition(condition, mask)
     raise ConfigurationError(
-        f"samples: expected elements, or pairs of elements and conditions, got {type(batch).__name__}"
+        "samples: expected elements, pairs of elements and conditions, or triples with a mask, got "
+        f"{type(batch).__name__}"
     )
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from trivgeo.errors import CheckpointError
 from trivgeo.generative.base_distributions import BaseDistribution
+from trivgeo.generative.bodies import Bodies
 from trivgeo.generative.conditioning import ConditionalNetwork
 from trivgeo.generative.flow_map import FlowMap
 from trivgeo.generative.networks import GroupNetwork
@@ -31,6 +32,7 @@ class FittedPath(nn.Module):
         settings: numbers that the path was built from.
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.
+        bodies: factors of a power that may be absent; ``None`` for a model without masks.
         flow_map: of `GroupDiffusion.distill`; ``None`` before.
         num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
         num_steps: steps of the optimiser that were made; zero for a loaded model.
@@ -44,10 +46,11 @@ class FittedPath(nn.Module):
         settings: dict[str, Any],
         condition_ndims: tuple[int, ...] = (),
         feature_shape: tuple[int, ...] = (),
+        bodies: Bodies | None = None,
     ) -> None:
         super().__init__()
         self.path, self.base, self.settings = path, base, settings
-        self.condition_ndims, self.feature_shape = condition_ndims, feature_shape
+        self.condition_ndims, self.feature_shape, self.bodies = condition_ndims, feature_shape, bodies
         self.flow_map: FlowMap | None = None
         self.num_skipped_rows, self.num_steps, self.ended_by_time = 0, 0, False
 
@@ -71,6 +74,7 @@ def write_model(
         "settings": fitted.settings,
         "version": [fitted.path.target_version, networks.version],
         "flow_map": fitted.flow_map is not None,
+        "masked": networks.bodies is not None,
     }
     if networks.encoder is not None:
         header["condition"] = {
@@ -96,6 +100,7 @@ class SavedModel:
         depth: of its network.
         settings: of its path.
         condition: what is known of its conditions; ``None`` for a model without conditions.
+        is_masked: whether bodies of a power may be absent.
 
     Raises:
         CheckpointError: the file is none of these, or its model is on another group.
@@ -116,6 +121,7 @@ class SavedModel:
                 self.vector_dim: int | None = self.condition["vector_dim"]
                 self.dropout: float = self.condition["dropout"]
                 self.has_own_network: bool = self.condition["own_network"]
+            self.is_masked = bool(header.get("masked", False))
             self.has_flow_map = bool(header.get("flow_map", False))
             version = header.get("version", 1)
         except (KeyError, TypeError, ValueError) as error:
@@ -171,7 +177,7 @@ class SavedModel:
                 f"on {group!r}, got {self.version}; fit the model again"
             )
         ndims, shape = ((), ()) if self.condition is None else (self.condition_ndims, self.feature_shape)
-        fitted = FittedPath(built, base, self.settings, ndims, shape)
+        fitted = FittedPath(built, base, self.settings, ndims, shape, networks.bodies)
         with self.file.bounded():
             networks.initialise(shape)
             if self.has_flow_map:

@@ -5,29 +5,28 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count
 from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.generative.bodies import Bodies, MaskedCondition
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
-from trivgeo.generative.data import TrainingData, check_pair, check_samples, check_training, training_data
+from trivgeo.generative.data import TrainingData, check_pair, check_training, training_data
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
-from trivgeo.generative.measure import check_connected, log_torus_volume, sum_over_compact
+from trivgeo.generative.law import ConditionalLaw
+from trivgeo.generative.measure import check_connected
 from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.generative.paths.diffusion import DiffusionPath
 from trivgeo.generative.paths.flow_matching import FlowMatchingPath
 from trivgeo.generative.paths.kinetic import KineticPath
 from trivgeo.groups import LieGroup
-from trivgeo.sde.likelihood import Divergence
 
 __all__ = ["PATHS", "FittedPath", "GroupDiffusion"]
 
@@ -38,13 +37,12 @@ PATHS: dict[str, type[ProbabilityPath]] = {
 }
 """The shipped kinds by name."""
 
-_TOLERANCE = 1e-4
 _EARLY = "{}: {:g} seconds ended the training after {} of {} steps; give seconds="
 _NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
 _MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # of them, where elements are large
 
 
-class GroupDiffusion(nn.Module):
+class GroupDiffusion(ConditionalLaw):
     r"""A generative model on a group, in three lines.
 
     ```python
@@ -81,7 +79,8 @@ class GroupDiffusion(nn.Module):
     stands for the tangent vector :math:`d(L_g)_e[v]` at g. It approximates targets of unit size: with kind "flow" the
     velocity of the path divided by its root mean square, with "diffusion" the noise, :math:`-\sigma \nabla \log p_t`
     (of each factor of a product, with its own :math:`\sigma`). With kind "momentum" it has one more argument
-    ``momentum`` ``[*batch, dim]`` where the group is not abelian. Densities need its forward-mode derivatives under
+    ``momentum`` ``[*batch, dim]`` where the group is not abelian, and where a model is fitted with a mask, ``mask``
+    ``[*batch, N]``, true for bodies that are present. Densities need its forward-mode derivatives under
     `torch.vmap`. Without ``condition`` it is given conditions as they are.
 
     Args:
@@ -122,6 +121,7 @@ class GroupDiffusion(nn.Module):
         self.kind = kind if isinstance(kind, str) else kind.__name__
         self.seed = check_count("seed", seed, 0)
         self.encoder: ConditionEncoder | None = None
+        self.fitted: FittedPath | None = None
         if condition is not None:
             self.encoder = ConditionEncoder(condition, condition_dropout)
         elif network is not None:
@@ -133,7 +133,6 @@ class GroupDiffusion(nn.Module):
             own = copy.deepcopy(network)
             self.network = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
         self._frozen = {name for name, x in self._networks().named_parameters() if not x.requires_grad}
-        self.fitted: FittedPath | None = None
         self._shape = (width, depth)
 
     law = RenamedAttribute("fitted.base", until="0.4")
@@ -160,7 +159,9 @@ class GroupDiffusion(nn.Module):
         Args:
             samples: elements ``[m, *element_shape]``, or a pair of them and their conditions; a `Dataset`, `DataLoader`
                 or Lightning data module of elements, or of such pairs. They are brought to the device of the model,
-                which takes their dtype.
+                which takes their dtype. For numbers of bodies that vary, on a power ``G ** N`` of a unimodular group,
+                triples of elements, conditions or ``None``, and a mask ``[m, N]`` of the bodies that are present; the
+                others are padding of any content, see `pad_bodies`.
             condition: the conditions of the elements: vectors ``[m, condition]``, or what the module of the model
                 takes, a tensor, or a tuple or dictionary of tensors, each ``[m, ...]``.
             steps: number of steps of the optimiser, at most.
@@ -192,6 +193,8 @@ class GroupDiffusion(nn.Module):
         if coupling != "independent" and self.encoder is not None:
             raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {coupling!r}")
         networks, fitted = self._set_up(data)
+        if fitted.bodies is not None and coupling != "independent":
+            raise ConfigurationError(f"coupling: expected 'independent' for bodies with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(coupling)
         training = PathTraining(networks, fitted.path, learning_rate, self.seed)
         train(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
@@ -232,6 +235,8 @@ class GroupDiffusion(nn.Module):
 
         fitted = self._fitted()
         limit = check_training(steps, seconds, batch_size, learning_rate)
+        if self._bodies is not None:
+            raise ConfigurationError("model: expected one without masks, whose flow map takes none")
         if fitted.path.default_steps is not None:
             raise ConfigurationError(f'model: expected one of kind "flow", got {self.kind!r}')
         source = None
@@ -250,106 +255,6 @@ class GroupDiffusion(nn.Module):
             warnings.warn(_EARLY.format("distill", limit, num_steps, steps), stacklevel=2)
         fitted.flow_map = flow_map
         return self
-
-    @renamed_arguments(until="0.4", number="num_samples")
-    def sample(
-        self,
-        num_samples: int | Sequence[int],
-        *,
-        condition: Any = None,
-        guidance: float = 1.0,
-        generator: torch.Generator | None = None,
-        steps: int | None = None,
-        tolerance: float | None = None,
-    ) -> Tensor:
-        r"""Draw elements, ``[num_samples, *element_shape]``, projected on the group to the last digit.
-
-        By the stochastic process, whose noise corrects errors of the network; or, given a tolerance, and always with
-        kind "flow", by the flow, whose distribution is that of `log_prob`. Rows are NaN where a network that has
-        learned little makes a chain non-finite.
-
-        With kind "flow" a number of steps is that of Heun steps along the flow, or after `distill` of its learned map.
-        One to ten Heun steps are a poor approximation, one step of the learned map is a good one.
-
-        Args:
-            num_samples: number of elements, or the shape of their batch.
-            condition: of all elements, or one for each of them; without one, a model that was trained with
-                ``condition_dropout`` draws from the law of all data.
-            guidance: the factor w of classifier-free guidance, by which predictions with a condition are extrapolated
-                from those without, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`: 1 for none, more for samples
-                that are more typical of their condition, and less diverse.
-            generator: source of the noise, on any device.
-            steps: of the stochastic process, by default 100; along the flow with kind "flow".
-            tolerance: of the flow, see `solve_adaptive`; by default 1e-4.
-
-        Raises:
-            ConfigurationError: the model is not fitted, a number is out of range, there are both steps and a
-                tolerance, or a condition is missing or not expected.
-            ShapeError: the condition has another shape than those of the training.
-        """
-        shape = (num_samples,) if isinstance(num_samples, int) else tuple(num_samples)
-        for size in shape:
-            check_count("num_samples", size)
-        fitted = self._fitted()
-        if steps is not None and tolerance is not None:
-            raise ConfigurationError(f"steps, tolerance: expected one of them, got {steps} and {tolerance}")
-        if tolerance is None:
-            steps = fitted.path.default_steps if steps is None else check_count("steps", steps)
-        if not math.isfinite(guidance):
-            raise ConfigurationError(f"guidance: expected a finite number, got {guidance}")
-        with torch.no_grad():
-            networks, features = self._networks(), self._features(condition, torch.Size(shape), guidance)
-            start = fitted.base.sample(math.prod(shape), generator)
-            if steps is None:
-                tolerance = _TOLERANCE if tolerance is None else tolerance
-                found = fitted.path.sample(networks.given(features, guidance), start, generator, tolerance)
-            elif fitted.flow_map is not None:
-                found = fitted.flow_map.sample(start, steps, networks.guided(fitted.flow_map, features, guidance))
-            else:
-                found = fitted.path.sample_in_steps(networks.given(features, guidance), start, generator, steps)
-            return self.group.project(found.double()).to(found.dtype).reshape(*shape, *self.group.element_shape)
-
-    def log_prob(
-        self,
-        g: Tensor,
-        *,
-        condition: Any = None,
-        num_draws: int = 1,
-        tolerance: float = _TOLERANCE,
-        divergence: Divergence | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
-
-        Of kinds "diffusion" and "flow" that of samples along the flow, up to the tolerance. Of kind "momentum" an
-        estimate by random momenta whose expectation is a lower bound; more ``num_draws`` raise and steady it.
-
-        Args:
-            g: ``[*batch, *element_shape]``, brought to the device of the model.
-            condition: of all elements, or one for each of them, see `sample`.
-            num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
-            tolerance: largest error of one step of the flow, see `solve_adaptive`.
-            divergence: method for the divergence of the flow; default `ExactDivergence`.
-            generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
-
-        Raises:
-            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
-            NonFiniteError: they hold NaN or infinity.
-            DomainError: they are no elements of the group.
-            ConfigurationError: the model is not fitted, or a condition is missing or not expected.
-        """
-        fitted = self._fitted()
-        g = self.group.check_elements(g, "g")
-        batch = self.group.batch_shape(g)
-        flat = check_samples(self.group, g.reshape(-1, *self.group.element_shape), "g")
-        if generator is None:
-            generator = torch.Generator(g.device).manual_seed(0)
-        with torch.no_grad():
-            network = self._networks().given(self._features(condition, batch))
-            found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(
-                network, flat.to(self._like()), fitted.base, generator, tolerance, divergence
-            )
-        return (found - sum_over_compact(self.group, log_torus_volume)).reshape(batch)
 
     def save(self, path: str | Path) -> None:
         """Write weights, base distribution and settings to a safetensors file, with the fingerprint of the group.
@@ -397,50 +302,30 @@ class GroupDiffusion(nn.Module):
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if model.kind != saved.kind:
             raise CheckpointError(f"{path}: expected a model of kind {model.kind!r}, got one of {saved.kind!r}")
-        model.fitted = saved.fill(model._networks(), model._path_class)
+        networks = model._networks_for(Bodies(group) if saved.is_masked else None)
+        model.fitted = saved.fill(networks, model._path_class)
         return model.eval()
-
-    def _fitted(self) -> FittedPath:
-        """Return the fitted path, or raise `ConfigurationError`."""
-        if self.fitted is None:
-            raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
-        return self.fitted
-
-    def _networks(self) -> ConditionalNetwork:
-        """The network and the encoder of its conditions in one module."""
-        return ConditionalNetwork(self.group, self.network, self.encoder, self._path_class.uses_momentum(self.group))
-
-    def _like(self) -> Tensor:
-        """A tensor of the dtype and the device of the model."""
-        return next((x for x in self._networks().parameters() if x.is_floating_point()), torch.empty(0))
-
-    def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0) -> Any:
-        """Features of conditions for a batch of elements, which is flattened; ``None`` without conditions."""
-        fitted = self._fitted()
-        if fitted.condition_ndims:
-            if condition is None and guidance != 1.0:
-                raise ConfigurationError("guidance: expected a condition, got none")
-            shapes = fitted.condition_ndims, fitted.feature_shape
-            return self._networks().features(condition, *shapes, batch, self._like())
-        if condition is not None or guidance != 1.0:
-            raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
-        return None
 
     def _set_up(self, data: TrainingData) -> tuple[ConditionalNetwork, FittedPath]:
         """Return networks for the data of a training, and what is fitted to the data before it."""
         generator = torch.Generator(self._like().device).manual_seed(self.seed)
         count = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
         rows, conditions = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, count)), generator)
+        bodies, own = None, conditions
+        if isinstance(conditions, MaskedCondition):
+            bodies, (own, mask) = Bodies(self.group), conditions
+            mask = mask.repeat(-(-len(rows) // len(mask)), 1)[: len(rows)]  # as the rows are repeated
+            rows = bodies.fill(rows, mask, generator)
         settings, base = self._path_class.fit(self.group, rows, generator)
         path = self._path_class.build(self.group, settings, base)
-        networks = copy.deepcopy(self._networks()).to(rows).train()
+        networks = copy.deepcopy(self._networks_for(bodies)).to(rows).train()
         elements = path.training_batch(rows, generator).elements
         finite = elements[torch.isfinite(elements.flatten(1)).all(-1)]
         feature_shape = networks.prepare(finite, conditions, self.seed)
         for name, parameter in networks.named_parameters():
             parameter.requires_grad_(name not in self._frozen)
-        ndims = () if conditions is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(conditions))
-        return networks, FittedPath(path, base, settings, ndims, feature_shape)
+        ndims = () if own is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(own))
+        return networks, FittedPath(path, base, settings, ndims, feature_shape, bodies)
 
 
 def _path_class(kind: Any) -> type[ProbabilityPath]:

@@ -90,6 +90,12 @@ class GroupNetwork(nn.Module):
         self.condition = layers.to(self.last.weight).train(self.training)
 
     @property
+    def condition_dim(self) -> int:
+        """Number of features of a condition; zero for none."""
+        first = None if self.condition is None else self.condition[0]
+        return first.in_features if isinstance(first, nn.Linear) else 0
+
+    @property
     def version(self) -> int:
         """Version of the input features: 2 where entries have no bound, which version 1 did not compress."""
         return 1 if self.group.is_compact else 2
@@ -172,9 +178,8 @@ class GroupNetwork(nn.Module):
         assert self.condition is not None
         if condition.shape[:-1] not in (batch, ()):
             raise ShapeError(f"condition: expected features [*{list(batch)}, d], got {list(condition.shape)}")
-        first = self.condition[0]
-        if condition.shape[-1] != first.in_features:
-            raise ShapeError(f"condition: expected {first.in_features} features a row, got {condition.shape[-1]}")
+        if condition.shape[-1] != self.condition_dim:
+            raise ShapeError(f"condition: expected {self.condition_dim} features a row, got {condition.shape[-1]}")
         return self.condition(condition)
 
 

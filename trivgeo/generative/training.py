@@ -122,16 +122,19 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         order = permutation((len(data[0]),), data[0], generator)
         samples, condition = pytree.tree_map(lambda x: x[order] if isinstance(x, Tensor) else x, data)
         elements, level, momentum, target, weight = self.path.training_batch(samples, generator)
+        counted = weight
+        if (bodies := self.network.bodies) is not None:  # the mean is over coordinates of present bodies
+            elements = bodies.hide(elements, condition.mask)
+            target = torch.where(bodies.presence(condition.mask), target, 0.0)
+            counted = weight * bodies.share(condition.mask).to(weight)
         found = torch.isfinite(target).all(-1) & torch.isfinite(elements.flatten(1)).all(-1)
         mask = found.reshape(-1, *[1] * (elements.ndim - 1))
         identity = self.path.group.identity(dtype=elements.dtype, device=elements.device)
-        features = None
-        if (encoder := self.network.encoder) is not None:
-            features = None if condition is None else encoder.drop(encoder(condition), generator)
+        features = self.network.training_features(condition, generator)
         prediction = self.network(torch.where(mask, elements, identity), level, momentum, features)
         error = prediction - torch.where(found.unsqueeze(-1), target, 0.0)
-        weight = weight * found
-        return (error.square().mean(-1) * weight).sum() / weight.sum().clamp(min=1e-6), found
+        size = (counted * found).sum().clamp(min=1e-6)
+        return (error.square().mean(-1) * (weight * found)).sum() / size, found
 
 
 class FlowMapTraining(_AveragedTraining[FlowMap]):

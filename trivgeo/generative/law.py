@@ -1,0 +1,218 @@
+"""A conditional law on a group that networks and a probability path make: samples, densities, transport."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo._deprecation import renamed_arguments
+from trivgeo._torch import pytree
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError
+from trivgeo.generative.base_distributions import BaseDistribution
+from trivgeo.generative.bodies import Bodies, MaskedCondition, MaskedDistribution
+from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
+from trivgeo.generative.data import check_samples
+from trivgeo.generative.fitted import FittedPath
+from trivgeo.generative.measure import log_torus_volume, sum_over_compact
+from trivgeo.generative.paths.base import ProbabilityPath
+from trivgeo.groups import LieGroup
+from trivgeo.sde.likelihood import Divergence
+
+__all__ = ["ConditionalLaw"]
+
+_TOLERANCE = 1e-4
+
+
+class ConditionalLaw(nn.Module):
+    """A law of elements, given conditions, by networks and a fitted path; see `GroupDiffusion`, which fits one.
+
+    Attributes:
+        group: the group of the elements.
+        network: see `GroupDiffusion`, like ``encoder`` and ``fitted``.
+    """
+
+    group: LieGroup
+    network: nn.Module
+    encoder: ConditionEncoder | None
+    fitted: FittedPath | None
+    kind: str
+    _path_class: type[ProbabilityPath]
+
+    @renamed_arguments(until="0.4", number="num_samples")
+    def sample(
+        self,
+        num_samples: int | Sequence[int],
+        *,
+        condition: Any = None,
+        guidance: float = 1.0,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        steps: int | None = None,
+        tolerance: float | None = None,
+    ) -> Tensor:
+        r"""Draw elements, ``[num_samples, *element_shape]``, projected on the group to the last digit.
+
+        By the stochastic process, whose noise corrects errors of the network; or, given a tolerance, and always with
+        kind "flow", by the flow, whose distribution is that of `log_prob`. Rows are NaN where a network that has
+        learned little makes a chain non-finite.
+
+        With kind "flow" a number of steps is that of Heun steps along the flow, or after `distill` of its learned map.
+        One to ten Heun steps are a poor approximation, one step of the learned map is a good one.
+
+        Args:
+            num_samples: number of elements, or the shape of their batch.
+            condition: of all elements, or one for each of them; without one, a model that was trained with
+                ``condition_dropout`` draws from the law of all data.
+            guidance: the factor w of classifier-free guidance, by which predictions with a condition are extrapolated
+                from those without, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`: 1 for none, more for samples
+                that are more typical of their condition, and less diverse.
+            mask: which bodies are present, ``[N]`` or ``[*num_samples, N]``, for a model that was fitted with masks; by
+                default all. Absent ones are at the identity.
+            generator: source of the noise, on any device.
+            steps: of the stochastic process, by default 100; along the flow with kind "flow".
+            tolerance: of the flow, see `solve_adaptive`; by default 1e-4.
+
+        Raises:
+            ConfigurationError: the model is not fitted, a number is out of range, there are both steps and a
+                tolerance, or a condition is missing or not expected.
+            ShapeError: the condition has another shape than those of the training.
+        """
+        shape = (num_samples,) if isinstance(num_samples, int) else tuple(num_samples)
+        for size in shape:
+            check_count("num_samples", size)
+        fitted = self._fitted()
+        if steps is not None and tolerance is not None:
+            raise ConfigurationError(f"steps, tolerance: expected one of them, got {steps} and {tolerance}")
+        if tolerance is None:
+            steps = fitted.path.default_steps if steps is None else check_count("steps", steps)
+        if not math.isfinite(guidance):
+            raise ConfigurationError(f"guidance: expected a finite number, got {guidance}")
+        with torch.no_grad():
+            networks, features = self._networks(), self._features(condition, torch.Size(shape), guidance, mask)
+            start = self._hidden(fitted.base.sample(math.prod(shape), generator), features)
+            network = networks.given(features, guidance)
+            if steps is None:
+                tolerance = _TOLERANCE if tolerance is None else tolerance
+                found = fitted.path.sample(network, start, generator, tolerance)
+            elif fitted.flow_map is not None:
+                found = fitted.flow_map.sample(start, steps, networks.guided(fitted.flow_map, features, guidance))
+            else:
+                found = fitted.path.sample_in_steps(network, start, generator, steps)
+            found = self._hidden(self.group.project(found.double()).to(found.dtype), features)
+        return found.reshape(*shape, *self.group.element_shape)
+
+    def log_prob(
+        self,
+        g: Tensor,
+        *,
+        condition: Any = None,
+        mask: Tensor | None = None,
+        num_draws: int = 1,
+        tolerance: float = _TOLERANCE,
+        divergence: Divergence | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch"]:
+        """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
+
+        Of kinds "diffusion" and "flow" that of samples along the flow, up to the tolerance. Of kind "momentum" an
+        estimate by random momenta whose expectation is a lower bound; more ``num_draws`` raise and steady it.
+
+        Where elements or conditions require gradients, so does the result: a gradient along the group, such as
+        `trivialized_grad`, is right, one that leaves it is that of no extension in particular. Memory then grows with
+        the steps of the flow.
+
+        Args:
+            g: ``[*batch, *element_shape]``, brought to the device of the model.
+            condition: of all elements, or one for each of them, see `sample`.
+            mask: which bodies are present, see `sample`; the density is that of these alone.
+            num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
+            tolerance: largest error of one step of the flow, see `solve_adaptive`.
+            divergence: method for the divergence of the flow; default `ExactDivergence`.
+            generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
+
+        Raises:
+            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
+            NonFiniteError: they hold NaN or infinity.
+            DomainError: they are no elements of the group.
+            ConfigurationError: the model is not fitted, or a condition is missing or not expected.
+        """
+        fitted = self._fitted()
+        g = self.group.check_elements(g, "g")
+        batch = self.group.batch_shape(g)
+        flat = g.reshape(-1, *self.group.element_shape).to(self._like().device)
+        if generator is None:
+            generator = torch.Generator(flat.device).manual_seed(0)
+        leaves = [x for x in pytree.tree_leaves((g, condition)) if isinstance(x, Tensor)]
+        tracked = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
+        with torch.set_grad_enabled(tracked):
+            features = self._features(condition, batch, mask=mask)
+            flat = self._hidden(flat, features)
+            near = check_samples(self.group, flat, "g").to(self._like())
+            if tracked:  # projected, with the derivative of the identity
+                near = flat.to(near) + (near - flat.to(near)).detach()
+                near = near if near.requires_grad else near.requires_grad_()
+            network, base = self._networks().given(features), self._base_for(features)
+            shares: Any = 1.0 if self._bodies is None else self._bodies.share(features.mask).to(flat)
+            found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(
+                network, near, base, generator, tolerance, divergence
+            )
+        return (found - shares * sum_over_compact(self.group, log_torus_volume)).reshape(batch)
+
+    def _fitted(self) -> FittedPath:
+        """Return the fitted path, or raise `ConfigurationError`."""
+        if self.fitted is None:
+            raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
+        return self.fitted
+
+    @property
+    def _bodies(self) -> Bodies | None:
+        """The bodies that may be absent, of a fitted model that knows masks."""
+        return None if self.fitted is None else self.fitted.bodies
+
+    def _networks(self) -> ConditionalNetwork:
+        """The network and the encoder of its conditions in one module."""
+        return self._networks_for(self._bodies)
+
+    def _networks_for(self, bodies: Bodies | None) -> ConditionalNetwork:
+        """The same with masks of bodies, or without."""
+        uses_momentum = self._path_class.uses_momentum(self.group)
+        return ConditionalNetwork(self.group, self.network, self.encoder, uses_momentum, bodies)
+
+    def _like(self) -> Tensor:
+        """A tensor of the dtype and the device of the model."""
+        return next((x for x in self._networks().parameters() if x.is_floating_point()), torch.empty(0))
+
+    def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0, mask: Any = None) -> Any:
+        """Features of conditions for a batch of elements, which is flattened, and their mask.
+
+        ``None`` without conditions; a `MaskedCondition` for a model that knows masks.
+        """
+        fitted, found = self._fitted(), None
+        if fitted.condition_ndims:
+            if condition is None and guidance != 1.0:
+                raise ConfigurationError("guidance: expected a condition, got none")
+            shapes = fitted.condition_ndims, fitted.feature_shape
+            found = self._networks().features(condition, *shapes, batch, self._like())
+        elif condition is not None or guidance != 1.0:
+            raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
+        if self._bodies is None:
+            if mask is not None:
+                raise ConfigurationError("mask: expected none, for the model was trained without masks")
+            return found
+        mask = torch.ones(self._bodies.count) if mask is None else mask
+        return MaskedCondition(found, self._bodies.check(mask, batch, self._like()))
+
+    def _base_for(self, features: Any) -> BaseDistribution:
+        """The base distribution of the bodies that are present."""
+        base = self._fitted().base
+        return base if self._bodies is None else MaskedDistribution(base, features.mask)
+
+    def _hidden(self, g: Tensor, features: Any) -> Tensor:
+        """Elements ``[b, *element_shape]`` whose absent bodies are at the identity."""
+        return g if self._bodies is None else self._bodies.hide(g, features.mask)
