@@ -12,11 +12,12 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from benchmarks.posterior import LeftTranslation, Wells
-from tests.helpers import affine_line, seeded
+from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.generative.base_distributions import HaarDistribution, NormalDistribution
 from trivgeo.groups import SE, SO, LieGroup, Similarity, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
+from trivgeo.inversion.sampling.annealing import resampled
 from trivgeo.inversion.sampling.importance import WeightedDraws, thinned
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.sampling.tails import pareto_shape
@@ -42,6 +43,29 @@ def sampled(group: LieGroup, energy: object, number: int = NUM_DATA, **settings:
     sample = sampler(at_identity(group, number), generator=seeded(0))
     assert isinstance(sample, PosteriorSample)
     return sample
+
+
+class TestResampling:
+    def test_indices_and_weights_left(self) -> None:
+        """Drawn by the root of the weights, each within one of its share; root times root is the weight."""
+        log_weights = torch.tensor([[0.0, 2.0, -math.inf, -3.0], [1e3, 1e3, 1e3 - 4.0, -math.inf]]).double()
+        index, left = resampled(log_weights, 1000, seeded(0))
+        roots = (log_weights - log_weights.max(1, keepdim=True).values).mul(0.5).exp()
+        counts = torch.stack([row.bincount(minlength=4) for row in index]).double()
+        assert bool(((counts - 1000 * roots / roots.sum(1, keepdim=True)).abs() <= 1.0).all())
+        assert_relative(left, 0.5 * log_weights.gather(1, index), 1e-12)
+
+    def test_unbiased(self) -> None:
+        """Averages by the weights that are left are those by the weights before."""
+        log_weights, values = 2.0 * randn(3, 50), randn(3, 50, seed=1)
+        index, left = resampled(log_weights, 20_000, seeded(0))
+        found = (left.softmax(-1) * values.gather(1, index)).sum(-1)
+        assert_relative(found, (log_weights.softmax(-1) * values).sum(-1), 2e-3, floor=1.0)
+
+    def test_without_a_finite_weight_all_are_alike(self) -> None:
+        index, left = resampled(torch.full((1, 5), -math.inf), 10, seeded(0))
+        assert index[0].bincount(minlength=5).tolist() == [2] * 5
+        assert bool((left == 0).all())
 
 
 class TestKnownLaws:

@@ -116,6 +116,20 @@ class TestMoving:
         first, second = (i(X, generator=seeded(2)).elements for i in (by_hand, tied))
         assert torch.equal(first, second)
 
+    @pytest.mark.parametrize("time", [0.3, 1.0])
+    def test_noise_of_a_time(self, time: float) -> None:
+        """On the line with constant noise of rate s: the variance is s^2 t, and the population is at that time."""
+        seen: list[float] = []
+
+        def look(posterior: ConditionalPosterior, population: Population, generator: object) -> Population:
+            seen.append(population.time)
+            return population
+
+        schedule = GeometricSchedule(0.7, 0.7)
+        r = Inverter(ACTION, None, [Replicate(20_000), AddNoise(schedule, 4, time), look])(X[:1], generator=seeded(0))
+        assert seen == [time]
+        assert float(r.elements.var()) == pytest.approx(0.49 * time, rel=5 * math.sqrt(2 / 20_000))
+
     def test_a_population_without_noise_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="put AddNoise before it"):
             Inverter(ACTION, well, [Replicate(3), ReverseDiffusion(steps=2)])(X)
@@ -229,12 +243,19 @@ class TestRefused:
             (lambda: Select(1, temperature=0.0), ConfigurationError, "temperature"),
             (lambda: Replicate(0), ConfigurationError, "num_hypotheses"),
             (lambda: AddNoise(time=0.0), DomainError, "time"),
+            (lambda: AddNoise(time=1.0 + 1e-12), DomainError, "time"),
+            (lambda: AddNoise(time=math.nan), DomainError, "time"),
+            (lambda: AddNoise(steps=0), ConfigurationError, "steps"),
             (lambda: AddNoise(side="left"), ConfigurationError, "side"),
             (lambda: AddNoise(0.1), ConfigurationError, "schedule"),
             (lambda: ReverseDiffusion(steps=-1), ConfigurationError, "steps"),
             (lambda: ReverseDiffusion(num_mc=0), ConfigurationError, "num_mc"),
             (lambda: ReverseDiffusion(max_score_norm=-1.0), ConfigurationError, "max_score_norm"),
+            (lambda: ReverseDiffusion(temperature=0.0), ConfigurationError, "temperature"),
             (lambda: ReverseDiffusion(side=None), ConfigurationError, "side"),
+            (lambda: ReverseDiffusion(pruning=[(1.5, 3)]), ConfigurationError, "pruning: expected falling times in"),
+            (lambda: ReverseDiffusion(pruning=[(0.0, 3)]), ConfigurationError, "pruning: expected falling times in"),
+            (lambda: ReverseDiffusion(0.1), ConfigurationError, "schedule"),
             (lambda: WarmStart(ACTION), ConfigurationError, "inverter"),
             (lambda: KeepLower(3), ConfigurationError, "stages"),
             (lambda: Inverter(ACTION, well, [Select]), ConfigurationError, "stages"),

@@ -170,6 +170,67 @@ class TestStationaryLaw:
         solution = solve(outside, torch.tensor([[0.5]]), [0.0, 1.0], stepper=JumpTo(torch.tensor([[2.0]])))
         assert int(solution.num_masked_steps) == 1
 
+    @pytest.mark.parametrize("coadjoint", [True, False])
+    @pytest.mark.parametrize("temperature", [1.0, 0.25])
+    def test_kinetic_steps_that_are_too_long_are_counted(self, temperature: float, coadjoint: bool) -> None:
+        """On Aff(1) kinetic steps of 0.4 ended at 3 to 9 times the variance, without a word."""
+        target, unit = TARGETS["Aff(1)"], math.sqrt(temperature)
+        energy = lambda g: temperature * target.energy(g)  # noqa: E731  of the same stationary law
+        kinetic = KineticLangevinSDE(target.group, energy, 2.0 * unit, temperature, coadjoint)
+        start = kinetic.start(target.group.identity(400, dtype=torch.float64), generator=seeded(0))
+
+        def run(step: float, number: int) -> Solution:
+            return solve(kinetic, start, [step * m / unit for m in range(number + 1)], generator=seeded(1))
+
+        short, long = run(0.06, 80), run(0.4, 25)
+        assert int(short.num_masked_steps.sum()) == 0
+        values = target.values(short.final.elements)
+        assert bool(((values.var(0) / target.std**2 - 1).abs() < 0.03 + 4 * math.sqrt(2 / 400)).all())
+        masked = long.num_masked_steps > 0
+        assert int(masked.sum()) > 40
+        assert bool(torch.isnan(long.final_or_nan.elements[masked]).all())
+        assert bool((target.values(long.final.elements).var(0) < 6 * target.std**2).all())
+
+    @pytest.mark.parametrize(("share", "error", "taken"), [(0.6, 8.2, True), (0.6, 8.3, False), (0.4, 40.0, True)])
+    @pytest.mark.parametrize("temperature", [1.0, 2.0])
+    def test_errors_of_the_energy_that_are_refused(
+        self, share: float, error: float, taken: bool, temperature: float
+    ) -> None:
+        """Above (8 + dim / 4) T, and half of the change of the potential: in closed form on a harmonic well.
+
+        From the bottom of a well of curvature k a step h makes an error of 2 s^2 p^2, s = k h^2 / 4 its share.
+        """
+        h, number = 0.1, 3
+        k = 4.0 * share / h**2
+        kinetic = KineticLangevinSDE(
+            Translation(1), lambda g: 1e3 + 0.5 * k * g[..., 0] ** 2, friction=1e-14, temperature=temperature
+        )
+        momentum = math.sqrt(temperature * error / (2.0 * share**2))
+        start = kinetic.start(torch.zeros(number, 1).double())
+        start = start._replace(momentum=torch.full_like(start.momentum, momentum))
+        solution = solve(kinetic, start, [0.0, 1e-9, 1e-9 + h], generator=seeded(0))  # the first is not checked
+        assert solution.num_masked_steps.tolist() == [int(not taken)] * number
+        expected = h * momentum if taken else 1e-9 * momentum
+        assert_relative(solution.final.elements[:, 0], torch.full((number,), expected).double(), 1e-5)
+
+    def test_rounding_is_no_error_of_a_step(self) -> None:
+        """Energies of 1e9 in single precision are known to a hundred."""
+        kinetic = KineticLangevinSDE(Translation(2), lambda g: 31.0 + (g**2).sum(-1) + 1e9)  # to the nearest 64
+        start = kinetic.start(torch.zeros(100, 2), generator=seeded(0))
+        assert len(kinetic.energy(torch.tensor([[0.0, 0.0], [1.5, 0.0]])).unique()) == 2
+        solution = solve(kinetic, start, [0.2 * m for m in range(20)], generator=seeded(1))
+        assert int(solution.num_masked_steps.sum()) == 0
+
+    def test_work_of_the_constant_force_is_no_error(self) -> None:
+        """Without an energy it is all that changes the momentum."""
+        kinetic = KineticLangevinSDE(affine_line(), lambda g: 0.0 * g[..., 0], friction=1e-14, coadjoint=False)
+        start = kinetic.start(affine_line().identity(2, dtype=torch.float64), generator=seeded(0))
+        start = start._replace(momentum=torch.tensor([[200.0, 0.0], [-200.0, 0.0]]).double())
+        solution = solve(kinetic, start, [0.0, 0.1, 0.2], generator=seeded(0))
+        assert int(solution.num_masked_steps.sum()) == 0
+        change = solution.final.momentum.norm(dim=-1) - 200.0
+        assert_relative(change.sort().values, torch.tensor([-0.2, 0.2]).double(), 1e-5)
+
     def test_temperature(self) -> None:
         group = Translation(1)
         kinetic = KineticLangevinSDE(group, lambda g: (g**2).sum(-1) / 2, friction=2.0, temperature=0.25)

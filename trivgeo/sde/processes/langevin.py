@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._autocast import einsum
@@ -21,7 +21,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import ConstantSchedule
 from trivgeo.sde.processes.base import Process, Stepper, StepState
 from trivgeo.sde.processes.trivialized import TrivializedSDE
-from trivgeo.sde.scores.gradient import trivialized_grad
+from trivgeo.sde.scores.gradient import trivialized_grad, trivialized_grad_and_value
 
 __all__ = ["KineticLangevinSDE", "KineticLangevinState", "SplittingOBABO", "overdamped_langevin"]
 
@@ -30,6 +30,13 @@ Energy = Callable[[Tensor], Tensor]
 # largest rise of the energy in one step, in units of the temperature, alone and for each dimension: from any state
 # an accurate step rises by more with a probability of about e^-32, since in equilibrium such a state is as rare
 _RISE, _RISE_PER_DIMENSION = 32.0, 4.0
+
+# largest error of the total energy in one step of kinetic dynamics, in units of the temperature, alone and for each
+# dimension, which Metropolis's rule would take with a probability of e^-8; and its largest share of the change of the
+# potential energy: on a well of frequency w the error of a step h is (w h)^2 / 4 of it, and steps are stable below 1
+_ENERGY_ERROR, _ENERGY_ERROR_PER_DIMENSION, _SHARE_OF_CHANGE = 8.0, 0.25, 0.5
+_ROUNDINGS = 64.0
+"""Rounding errors of energies that are no error of a step, in units of their size."""
 
 
 def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float = 1.0) -> TrivializedSDE:
@@ -179,8 +186,34 @@ class KineticLangevinSDE(Process):
 
         Vectors have shape ``[*batch, dim]``.
         """
-        force = -trivialized_grad(self.group, self.energy, elements)
-        return force if self._constant_force is None else force + self._constant_force.like(force)
+        return self.force_and_energy(elements)[0]
+
+    def force_and_energy(self, elements: Tensor) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:
+        """Return `force` at ``elements``, ``[*batch, dim]``, and the energies there, ``[*batch]``, by one gradient."""
+        slope, energy = trivialized_grad_and_value(self.group, self.energy, elements)
+        force = -slope
+        return (force if self._constant_force is None else force + self._constant_force.like(force)), energy
+
+    def work(self, displacement: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+        """Return the work of the constant force along a ``displacement``, ``[*batch]``; zero where there is none."""
+        if self._constant_force is None:
+            return torch.zeros_like(displacement[..., 0])
+        return (displacement * self._constant_force.like(displacement)).sum(-1)
+
+    def overshot(
+        self, old: Float[Tensor, "*batch"], new: Float[Tensor, "*batch"], kinetic: Float[Tensor, "*batch"]
+    ) -> Bool[Tensor, "*batch"]:
+        """Return of which chains a step without noise made too much energy, see `SplittingOBABO`; never of NaN.
+
+        Args:
+            old: potential energies before the step.
+            new: those after it.
+            kinetic: changes of the kinetic energies, without the `work` of the constant force.
+        """
+        rounding = _ROUNDINGS * torch.finfo(new.dtype).eps * (old.abs() + new.abs() + kinetic.abs())
+        bound = self.temperature * (_ENERGY_ERROR + _ENERGY_ERROR_PER_DIMENSION * self.group.dim)
+        error = new - old + kinetic
+        return (error > bound + rounding) & (error > _SHARE_OF_CHANGE * (new - old).abs())
 
     def turn(self, momentum: Tensor, h: float) -> Tensor:
         r"""Return the flow of :math:`\dot\xi = \mathrm{ad}^*_\xi \xi`, to order 4, with the length of xi kept.
@@ -211,9 +244,27 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
     With the step h: O damps by :math:`e^{-\gamma h / 2}` and adds the noise that keeps :math:`N(0, T)`; B adds half
     the force; C turns the momentum by the coadjoint term for h / 2; A is :math:`g \leftarrow g \exp(h \xi)`, the order
     O B C A C B O (Bussi and Parrinello 2007; Leimkuhler and Matthews 2013).
+
+    B C A C B keeps the total energy :math:`E + |\xi|^2 / 2` but for an error of order h^3. A step whose error is above
+    (8 + dim / 4) T, and more than half of what the potential energy changes by, is not taken: `solve` counts it among
+    ``num_masked_steps``, and then steps are too long. The energy comes with the force, so that a step costs no more;
+    of the first step of a solve it is not known.
     """
 
     order: ClassVar[int | None] = 2
+
+    def init(
+        self, sde: KineticLangevinSDE, y: KineticLangevinState, start: float, generator: torch.Generator | None
+    ) -> StepState:
+        """Return the state before the first step, whose memory is the energy there: NaN, not known yet.
+
+        Args:
+            sde: the equation.
+            y: its initial state.
+            start: the first time.
+            generator: random numbers; ``None`` is torch's.
+        """
+        return StepState(y, torch.full_like(y.momentum[..., 0], math.nan))
 
     def step(
         self,
@@ -245,9 +296,13 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
         decay = math.exp(-sde.friction * half)
         spread = math.sqrt(-sde.temperature * math.expm1(-sde.friction * h))
         momentum = decay * g.momentum + spread * normal(g.momentum.shape, g.momentum, generator)
-        momentum = sde.turn(momentum + half * g.force, half)
-        elements = sde.group.retract(g.elements, h * momentum)
-        force = sde.force(elements)
-        momentum = sde.turn(momentum, half) + half * force
+        before = 0.5 * momentum.square().sum(-1)
+        middle = sde.turn(momentum + half * g.force, half)
+        elements = sde.group.retract(g.elements, h * middle)
+        force, energy = sde.force_and_energy(elements)
+        momentum = sde.turn(middle, half) + half * force
+        kinetic = 0.5 * momentum.square().sum(-1) - before - sde.work(h * middle)
+        overshot = sde.overshot(state.memory, energy.detach(), kinetic.detach())
         momentum = decay * momentum + spread * normal(momentum.shape, momentum, generator)
-        return StepState(KineticLangevinState(elements, momentum, force))
+        momentum = torch.where(overshot.unsqueeze(-1), math.nan, momentum)  # so that `solve` does not take it
+        return StepState(KineticLangevinState(elements, momentum, force), energy.detach())
