@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -148,11 +149,11 @@ class GroupNetwork(nn.Module):
         features = []
         if self._periodic:
             angle = flat[..., self._periodic] * self.rates
-            features += [f for k in _ANGLE_HARMONICS for f in ((k * angle).sin(), (k * angle).cos())]
+            features.append(_waves(angle, _ANGLE_HARMONICS))
         if self._plain:
             entries = (flat[..., self._plain] - self.mean) / self.std
             entries = entries if self.group.is_compact else entries.asinh()
-            features += [entries, *(f for k in _ENTRY_FREQUENCIES for f in ((k * entries).sin(), (k * entries).cos()))]
+            features += [entries, _waves(entries, _ENTRY_FREQUENCIES)]
         if momentum is not None:
             features.append(momentum)
         if (self.condition is None) is not (condition is None):
@@ -181,6 +182,15 @@ class GroupNetwork(nn.Module):
         if condition.shape[-1] != self.condition_dim:
             raise ShapeError(f"condition: expected {self.condition_dim} features a row, got {condition.shape[-1]}")
         return self.condition(condition)
+
+
+def _waves(x: Tensor, frequencies: Sequence[float]) -> Tensor:
+    """Sines and cosines of all entries at each frequency, ``[*batch, 2 * len(frequencies) * n]`` for ``[*batch, n]``.
+
+    One operation for all frequencies, as forward derivatives cost torch about a millisecond for each operation.
+    """
+    phase = x.new_tensor(frequencies).unsqueeze(-1) * x.unsqueeze(-2)
+    return torch.stack([phase.sin(), phase.cos()], -2).flatten(-3)
 
 
 class _Block(nn.Module):

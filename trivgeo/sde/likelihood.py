@@ -136,24 +136,20 @@ class ExactDivergence(Divergence):
         Returns:
             Vectors ``[*batch, dim]``, and traces ``[*batch]``.
         """
-        value = check_drift(field(g), group, g, "field")
-        zero = torch.zeros_like(value)
         chosen = range(group.dim) if self.directions is None else _check_directions(self.directions, group.dim)
         if not chosen:
+            value = check_drift(field(g), group, g, "field")
             return value, torch.zeros_like(value[..., 0])
-        unit = torch.eye(group.dim, dtype=value.dtype, device=value.device)[list(chosen)]
-        bodies = value.shape[value.ndim - 1 - self.event_ndim : -1]
+        whole = group.batch_shape(g)
+        unit = torch.eye(group.dim, dtype=g.dtype, device=g.device)[list(chosen)]
+        bodies = whole[len(whole) - self.event_ndim :]
         if bodies:
             count = bodies.numel()
-            places = torch.eye(count, dtype=value.dtype, device=value.device)
+            places = torch.eye(count, dtype=g.dtype, device=g.device)
             unit = (places.unsqueeze(1).unsqueeze(-1) * unit.unsqueeze(1)).reshape(-1, *bodies, group.dim)
-
-        def diagonal(direction: Tensor) -> Tensor:
-            tangent = direction.expand_as(zero).contiguous()
-            change = torch.func.jvp(lambda v: field(group.perturb(g, v)), (zero,), (tangent,))[1]
-            return _summed(change * direction, self.event_ndim)
-
-        return value, torch.func.vmap(diagonal)(unit).sum(0)
+        directions = unit.reshape(len(unit), *[1] * (len(whole) - len(bodies)), *unit.shape[1:])
+        value, changes = _field_along(group, field, g, directions.expand(-1, *whole, -1), self.event_ndim)
+        return value, changes.sum(0)
 
 
 @dataclass(frozen=True)
@@ -218,17 +214,11 @@ class HutchinsonDivergence(Divergence):
         Returns:
             Vectors ``[*batch, dim]``, and estimated traces ``[*batch]``.
         """
-        value = check_drift(field(g), group, g, "field")
-        zero = torch.zeros_like(value)
-        ready = self if self._signs is not None else self.prepare(value, None)
+        ready = self if self._signs is not None else self.prepare(g.new_zeros(*group.batch_shape(g), group.dim), None)
         assert isinstance(ready, HutchinsonDivergence)
         assert ready._signs is not None
-
-        def quadratic(signs: Tensor) -> Tensor:
-            change = torch.func.jvp(lambda v: field(group.perturb(g, v)), (zero,), (signs,))[1]
-            return _summed(change * signs, self.event_ndim)
-
-        return value, torch.func.vmap(quadratic)(ready._signs).mean(0)
+        value, changes = _field_along(group, field, g, ready._signs, self.event_ndim)
+        return value, changes.mean(0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -334,6 +324,31 @@ def _check_rows(flow: TrivializedSDE, g: Tensor, t: float, event_ndim: int) -> N
             f"event_ndim: expected a field that moves each element of the batch {list(whole)} by itself, got one whose "
             "velocity depends on others; bodies that move together are batch dimensions that event_ndim counts"
         )
+
+
+def _field_along(
+    group: LieGroup, field: VectorField, g: Tensor, directions: Tensor, event_ndim: int
+) -> tuple[Tensor, Tensor]:
+    """Return the field, and its derivative along each of the directions v, projected on v: ``[m, *batch]``.
+
+    The field is evaluated once, as the value that each forward derivative carries.
+
+    Args:
+        group: the group of the elements.
+        field: vector field, elements to vectors.
+        g: elements ``[*batch, *element_shape]``.
+        directions: ``[m, *batch, dim]``.
+        event_ndim: number of last batch dimensions that depend on each other, which are summed.
+    """
+    zero = g.new_zeros(directions.shape[1:])
+
+    def along(direction: Tensor) -> tuple[Tensor, Tensor]:
+        value, change = torch.func.jvp(
+            lambda v: check_drift(field(group.perturb(g, v)), group, g, "field"), (zero,), (direction.contiguous(),)
+        )
+        return value, _summed(change * direction, event_ndim)
+
+    return torch.func.vmap(along, out_dims=(None, 0))(directions)
 
 
 def _summed(terms: Tensor, event_ndim: int) -> Tensor:
