@@ -343,12 +343,13 @@ def _field_along(
     zero = g.new_zeros(directions.shape[1:])
 
     def along(direction: Tensor) -> tuple[Tensor, Tensor]:
-        value, change = torch.func.jvp(
+        pair = torch.func.jvp(
             lambda v: check_drift(field(group.perturb(g, v)), group, g, "field"), (zero,), (direction.contiguous(),)
         )
-        return value, _summed(change * direction, event_ndim)
+        return pair[0], _summed(pair[1] * direction, event_ndim)
 
-    return torch.func.vmap(along, out_dims=(None, 0))(directions)
+    # the value does not depend on the direction
+    return torch.func.vmap(along, out_dims=(None, 0))(directions)  # type: ignore[arg-type]
 
 
 def _summed(terms: Tensor, event_ndim: int) -> Tensor:
