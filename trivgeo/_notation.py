@@ -28,6 +28,8 @@ _CHARACTERS = {
     ";": "several equations are a list of texts",
 }
 _GREEK = {"mu", "nu", "xi", "pi", "eta", "phi", "psi", "chi", "rho", "tau", "beta", "zeta"}  # usual parameters
+_WORDS = "d*dot|prime|old|new|max|min|mean|ref|init|left|right|exact|(d[xyzt])+"
+"""Subscripts that are words, or differentials, and no letters of variables."""
 
 
 def check_notation(
@@ -65,13 +67,14 @@ def check_notation(
         rf"|[^\W\d_]+_\d+_({letters})+"  # u_1_t
         rf"|({own})_?(d*dot|prime)"  # xdot
     )
+    words = re.compile(rf"({own})_({_WORDS})")  # u_dot is no derivative by d, o and t
     known = {*unknowns, *variables, *calls, *_GREEK}
     derivative = re.compile(rf"({own})_({_either(variables)})+|({own})_+\d+")
     for tree in trees:
         for node in ast.walk(tree):
             name = node.id if isinstance(node, ast.Name) else ""
             looks = misspelt.fullmatch(name) and name not in known and not derivative.fullmatch(name)
-            if looks or quotient.fullmatch(name):
+            if looks or words.fullmatch(name) or quotient.fullmatch(name):
                 raise _refused(argument, name)
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
                 for top in _matching(node.left, above):

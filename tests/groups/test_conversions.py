@@ -67,6 +67,28 @@ def test_homogeneous_matrices(group: InhomogeneousGroup, wrong: Tensor) -> None:
     assert torch.isnan(group.from_homogeneous(matrix)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1e-13, 1e-5, 1e-2, 1e4, 1e13])
+@pytest.mark.parametrize("n", [2, 3])
+def test_linear_parts_of_any_size(n: int, size: float, dtype: torch.dtype) -> None:
+    """Shears of a hundredth became similarities, and of 1e30 in single precision no matrix was an affine map."""
+    shear, reflection = torch.eye(n, dtype=dtype), torch.eye(n, dtype=dtype)
+    shear[0, 1], reflection[0, 0] = 0.5, -1.0
+    r = SO(n).exp(torch.full((SO(n).dim,), 0.3, dtype=dtype))
+    matrix = torch.eye(n + 1, dtype=dtype).repeat(3, 1, 1)
+    matrix[:, :n, :n] = size * torch.stack([r, r @ shear, r @ reflection])
+    for group, expected in ((Similarity(n), [True, False, False]), (Affine(n), [True, True, False])):
+        found = group.from_homogeneous(matrix)
+        assert torch.isfinite(found).all((-2, -1)).tolist() == expected
+        assert torch.equal(found[expected], matrix[expected, :n])
+    for power in (-3, -2, 2, 3):
+        matrix[:, :n, :n] = size**power * torch.stack([r, r @ shear, r @ reflection])
+        if bool((matrix[:, :n, :n].abs().amax((-2, -1)) > 1e-37).all() & torch.isfinite(matrix).all()):
+            assert torch.isfinite(Affine(n).from_homogeneous(matrix)).all((-2, -1)).tolist() == [True, True, False]
+            assert torch.isfinite(GLPlus(n).project(matrix[:, :n, :n])).all((-2, -1)).tolist() == [True, True, False]
+    assert torch.isnan(Affine(n).from_homogeneous(0.0 * matrix + torch.eye(n + 1)[-1].diag())).all()
+
+
 @pytest.mark.parametrize("size", [1e-13, 1e-30, 1e13, 1e30])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_homographies_of_any_size(n: int, size: float) -> None:
@@ -174,6 +196,10 @@ def test_heat_kernels_at_the_ends_of_variance(dtype: torch.dtype) -> None:
         assert torch.allclose(kernel.sample(none.expand(3)), e.expand(3, *group.element_shape), atol=1e-6)
         assert torch.isnan(kernel.log_density(g, negative))
         assert torch.isnan(kernel.score(g, negative)).all()
+        least = torch.tensor(1e-40, dtype=dtype)  # of single precision one that has lost digits: it was NaN on tori
+        assert math.isfinite(float(kernel.log_density(e, least)))
+        assert float(kernel.log_density(g, least)) < -1e36
+        assert float(kernel.score(g, least).abs().max()) > 1e36
         if group.is_compact:
             assert float(kernel.log_density(g, infinite)) == pytest.approx(0.0, abs=1e-6)
             assert float(kernel.score(g, infinite).abs().max()) < 1e-6

@@ -262,5 +262,10 @@ class TestSpheres:
             haar = SO(k).random_haar(2000, generator=seeded(2), dtype=torch.float64)
             for i, j in ((1, 1), (0, k - 1), (1, k - 1)):
                 assert stats.ks_2samp(g[:, i, j].numpy(), haar[:, i, j].numpy()).pvalue > 0.01
+        for size in (1e-30, 1e13, 1e30):
+            found = sphere_to_rotation(size * x[:9].float())
+            assert_relative(sphere_from_rotation(found), x[:9].float(), 1e-6)
+        for wrong in (0.0, math.nan, math.inf):  # a direction of zero was the first axis
+            assert torch.isnan(sphere_to_rotation(torch.stack([x[0], wrong * x[0]]))).any((-2, -1)).tolist() == [0, 1]
         with pytest.raises(ShapeError, match="x: expected"):
             sphere_to_rotation(torch.ones(1))

@@ -154,9 +154,12 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
         near = torch.where(few, scaled, 1.0).unsqueeze(-1)
         turns = 2.0 * math.pi * torch.arange(-_NUM_IMAGES, _NUM_IMAGES + 1, dtype=w.dtype, device=w.device)
         image = angle.unsqueeze(-1) + turns
-        exponent = -0.5 * image.square() / near
-        images = exponent.logsumexp(-1) + 0.5 * (2.0 * math.pi / near.squeeze(-1)).log()
-        pull = -(exponent.softmax(-1) * image / near).sum(-1)
+        nearest = image.square().amin(
+            -1, keepdim=True
+        )  # apart from the others: both may overflow for the least variance
+        exponent = -0.5 * (image.square() - nearest) / near
+        images = exponent.logsumexp(-1) + (-0.5 * (nearest / near + near.log() - math.log(2.0 * math.pi))).squeeze(-1)
+        pull = -((exponent.softmax(-1) * image).sum(-1, keepdim=True) / near).squeeze(-1)
         far = torch.where(few, _SWITCH_VARIANCE, scaled).clamp(max=_LAST_VARIANCE).unsqueeze(-1)
         order = torch.arange(1, _NUM_HARMONICS, dtype=w.dtype, device=w.device)
         size = 2.0 * (-0.5 * order.square() * far).exp()

@@ -24,7 +24,7 @@ __all__ = ["GLPlus", "LinearAction", "MatrixGroup"]
 
 
 _UNROLLED_CONJUGATION = 4  # rows, up to which products of entries are written out
-_MAX_MEMBER_ERROR = 1e-2  # relative distance of an entry from that of the nearest element, far above round-off
+_MAX_MEMBER_ERROR = 2e-2  # largest distance to the nearest element, over the largest entry, far above round-off
 
 
 class MatrixGroup(LieGroup):
@@ -198,7 +198,9 @@ class GLPlus(MatrixGroup):
 
     def _project(self, g: Tensor) -> Tensor:
         """The matrix itself, NaN where the determinant is not positive."""
-        return torch.where((self._kernel.determinant(g) > 0)[..., None, None], g, torch.nan)
+        size = g.detach().abs().amax((-2, -1), keepdim=True)
+        unit = g / torch.where(size > 0, size, 1.0)  # whose determinant is in range
+        return torch.where((self._kernel.determinant(unit) > 0)[..., None, None], g, torch.nan)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
         return flatten_array(matrix)
@@ -267,8 +269,8 @@ def where_member(group: LieGroup, g: Tensor, value: Tensor) -> Tensor:
     """
     g = g.detach()
     rank = len(group.element_shape)
-    near = (group._project(g) - g).abs() <= _MAX_MEMBER_ERROR * (1.0 + g.abs())
-    good = near.flatten(-rank).all(-1)
+    error = (group._project(g) - g).abs().flatten(-rank).amax(-1)
+    good = error <= _MAX_MEMBER_ERROR * g.abs().flatten(-rank).amax(-1)
     return torch.where(good.reshape(*good.shape, *[1] * (value.ndim - good.ndim)), value, torch.nan)
 
 

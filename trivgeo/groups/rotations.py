@@ -158,6 +158,8 @@ def sphere_from_rotation(g: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batc
 def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator | None = None) -> Tensor:
     """A rotation of SO(n + 1), k = n + 1, that takes the pole to the point x of S^n, uniform among all of them.
 
+    NaN where x has length zero, or is not finite.
+
     Args:
         x: points, of any length but zero.
         generator: of the random rotation about the pole.
@@ -173,7 +175,8 @@ def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator 
 
 def _frame(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """The orthonormal basis that begins with x, by QR; the sign of the last vector makes it a rotation."""
-    k = x.shape[-1]
+    k, size = x.shape[-1], x.detach().abs().amax(-1, keepdim=True)
+    x = torch.where(size > 0, x / size, torch.nan)  # of zero there is no direction
     others = normal((*x.shape, k - 1), x, generator)
     q, r = torch.linalg.qr(torch.cat([x.unsqueeze(-1), others], -1))
     q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
