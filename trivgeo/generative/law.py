@@ -149,12 +149,12 @@ class ConditionalLaw(nn.Module):
         if generator is None:
             generator = torch.Generator(flat.device).manual_seed(0)
         leaves = [x for x in pytree.tree_leaves((g, condition)) if isinstance(x, Tensor)]
-        tracked = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
-        with torch.set_grad_enabled(tracked):
+        is_tracked = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
+        with torch.set_grad_enabled(is_tracked):
             features = self._features(condition, batch, mask=mask)
             flat = self._hidden(flat, features)
             near = check_samples(self.group, flat, "g").to(self._like())
-            if tracked:  # projected, with the derivative of the identity
+            if is_tracked:  # projected, with the derivative of the identity
                 near = flat.to(near) + (near - flat.to(near)).detach()
                 near = near if near.requires_grad else near.requires_grad_()
             network, base = self._networks().given(features), self._base_for(features)

@@ -96,7 +96,7 @@ class Divergence(ABC):
 
 @dataclass(frozen=True)
 class ExactDivergence(Divergence):
-    """The exact divergence, by one forward derivative for each direction.
+    """The exact divergence, by one forward derivative for each direction; by reverse ones where gradients may follow.
 
     Attributes:
         directions: the distinct indices i in which X_i f_i does not vanish; default all.
@@ -258,6 +258,8 @@ def flow_likelihood(
     for :math:`dg = d(L_g)_e[f]\,dt` (Chen et al. 2018 on vector spaces), see `Divergence`. Integrated with the element
     as one more coordinate of the group, so that the one tolerance holds for both.
 
+    Where elements require gradients, so does the result, through all steps; else nothing is kept for a backward pass.
+
     Args:
         flow: the equation, such as a `probability_flow`.
         g: elements ``[*batch, *element_shape]`` at the start.
@@ -297,9 +299,11 @@ def flow_likelihood(
 
     state = torch.cat([g.flatten(len(batch)), g.new_zeros(*batch, 1)], -1)
     equation = TrivializedSDE(space, ConstantSchedule(0.0), drift, noisy=False)
+    is_tracked = torch.is_grad_enabled() and g.requires_grad
     with torch.no_grad():
         if isinstance(method, ExactDivergence | HutchinsonDivergence):  # for which the field has forward derivatives
             _check_rows(flow, g, start, event_ndim)
+    with torch.set_grad_enabled(is_tracked):
         solution = solve_adaptive(equation, state, start, end, tolerance=tolerance)
         final = solution.final[..., :size].unflatten(-1, shape)
         log_density = _check_density(end_log_density(final), batch) + solution.final[..., -1]
@@ -331,7 +335,9 @@ def _field_along(
 ) -> tuple[Tensor, Tensor]:
     """Return the field, and its derivative along each of the directions v, projected on v: ``[m, *batch]``.
 
-    The field is evaluated once, as the value that each forward derivative carries.
+    The field is evaluated once, as the value that each forward derivative carries. Where gradients may follow,
+    derivatives are reverse ones, whose transpose has the same projections: torch differentiates forward derivatives of
+    ``layer_norm`` wrongly (pytorch/pytorch#196700, up to 2.13 at least).
 
     Args:
         group: the group of the elements.
@@ -342,10 +348,15 @@ def _field_along(
     """
     zero = g.new_zeros(directions.shape[1:])
 
+    def moved(v: Tensor) -> Tensor:
+        return check_drift(field(group.perturb(g, v)), group, g, "field")
+
+    if torch.is_grad_enabled():
+        value, pull_back = torch.func.vjp(moved, zero)  # type: ignore[misc]
+        return value, torch.func.vmap(lambda v: _summed(pull_back(v)[0] * v, event_ndim))(directions)
+
     def along(direction: Tensor) -> tuple[Tensor, Tensor]:
-        pair = torch.func.jvp(
-            lambda v: check_drift(field(group.perturb(g, v)), group, g, "field"), (zero,), (direction.contiguous(),)
-        )
+        pair = torch.func.jvp(moved, (zero,), (direction.contiguous(),))
         return pair[0], _summed(pair[1] * direction, event_ndim)
 
     # the value does not depend on the direction

@@ -182,9 +182,9 @@ def solve_adaptive(
         if abs(after - t) <= sizes.smallest:
             lost = lost | ~fine
         # no smaller step would make this a smaller part of what is added
-        slopes = torch.maximum(state.memory.abs(), new.memory.abs())
+        slopes = torch.maximum(state.memory.detach().abs(), new.memory.detach().abs())
         rounding = _MAX_ROUNDING_ERROR * limits.eps * abs(after - t) * slopes
-        error = (defect / rounding.clamp(min=max(tolerance, limits.tiny))).square().mean(-1).sqrt()
+        error = (defect.detach() / rounding.clamp(min=max(tolerance, limits.tiny))).square().mean(-1).sqrt()
         error = torch.where(lost, 0.0, torch.where(fine, error, torch.inf))
         if sizes.accepts(abs(t - start), abs(after - t), float(error.max()) if error.numel() else 0.0):
             keep = lost.reshape(*lost.shape, *[1] * (new.y.ndim - lost.ndim))
