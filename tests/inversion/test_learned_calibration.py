@@ -178,6 +178,38 @@ class TestCoverage:
         assert float((left[:, 0].abs() > 1.0).double().mean()) < 0.01
 
 
+class TestCalibrate:
+    def test_a_score_without_one(self, trained: LearnedInverter) -> None:
+        """The measured coverage is right on further data; without a calibration nothing is flagged."""
+        assert trained.score is not None
+        bare = LearnedInverter.from_score(trained.score)
+        assert bare.calibrate(clean, law) is bare
+        assert bare.calibration is not None
+        assert 0.4 < bare.calibration.coverage[0.5] < 0.6
+        assert 0.85 < bare.calibration.coverage[0.9] < 0.95
+        noise = torch.randn(50, *SHAPE.shape, generator=seeded(5))
+        assert not bare(noise).trusted.any()
+        assert float(bare(clean(200, seeded(6))).trusted.float().mean()) > 0.85
+
+    def test_of_a_wider_law(self, trained: LearnedInverter) -> None:
+        """Elements of the wider law are then known ones."""
+        assert trained.score is not None
+        wide = LearnedInverter.from_score(trained.score).calibrate(clean, lambda n, generator: law(n, generator, 2.0))
+        moved = GROUP.action()(law(200, seeded(7), 2.0), clean(200, seeded(8)))
+        flagged = [float((~inverter(moved).trusted).float().mean()) for inverter in (trained, wide)]
+        assert flagged[1] < flagged[0]
+
+    def test_refused(self, trained: LearnedInverter) -> None:
+        before = trained.calibration
+        with pytest.raises(ConfigurationError, match="expected one that was trained"):
+            LearnedInverter(GROUP.action()).calibrate(clean, law)
+        with pytest.raises(ShapeError):
+            trained.calibrate(torch.randn(20, 3), law)
+        with pytest.raises(ShapeError):
+            trained.calibrate(clean, lambda n, generator: law(n + 1, generator))
+        assert trained.calibration is before
+
+
 class TestOutliers:
     def test_thresholds(self) -> None:
         """Of independent scores a tail each, together the share asked for; of two populations the stricter ones."""

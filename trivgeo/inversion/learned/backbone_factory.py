@@ -9,11 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from trivgeo._devices import module_device
+from trivgeo._devices import module_device, tree_device
 from trivgeo.groups import Action
-from trivgeo.inversion.learned.noise_network import backbone_for
+from trivgeo.inversion.law import Law, noise_between, spread_of
+from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for
+from trivgeo.inversion.learned.score import LearnedScore
 
 __all__ = ["BackboneFactory"]
+
+_WIDER = 1.25
+"""Width of the noise, in units of the spread of the law."""
+_FACTORS = 2
+"""Exponentials of a draw of noise."""
 
 
 @dataclass(frozen=True)
@@ -40,3 +47,26 @@ class BackboneFactory:
         if not any(parameter.requires_grad for parameter in backbone.parameters()):
             backbone.requires_grad_(True).train()  # the template is the network of another, trained inverter
         return backbone
+
+    def score(self, action: Action, law: Law, x: Any, seed: int) -> LearnedScore:
+        """Return an untrained score, whose noise is a little wider than a law, on the device of the data.
+
+        Args:
+            action: on the data.
+            law: of the transformations.
+            x: some clean data.
+            seed: of the draws of the law.
+        """
+        action = action.with_scale(_WIDER * spread_of(action.group, law, seed))
+        backbone = self(action, x).to(tree_device(x))
+        network = backbone if isinstance(backbone, NoiseNetwork) else None
+        schedule, time = noise_between(NoiseNetwork.finest if network is None else network.finest, 1.0)
+        return LearnedScore(
+            action,
+            schedule,
+            backbone,
+            noise_steps=_FACTORS,
+            lowest_time=time,
+            augmentation=law,
+            prepare=None if network is None else network.reduced,
+        )

@@ -22,13 +22,12 @@ from trivgeo.groups import Action
 from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.law import Law, noise_between, spread_of
+from trivgeo.inversion.law import Law
 from trivgeo.inversion.learned.backbone_factory import BackboneFactory
 from trivgeo.inversion.learned.calibration import Calibration, CalibrationSource, calibrate
 from trivgeo.inversion.learned.clean_data import Draw, checked_draw, held_out, picker
 from trivgeo.inversion.learned.density import mixture_of_draws
 from trivgeo.inversion.learned.files import calibration_of, describe, score_of
-from trivgeo.inversion.learned.noise_network import NoiseNetwork
 from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.posterior_energy import check_action, check_batch
@@ -43,8 +42,6 @@ from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, Refining
 
 __all__ = ["LearnedInverter"]
 
-_WIDER = 1.25
-_FACTORS = 2
 _CHAINS = 64
 """Draws of the reverse diffusion of which a density is made."""
 _TOGETHER = 8192
@@ -276,20 +273,42 @@ class LearnedInverter(Inverter):
         self.score, self.calibration = fitted.score, calibration
         return self
 
+    def calibrate(self, clean: Any, law: Law) -> LearnedInverter:
+        """Measure the trained inverter on clean data, as `fit` does at its end, and keep that as its `calibration`.
+
+        For checkpoints without a calibration, and where data or transformations are others than in training.
+
+        Args:
+            clean: clean data that the training did not see, one batch dimension, or a function (count, generator)
+                that draws some.
+            law: (count, generator) to elements ``[count, *element_shape]``: the transformations to be undone.
+
+        Returns:
+            The inverter itself.
+
+        Raises:
+            ConfigurationError: the inverter was neither trained nor loaded.
+            ShapeError: the data do not fit the action, or the elements its group.
+            NonFiniteError: the data or the elements hold NaN or infinity.
+
+        Example:
+            ```python
+            inverter = LearnedInverter.load("inverter.safetensors", action).calibrate(validation, law)
+            print(inverter.calibration.coverage)
+            ```
+        """
+        self._trained_score()
+        known, rest = held_out(self.action, clean, self.seed)
+        self.calibration = self._calibrated(known, rest, law, _SHORT)
+        return self
+
     def _of_score(self, score: LearnedScore) -> LearnedInverter:
         """An inverter of the same settings with another score."""
         settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
         return LearnedInverter.from_score(score, self.energy, **settings)
 
     def _calibrated(self, known: Any, rest: Draw, law: Law, seen: int) -> Calibration:
-        """The calibration of this inverter, on fewer data after a training that saw few.
-
-        Args:
-            known: data of the training.
-            rest: draws others.
-            law: of transformations.
-            seen: number of data that the training saw.
-        """
+        """The calibration by data of the training and draws of others; on fewer if the training saw few."""
         bound = self.max_evaluations if isinstance(self.max_evaluations, int) else _TOGETHER
         stages = Inverter(self._trained_score().action, self.energy, self.stages, max_evaluations=bound, progress=False)
         source = CalibrationSource(
@@ -410,23 +429,8 @@ class LearnedInverter(Inverter):
         """The score before training, and what draws the data of a step."""
         drawing = checked_draw(self.action, clean) if callable(clean) else None
         some = drawing(max(batch_size, 512), keyed(self.seed, 2)) if drawing else check_batch(self.action, clean)[0]
-        device = module_device(self) or self.make_backbone.device or tree_device(some)
-        some = on_device(some, device)
-        scale = spread_of(self.action.group, law, self.seed)
-        action = self.action.with_scale(_WIDER * scale)
-        backbone = self.make_backbone(action, some).to(device)
-        prepare = backbone.reduced if isinstance(backbone, NoiseNetwork) else None
-        lowest = backbone.finest if isinstance(backbone, NoiseNetwork) else NoiseNetwork.finest
-        schedule, time = noise_between(lowest, 1.0)
-        score = LearnedScore(
-            action,
-            schedule,
-            backbone,
-            noise_steps=_FACTORS,
-            lowest_time=time,
-            augmentation=law,
-            prepare=prepare,
-        )
+        some = on_device(some, module_device(self) or self.make_backbone.device or tree_device(some))
+        score = self.make_backbone.score(self.action, law, some, self.seed)
         # `prepared` is idempotent, so it is applied once here
         return score, drawing or picker(score.prepared(some))
 
