@@ -1,5 +1,6 @@
 """Training of a network that a checkpoint can hold, under a name of the manifest."""
 
+import os
 from abc import ABC
 from pathlib import Path, PurePath
 from typing import Generic
@@ -9,20 +10,29 @@ import lightning.pytorch as pl
 from trivgeo import training
 from trivgeo.errors import ConfigurationError
 
-from .checkpoints import SUFFIX, NetworkT, trained_path
+from .checkpoints import FOLDER_VARIABLE, SUFFIX, NetworkT, trained_path
 
 
 def check_export(export: str) -> str:
     """The name of an export, or a path that leads out of no folder: a configuration may come from a stranger.
 
+    A path lies in the working folder, or in that of trained checkpoints; symbolic links there are the user's own.
+
     Raises:
-        ConfigurationError: it has folders and is no path of a `.safetensors` file, climbs, or is no path.
+        ConfigurationError: it has folders and is no path of a `.safetensors` file, climbs, lies elsewhere, or is no
+            path.
     """
     place = PurePath(export)
     is_name = place.name == export and place.suffix != SUFFIX and "\\" not in export
     if not export or "\0" in export or ".." in place.parts or not (is_name or export.endswith(SUFFIX)):
         raise ConfigurationError(
             f"export: expected a name, or the path of a {SUFFIX} file without '..', got {export!r}"
+        )
+    homes = [Path(os.path.abspath(folder)) for folder in (".", trained_path("x").parent)]
+    if not any(Path(os.path.abspath(place)).is_relative_to(home) for home in homes):
+        raise ConfigurationError(
+            f"export: expected a name, or the path of a {SUFFIX} file in the working folder or the one that "
+            f"{FOLDER_VARIABLE} names, got {export!r}"
         )
     return export
 

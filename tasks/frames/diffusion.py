@@ -24,6 +24,7 @@ from ..checkpoints import load_checkpoint, save_checkpoint, trained_path
 from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
+from ..training import check_export
 from .digits import FrameSplit
 from .figures import draw_frames
 from .group import COORDINATES
@@ -105,7 +106,13 @@ class FrameDiffusion(ShardedTest):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        """Mean and covariance of the training frames."""
+        """Mean and covariance of the training frames, after a look at the place of the export.
+
+        Raises:
+            ConfigurationError: see `check_export`.
+        """
+        if self.export is not None:
+            check_export(self.export)
         self.average.fit_start(self._frames().train)
 
     def training_step(self, batch: Tensor, index: int) -> Tensor:

@@ -23,6 +23,7 @@ from trivgeo.training import EpochSampler, versions
 from ..checkpoints import save_checkpoint, trained_path
 from ..run_identity import source
 from ..seeds import generator_of
+from ..training import check_export
 from .batches import CollocationBatch, CollocationDataset, SolutionBatch, SolutionDataset, root_mean_square
 from .deeponet import DeepONet
 from .domain import relative_l2
@@ -324,6 +325,15 @@ class OperatorTraining(pl.LightningModule):
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_fit_start(self) -> None:
+        """Look at the place of the export before the work.
+
+        Raises:
+            ConfigurationError: see `check_export`.
+        """
+        if self.export is not None:
+            check_export(self.export)
 
     def on_train_end(self) -> None:
         """Export the network."""

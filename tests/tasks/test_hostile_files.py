@@ -15,6 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from tasks.cli import main
 from tasks.fields.fno import SmallFNO
 from tasks.files import StorageError, decompressed, write_picture
 from tasks.generative.sources import RNATorsions
@@ -24,6 +25,7 @@ from tasks.images.idx import DataError, read_idx
 from tasks.images.mat import read_affnist, read_homnist
 from tasks.images.mnist import read_digits
 from tasks.training import check_export
+from tests.tasks.helpers import CONFIGS, run_on_sample
 from trivgeo._checkpoint_io import AtomicCheckpointIO
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.generative import GroupDiffusion
@@ -115,9 +117,54 @@ def test_exports_stay_in_their_folder(name: str) -> None:
         check_export(name)
 
 
-@pytest.mark.parametrize("name", ["small_cnn", "x.y", "x.safetensors", "a/x.safetensors", "/tmp/x.safetensors"])
+@pytest.mark.parametrize("name", ["small_cnn", "x.y", "x.safetensors", "a/x.safetensors"])
 def test_names_of_exports(name: str) -> None:
     assert check_export(name) == name
+
+
+def test_whole_paths_of_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the working folder, or in that of trained checkpoints, and nowhere else; in none whose name begins alike."""
+    for name in ("work", "work2", "kept"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    outside = ["/x.safetensors", "~/x.safetensors/../../x.safetensors"]
+    outside += [str(tmp_path / name / "x.safetensors") for name in (".", "work2", "kept", "kept/a")]
+    for path in outside:
+        with pytest.raises(ConfigurationError, match="export: expected a name"):
+            check_export(path)
+    for path in (tmp_path / "work" / "x.safetensors", tmp_path / "work" / "a" / "x.safetensors"):
+        assert check_export(str(path)) == str(path)
+    monkeypatch.setenv("TRIVGEO_CHECKPOINTS", str(tmp_path / "kept"))
+    assert check_export(str(tmp_path / "kept" / "a" / "x.safetensors"))
+    with pytest.raises(ConfigurationError, match="that TRIVGEO_CHECKPOINTS names"):
+        check_export(str(tmp_path / "work2" / "x.safetensors"))
+
+
+def train(config: str, setting: str) -> None:
+    """Train a configuration, with the small digits where it is of digits."""
+    if config.startswith("mnist"):
+        run_on_sample("fit", config, setting, "--data.batch_size=50")
+    else:
+        main(["fit", f"--config={CONFIGS / config}.yaml", setting])
+
+
+@pytest.mark.parametrize("config", ["frames/score", "heat/deeponet", "heat/deeponet_augmented", "mnist/small_cnn"])
+@pytest.mark.parametrize("export", ["../x", "{}/x.safetensors"])
+def test_every_training_keeps_its_export_in_the_folder(
+    config: str,
+    export: str,
+    workplace: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Those of operators and of frames wrote wherever they were told."""
+    outside = tmp_path_factory.mktemp("outside")
+    setting = f"--model.export={export.format(outside)}"
+    with pytest.raises((ConfigurationError, SystemExit)) as caught:
+        train(config, setting)
+    assert "export: expected a name" in str(caught.value) + capsys.readouterr().err
+    assert not list(Path().rglob("*.ckpt"))
+    assert not list(outside.iterdir())
 
 
 class TestFullDisk:
