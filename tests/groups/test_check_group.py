@@ -89,6 +89,12 @@ def test_wrong_operations_are_named(operation: str, wrong: Callable[..., Tensor]
         check_group(AffineLine(**{operation: wrong}))
 
 
+@pytest.mark.parametrize("operation", ["compose", "inverse", "exp", "log", "adjoint"])
+def test_operations_that_return_nothing_are_named(operation: str) -> None:
+    with pytest.raises(AlgebraError, match=f"expected a tensor of _{operation}, got None"):
+        check_group(AffineLine(**{operation: lambda value: None}))  # type: ignore[arg-type,return-value]
+
+
 def test_bad_input() -> None:
     with pytest.raises(ConfigurationError, match="group"):
         check_group("SO(3)")  # type: ignore[arg-type]

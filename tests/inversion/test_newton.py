@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tests.helpers import assert_relative, randn, random_elements
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import SE, HeatSymmetry
+from trivgeo.groups import SE, HeatSymmetry, Translation
 from trivgeo.inversion import Inverter
 from trivgeo.inversion.stages import Newton
 
@@ -30,6 +30,14 @@ def test_finishes_what_is_nearly_right() -> None:
     assert errors[0] < 0.1
     assert errors[1] < 5 * errors[0] ** 2
     assert errors[2] < 1e-8
+
+
+def test_from_a_maximum_it_goes_down_by_the_size_of_the_curvature() -> None:
+    """cos y at y = x - g: from g = 0 the step is -sin x / |-cos x|, away from the maximum."""
+    x = torch.tensor([0.5, -0.3]).double().reshape(2, 1, 1)
+    start = torch.zeros(2, 1, 1).double()
+    found = Inverter(Translation(1).action(), lambda y: y.cos().sum((-1, -2)), [Newton(1)])(x, initial=start)
+    assert_relative(found.elements, -x.tan(), 1e-6)
 
 
 def test_no_chain_rises_and_the_count_is_right() -> None:

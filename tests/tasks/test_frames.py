@@ -154,6 +154,7 @@ class TestTask:
 
     def test_fit_and_test(self, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A small network gets nearer to the digits by a little training; both losses agree on it."""
+        monkeypatch.setenv("TRIVGEO_CHECKPOINTS", str(tmp_path))
         frames = bundled_frames()
         few = type(frames)(frames.train, frames.test[:400])
         monkeypatch.setattr("tasks.frames.data.bundled_frames", lambda: few)

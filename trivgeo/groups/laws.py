@@ -61,7 +61,7 @@ def check_group(
         The largest error of each law.
 
     Raises:
-        AlgebraError: a law does not hold; the message names it, and the error.
+        AlgebraError: a law does not hold; the message names it, and the error. Or an operation returns no tensor.
         ConfigurationError: an argument is out of range.
 
     Example:
@@ -72,6 +72,7 @@ def check_group(
     check_positive("std", std)
     check_count("num_samples", num_samples, 2)
     check_positive("tolerance", tolerance)
+    _check_hooks(group)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     trial = _Trial(group, std, num_samples, generator)
     found = GroupCheck()
@@ -84,6 +85,20 @@ def check_group(
                 f"{group!r}: expected that {law}, got a relative error of {error:.2g}, above {bound:.2g}"
             )
     return dataclasses.replace(found, num_without_logarithm=trial.num_without_logarithm)
+
+
+def _check_hooks(group: LieGroup) -> None:
+    """Check that the required operations return tensors.
+
+    Raises:
+        AlgebraError: one of them does not; the message names it.
+    """
+    unit = group.identity(2, dtype=torch.float64)
+    hooks = (("_compose", (unit, unit)), ("_inverse", (unit,)), ("_log", (unit,)), ("_adjoint", (unit,)))
+    for name, arguments in (*hooks, ("_exp", (torch.zeros(2, group.dim, dtype=torch.float64),))):
+        found = getattr(group, name)(*arguments)
+        if not isinstance(found, Tensor):
+            raise AlgebraError(f"{group!r}: expected a tensor of {name}, got {found!r}")
 
 
 Law = tuple[str, Tensor, Tensor, bool]
