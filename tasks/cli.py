@@ -169,6 +169,8 @@ class TasksCLI(LightningCLI):
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case.
 
+        The table of a writer is the only one that is printed.
+
         Raises:
             ConfigurationError: no batch is to be tested: Lightning would skip the test without a word.
         """
@@ -182,6 +184,9 @@ class TasksCLI(LightningCLI):
             del config["imports"]
         for writer in self._writers():
             writer.config = config
+        if self._writers():
+            # after a resume Lightning's table would have the batches of this process alone
+            self.config_init["test"]["verbose"] = False
 
     def after_test(self) -> None:
         """See that something was tested.

@@ -41,7 +41,8 @@ def override(folder: Path, name: str, **changes: Any) -> list[str]:
     return ["test", f"--config={CONFIGS / name}", f"--config={path}"]
 
 
-def test_a_part_of_a_test_has_no_distances(tmp_path: Path) -> None:
+def test_a_part_of_a_test_has_no_distances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rest of the test prints one table, of all images: Lightning's would be of the images of this process."""
     features = {"init_args": {"features": "small_vae"}}
     arguments = override(
         tmp_path, "affnist/small.yaml", data={"init_args": {"limit": 4, "batch_size": 2}}, model=features
@@ -51,8 +52,12 @@ def test_a_part_of_a_test_has_no_distances(tmp_path: Path) -> None:
     assert document["missing_batches"] > 0
     assert not document["complete"]
     assert not any(name.startswith("FID") for name in document["metrics"])
-    main(arguments)
+    capsys.readouterr()
+    main([*arguments, "--verbose=true"])
     assert "FID with inversion" in results(tmp_path)["metrics"]
+    printed = capsys.readouterr().out
+    assert printed.count("accuracy with inversion") == 1
+    assert "Test metric" not in printed
 
 
 def small(folder: Path, limit: int = 10, batch_size: int = 4, seeds: list[int] | None = None) -> list[str]:
