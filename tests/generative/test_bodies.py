@@ -178,6 +178,8 @@ def test_bad_input() -> None:
         new(Affine(1) ** 2).fit(((Affine(1) ** 2).random(20, std=0.1, generator=seeded(0)), None, mask[:, :2]), **FIT)
     with pytest.raises(ConfigurationError, match="for bodies with a mask"):
         new().fit((g, None, mask), coupling="optimal", **FIT)
+    with pytest.raises(ConfigurationError, match="expected an argument mask"):
+        GroupDiffusion(power, "flow", network=nn.Bilinear(18, 1, 9)).fit((g, None, mask), **FIT)
     with pytest.raises(DomainError, match="20 rows without any"):
         new().fit((g, None, torch.zeros_like(mask)), **FIT)
     with pytest.raises(ConfigurationError, match="trained without masks"):

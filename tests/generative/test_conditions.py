@@ -344,3 +344,15 @@ def test_double_precision() -> None:
     assert {p.dtype for p in model.parameters()} == {torch.float64}
     assert model.sample(3, condition=c[:3], tolerance=0.1).dtype == torch.float64
     assert model.log_prob(g[:3].float(), condition=c[:3], tolerance=0.1).dtype == torch.float64
+
+
+@pytest.mark.parametrize("classes", [torch.tensor([0, 7]), torch.tensor([-1, 0]), torch.tensor([0.0, 1.0])])
+def test_classes_are_checked(classes: Tensor) -> None:
+    """At the fit and at samples, alone or before other layers."""
+    for embedding in (nn.Embedding(5, 4), nn.Sequential(nn.Embedding(5, 4), nn.SiLU())):
+        model = GroupDiffusion(Torus(1), "flow", condition=embedding, **SMALL)
+        with pytest.raises(ConfigurationError, match="expected classes"):
+            model.fit(torch.zeros(2, 1), classes, steps=1, progress=False)
+        model.fit(torch.zeros(2, 1), torch.tensor([0, 4]), steps=1, progress=False)
+        with pytest.raises(ConfigurationError, match="expected classes"):
+            model.sample(2, condition=classes)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._autocast import matmul
 from trivgeo._deprecation import renamed_arguments
-from trivgeo._random import choice, normal, permutation
+from trivgeo._random import choice, integers, normal, permutation
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_count, check_positive, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
@@ -24,6 +24,7 @@ from trivgeo.sde.noise.density import is_principal, log_about
 
 __all__ = [
     "BaseDistribution",
+    "EmpiricalDistribution",
     "HaarDistribution",
     "MixtureDistribution",
     "NormalDistribution",
@@ -238,6 +239,49 @@ class MixtureDistribution(BaseDistribution):
         """
         each = torch.stack([law.log_density(g) for law in _distributions(self.laws)], -1)
         return (each + self.weights.log()).logsumexp(-1)
+
+
+class EmpiricalDistribution(BaseDistribution):
+    """Elements of a sample, each as likely as the others: the source of a bridge, without a density.
+
+    Args:
+        group: the group of the elements.
+        elements: the sample ``[m, *element_shape]``.
+
+    Raises:
+        ShapeError: there are no elements, or not one batch dimension.
+    """
+
+    def __init__(self, group: LieGroup, elements: Tensor) -> None:
+        super().__init__()
+        elements = group.check_elements(elements, "elements")
+        if len(group.batch_shape(elements)) != 1 or not len(elements):
+            raise ShapeError(f"elements: expected some [m, ...], got {list(elements.shape)}")
+        self.register_buffer("elements", elements.detach().clone())
+        self.elements: Tensor
+
+    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw elements of the sample with repetition, ``[num_samples, *element_shape]``.
+
+        Args:
+            num_samples: number of elements.
+            generator: random numbers; ``None`` is torch's.
+        """
+        check_count("num_samples", num_samples, 0)
+        return self.elements[integers(len(self.elements), (num_samples,), self.elements, generator)]
+
+    def log_density(self, g: Tensor) -> Tensor:
+        """Refuse to evaluate elements g, for the distribution of a sample has no density.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            "log_prob: expected a model from a base distribution, got a bridge from a sample, which has no density"
+        )
 
 
 class _ProductDistribution(BaseDistribution):

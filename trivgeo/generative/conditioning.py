@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -86,11 +87,24 @@ class ConditionEncoder(nn.Module):
         return {"vector_dim": dim, "own_condition": dim is None and not self.is_optional, "dropout": self.dropout}
 
     def check(self, condition: Any) -> None:
-        """Check that vectors ``condition`` have the fitted dimension; other conditions are not checked.
+        """Check that vectors ``condition`` have the fitted dimension, and classes are among those of an embedding.
+
+        Conditions of other modules are not checked.
 
         Raises:
             ShapeError: vectors ``[m, dim]`` of another dimension.
+            ConfigurationError: classes that are no integers, or out of range.
         """
+        first = self.encoder[0] if isinstance(self.encoder, nn.Sequential) and len(self.encoder) else self.encoder
+        if isinstance(first, nn.Embedding) and isinstance(condition, Tensor):
+            count = first.num_embeddings
+            if condition.dtype not in (torch.int32, torch.int64):
+                raise ConfigurationError(f"condition: expected classes, integers below {count}, got {condition.dtype}")
+            if condition.numel() and not 0 <= int(condition.min()) <= int(condition.max()) < count:
+                raise ConfigurationError(
+                    f"condition: expected classes from 0 to {count - 1}, got {int(condition.min())} to "
+                    f"{int(condition.max())}"
+                )
         if isinstance(self.encoder, Standardization) and condition.shape[1:] != self.encoder.mean.shape:
             dim = len(self.encoder.mean)
             raise ShapeError(f"condition: expected vectors [{len(condition)}, {dim}], got {list(condition.shape)}")
@@ -215,6 +229,8 @@ class ConditionalNetwork(nn.Module):
         """
         if isinstance(self.network, GroupNetwork):
             self.network.standardise(elements)
+        else:
+            self._check_arguments()
         modes = {module: module.training for module in self.modules()}
         self.eval()  # two rows must not move running statistics
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -233,6 +249,14 @@ class ConditionalNetwork(nn.Module):
         for module, mode in modes.items():
             module.training = mode
         return shape
+
+    def _check_arguments(self) -> None:
+        """Raise `ConfigurationError` if a user's network does not take the arguments that it will be given by name."""
+        taken = inspect.signature(self.network.forward).parameters
+        for name, is_given in (("momentum", self.uses_momentum), ("mask", self.bodies is not None)):
+            if is_given and name not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+                given = f"{type(self.network).__name__}.forward({', '.join(taken)})"
+                raise ConfigurationError(f"network: expected an argument {name}, got {given}")
 
     def initialise(self, feature_shape: tuple[int, ...]) -> None:
         """Create the parameters whose size depends on features of shape ``feature_shape``, before weights are read."""

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from trivgeo.checks import check_count
 from trivgeo.errors import CheckpointError
-from trivgeo.generative.base_distributions import BaseDistribution
+from trivgeo.generative.base_distributions import BaseDistribution, EmpiricalDistribution
 from trivgeo.generative.bodies import Bodies
 from trivgeo.generative.conditioning import ConditionalNetwork
 from trivgeo.generative.flow_map import FlowMap
@@ -75,6 +76,7 @@ def write_model(
         "version": [fitted.path.target_version, networks.version],
         "flow_map": fitted.flow_map is not None,
         "masked": networks.bodies is not None,
+        "source": len(fitted.base.elements) if isinstance(fitted.base, EmpiricalDistribution) else 0,
     }
     if networks.encoder is not None:
         header["condition"] = {
@@ -101,6 +103,7 @@ class SavedModel:
         settings: of its path.
         condition: what is known of its conditions; ``None`` for a model without conditions.
         is_masked: whether bodies of a power may be absent.
+        num_source_elements: of the source of a bridge; zero for other models.
 
     Raises:
         CheckpointError: the file is none of these, or its model is on another group.
@@ -122,6 +125,7 @@ class SavedModel:
                 self.dropout: float = self.condition["dropout"]
                 self.has_own_network: bool = self.condition["own_network"]
             self.is_masked = bool(header.get("masked", False))
+            self.num_source_elements = check_count("source", header.get("source", 0), 0)
             self.has_flow_map = bool(header.get("flow_map", False))
             version = header.get("version", 1)
         except (KeyError, TypeError, ValueError) as error:
@@ -165,7 +169,13 @@ class SavedModel:
         """
         group = self.group
         like = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
-        base = path_class.fit_base(group, like)  # for its shapes; the numbers are read
+        # for the shapes of the base distribution; its numbers are read
+        base: BaseDistribution
+        if self.num_source_elements:
+            with self.file.bounded():
+                base = EmpiricalDistribution(group, group.identity(self.num_source_elements))
+        else:
+            base = path_class.fit_base(group, like)
         try:
             built = path_class.build(group, self.settings, base)
         except (KeyError, TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
 from trivgeo.generative.data import check_samples
 from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.measure import log_torus_volume, sum_over_compact
-from trivgeo.generative.paths.base import ProbabilityPath
+from trivgeo.generative.paths.base import ProbabilityPath, follow_flow
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence
 
@@ -83,9 +83,8 @@ class ConditionalLaw(nn.Module):
                 tolerance, or a condition is missing or not expected.
             ShapeError: the condition has another shape than those of the training.
         """
-        shape = (num_samples,) if isinstance(num_samples, int) else tuple(num_samples)
-        for size in shape:
-            check_count("num_samples", size)
+        sizes = num_samples if isinstance(num_samples, Sequence) else [num_samples]
+        shape = tuple(check_count("num_samples", size) for size in sizes)
         fitted = self._fitted()
         if steps is not None and tolerance is not None:
             raise ConfigurationError(f"steps, tolerance: expected one of them, got {steps} and {tolerance}")
@@ -106,6 +105,50 @@ class ConditionalLaw(nn.Module):
                 found = fitted.path.sample_in_steps(network, start, generator, steps)
             found = self._hidden(self.group.project(found.double()).to(found.dtype), features)
         return found.reshape(*shape, *self.group.element_shape)
+
+    def carry(
+        self,
+        g: Tensor,
+        *,
+        condition: Any = None,
+        mask: Tensor | None = None,
+        reverse: bool = False,
+        tolerance: float = _TOLERANCE,
+    ) -> Tensor:
+        """Carry elements along the flow, from the base distribution or the source of a bridge to the data.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            condition: see `sample`, like ``mask``.
+            mask: which bodies are present.
+            reverse: from the data to the source.
+            tolerance: see `solve_adaptive`.
+
+        Returns:
+            Elements of the same shape; NaN where the flow could not be followed.
+
+        Raises:
+            ConfigurationError: the model is not fitted, its flow has momenta, or a condition is missing or not
+                expected.
+            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
+            NonFiniteError: they hold NaN or infinity.
+            DomainError: they are no elements of the group.
+        """
+        fitted = self._fitted()
+        g = self.group.check_elements(g, "g")
+        batch = self.group.batch_shape(g)
+        with torch.no_grad():
+            features = self._features(condition, batch, mask=mask)
+            flat = self._hidden(g.reshape(-1, *self.group.element_shape).to(self._like().device), features)
+            flat = check_samples(self.group, flat, "g").to(self._like())
+            flow = fitted.path.flow(self._networks().given(features))
+            if flow.group.dim != self.group.dim:
+                raise ConfigurationError(f"model: expected a flow on the group, got one of kind {self.kind!r}")
+            ends = fitted.path.end_time, fitted.path.start_time
+            start, end = reversed(ends) if reverse else ends
+            found = self.group.project(follow_flow(flow, flat, start, end, tolerance).double())
+            found = self._hidden(found, features)
+        return found.to(flat.dtype).reshape(g.shape)
 
     def log_prob(
         self,

@@ -13,18 +13,19 @@ from torch import nn
 
 from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_count
+from trivgeo.checks import check_choice, check_count, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.generative.base_distributions import BaseDistribution, EmpiricalDistribution
 from trivgeo.generative.bodies import Bodies, MaskedCondition
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
-from trivgeo.generative.data import TrainingData, check_pair, check_training, training_data
+from trivgeo.generative.data import TrainingData, check_pair, check_samples, check_training, training_data
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
 from trivgeo.generative.law import ConditionalLaw
 from trivgeo.generative.measure import check_connected
 from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.generative.paths.diffusion import DiffusionPath
-from trivgeo.generative.paths.flow_matching import FlowMatchingPath
+from trivgeo.generative.paths.flow_matching import Bridge, FlowMatchingPath
 from trivgeo.generative.paths.kinetic import KineticPath
 from trivgeo.groups import LieGroup
 
@@ -150,7 +151,7 @@ class GroupDiffusion(ConditionalLaw):
         seconds: float | None = None,
         batch_size: int = 512,
         learning_rate: float = 2e-3,
-        coupling: str = "independent",
+        coupling: str | Bridge = "independent",
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> GroupDiffusion:
@@ -170,7 +171,9 @@ class GroupDiffusion(ConditionalLaw):
             batch_size: rows of a step, drawn with repetition; a loader has its own.
             learning_rate: largest step of the optimiser.
             coupling: "optimal" couples data and base distribution of each batch by optimal transport, see
-                `FlowMatchingPath`; for kind "flow" without conditions, of which it would make a bias.
+                `FlowMatchingPath`; for kind "flow" without conditions, of which it would make a bias. A `Bridge` puts a
+                sample in place of the base distribution, also for kind "flow": `carry` takes its elements to the data,
+                and there is no `log_prob`.
             folder: for checkpoints; a training that was killed goes on from there when called again.
             progress: show a bar; ``None`` for one on a terminal.
 
@@ -178,7 +181,8 @@ class GroupDiffusion(ConditionalLaw):
             The model itself.
 
         Raises:
-            ShapeError: the data are no batch of two elements or more, or there are not as many conditions.
+            ShapeError: the data are no batch of two elements or more, there are not as many conditions, or the source
+                of a bridge is no batch.
             NonFiniteError: they hold NaN or infinity.
             DomainError: they are no elements of the group, or all the same one, of a group that is not compact.
             ConfigurationError: a number is out of range, the data are in half precision, conditions are missing or not
@@ -190,12 +194,13 @@ class GroupDiffusion(ConditionalLaw):
         limit = check_training(steps, seconds, batch_size, learning_rate)
         device = self._like().device
         data = training_data(samples, condition, lambda pair: check_pair(pair, self.group, self.encoder, device))
-        if coupling != "independent" and self.encoder is not None:
-            raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {coupling!r}")
-        networks, fitted = self._set_up(data)
-        if fitted.bodies is not None and coupling != "independent":
+        source, pairing = (None, coupling) if isinstance(coupling, str) else check_type("coupling", coupling, Bridge)
+        if pairing != "independent" and self.encoder is not None:
+            raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {pairing!r}")
+        networks, fitted = self._set_up(data, source)
+        if fitted.bodies is not None and not (source is None and pairing == "independent"):
             raise ConfigurationError(f"coupling: expected 'independent' for bodies with a mask, got {coupling!r}")
-        fitted.path = fitted.path.with_coupling(coupling)
+        fitted.path = fitted.path.with_coupling(pairing)
         training = PathTraining(networks, fitted.path, learning_rate, self.seed)
         train(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
         networks.load_state_dict(training.average.state_dict())
@@ -306,8 +311,8 @@ class GroupDiffusion(ConditionalLaw):
         model.fitted = saved.fill(networks, model._path_class)
         return model.eval()
 
-    def _set_up(self, data: TrainingData) -> tuple[ConditionalNetwork, FittedPath]:
-        """Return networks for the data of a training, and what is fitted to the data before it."""
+    def _set_up(self, data: TrainingData, source: Any) -> tuple[ConditionalNetwork, FittedPath]:
+        """Return networks for the data of a training, and what is fitted to data and source before it."""
         generator = torch.Generator(self._like().device).manual_seed(self.seed)
         count = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
         rows, conditions = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, count)), generator)
@@ -316,7 +321,13 @@ class GroupDiffusion(ConditionalLaw):
             bodies, (own, mask) = Bodies(self.group), conditions
             mask = mask.repeat(-(-len(rows) // len(mask)), 1)[: len(rows)]  # as the rows are repeated
             rows = bodies.fill(rows, mask, generator)
-        settings, base = self._path_class.fit(self.group, rows, generator)
+        base: BaseDistribution
+        if source is None:
+            settings, base = self._path_class.fit(self.group, rows, generator)
+        else:
+            source = check_samples(self.group, source, "source").detach()
+            base = EmpiricalDistribution(self.group, source.to(rows))
+            settings = self._path_class.fit_bridge(self.group, rows, base, generator)
         path = self._path_class.build(self.group, settings, base)
         networks = copy.deepcopy(self._networks_for(bodies)).to(rows).train()
         elements = path.training_batch(rows, generator).elements

@@ -3,9 +3,9 @@
 from trivgeo._signatures import check_calls
 from trivgeo.generative.paths.base import ProbabilityPath, TrainingBatch
 from trivgeo.generative.paths.diffusion import DiffusionPath
-from trivgeo.generative.paths.flow_matching import FlowMatchingPath
+from trivgeo.generative.paths.flow_matching import Bridge, FlowMatchingPath
 from trivgeo.generative.paths.kinetic import KineticPath
 
-__all__ = ["DiffusionPath", "FlowMatchingPath", "KineticPath", "ProbabilityPath", "TrainingBatch"]
+__all__ = ["Bridge", "DiffusionPath", "FlowMatchingPath", "KineticPath", "ProbabilityPath", "TrainingBatch"]
 
 check_calls(__name__, __all__)

@@ -100,6 +100,23 @@ class ProbabilityPath(ABC):
         """
 
     @classmethod
+    def fit_bridge(
+        cls, group: LieGroup, data: Tensor, source: BaseDistribution, generator: torch.Generator | None
+    ) -> dict[str, Any]:
+        """Choose the settings of a path that ends at a given distribution; by default there is no such path.
+
+        Args:
+            group: the group of the elements.
+            data: training elements ``[m, *element_shape]``.
+            source: where the path ends.
+            generator: random numbers.
+
+        Raises:
+            ConfigurationError: the path ends where its noise does.
+        """
+        raise ConfigurationError(f"coupling: expected no Bridge for {cls.__name__}, whose end is not one's own")
+
+    @classmethod
     @abstractmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
         """Build the path from what `fit` returned.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from trivgeo._text import described
 from trivgeo.checks import check_choice
 from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
 from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
@@ -19,12 +20,27 @@ from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import ConstantSchedule
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 
-__all__ = ["FlowMatchingPath"]
+__all__ = ["Bridge", "FlowMatchingPath"]
 
 PathT = TypeVar("PathT", bound="FlowMatchingPath")
 
 _MAX_PAIR_ENTRIES = 2**24  # numbers of elements of pairs at once
 _WIDEN = 1.2  # factor on standard deviations: the base distribution covers the data
+
+
+class Bridge(NamedTuple):
+    """A sample as the other end of a flow, in place of a base distribution; a ``coupling`` of `GroupDiffusion.fit`.
+
+    Attributes:
+        source: elements ``[m, *element_shape]``.
+        coupling: of data and source in each batch, "optimal" or "independent", see `FlowMatchingPath`.
+    """
+
+    source: Tensor
+    coupling: str = "optimal"
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 @dataclass(frozen=True)
@@ -79,8 +95,22 @@ class FlowMatchingPath(ProbabilityPath):
             Settings ``{"speed": ...}``, which `build` reads, and the base distribution.
         """
         base = cls.fit_base(group, data)
-        velocity = cls(group, base, 1.0).training_batch(data, generator).target
-        return {"speed": float(velocity[torch.isfinite(velocity).all(-1)].square().mean().sqrt())}, base
+        return cls.fit_bridge(group, data, base, generator), base
+
+    @classmethod
+    def fit_bridge(
+        cls, group: LieGroup, data: Tensor, source: BaseDistribution, generator: torch.Generator | None
+    ) -> dict[str, Any]:
+        """Measure the speed of the geodesics between data and source.
+
+        Args:
+            group: the group of the elements.
+            data: training elements ``[m, *element_shape]``.
+            source: where the flow ends.
+            generator: random numbers of the pairs.
+        """
+        velocity = cls(group, source, 1.0).training_batch(data, generator).target
+        return {"speed": float(velocity[torch.isfinite(velocity).all(-1)].square().mean().sqrt())}
 
     @classmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
