@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from tasks.cli import main
+from tasks.generative.conditional import ClassMixture
 from tasks.generative.models import KernelDensity, OneNormal, WrappedMixture
 from tasks.generative.sources import (
     Checkerboard,
@@ -22,6 +23,7 @@ from tasks.generative.sources import (
     RotationMixture,
     TimeEvolutions,
 )
+from tasks.sweep import Sweep
 from tests.helpers import assert_relative, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, SU, Torus
@@ -167,3 +169,36 @@ def test_every_config_names_what_exists() -> None:
     for path in files:
         assert str(path.name) in path.read_text(), path
     assert issubclass(RotationMixture, ElementSource)
+
+
+class TestClasses:
+    def test_law(self) -> None:
+        """Mass one by quadrature on the torus, and classes drawn as often as densities say."""
+        source = ClassMixture(Torus(2), 3, 2, 0.5, train=20, test=3000)
+        angle = torch.arange(60) * (2.0 * math.pi / 60)
+        grid = torch.cartesian_prod(angle, angle)
+        mass = source.log_densities(grid).exp().sum(0) * (2.0 * math.pi / 60) ** 2
+        assert_relative(mass, torch.ones(3, dtype=torch.float64), 1e-6)
+        _, test = source.split(0)
+        shares = source.log_densities(test.elements).softmax(-1)
+        for k in range(3):  # calibrated: the mean probability of a class is its share
+            error = shares[:, k] - (test.classes == k).double()
+            assert abs(float(error.mean())) < 4.0 * float(error.std()) / math.sqrt(len(error))
+
+    def test_task(self, tmp_path: Path) -> None:
+        """Runs at a small size, given the config of the benchmark."""
+        config: dict[str, Any] = yaml.safe_load((CONFIGS / "classes_flow.yaml").read_text())
+        config["base"] = [str(CONFIGS.parent / "test.yaml")]
+        config["trainer"] |= {"default_root_dir": str(tmp_path), "enable_progress_bar": False}
+        arguments = config["model"]["init_args"]
+        arguments |= {"steps": 3, "width": 8, "depth": 1, "tolerance": 0.1}
+        arguments["source"]["init_args"] |= {"train": 50, "test": 8}
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump(config))
+        main(["test", "--config", str(path)])
+        metrics = json.loads((tmp_path / "results.json").read_text())["metrics"]
+        assert metrics["marginal NLL of the true law"]["mean"] > metrics["test NLL of the true law"]["mean"]
+        for name in ("excess NLL a dimension", "recognised, samples", "recognised, guided samples"):
+            assert math.isfinite(metrics[name]["mean"])
+        sweep = Sweep.read(str(CONFIGS / "classes_sweep.yaml"))
+        assert (len(sweep.rows), len(sweep.columns)) == (3, 3)
