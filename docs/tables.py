@@ -21,6 +21,7 @@ SPEED = BENCHMARKS / "groups-cpu.json"
 XLA = BENCHMARKS / "xla-cpu.json"
 COMPILED = BENCHMARKS / "compiled-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
+CANONICAL = BENCHMARKS / "canonical-operators-cpu.json"
 GPUS = "gpu-*.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 GPU_LIBRARIES = ("trivgeo", "trivgeo compiled")
@@ -220,6 +221,18 @@ def fields(problem: str) -> str:
         cells = [figure(f"fields/{run}", metric) for metric in FIELD_COLUMNS.values()]
         rows.append([run.rpartition("_")[2], *cells])
     return markdown(["training fields", *FIELD_COLUMNS], rows)
+
+
+def canonical(which: str) -> str:
+    """Operators on shifted and boosted fields, and how far augmentation and the true transformation are from ours."""
+    rows, methods = [], []
+    for equation, result in json.loads(CANONICAL.read_text()).items():
+        errors = result["errors"][which]
+        methods = list(errors)
+        ratios = [errors["augmented"] / errors["inverted"], errors["inverted"] / errors["true transformation"]]
+        shown = [f"{errors[name]:.2g}" for name in methods]
+        rows.append([equation.replace("-", " "), *shown, f"{ratios[0]:.1f}", f"{ratios[1]:.2f}"])
+    return markdown(["equation", *methods, "augmented / inverted", "inverted / true"], rows)
 
 
 def field_costs() -> str:
@@ -512,6 +525,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     **{f"generative-{data}": partial(generative, data) for data in LAWS},
     **{f"fields-{name}": partial(fields, name) for name in FIELD_PROBLEMS},
     "fields-costs": field_costs,
+    "canonical-within": partial(canonical, "within"),
+    "canonical-beyond": partial(canonical, "beyond"),
     "so10": so10,
     "equivariance": equivariance,
     "loops": loops,

@@ -13,6 +13,7 @@ from benchmarks import canonical_operators, gpu
 from benchmarks.compare import compare, picture
 from tests.helpers import assert_relative
 from trivgeo.actions import Field
+from trivgeo.pde import FourierModes, Vorticity, solve
 
 
 def row(operation: str, seconds: float, spread: float = 1.05, library: str = "trivgeo", batch: int = 100) -> Any:
@@ -90,9 +91,30 @@ def test_shifts_and_boosts_of_fields_are_those_of_the_group() -> None:
     """Of the benchmark of canonical operators: by Fourier phases as by the action of the group, exactly."""
     problem = canonical_operators.PROBLEMS["burgers"]._replace(points=16)
     setting = canonical_operators.Setting(problem, 4, 0)
-    moves, action = setting.moves(4, (0.0, 0.0), canonical_operators.FAR), setting.action()
+    motion, action = setting.motion(4, (0.0, 0.0), canonical_operators.FAR), setting.action()
     block = Field.on_box(torch.stack([setting.start, setting.end], 2), setting.box, times=[0.0, problem.horizon])
-    moved = action(setting.elements(action, moves), block).values
-    start, end = setting.pairs((setting.start, setting.end), moves)
+    moved = action(setting.elements(action, motion.moves), block).values
+    start, end = setting.pairs((setting.start, setting.end), motion)
     assert_relative(moved[:, :, 0], start, 1e-10)
     assert_relative(moved[:, :, 1], end, 1e-10)
+
+
+@pytest.mark.slow(reason="a benchmark")
+def test_moved_and_turned_flows_are_solutions() -> None:
+    """The solution of a flow that was shifted, boosted and turned is the moved solution, and has its vorticity."""
+    problem = canonical_operators.PROBLEMS["navier-stokes-turned"]
+    setting = canonical_operators.Setting(problem, 4, 0)
+    motion = setting.motion(4, (0.0, 0.0), canonical_operators.FAR)._replace(turns=torch.arange(4))
+    start, end = setting.pairs((setting.start, setting.end), motion)
+    solved = solve(setting.equation, Field.on_box(start, setting.box), [problem.horizon], 0.05).values[:, :, 0]
+    assert_relative(solved, end, 1e-5)  # boosts change what the steps of the solver miss
+
+    def vorticity(values: torch.Tensor) -> torch.Tensor:
+        modes = FourierModes.of(Field.on_box(values, setting.box).grid.steps[0, 0], values.shape[2:])
+        a, b = modes.to_modes(values).unbind(1)
+        kx, ky = modes.wave.unbind(0)
+        return modes.to_values(1j * (kx * b - ky * a)).unsqueeze(1)
+
+    rotation = Field.on_box(vorticity(setting.start), setting.box)
+    expected = solve(Vorticity(0.1), rotation, [problem.horizon], 0.05).values[:, :, 0]
+    assert_relative(vorticity(setting.end), expected, 1e-5)

@@ -12,6 +12,7 @@ from trivgeo.actions import Field, FieldAction
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.inversion import EquivariantOperator, Inverter
 from trivgeo.inversion.energies import FieldBox, FieldSpectrum
+from trivgeo.inversion.posterior_energy import PosteriorEnergy
 from trivgeo.inversion.stages import Newton
 from trivgeo.inversion.training_frame import TrainingFrame
 from trivgeo.pde import GaussianField, SpectralEquation, solve
@@ -62,6 +63,17 @@ class TestFromEquation:
                 0,
                 marks=pytest.mark.slow(reason="one more equation"),
             ),
+            # the scale of solutions is found by the volume of values: without it every field shrinks
+            pytest.param(
+                "u_t + u_xxx = 0", [(0.2, 0.0)], 4, 1, marks=pytest.mark.slow(reason="a test of the energy is quick")
+            ),
+            pytest.param(
+                ["u_t = -v_xx", "v_t = u_xx"],
+                [(0.2, 0.0)] * 2,
+                5,
+                3,
+                marks=pytest.mark.slow(reason="one more equation"),
+            ),
         ],
     )
     def test_is_as_right_as_with_the_true_transformation(
@@ -82,6 +94,22 @@ class TestFromEquation:
         ]
         assert float(errors[1]) <= 1.5 * float(errors[0])
         assert float(errors[0]) < 0.02
+
+    def test_linear_equations_keep_the_scale_of_clean_fields(self) -> None:
+        """Among multiples of clean fields the likeliest are clean fields: the energy of values alone is least at 0."""
+        clean = drawn([(0.2, 0.0)], 64, 0)
+        operator = EquivariantOperator.from_equation("u_t = u_xx", lambda u: u, clean, [HORIZON], box=BOX)
+        group = operator.action.group
+        (scaling,) = (i for i, line in enumerate(operator.report.split("used: ")[1:]) if "= u*∂_u" in line)
+        logarithms = torch.linspace(-1.0, 1.0, 41, dtype=F64)
+        v = torch.zeros(41, group.dim, dtype=F64)
+        v[:, scaling] = logarithms
+        fields = Field.on_box(drawn([(0.2, 0.0)], 16, 5), BOX)
+        energies = PosteriorEnergy(operator.action, operator.inverter.energy, fields)(group.exp(v).expand(16, -1, -1))
+        assert abs(float(logarithms[energies.mean(0).argmin()])) < 0.15
+        alone = FieldSpectrum(FieldBox(fields.grid), clean.unsqueeze(2))
+        energies = PosteriorEnergy(operator.action, alone, fields)(group.exp(v).expand(16, -1, -1))
+        assert int(energies.mean(0).argmin()) == 40
 
     def test_equivariance_is_measured(self) -> None:
         """At rounding level where the box determines the transformation, whatever the network says."""

@@ -6,15 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo.actions import Field, FieldAction
+from trivgeo._numerics import log_abs_det
+from trivgeo.actions import Field, FieldAction, Grid
 from trivgeo.checks import check_tensor
 from trivgeo.errors import AlgebraError, ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.expressions import exact
-from trivgeo.groups import from_generators
-from trivgeo.inversion.energies import FieldBox, FieldComponents, FieldSpectrum
+from trivgeo.groups import Action, from_generators
+from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.population import Population
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages import AddNoise, Newton, Replicate
 from trivgeo.inversion.training_frame import TrainingFrame
 from trivgeo.pde import EvolutionEquation, SpectralEquation
@@ -26,6 +31,8 @@ __all__ = ["OperatorSymmetries", "clean_fields", "search_for", "symmetries_of"]
 _STARTS = 4  # of Newton's method
 _NEWTON_STEPS = 12
 _NOISE = GeometricSchedule(0.05, 0.3)  # that starts are apart by
+_PROBE = 0.1  # size of the elements by which volumes of values are compared
+_NO_VOLUME = 1e-8  # logarithms of volumes below it are none
 
 
 class OperatorSymmetries(NamedTuple):
@@ -135,11 +142,86 @@ def search_for(action: FieldAction, clean: Field, frame: TrainingFrame) -> tuple
     Returns:
         The inverter, and a sentence that describes it.
     """
-    energy = FieldSpectrum(FieldBox(clean.grid), clean.values) if all(action.periodic) else FieldComponents(clean)
-    if frame.is_determining(action):
+    energy: DataEnergy = (
+        FieldSpectrum(FieldBox(clean.grid), clean.values) if all(action.periodic) else FieldComponents(clean)
+    )
+    free = frame.free_directions(action)
+    if not len(free):
         return Inverter(action, energy, []), "no search: the box of a field determines the transformation"
-    stages = [Replicate(_STARTS), AddNoise(_NOISE, 1), Newton(_NEWTON_STEPS)]
     words = (
         f"search: Newton's method from {_STARTS} starts by {type(energy).__name__}, about where the box of a field goes"
     )
+    start = Field(clean.values[:1].double(), Grid(*(leaf[:1].double() for leaf in clean.grid)))
+    if bool((_log_volume(action, action.group.exp(_PROBE * free), start).abs() > _NO_VOLUME).any()):
+        energy = _FieldDensity(energy, clean)
+        words += "; by the volume of values, too, as some transformations scale them"
+    stages = [Replicate(_STARTS), AddNoise(_NOISE, 1), _OnBox(frame), Newton(_NEWTON_STEPS)]
     return Inverter(action, energy, stages), words
+
+
+def _log_volume(action: FieldAction, g: Tensor, x: Field) -> Float[Tensor, "*batch"]:
+    """Return the mean of log |det du' / du| over the points of fields, for each unknown.
+
+    Args:
+        action: on fields.
+        g: elements ``[*batch, *element_shape]``.
+        x: fields; batches broadcast.
+    """
+    unknowns = x.values.shape[-2 - action.dims]
+    jacobian = action.point_action.jacobian(g, x.to_points())[..., -unknowns:, -unknowns:]
+    return log_abs_det(jacobian).mean(-1) / unknowns
+
+
+class _OnBox(Stage):
+    """Elements are corrected so that they take the boxes of fields to that of the training set.
+
+    Args:
+        frame: the box.
+    """
+
+    def __init__(self, frame: TrainingFrame) -> None:
+        self.frame = frame
+
+    def __call__(
+        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The corrected population."""
+        action, k = posterior.action, population.size
+        assert isinstance(action, FieldAction)
+        grid = Grid(*(leaf.repeat_interleave(k, 0) for leaf in posterior.x.grid))
+        near = self.frame.approach(action, population.elements.flatten(0, 1), grid)
+        return population.moved(near.unflatten(0, (-1, k)))
+
+
+class _FieldDensity(DataEnergy):
+    r"""The energy of values, less the logarithm of the factor by which a transformation changes volumes of values.
+
+    .. math:: E(g^{-1} . u) - 2 \bar E \, \frac1n \sum \log |\partial u' / \partial u|
+
+    with :math:`\bar E` the mean energy of clean fields and n the number of values. By the energy alone a zero field is
+    the likeliest, so that a symmetry that scales solutions, as linear equations have, would shrink every field. With
+    the volume the likeliest scale is that of clean fields: :math:`E = \bar E` is where e^{2s} E - 2 s \bar E is least.
+
+    Args:
+        values: the energy, which grows with the squares of values.
+        clean: fields of the training set.
+    """
+
+    def __init__(self, values: FieldSpectrum | FieldComponents, clean: Field) -> None:
+        self.values = values
+        self._weight = 2.0 * float(values(clean).mean())
+
+    def __call__(self, x: Field) -> Float[Tensor, " batch"]:
+        """One energy for each field."""
+        return self.values(x)
+
+    def transformation_energy(self, action: Action, g: Tensor, x: Field) -> Float[Tensor, "b *chains"]:
+        """Minus the mean of the logarithms of volume factors, weighted.
+
+        Args:
+            action: on fields.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: fields, with dimensions of size one for the chains.
+        """
+        assert isinstance(action, FieldAction)
+        return -self._weight * _log_volume(action, g, x)

@@ -47,12 +47,16 @@ class TrainingFrame:
         edges = corners[0, 1:] - corners[0, :1]
         self._size = float(edges.norm(dim=-1).max())
 
-    def is_determining(self, action: FieldAction) -> bool:
-        """Return True if the box of a field determines its transformation by ``action``, up to isolated elements."""
+    def free_directions(self, action: FieldAction) -> Float[Tensor, "k n"]:
+        """Return a basis of the algebra vectors of ``action`` that leave the box alone, to first order.
+
+        The box of a field determines its transformation, up to isolated elements, where there are none.
+        """
         corners = self._corners.like(torch.empty(0, dtype=torch.float64))[None]
         zero = torch.zeros(1, action.group.dim, dtype=torch.float64)
-        jacobian = jvp_columns(lambda v: self._off(action, action.group.exp(v), corners), zero)
-        return int(torch.linalg.matrix_rank(jacobian, rtol=_TIED_TO)) == action.group.dim
+        jacobian = jvp_columns(lambda v: self._off(action, action.group.exp(v), corners), zero)[0]
+        _, singular, right = torch.linalg.svd(jacobian)
+        return right[int((singular > _TIED_TO * singular.max()).sum()) :]
 
     def settle(self, action: FieldAction, g: Tensor, grid: Grid, last: Float[Tensor, " b"] | None = None) -> Tensor:
         """Return transformations that take boxes of fields to that of the training set.
@@ -67,10 +71,7 @@ class TrainingFrame:
             DomainError: no transformation that was reached takes some box there; the message says which.
         """
         corners = _corners(grid, self.counts).expand(len(g), -1, -1)
-        for _ in range(_STEPS):
-            if self._is_there(self._off(action, g, corners)):
-                break
-            g = self._step(action, g, corners, None)
+        g = self.approach(action, g, grid)
         if last is not None:
             wanted = self._wanted(corners, last)
             for _ in range(_LANDING_STEPS):
@@ -89,6 +90,21 @@ class TrainingFrame:
                 f"{_rounded(edges)} from {_rounded(corners[row, 0])} on for field {row}; {int((~known).sum())} of "
                 f"{len(known)} fields are so"
             )
+        return g
+
+    def approach(self, action: FieldAction, g: Tensor, grid: Grid) -> Tensor:
+        """Return transformations that take boxes of fields to that of the training set, or nearer.
+
+        Args:
+            action: the action on fields.
+            g: estimates of them, ``[b, *element_shape]``.
+            grid: of initial fields, ``[b, 1, ...]``.
+        """
+        corners = _corners(grid, self.counts).expand(len(g), -1, -1)
+        for _ in range(_STEPS):
+            if self._is_there(self._off(action, g, corners)):
+                break
+            g = self._step(action, g, corners, None)
         return g
 
     @staticmethod
