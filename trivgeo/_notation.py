@@ -42,8 +42,9 @@ def check_notation(
 ) -> None:
     """Refuse what reads as a derivative but would be taken as a parameter.
 
-    Those are ``ux``, ``u_x1``, ``u_1_t``, ``dudt``, ``xdot`` and quotients ``du/dt``, and primes on anything but an
-    unknown of one variable. A parameter of such a name would change the equation without a word.
+    Those are ``ux``, ``uXX``, ``u_x1``, ``u_1_t``, ``dudt``, ``xdot``, ``Δu`` and quotients ``du/dt``, and primes on
+    anything but an unknown of one variable; products without their sign such as ``xy``, and powers of ``e``. A
+    parameter of such a name would change the equation without a word.
 
     Args:
         texts: the equations as they were written.
@@ -54,7 +55,7 @@ def check_notation(
         calls: names with a meaning of their own, such as functions.
 
     Raises:
-        ConfigurationError: a name or a prime reads as a derivative and is none.
+        ConfigurationError: a name or a prime reads as a derivative, a product or a number and is none.
     """
     named = [node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)]
     _check_primes(texts, named, unknowns, variables, argument)
@@ -62,7 +63,8 @@ def check_notation(
     above, below = rf"d\d*({own})?", rf"d({letters})\d*"
     quotient = re.compile(rf"d\d*_?({own})_?{below}")  # dudt
     misspelt = re.compile(
-        rf"({own})({letters})+"  # ux
+        rf"({own})((?i:{letters}))+"  # ux, uXX
+        rf"|Δ_?({own})"
         rf"|({own})_(?=.*[^\d_])({letters}|\d|_)+"  # u_x1
         rf"|[^\W\d_]+_\d+_({letters})+"  # u_1_t
         rf"|({own})_?(d*dot|prime)"  # xdot
@@ -80,11 +82,7 @@ def check_notation(
                 for top in _matching(node.left, above):
                     for bottom in _matching(node.right, below):
                         raise _refused(argument, f"{top}/{bottom}")
-    if "i" in {*named} - {*unknowns, *variables}:
-        raise ConfigurationError(
-            f"{argument}: expected real equations, got i, which reads as the imaginary unit: write real and imaginary "
-            "parts as two unknowns; a parameter needs another name"
-        )
+    _check_numbers_and_products(trees, {*named} - known, unknowns, variables, argument)
     for unknown in unknowns if len(unknowns) > len(texts) else ():
         other = next((u for u in unknowns if u != unknown and unknown.endswith(u)), None)
         if other is not None:
@@ -93,6 +91,35 @@ def check_notation(
                 f"{argument}: expected as many equations as unknowns {list(unknowns)}, got {len(texts)}: a product "
                 f"needs its sign, {factor}*{other}_{variables[0]}"
             )
+
+
+def _check_numbers_and_products(
+    trees: Sequence[ast.expr],
+    parameters: Collection[str],
+    unknowns: Sequence[str],
+    variables: Sequence[str],
+    argument: str,
+) -> None:
+    """Refuse parameters that read as the imaginary unit, as Euler's number, or as a product without its sign."""
+    if "i" in parameters:
+        raise ConfigurationError(
+            f"{argument}: expected real equations, got i, which reads as the imaginary unit: write real and imaginary "
+            "parts as two unknowns; a parameter needs another name"
+        )
+    powers = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.BinOp))
+    for node in powers if "e" in parameters else ():
+        is_power = isinstance(node.op, ast.Pow | ast.BitXor) and ast.unparse(node.left) == "e"
+        if is_power and any(isinstance(inner, ast.Name) for inner in ast.walk(node.right)):
+            power = ast.unparse(node.right)
+            raise ConfigurationError(
+                f"{argument}: expected exponentials as exp({power}), got e^{power}: a parameter needs another name"
+            )
+    product = re.compile(rf"({_either((*unknowns, *variables))}){{2,}}")
+    glued = next((name for name in sorted(parameters) if product.fullmatch(name)), None)
+    if glued is not None:
+        raise ConfigurationError(
+            f"{argument}: expected products with their sign *, got {glued}: a parameter needs another name"
+        )
 
 
 def _check_primes(
