@@ -142,9 +142,9 @@ def search_for(action: FieldAction, clean: Field, frame: TrainingFrame) -> tuple
     Returns:
         The inverter, and a sentence that describes it.
     """
-    energy: DataEnergy = (
-        FieldSpectrum(FieldBox(clean.grid), clean.values) if all(action.periodic) else FieldComponents(clean)
-    )
+    spectrum = all(action.periodic)
+    values = FieldSpectrum(FieldBox(clean.grid), clean.values) if spectrum else FieldComponents(clean)
+    energy: DataEnergy = values
     free = frame.free_directions(action)
     if not len(free):
         return Inverter(action, energy, []), "no search: the box of a field determines the transformation"
@@ -153,7 +153,7 @@ def search_for(action: FieldAction, clean: Field, frame: TrainingFrame) -> tuple
     )
     start = Field(clean.values[:1].double(), Grid(*(leaf[:1].double() for leaf in clean.grid)))
     if bool((_log_volume(action, action.group.exp(_PROBE * free), start).abs() > _NO_VOLUME).any()):
-        energy = _FieldDensity(energy, clean)
+        energy = _FieldDensity(values, clean)
         words += "; by the volume of values, too, as some transformations scale them"
     stages = [Replicate(_STARTS), AddNoise(_NOISE, 1), _OnBox(frame), Newton(_NEWTON_STEPS)]
     return Inverter(action, energy, stages), words
