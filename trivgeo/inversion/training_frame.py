@@ -96,9 +96,9 @@ class TrainingFrame:
         """Return transformations that take boxes of fields to that of the training set, or nearer.
 
         Args:
-            action: the action on fields.
-            g: estimates of them, ``[b, *element_shape]``.
-            grid: of initial fields, ``[b, 1, ...]``.
+            action: see `settle`, like ``g``.
+            g: estimates.
+            grid: where the fields are, see `settle`.
         """
         corners = _corners(grid, self.counts).expand(len(g), -1, -1)
         for _ in range(_STEPS):
