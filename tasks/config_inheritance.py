@@ -70,7 +70,7 @@ def read(path: str | Path) -> dict[str, Any]:
     try:
         whole = _resolved(path)
         name = f"{whole.parent.name}/{path.stem}"
-        return map_texts(_read(whole, ()), lambda text: portable(text.replace("$name", name)))
+        return map_texts(_read(whole, (), {}), lambda text: portable(text.replace("$name", name)))
     except RecursionError as error:
         raise ConfigurationError(f"{path}: expected a configuration that is no part of itself") from error
 
@@ -194,7 +194,10 @@ def _resolved(path: Path) -> Path:
         raise ConfigurationError(f"{str(path)!r}: expected the path of a configuration: {error}") from error
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+def _read(path: Path, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    """The configuration of a file, merged with all that it inherits; each file is read once, and then `known`."""
+    if path in known:
+        return known[path]
     if path in above:
         raise ConfigurationError(f"{path}: expected files that do not lie on themselves")
     if not os.path.exists(path):
@@ -207,5 +210,6 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: {_BASE}: expected a list of files, got {files!r}")
     whole: dict[str, Any] = {}
     for file in files:
-        whole = merge(whole, _read(_resolved(path.parent / file), (*above, path)))
-    return merge(whole, document)
+        whole = merge(whole, _read(_resolved(path.parent / file), (*above, path), known))
+    known[path] = merge(whole, document)
+    return known[path]

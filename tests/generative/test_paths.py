@@ -105,6 +105,20 @@ def test_older_files(tmp_path: Path) -> None:
         GroupDiffusion.load(tmp_path / "Translation(2).safetensors", Translation(2))
 
 
+def test_files_of_bodies_of_no_power(tmp_path: Path) -> None:
+    """A header that says that bodies may be absent, of a model on one group."""
+    group, path = Torus(2), tmp_path / "model.safetensors"
+    base, settings = KineticPath.fit_base(group, group.random(8)), {"widest": 2.8}
+    model = GroupDiffusion(group, "momentum", width=8, depth=1)
+    model.fitted = FittedPath(KineticPath.build(group, settings, base), base, settings)
+    model.save(path)
+    file = read_file(path)
+    entries = {"trivgeo.GroupDiffusion": json.dumps({**file.entry("trivgeo.GroupDiffusion"), "masked": True})}
+    save_file(file.tensors, path, metadata={**entries, "checksum": content_hash(entries, file.tensors)})
+    with pytest.raises(CheckpointError, match="expected a power of a group"):
+        GroupDiffusion.load(path, group)
+
+
 def test_density_of_a_perfect_network() -> None:
     """Of a normal law on the line: exact for every momentum, though noise of this width still shows where it began."""
     spread = 0.5

@@ -15,7 +15,7 @@ from trivgeo.inversion import TIED, EquivariantOperator, GradientDescent, Invert
 from trivgeo.inversion.energies import FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.inversion.learned import FieldBackbone
 from trivgeo.inversion.stages import Descend
-from trivgeo.pde import GaussianField, KdV, solve
+from trivgeo.pde import GaussianField, KdV, SpectralEquation, solve
 from trivgeo.sde import GeometricSchedule
 
 F64 = torch.float64
@@ -140,6 +140,16 @@ class TestOperator:
         scaled = EquivariantOperator(kdv, _Known(g), [HORIZON])(late)
         # of the scaled network: times from the start are those of the scaling alone
         assert_relative(scaled.grid.times, start + HORIZON * (3 * g[:, :1]).exp(), 1e-9)
+
+    @pytest.mark.parametrize("start", [-2.0, 3.5])
+    def test_times_between_are_counted_from_the_field(self, start: float) -> None:
+        """Also where the equation tells what is there."""
+        equation, field = SpectralEquation.from_equation("u_t + u*u_x + u_xxx = 0"), clean(3, 5)
+        operator = EquivariantOperator(kdv, _Known(GROUP.identity(3, dtype=F64)), [HORIZON], equation=equation)
+        late, share = Field(field.values, field.grid.at([start])), 0.98 * HORIZON
+        found = operator(late, late.grid.at([start + share])).values
+        assert_relative(found, solve(KdV(), field, [share], 0.005).values, 0.02)
+        assert_relative(found, operator(field, field.grid.at([share])).values, 1e-9)
 
     def test_the_initial_field_is_a_node_in_time(self) -> None:
         """At the start it is there; a rounding away from the network's time and a little later the solution is, too."""

@@ -109,6 +109,13 @@ def test_paths_that_the_system_refuses(tmp_path: Path) -> None:
             read(path)
 
 
+def test_files_that_many_name(tmp_path: Path) -> None:
+    """Forty levels that name the one below twice: read 10^12 times over, they took as long as one waited."""
+    levels = {f"level{i}": f"{{base: [level{i - 1}.yaml, level{i - 1}.yaml], k{i}: {i}}}" for i in range(1, 41)}
+    write(tmp_path, level0="k0: 0", **levels)
+    assert read(tmp_path / "level40.yaml") == {f"k{i}": i for i in range(41)}
+
+
 def test_aliases_of_aliases(tmp_path: Path) -> None:
     """Nine levels of nine stand for 387 million values, and took as long as one waited."""
     levels = ["&a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"] + [f"&a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]

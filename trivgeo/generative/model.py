@@ -303,11 +303,12 @@ class GroupDiffusion(ConditionalLaw):
         try:
             with saved.file.bounded():
                 model = cls(group, saved.kind if kind is None else kind, **saved.arguments(condition, network))
+            bodies = Bodies(group) if saved.is_masked else None
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if model.kind != saved.kind:
             raise CheckpointError(f"{path}: expected a model of kind {model.kind!r}, got one of {saved.kind!r}")
-        networks = model._networks_for(Bodies(group) if saved.is_masked else None)
+        networks = model._networks_for(bodies)
         model.fitted = saved.fill(networks, model._path_class)
         return model.eval()
 
