@@ -14,7 +14,7 @@ from torch.func import jacfwd, jacrev, vmap
 from tests.groups.cases import GroupCase
 from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import SE, SL, SO, SU, Affine, Similarity, Torus, Translation, U
+from trivgeo.groups import SE, SL, SO, SU, Affine, LieGroup, Similarity, Torus, Translation, U
 from trivgeo.groups.rotations import (
     rotation_from_euler,
     rotation_from_quaternion,
@@ -134,6 +134,12 @@ class TestMean:
         good = torch.stack([SL(2).identity(), SL(2).identity()])
         mean = SL(2).mean(torch.stack([bad, good]))
         assert torch.isfinite(mean).all((-2, -1)).tolist() == [False, True]
+
+    @pytest.mark.parametrize("group", [SO(3), SE(3)], ids=repr)
+    def test_of_spread_elements_in_single_precision(self, group: LieGroup) -> None:
+        """Newton's steps shrink by a factor only where elements are spread, and go on until they are rounding."""
+        g = group.exp(randn(50, 12, group.dim))
+        assert float((group.mean(g.float()).double() - group.mean(g)).abs().max()) < 2e-6
 
     @pytest.mark.slow(reason="test_autodiff maps the operations that a mean consists of")
     def test_transforms(self) -> None:

@@ -236,15 +236,20 @@ def exponential_mean(group: GroupGeometry, g: Tensor, weights: Tensor, max_itera
     start = weights.argmax(-1)
     index = start[..., None, *[None] * places].expand(*start.shape, 1, *group.element_shape)
     mean = torch.take_along_dim(g, index, -places - 1).squeeze(-places - 1)
-    tolerance = torch.finfo(g.dtype).eps ** 0.75
-    active = torch.ones_like(start, dtype=torch.bool)
+    eps = torch.finfo(g.dtype).eps
+    found = torch.zeros_like(start, dtype=torch.bool)
+    last = torch.full_like(weights[..., 0], torch.inf)
     for _ in range(max_iterations):
         logs = group._log(group._compose(group._inverse(mean).unsqueeze(-places - 1), g))
         step = (weights.unsqueeze(-1) * logs).sum(-2)
         size = step.detach().abs().amax(-1)
         mean = group._compose(mean, group._exp(step))
-        # NaN, of an element without a logarithm, stays
-        active = active & ~(size <= tolerance * (1.0 + logs.detach().abs().amax((-2, -1))))
-        if not is_abstract(g) and not bool((active & torch.isfinite(size)).any()):
+        # the steps of spread elements shrink by a factor only: go on until they are rounding, or shrink no more
+        scale = 1.0 + logs.detach().abs().amax((-2, -1))
+        found = size <= eps**0.75 * scale
+        settled = (size <= eps * scale) | (found & (size > 0.9 * last))
+        last = size
+        if not is_abstract(g) and not bool((~settled & torch.isfinite(size)).any()):
             break
-    return torch.where(active[..., *[None] * places], torch.nan, mean)
+    # NaN, of an element without a logarithm, stays
+    return torch.where(found[..., *[None] * places], mean, torch.nan)
