@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -74,5 +75,41 @@ def test_refusals(inverter: Inverter) -> None:
         WARP(SE(2).identity(2), IMAGES)
     with pytest.raises(ShapeError, match="4 images"):
         inverter(IMAGES).restore(IMAGES[:2])
-    with pytest.raises(ConfigurationError, match="list"):
-        TestTimeEquivariant(energy, inverter)(IMAGES)
+    model = TestTimeEquivariant(energy, inverter)
+    with pytest.raises(ShapeError, match="4 images"):
+        model.predict(IMAGES[:2], inverter(IMAGES))
+    with pytest.raises(ShapeError, match="expected images"):
+        model([])
+    with pytest.raises(ConfigurationError, match="tensor"):
+        model(["a picture"])
+
+
+@pytest.mark.parametrize("ensemble", ["best", "mean"])
+def test_predictions_are_those_of_batches_of_one_size(ensemble: Literal["best", "mean"]) -> None:
+    """Labels are put together; outputs that are images come as a list. The frame gives each search its start."""
+    search = Inverter(WARP, energy, [GaussianSearch(6, 2, 0.3)], progress=False)
+
+    def frame(x: Tensor) -> Tensor:
+        return WARP.group.exp(0.2 * x.mean((1, 2, 3))[:, None] * torch.ones(3, dtype=x.dtype))
+
+    for network, output_action in ((lambda x: x.mean((2, 3)), None), (lambda x: 2.0 * x, WARP)):
+        model = TestTimeEquivariant(network, search, output_action, ensemble, frame)
+        outputs = model(IMAGES, generator=seeded(3))
+        pair = model(torch.stack([IMAGES[0], IMAGES[0], IMAGES[2]]), generator=seeded(3))
+        assert [tuple(y.shape) for y in outputs] == [tuple(network(x[None]).shape[1:]) for x in IMAGES]
+        assert isinstance(outputs, list) == (output_action is not None)
+        for row, place in ((0, 0), (2, 2)):
+            assert_relative(outputs[place], pair[row], 1e-12)
+
+
+def test_equivariance_errors_in_the_order_of_the_images() -> None:
+    """An inverter that returns the identity leaves the error of the network itself."""
+    found = Inverter(WARP, energy, [], progress=False)
+    error = TestTimeEquivariant(lambda x: x.sum((1, 2, 3))[:, None], found).equivariance_error(
+        IMAGES, 3, law=lambda n, generator: random_elements(SE(2), n, std=0.2, seed=1)
+    )
+    moved = WARP(random_elements(SE(2), 3, std=0.2, seed=1)[1], IMAGES)
+    wanted = torch.stack([(y.sum() / x.sum() - 1.0).abs() for x, y in zip(IMAGES, moved, strict=True)])
+    assert error.errors.shape == (3, 4)
+    assert_relative(error.errors[1], wanted, 1e-12)
+    assert error.worst == float(error.errors.max())

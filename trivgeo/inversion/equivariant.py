@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from einops import rearrange, repeat
@@ -21,6 +21,7 @@ from trivgeo.inversion.law import Law, moving_elements
 from trivgeo.inversion.posterior_energy import check_action, check_batch
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import rows_like, where_rows
+from trivgeo.inversion.varied_sizes import in_order, is_list_of_images, places_by_size, result_of_rows, stacked
 
 __all__ = ["EquivarianceError", "TestTimeEquivariant"]
 
@@ -50,9 +51,13 @@ class EquivarianceError(NamedTuple):
         difference, size = ((y.flatten(1)).norm(dim=-1) for y in (outputs - expected, expected))
         errors = difference / size.clamp(min=torch.finfo(difference.dtype).tiny)
         errors = torch.where(torch.isfinite(errors), errors, torch.inf).unflatten(0, valid.shape)
-        errors = torch.where(valid, errors, torch.nan)
+        return cls.of_errors(torch.where(valid, errors, torch.nan))
+
+    @classmethod
+    def of_errors(cls, errors: Float[Tensor, "m b"]) -> EquivarianceError:
+        """Return errors, NaN where not defined, with their median and the largest of them."""
         known = errors.detach()
-        return cls(float(known.nanmedian()), float(known[valid].max()), errors)
+        return cls(float(known.nanmedian()), float(known[~known.isnan()].max()), errors)
 
 
 class TestTimeEquivariant(nn.Module):
@@ -109,21 +114,30 @@ class TestTimeEquivariant(nn.Module):
         self.ensemble = ensemble
         self.initial = initial
 
-    def forward(self, x: Any, *, generator: torch.Generator | None = None) -> Tensor:
+    def forward(self, x: Any, *, generator: torch.Generator | None = None) -> Tensor | list[Tensor]:
         """Return the equivariant prediction for a batch of data.
 
         Args:
-            x: data of the inverter, see `Inverter.forward`.
+            x: data of the inverter, see `Inverter.forward`. The network sees images of a list in batches of one size.
             generator: random numbers of the inversion; None is torch's.
 
         Returns:
-            Outputs of the network, one for each datum, with the transformation put back.
+            Outputs of the network, one for each datum, with the transformation put back. They are a tensor, or a list
+            for a list of images whose outputs differ in shape.
         """
         x = on_device(with_tensors("x", x), module_device(self))
-        initial = None
-        if self.initial is not None:
-            initial = self.inverter.action.group.check_elements(self.initial(x), "initial").unsqueeze(1)
-        return self.predict(x, self.inverter(x, generator=generator, initial=initial))
+        return self.predict(x, self.inverter(x, generator=generator, initial=self._initial(x)))
+
+    def _initial(self, x: Any) -> Tensor | None:
+        """Return the elements ``[b, 1, *element_shape]`` from which the inverter starts."""
+        if self.initial is None:
+            return None
+        if is_list_of_images(self.inverter.action, x):
+            places = places_by_size("x", x)
+            starts = in_order([self.initial(stacked(x, index)) for index in places], places)
+        else:
+            starts = self.initial(x)
+        return self.inverter.action.group.check_elements(starts, "initial").unsqueeze(1)
 
     def equivariance_error(
         self,
@@ -139,7 +153,7 @@ class TestTimeEquivariant(nn.Module):
         answer that depends on chance has a positive error. Noise of moved data is drawn anew.
 
         Args:
-            x: data of the inverter, see `Inverter.forward`.
+            x: data of the inverter, see `Inverter.forward`. Elements are drawn anew for each size of images in a list.
             num_elements: m, the number of elements h.
             law: their law; default exp of standard normal vectors in the group's basis.
             generator: of elements and inverter.
@@ -149,6 +163,11 @@ class TestTimeEquivariant(nn.Module):
             DomainError: no element is defined on any datum.
         """
         action = self.inverter.action
+        if is_list_of_images(action, x):
+            places = places_by_size("x", x)
+            batches = [stacked(x, index) for index in places]
+            parts = [self.equivariance_error(batch, num_elements, law=law, generator=generator) for batch in batches]
+            return EquivarianceError.of_errors(torch.stack(list(in_order([part.errors.mT for part in parts], places)), -1))
         x, _ = check_batch(action, on_device(x, module_device(self)))
         g, valid = moving_elements(action, x, num_elements, law, generator)
         moved = pytree.tree_map(lambda leaf: leaf.flatten(0, 1), action(g, x))
@@ -160,7 +179,13 @@ class TestTimeEquivariant(nn.Module):
             expected = self.output_action(g.flatten(0, 1), expected)
         return EquivarianceError.of(self(moved, generator=generator), expected, valid)
 
-    def predict(self, x: Any, result: InversionResult) -> Tensor:
+    @overload
+    def predict(self, x: list[Tensor], result: InversionResult) -> Tensor | list[Tensor]: ...
+
+    @overload
+    def predict(self, x: Any, result: InversionResult) -> Tensor: ...
+
+    def predict(self, x: Any, result: InversionResult) -> Tensor | list[Tensor]:
         """Return the prediction from elements that were found before.
 
         Args:
@@ -174,6 +199,16 @@ class TestTimeEquivariant(nn.Module):
             DomainError: none was found for some datum, and the network's outputs cannot be NaN.
         """
         x = on_device(with_tensors("x", x), result.elements.device)
+        if is_list_of_images(self.inverter.action, x):
+            places = places_by_size("x", x)
+            if len(x) != len(result.energies):
+                raise ShapeError(f"x: expected the {len(result.energies)} images that were inverted, got {len(x)}")
+            parts = [self._predict_batch(stacked(x, index), result_of_rows(result, index)) for index in places]
+            return in_order(parts, places)
+        return self._predict_batch(x, result)
+
+    def _predict_batch(self, x: Any, result: InversionResult) -> Tensor:
+        """Return the prediction for data of one size, see `predict`."""
         batch = self.inverter.action.batch_shape(x)
         if batch != result.energies.shape[:1]:
             raise ShapeError(f"x: expected the {len(result.energies)} data that were inverted, got batch {list(batch)}")

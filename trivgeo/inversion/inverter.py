@@ -14,7 +14,6 @@ from tqdm import tqdm
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import streams_for
 from trivgeo._torch import pytree
-from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
@@ -25,7 +24,7 @@ from trivgeo.inversion.posterior_energy import Bound, check_bound
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import StageLike, check_stage, run_stages, steps_of
-from trivgeo.inversion.varied_sizes import invert_by_size
+from trivgeo.inversion.varied_sizes import invert_by_size, is_list_of_images
 
 __all__ = ["Inverter"]
 
@@ -162,7 +161,7 @@ class Inverter(nn.Module):
             NonFiniteError: the data hold NaN or infinity.
             ConfigurationError: the data are in a dtype that a network does not take.
         """
-        if isinstance(x_tilde, (list, tuple)) and isinstance(self.action, ImageWarp):
+        if is_list_of_images(self.action, x_tilde):
             return invert_by_size(self, x_tilde, generator, initial)
         # gradients by torch.func need no graph of what happens outside of them
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self), self._bar() as on_step:

@@ -10,12 +10,61 @@ import torch
 from torch import Tensor
 
 from trivgeo._random import NoiseStreams, streams_for
+from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.result import InversionResult
 
-__all__ = ["invert_by_size"]
+__all__ = ["in_order", "invert_by_size", "is_list_of_images", "places_by_size", "result_of_rows", "stacked"]
+
+
+def is_list_of_images(action: Action, x: Any) -> bool:
+    """Return True if data x of an action are a list of images, which may be of several sizes."""
+    return isinstance(x, (list, tuple)) and isinstance(action, ImageWarp)
+
+
+def places_by_size(name: str, images: Sequence[Tensor]) -> list[list[int]]:
+    """Return the places in a list that hold images ``[c, h, w]`` of one size, for each size.
+
+    Args:
+        name: argument's name in messages.
+        images: at least one.
+
+    Raises:
+        ShapeError: there is no image, or one of another number of dimensions.
+        ConfigurationError: an image is no tensor.
+    """
+    if not images:
+        raise ShapeError(f"{name}: expected at least one image in a list, got none")
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, image in enumerate(images):
+        if check_tensor(name, image).ndim != 3:
+            raise ShapeError(f"{name}: expected a list of images [c, h, w], got one of shape {list(image.shape)}")
+        places.setdefault(tuple(image.shape), []).append(place)
+    return list(places.values())
+
+
+def stacked(images: Sequence[Tensor], places: Sequence[int]) -> Tensor:
+    """Return the images of one size at some places of a list as a batch ``[b, c, h, w]``."""
+    return torch.stack([torch.as_tensor(images[place]) for place in places])
+
+
+def in_order(parts: Sequence[Tensor], places: Sequence[Sequence[int]]) -> Tensor | list[Tensor]:
+    """Return rows that were computed size by size in the order of the images.
+
+    Args:
+        parts: rows ``[b, ...]`` of each size.
+        places: see `places_by_size`.
+
+    Returns:
+        One tensor, or a list where rows of different sizes differ in shape.
+    """
+    order = _order(places)
+    if len({part.shape[1:] for part in parts}) == 1:
+        return torch.cat(list(parts))[order.to(parts[0].device)]
+    rows = [row for part in parts for row in part]
+    return [rows[place] for place in order.tolist()]
 
 
 def invert_by_size(
@@ -36,32 +85,46 @@ def invert_by_size(
 
     Raises:
         ShapeError: there is no image, or one of another number of dimensions, or ``initial`` is for others.
-        ConfigurationError: the result is of a kind that cannot be put together.
+        ConfigurationError: an image is no tensor, or the result is of a kind that cannot be put together.
     """
-    images = [check_tensor("x_tilde", image) for image in images]
-    if not images:
-        raise ShapeError("x_tilde: expected at least one image in a list, got none")
-    places: dict[tuple[int, ...], list[int]] = {}
-    for place, image in enumerate(images):
-        if image.ndim != 3:
-            raise ShapeError(f"x_tilde: expected a list of images [c, h, w], got one of shape {list(image.shape)}")
-        places.setdefault(tuple(image.shape), []).append(place)
+    places = places_by_size("x_tilde", images)
     if initial is not None and len(initial) != len(images):
         raise ShapeError(f"initial: expected elements for {len(images)} images, got {len(initial)}")
-    streams = streams_for(len(images), images[0], generator)
+    streams = streams_for(len(images), torch.as_tensor(images[0]), generator)
     results = []
-    for index in places.values():
+    for index in places:
         rows = torch.tensor(index)
         results.append(
             invert(
-                torch.stack([images[place] for place in index]),
+                stacked(images, index),
                 generator=streams.rows(rows) if isinstance(streams, NoiseStreams) else streams,
                 initial=None if initial is None else initial[rows.to(initial.device)],
             )
         )
-    order = torch.tensor([place for index in places.values() for place in index]).argsort()
+    order = _order(places)
     merged = {entry.name: _merge([getattr(r, entry.name) for r in results], order) for entry in fields(results[0])}
     return type(results[0])(**merged)
+
+
+def result_of_rows(result: InversionResult, places: Sequence[int]) -> InversionResult:
+    """Return the result of some of the data that were inverted."""
+    return _rows(result, torch.tensor(places), len(result.energies))
+
+
+def _rows(value: Any, places: Tensor, count: int) -> Any:
+    """Return a value of a result of ``count`` data for those at some places."""
+    if isinstance(value, tuple) and len(value) == count:
+        return tuple(value[place] for place in places.tolist())
+    if isinstance(value, Tensor) and value.ndim and len(value) == count:
+        return value[places.to(value.device)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{entry.name: _rows(getattr(value, entry.name), places, count) for entry in fields(value)})
+    return value
+
+
+def _order(places: Sequence[Sequence[int]]) -> Tensor:
+    """Return the row, among those of all sizes one after the other, of each image of a list."""
+    return torch.tensor([place for index in places for place in index]).argsort()
 
 
 def _merge(parts: list[Any], order: Tensor) -> Any:
