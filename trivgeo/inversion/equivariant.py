@@ -167,7 +167,8 @@ class TestTimeEquivariant(nn.Module):
             places = places_by_size("x", x)
             batches = [stacked(x, index) for index in places]
             parts = [self.equivariance_error(batch, num_elements, law=law, generator=generator) for batch in batches]
-            return EquivarianceError.of_errors(torch.stack(list(in_order([part.errors.mT for part in parts], places)), -1))
+            columns = in_order([part.errors.mT for part in parts], places)
+            return EquivarianceError.of_errors(torch.stack(list(columns), -1))
         x, _ = check_batch(action, on_device(x, module_device(self)))
         g, valid = moving_elements(action, x, num_elements, law, generator)
         moved = pytree.tree_map(lambda leaf: leaf.flatten(0, 1), action(g, x))
