@@ -55,7 +55,11 @@ class EquivarianceError(NamedTuple):
 
     @classmethod
     def of_errors(cls, errors: Float[Tensor, "m b"]) -> EquivarianceError:
-        """Return errors, NaN where not defined, with their median and the largest of them."""
+        """Return errors with their median and the largest of them.
+
+        Args:
+            errors: NaN where h.x is not defined.
+        """
         known = errors.detach()
         return cls(float(known.nanmedian()), float(known[~known.isnan()].max()), errors)
 

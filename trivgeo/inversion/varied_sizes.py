@@ -20,7 +20,12 @@ __all__ = ["in_order", "invert_by_size", "is_list_of_images", "places_by_size", 
 
 
 def is_list_of_images(action: Action, x: Any) -> bool:
-    """Return True if data x of an action are a list of images, which may be of several sizes."""
+    """Return True if data are a list of images, which may be of several sizes.
+
+    Args:
+        action: the action on data.
+        x: the data.
+    """
     return isinstance(x, (list, tuple)) and isinstance(action, ImageWarp)
 
 
@@ -46,7 +51,12 @@ def places_by_size(name: str, images: Sequence[Tensor]) -> list[list[int]]:
 
 
 def stacked(images: Sequence[Tensor], places: Sequence[int]) -> Tensor:
-    """Return the images of one size at some places of a list as a batch ``[b, c, h, w]``."""
+    """Return some images of one size as a batch ``[b, c, h, w]``.
+
+    Args:
+        images: list of images of several sizes.
+        places: places of the images in the list.
+    """
     return torch.stack([torch.as_tensor(images[place]) for place in places])
 
 
@@ -107,7 +117,12 @@ def invert_by_size(
 
 
 def result_of_rows(result: InversionResult, places: Sequence[int]) -> InversionResult:
-    """Return the result of some of the data that were inverted."""
+    """Return the result of some of the data that were inverted.
+
+    Args:
+        result: result of all data.
+        places: places of the data in the batch.
+    """
     return _rows(result, torch.tensor(places), len(result.energies))
 
 
