@@ -1,4 +1,4 @@
-"""What the site does to its pages: runs their code, shows scripts as pages, turns formulas into MathML."""
+"""What the site does to its pages: code is run, scripts are pages, formulas are MathML, pictures are links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from latex2mathml.converter import convert
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n", flags=re.MULTILINE)
 SCRIPT = re.compile(r"^<!-- script: (\S+) -->$", flags=re.MULTILINE)
-NOTHING = re.compile(r'<div class="highlight"><pre><span></span><code>\s*</code></pre></div>\n?')
+PRINTED = re.compile(
+    r'<div class="language-text highlight">(<pre><span></span><code>)(.*?)(</code></pre></div>\n?)', flags=re.DOTALL
+)
+COLUMNS = re.compile(r"\S {2,}\S.*\n.*\S {2,}\S")  # two lines of a printed table
+PICTURE = re.compile(r'(?<!">)<img [^>]*?src="([^"]+)"[^>]*>')
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 
 
@@ -30,8 +34,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Formulas need no JavaScript and no network; a block that prints nothing has no output below it."""
-    return FORMULA.sub(formula, NOTHING.sub("", content))
+    """Formulas need no JavaScript and no network; printed text is wrapped; a picture opens alone, to be enlarged."""
+    linked = PICTURE.sub(lambda match: f'<a href="{match[1]}">{match[0]}</a>', content)
+    return FORMULA.sub(formula, PRINTED.sub(printed, linked))
+
+
+def printed(match: re.Match[str]) -> str:
+    """What a block printed: nothing at all, a table that keeps its columns, or text that goes on below."""
+    start, text, end = match.groups()
+    if not text.strip():
+        return ""
+    kind = "table" if COLUMNS.search(html.unescape(text)) else "text"
+    return f'<div class="language-{kind} highlight">{start}{text}{end}'
 
 
 def formula(match: re.Match[str]) -> str:

@@ -101,7 +101,7 @@ def draw(field: Symmetry, name: str) -> None:
     axis.set_xlabel(field.variables[first].name, fontsize=8, labelpad=1)
     axis.set_ylabel(field.variables[second].name, fontsize=8, labelpad=1)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    figure.savefig(FOLDER / f"{name}.png", dpi=100, metadata={"Software": None})
+    figure.savefig(FOLDER / f"{name}.png", dpi=220, metadata={"Software": None})
 
 
 def row(case: Textbook) -> str:
@@ -120,7 +120,7 @@ def row(case: Textbook) -> str:
     parts.append(f"{seconds:.1f} s")
     field, name = shown(found), "".join(c if c.isalnum() else "_" for c in case.name)
     draw(field, name)
-    picture = f"![Orbits of {field.text} in a square](images/symmetries/{name}.png)<br>`{field.text}`"
+    picture = f"![Orbits of {field.text} in a square](images/symmetries/{name}.png){{ width=160 }}<br>`{field.text}`"
     formulas = "<br>".join(f"`{part.strip()}`" for part in case.equations.split(";"))
     return f"| {case.name}<br>{formulas} | {'<br>'.join(filter(None, parts))} | {picture} |"
 

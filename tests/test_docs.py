@@ -15,7 +15,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))
-from docs import tables  # noqa: E402
+from docs import hooks, tables  # noqa: E402
 from trivgeo.errors import DomainError, NonFiniteError  # noqa: E402
 
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
@@ -220,3 +220,17 @@ def test_sentences_are_short_and_name_their_subject(page: Path) -> None:
 def test_a_long_sentence_is_found() -> None:
     assert [len(s.split()) for s in sentences("One. `a b` two\nthree.\n\n```py\nx = 1\n```\n\n- four")] == [1, 3, 1]
     assert STAND_INS.search("the scale is that of the law")
+
+
+def test_printed_text_is_wrapped_and_printed_tables_are_not() -> None:
+    block = '<div class="language-text highlight"><pre><span></span><code>{}</code></pre></div>'
+    text, table = "error: expected a number,\ngot  two", "a    1\nbc   20"
+    assert hooks.on_page_content(block.format("\n")) == ""
+    assert 'class="language-text' in hooks.on_page_content(block.format(text))
+    assert 'class="language-table' in hooks.on_page_content(block.format(table))
+
+
+def test_a_picture_is_a_link_to_itself_but_for_one_in_a_link() -> None:
+    picture = '<img alt="a" src="../images/a.png" />'
+    assert hooks.on_page_content(picture) == f'<a href="../images/a.png">{picture}</a>'
+    assert hooks.on_page_content(f'<a href="b.html">{picture}</a>') == f'<a href="b.html">{picture}</a>'
