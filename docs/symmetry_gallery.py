@@ -31,20 +31,22 @@ SHOWN = (
 
 TEXT = """# Symmetries of thirty equations
 
-From the catalogue of {count} equations of the tests, written by `python -m docs.symmetry_gallery`. Each picture follows
-one generator: lines are its orbits, in two of the variables. ⊕ is a direct sum, ⋉ a semidirect one, h(3) the Heisenberg
-algebra; parameters are one. Times are seconds of one processor, and vary.
+This page shows thirty of the {count} equations on which the tests run `find_symmetries`. Each picture has the orbits
+of one generator, in two of the variables; parameters have the value one. ⊕ is a direct sum, ⋉ a semidirect sum, and
+h(n) a Heisenberg algebra. "Dimension 6 beside superposition" counts the symmetries of a linear equation without those
+that add another solution. Times are seconds on one processor, and vary. `python -m docs.symmetry_gallery` makes the
+page.
 
 | equation | symmetries | orbits |
 | --- | --- | --- |
 {rows}
 
-## Beside delierium
+## Comparison with delierium
 
-delierium is the nearest open tool. Of ordinary equations, systems of them and
-single partial equations, every fourth of the catalogue, with a limit of 20 seconds of the processor each. "Short" is
-the right dimension without all generators. It does not set superposition apart: for linear partial equations
-"infinite" counts as right there.
+delierium is the open program that is closest to `find_symmetries`. The table compares both on every fourth equation
+of the catalogue: ordinary equations, systems of ordinary equations, and single partial equations. The limit is 20
+seconds on one processor for each equation. "Short" means the right dimension without all generators. delierium does
+not separate superposition from other symmetries, so "infinite" counts as right for linear partial equations.
 
 <!-- table: symmetries -->
 <!-- end -->

@@ -1,4 +1,4 @@
-"""An own neural operator for an own equation, KdV-Burgers, made equivariant to the symmetries that are found for it."""
+"""An equivariant neural operator, for the KdV-Burgers equation: symmetries, training, inversion at test time."""
 
 import torch
 

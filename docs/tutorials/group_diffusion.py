@@ -1,10 +1,11 @@
-"""Learn the law of torsion angles, of rotations and of plane motions from samples, with densities."""
+"""Fit generative models to torsion angles, rotations and plane motions, and evaluate their densities."""
 
 # %% [markdown]
 # # Diffusion on your group
 #
-# A generative model on a group in three lines: samples in, a model out that draws new elements and tells their density.
-# Run this file as it is, `python docs/tutorials/group_diffusion.py`, or with `--steps 4000` for good models.
+# `GroupDiffusion` fits a generative model to samples on a group. The model draws new elements and evaluates their
+# density. Run this page as a script: `python docs/tutorials/group_diffusion.py`. Short training gives rough models;
+# `--steps 4000` gives good ones.
 
 # %%
 from __future__ import annotations
@@ -30,8 +31,8 @@ generator = torch.Generator().manual_seed(0)
 # %% [markdown]
 # ## 1. Samples
 #
-# Elements of `Torus(2)` are two angles in radians, any real numbers. The angles here come in two clusters and in a band
-# across the cut at 180 degrees, which a torus does not have.
+# An element of `Torus(2)` is a pair of angles in radians; angles that differ by full turns are the same. The samples
+# form two clusters and a band. The band crosses 180 degrees, where a model on the plane would see a cut.
 
 
 # %%
@@ -47,11 +48,12 @@ group = Torus(2)
 train, test = angles(5000), angles(500)
 
 # %% [markdown]
-# ## 2. Three lines
+# ## 2. Fit a model
 #
-# `kind` is the probability path between data and noise: "diffusion" (noise and its score), "momentum" (noise on a
-# velocity, which moves the element), or "flow" (straight lines from noise to data). `fit` takes at most ten minutes by
-# default, shows a bar, and with `folder=` goes on where it was killed.
+# `kind` is the probability path between data and noise. "diffusion" adds noise and learns the score. "momentum" adds
+# noise to a velocity, which moves the element. "flow" learns the velocity along paths g exp(t v) from noise to data.
+# `fit` takes at most ten minutes by default, and shows a progress bar. With `folder=` a training that was killed
+# continues where it stopped.
 
 # %%
 models = {}
@@ -63,13 +65,18 @@ for kind in ("diffusion", "momentum", "flow"):
 # %% [markdown]
 # ## 3. Densities
 #
-# In nats, with respect to d theta_1 d theta_2 on a torus, to Haar measure of total mass one on other compact groups,
-# and on others to the left Haar measure that is Lebesgue's of the algebra at the identity. For kinds "diffusion" and
-# "flow" a density is that of samples along the flow, up to the tolerance of an adaptive solver: the divergence is taken
-# by forward derivatives in every direction. In high dimensions pass `divergence=HutchinsonDivergence()`.
+# `log_prob` returns log-densities in nats. The reference measure depends on the group:
 #
-# Kind "momentum" has a density of elements and momenta together. Its `log_prob` is an estimate by random momenta, whose
-# expectation is a lower bound of the log-density. More momenta, `num_draws=8`, raise the bound and steady the estimate.
+# - on a torus d theta_1 d theta_2,
+# - on other compact groups Haar measure of total mass one,
+# - on all other groups the left Haar measure that equals Lebesgue measure of the Lie algebra at the identity.
+#
+# For kinds "diffusion" and "flow" an adaptive solver follows the flow from an element to noise, and integrates the
+# divergence exactly. In high dimensions pass `divergence=HutchinsonDivergence()`, a random estimate that is cheaper.
+#
+# Kind "momentum" has a joint density of elements and momenta. Its `log_prob` is an estimate from random momenta. The
+# expectation of the estimate is a lower bound of the log-density. More momenta, `num_draws=8`, raise the bound and
+# reduce the variance.
 
 # %%
 uniform = -2.0 * math.log(2.0 * math.pi)
@@ -79,11 +86,11 @@ for kind, value in scores.items():
     print(f"{kind}: {value:.2f} nats")
 
 # %% [markdown]
-# ## 4. Samples, and steps of your own
+# ## 4. Draw samples
 #
-# `sample` runs the stochastic process, or, given a tolerance, the flow whose density is `log_prob`. The parts are those
-# of the library: the path of a fitted diffusion makes a score (g, t) for every process and stepper, here the
-# probability flow on a fixed grid.
+# `sample` runs the stochastic process. With `tolerance=` it follows the deterministic flow, whose density is
+# `log_prob`. You can also solve the equation yourself. `fitted.path.score(network)` is a score (g, t), which every
+# process and stepper of `trivgeo.sde` takes. Here the probability flow is solved on a fixed grid.
 
 # %%
 drawn = {kind: model.sample(500, generator=generator) for kind, model in models.items()}
@@ -100,25 +107,25 @@ print(f"share of the first cluster: {near:.2f} of samples, {1 / 3:.2f} of the da
 # %% [markdown]
 # ## 5. Other groups
 #
-# Nothing above knows that the group is a torus. Rotations in three clusters, of which one lies across the half turns
-# where rotation vectors jump, and whose density is known; and plane motions, which are not compact and end at a normal
-# law about their mean:
+# The same code works on other groups. The first example has rotations in three clusters, with a known density. One
+# cluster lies at half turns, where rotation vectors jump. The second example has plane motions. This group is not
+# compact, so the base distribution is a normal distribution about the mean.
 
 
 # %%
 kernel = heat_kernel(SO(3))
 centres = SO(3).exp(torch.tensor([[0.0, 0.0, 0.0], [0.0, 2.0, 1.0], [3.1, 0.0, 0.0]]))
-spread = torch.tensor(0.06)  # the variance of the noise about them
+spread = torch.tensor(0.06)  # the variance of each cluster
 
 
 def rotations(number: int) -> Tensor:
-    """Heat about one of the centres, ``[number, 3, 3]``."""
+    """Samples ``[number, 3, 3]`` of the heat kernel about a random centre."""
     which = torch.randint(3, (number,), generator=generator)
     return SO(3).compose(centres[which], kernel.sample(spread.expand(number), generator))
 
 
 def true_density(r: Tensor) -> Tensor:
-    """The logarithm of the mean of the kernels, ``[n]``."""
+    """The true log-density ``[n]``, of the mean of three heat kernels."""
     away = SO(3).compose(SO(3).inverse(centres), r.unsqueeze(1))
     return kernel.log_density(away, spread.expand(len(r), 3)).logsumexp(-1) - math.log(3.0)
 
@@ -138,8 +145,9 @@ print(f"motions: {list(moving.sample(3, generator=generator, tolerance=1e-2).sha
 # %% [markdown]
 # ## 6. Spheres
 #
-# A sphere is a quotient of rotations: lift points to rotations that take the pole there, uniform among all of them, and
-# project samples. The density of the lifted law is that of the points, for the uniform law of mass one on the sphere.
+# A sphere is a quotient of the rotation group. `sphere_to_rotation` lifts a point to a random rotation that takes the
+# pole to the point. `sphere_from_rotation` projects samples back. The density of the lifted rotation equals the
+# density of the point, with respect to the uniform distribution of mass one on the sphere.
 
 # %%
 directions = torch.tensor([1.0, 1.0, 0.0]) + 0.3 * torch.randn(2000, 3, generator=generator)
@@ -150,10 +158,10 @@ sampled = sphere_from_rotation(lifted.sample(500, generator=generator, tolerance
 print("mean point:", *(f"{x:.2f}" for x in sampled.mean(0)), "truly", *(f"{x:.2f}" for x in bearings.mean(0)))
 
 # %% [markdown]
-# ## 7. Keep it
+# ## 7. Save and load
 #
-# A file holds weights, laws and settings, and the fingerprint of the group: on another group it is refused.
-# `model.save("angles.safetensors")`, `GroupDiffusion.load("angles.safetensors", Torus(2))`.
+# `model.save("angles.safetensors")` writes weights, base distribution, settings and the fingerprint of the group.
+# `GroupDiffusion.load("angles.safetensors", Torus(2))` reads the file, and refuses another group.
 
 
 # %%

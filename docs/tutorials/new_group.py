@@ -1,15 +1,15 @@
-"""Build a symmetry group that nobody shipped from an equation, and undo an unknown transformation with it."""
+"""Build the symmetry group of an equation, and undo an unknown transformation with it."""
 
 # %% [markdown]
-# # A group that nobody shipped
+# # A group from an equation
 #
-# trivgeo has the symmetry groups of the heat equation, of Burgers' equation and of a few others. Here we take an
-# equation that it does not have, the potential Burgers equation
+# trivgeo contains the symmetry groups of a few equations, such as the heat equation. This page builds the group of
+# another equation, the potential Burgers equation
 #
 #     u_t = u_xx + u_x^2,
 #
-# find its point symmetries, build the group from them, and use the group to undo an unknown transformation.
-# Run this file as it is: `python docs/tutorials/new_group.py`.
+# and uses the group to undo an unknown transformation. Run this page as a script:
+# `python docs/tutorials/new_group.py`.
 
 # %%
 from __future__ import annotations
@@ -31,10 +31,10 @@ from trivgeo.symmetry import find_symmetries, verify
 # %% [markdown]
 # ## 1. From the equation to its symmetries
 #
-# `find_symmetries` solves the determining equations exactly, with coefficients that are polynomials up to a degree.
-# The last line of its report says what it knows: nothing more at degree 3. Potential Burgers also has symmetries that
-# are not polynomial, `exp(-u) phi(x, t) ∂_u` with phi a solution of the heat equation, since it is one in disguise.
-# `ansatz=[exp(-u)]` would find those with polynomial phi; `verify` checks any field.
+# With `degree=2`, `find_symmetries` finds the vector fields whose coefficients are polynomials of degree two,
+# exactly. The last line of its output says what else is known. The equation also has symmetries that are not
+# polynomial, `exp(-u) phi(x, t) ∂_u`. Here phi is any solution of the heat equation, since `exp(u)` solves the heat
+# equation. `ansatz=[exp(-u)]` would find the symmetries with polynomial phi. `verify` checks a given field.
 
 # %%
 x, t = sp.symbols("x t")
@@ -50,11 +50,9 @@ print(f"brackets:\n{symmetries.algebra}")
 # %% [markdown]
 # ## 2. From the symmetries to a group
 #
-# `group()` derives everything else: the split into SL(2) and a Heisenberg ideal, the product, the exponential, the
-# logarithm, and the action on jets (x, t, u). `action.flows` says how the action finds each coordinate: here all in
-# closed form, u by a representation of the group; `action.flow_error` estimates what a quadrature or an integration
-# costs where there is one. `scale` is part of the group's definition: it says how far unit noise goes along each
-# generator.
+# `group()` builds the group: the product, the exponential, the logarithm, and the action on points (x, t, u).
+# `action.flows` says how the action computes each coordinate, here by closed forms. `scale` says how far one unit of
+# noise goes along each generator.
 
 # %%
 SCALE = [0.3, 0.3, 0.15, 0.05, 0.3, 0.5]
@@ -63,7 +61,7 @@ action = group.action()
 print(f"{group}\nunimodular: {group.algebra.is_unimodular}\nflows: {dict(action.flows)}")
 
 # %% [markdown]
-# The same group from generators written by hand, as torch functions of a point, with any names you like:
+# `from_generators` builds the same group from vector fields written by hand, as torch functions of a point:
 
 # %%
 by_hand = from_generators(
@@ -82,16 +80,16 @@ difference = by_hand.algebra.structure_constants - group.algebra.structure_const
 print(f"structure constants agree to {float(difference.abs().max()):.1e}")
 
 # %% [markdown]
-# ## 3. Data, and what makes it look clean
+# ## 3. Data and energy
 #
-# Solutions `u = log(1 + a exp(k x + k^2 t))`, less their mean, on one grid of points. Then each is moved by its own
-# unknown element of the group. The energy is low where (x, t) has the moments of the grid, and u has mean zero. It
-# knows nothing of the transformation.
+# The clean data are solutions `u = log(1 + a exp(k x + k^2 t))` on one grid of points (x, t), minus their mean. Each
+# solution is moved by an unknown element of the group. The energy compares the moments of (x, t) with the moments of
+# the grid, and the mean of u with zero. It does not depend on the unknown element.
 
 
 # %%
 def clean_jets(count: int, generator: torch.Generator) -> Tensor:
-    """Jets of different solutions on one grid, ``[count, 24, 3]``."""
+    """Points (x, t, u) of different solutions on one grid, ``[count, 24, 3]``."""
     grid = torch.cartesian_prod(torch.linspace(-1, 1, 6), torch.linspace(0, 0.6, 4)).double()
     a, k = (0.5 + torch.rand(count, 1, generator=generator, dtype=torch.float64) for _ in range(2))
     values = torch.log1p(a * torch.exp(k * grid[:, 0] + k**2 * grid[:, 1]))
@@ -118,13 +116,13 @@ moved = action(unknown, clean)
 # %% [markdown]
 # ## 4. Inversion
 #
-# `TIED` samples the posterior of the transformation by reversing a diffusion on the group. Nothing in it knows this
-# group; since the energy is a sum of squares, a few steps of `LevenbergMarquardt` remove the noise that is left.
+# `TIED` searches for the transformation by reversing a diffusion on the group. It leaves a little noise. The energy
+# is a sum of squares, so a few steps of `LevenbergMarquardt` remove this noise.
 
 
 # %%
 def error(jets: Tensor) -> float:
-    """Root mean square distance to the clean jets."""
+    """Root mean square distance to the clean points."""
     return float((jets - clean).square().mean().sqrt())
 
 

@@ -1,13 +1,13 @@
-"""Find an object in partial scans with outliers, and all poses of a symmetric one."""
+"""Find the pose of an object in a partial scan with outliers, and all poses of a symmetric object."""
 
 # %% [markdown]
-# # Registration: a scan and its model
+# # Register a scan to a model
 #
-# A scan shows part of an object, in another pose, with points that belong to something else. Where is the object? The
-# question is an inversion: the scan is $g \cdot x$ with g a rigid motion, and x lies on the model, as far as it
-# belongs to it at all. Symmetric objects have several answers; all of them are wanted, with their weights.
+# A scan shows part of an object in an unknown pose. Some of its points, the outliers, do not belong to the object.
+# The pose is an inversion problem: the scan is $g \cdot x$ with a rigid motion g, and the points x lie on the model,
+# except for outliers. A symmetric object has several poses that fit. This page finds them all, with their weights.
 #
-# Run as a script: `python docs/tutorials/registration.py`.
+# Run this page as a script: `python docs/tutorials/registration.py`.
 
 # %%
 from __future__ import annotations
@@ -27,19 +27,20 @@ from trivgeo.inversion.stages import Laplace, LevenbergMarquardt, Select, WithEn
 # %% [markdown]
 # ## 1. The method
 #
-# The energy of a pose: distances from the points of the scan, moved back, to the nearest points of the model; a loss
-# that does not grow leaves outliers alone. Its wells are as wide as the loss, so that the first steps are taken with a
-# wide one. A well still catches only starts within some forty degrees, and among 64 random rotations the nearest may be
-# fifty away: of a thousand that are looked at once, the best descend together.
+# The energy of a pose moves the scan back, and measures the distance from each point to the nearest point of the
+# model. A bounded loss, `GemanMcClure`, limits the influence of outliers. The width of the loss is the width of the
+# energy's wells, so the first steps use a wide loss and later steps narrower ones. A descent succeeds from starts
+# within about forty degrees of the solution. With 64 random rotations the nearest start may be fifty degrees away.
+# The method therefore evaluates a thousand starts, and descends from the best.
 
 
 # %%
 def registration(model: Tensor, size: float, keep: tuple[int, int, int] = (128, 32, 8)) -> Inverter:
-    """Finds the rigid motion that took part of the model to a scan.
+    """An inverter that finds the rigid motion from the model to a scan.
 
     Args:
         model: points ``[k, 3]`` of the surface.
-        size: of the object, its diagonal.
+        size: the diagonal of the object.
         keep: the numbers of hypotheses that descend with the widest losses, with the next and with the last.
     """
     residuals = NearestPoints(model, tangent=0.3)
@@ -68,8 +69,8 @@ def random_poses(scan: Tensor, count: int, generator: torch.Generator) -> Tensor
 # %% [markdown]
 # ## 2. Data
 #
-# Objects made of three boxes; a scan holds the 60 % of the surface that look in some direction, noise, and outliers in
-# place of a fifth of its points.
+# An object is a union of three boxes. A scan shows the 60 % of the surface that lie farthest in a random direction.
+# It has noise, and a fifth of its points are outliers.
 
 
 # %%
@@ -134,9 +135,9 @@ def one_object(seed: int, starts: int = 1024) -> tuple[float, float]:
 # %% [markdown]
 # ## 4. A cuboid
 #
-# Three different sides: half turns about each axis leave the cuboid as it is, so that four poses fit a scan equally
-# well. The search finds them all, some more often than others; `Laplace` draws a sample of the posterior from the wells
-# that it found, each with its weight, however often it was found.
+# A cuboid with three different sides is symmetric: half turns about its axes map it to itself. Four poses therefore
+# fit a scan equally well. The search finds all four, some more often than others. `Laplace` approximates the
+# posterior by a normal distribution in each well, and draws samples with the right weights.
 
 
 # %%
@@ -156,7 +157,7 @@ def cuboid_model(sides: Tensor, spacing: float) -> Tensor:
 def cuboid_weights(starts: int, generator: torch.Generator) -> Tensor:
     """The weights of the four poses in the posterior, ``[4]``: the shares of a sample within 5 degrees of each.
 
-    All starts descend to the end, for every pose is wanted, not the best alone.
+    All starts descend to the end, since all poses are wanted.
     """
     sides = torch.tensor([1.0, 0.7, 0.45], dtype=torch.float64)
     model, size = cuboid_model(sides, 0.04), float(sides.norm())
