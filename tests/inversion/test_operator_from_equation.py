@@ -74,6 +74,17 @@ class TestFromEquation:
                 3,
                 marks=pytest.mark.slow(reason="one more equation"),
             ),
+            # f(u) d/du is a symmetry for every f: those that are not affine are left out
+            pytest.param(
+                "u_t + 2*u_x = 0", [(0.2, 0.0)], 4, 7, marks=pytest.mark.slow(reason="a test of symmetries is quick")
+            ),
+            pytest.param(
+                ["u_t = v_x", "v_t = u_x"],
+                [(0.2, 0.0)] * 2,
+                5,
+                14,
+                marks=pytest.mark.slow(reason="one more equation"),
+            ),
         ],
     )
     def test_is_as_right_as_with_the_true_transformation(
@@ -131,6 +142,17 @@ class TestFromEquation:
         assert (operator.report.count("used: "), operator.report.count("left out: ")) == (4, 3)
         assert "k = 0.2" in operator.report
         assert operator.action.group.dim == 4
+
+    def test_advected_fields_that_start_later(self) -> None:
+        """Along the characteristics every time is the same, so that the network predicts from any."""
+        equation, clean = "u_t + 2*u_x = 0", drawn([(0.2, 0.0)], 16, 0)
+        spectral = SpectralEquation.from_equation(equation)
+        operator = EquivariantOperator.from_equation(equation, trained(spectral, clean), clean, [HORIZON], box=BOX)
+        assert "X9 = u**2*∂_u: it reshapes values" in operator.report
+        late = Field.on_box(clean[:2], BOX, 3.0)
+        found = operator(late, late.grid.at([4.0]), generator=seeded(0)).values
+        exact = solve(spectral, late, [4.0], 0.1).values
+        assert float((found - exact).norm() / exact.norm()) < 0.01
 
     def test_refused_before_the_network_is_called(self) -> None:
         def never(values: Tensor) -> Tensor:

@@ -437,3 +437,22 @@ def test_symmetries_on_grids() -> None:
         heat.on_grids([True, True])
     with pytest.raises(ConfigurationError, match="time: expected one of"):
         heat.on_grids([True], time="tau")
+
+
+@pytest.mark.parametrize(
+    ("equation", "expected"),
+    [
+        ("u_t + 2*u_x = 0", {"∂_x", "x*∂_x + t*∂_t", "u*∂_u", "2*∂_x + ∂_t"}),
+        ("u_t = u_x + u", {"∂_x", "x*∂_x + t*∂_t + t*u*∂_u", "∂_t", "∂_x - ∂_t - u*∂_u"}),
+        (["u_t = u_x", "v_t = -v_x"], {"∂_x", "x*∂_x + t*∂_t", "∂_t", "u*∂_u", "v*∂_v"}),
+    ],
+)
+def test_infinitely_many_symmetries_on_grids(equation: str | list[str], expected: set[str]) -> None:
+    """Of all f(u) d/du the affine one; along the characteristics times move as well."""
+    assert {g.text for g in find_symmetries(equation).on_grids([True])} == expected
+
+
+def test_later_times_of_equations_of_first_order() -> None:
+    """A shift of time is a combination of a generator and a field along the characteristics."""
+    kept = find_symmetries("u_t + u*u_x = 0").on_grids([True])
+    assert any(g.components[0] == g.components[2] == 0 and g.components[1].is_number for g in kept)

@@ -114,7 +114,10 @@ def symmetries_of(
     lines += [f"used: {g}" for g in carried]
     used = {g.components for g in carried}
     why = "it does not carry grids to grids and periodic fields to periodic ones"
-    lines += [f"left out: {g}: {why}" for g in found if g.components not in used]
+    values_alone = "it reshapes values, and is one of infinitely many that no set of fields tells apart"
+    lines += [
+        f"left out: {g}: {values_alone if found.reshapes_values(g) else why}" for g in found if g.components not in used
+    ]
     if found.infinite_ideal is not None:
         lines.append("left out: superposition, which is no finite group")
     if not carried:

@@ -111,6 +111,8 @@ def moving_grids(
     parameters: Sequence[sp.Symbol],
     time: sp.Symbol,
     space: Mapping[sp.Symbol, bool],
+    *,
+    affine: bool = False,
 ) -> list[tuple[sp.Expr, ...]]:
     """A basis of the combinations that carry grids to grids and keep periods, as coefficients of the fields.
 
@@ -124,6 +126,7 @@ def moving_grids(
         parameters: other symbols.
         time: the variable t.
         space: whether each variable x is periodic.
+        affine: whether coefficients of unknowns must be affine in the unknowns.
 
     Raises:
         AlgebraError: a coefficient is not rational in the parameters, of low degree.
@@ -136,6 +139,9 @@ def moving_grids(
         for x in space:
             free += [sp.diff(rates[x], u) for u in unknowns]
             free += [sp.diff(rates[x], y, z) for y, z in itertools.combinations_with_replacement(space, 2)]
+        if affine:
+            pairs = list(itertools.combinations_with_replacement(unknowns, 2))
+            free += [sp.diff(rates[u], *pair) for u in unknowns for pair in pairs]
         return free + [sp.diff(rates[u], x) for u in unknowns for x, periodic in space.items() if periodic]
 
     entries = [list(row) for row in zip(*map(conditions, fields), strict=True)]

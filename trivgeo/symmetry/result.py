@@ -347,13 +347,15 @@ class Symmetries(Sequence[Symmetry]):
             raise ConfigurationError(f"surface: expected values of some of {self.variables}, got {dict(surface)}")
         fields = [g.components for g in self.generators]
         kept = keeping(fields, self.variables, self.parameters, given) if fields else []
-        return tuple(self._combined(weights, f"K{i + 1}") for i, weights in enumerate(kept))
+        return tuple(_combined(self.generators, weights, f"K{i + 1}") for i, weights in enumerate(kept))
 
     def on_grids(self, periodic: Sequence[bool], time: Any = "t") -> tuple[Symmetry, ...]:
-        """The symmetries that sampled fields can follow: a basis of the subalgebra that `FieldAction` takes.
+        r"""The symmetries that sampled fields can follow: a basis of the subalgebra that `FieldAction` takes.
 
         They carry one time to one time, affinely in space, and add nothing to unknowns that changes along a periodic
-        axis. Where the generators are part of an infinite algebra, the first of them that close.
+        axis. Where the generators are part of an infinite algebra, the first of them that close, and unknowns change
+        affinely: with :math:`u_t = u_x` goes :math:`f(u) \partial_u` for every f, and no set of fields tells which f
+        moved a field out of it. Trivial fields that grids can follow belong to the subalgebra, since they move times.
 
         Args:
             periodic: whether fields are periodic along each variable of space, in the order of `variables`.
@@ -372,21 +374,30 @@ class Symmetries(Sequence[Symmetry]):
             raise ConfigurationError(f"time: expected one of {self._system.variables} beside space, got {time}")
         if len(space) != len(periodic):
             raise ConfigurationError(f"periodic: expected one for each of {space}, got {list(periodic)}")
-        if not self.generators:
+        free = set(self._system.variables)
+        members = () if self.trivial is None else self.trivial.members
+        still = [m for m in members if not any(c.free_symbols & free for c in m.components)]
+        candidates = [*self.generators, *still]
+        if not candidates:
             return ()
-        fields, axes = [g.components for g in self.generators], dict(zip(space, map(bool, periodic), strict=True))
-        kept = moving_grids(fields, self.variables, self.parameters, times[0], axes)
-        named = {g.components: g for g in self.generators}
-        combined = [self._combined(weights, f"K{i + 1}") for i, weights in enumerate(kept)]
+        fields, axes = [g.components for g in candidates], dict(zip(space, map(bool, periodic), strict=True))
+        kept = moving_grids(fields, self.variables, self.parameters, times[0], axes, affine=self.looks_infinite)
+        named = {g.components: g for g in candidates}
+        combined = [_combined(candidates, weights, f"K{i + 1}") for i, weights in enumerate(kept)]
         result = [named.get(k.components, k) for k in combined]
         closed = closed_part([g.components for g in result], self.variables, self.parameters) if result else []
         return tuple(result[i] for i in closed)
 
-    def _combined(self, weights: Sequence[sp.Expr], name: str) -> Symmetry:
-        """A combination of the generators."""
-        columns = zip(*(g.components for g in self.generators), strict=True)
-        sums = [sum(w * c for w, c in zip(weights, column, strict=True)) for column in columns]
-        return Symmetry(name, tuple(map(sp.expand, sums)), self.variables)
+    def reshapes_values(self, generator: Symmetry) -> bool:
+        """Return True if a field moves unknowns alone, not affinely, and belongs to an infinite algebra.
+
+        Args:
+            generator: one of the symmetries.
+        """
+        unknowns = self._system.unknowns
+        rates = dict(zip(generator.variables, generator.components, strict=True))
+        bends = any(sp.diff(rates[u], v, w) != 0 for u in unknowns for v in unknowns for w in unknowns)
+        return self.looks_infinite and bends and all(rates[z] == 0 for z in self._system.variables)
 
     def _repr_latex_(self) -> str:
         lines = " \\\\ ".join(g.latex().replace(" = ", " &= ", 1) for g in self.generators)
@@ -419,3 +430,10 @@ _OPTIONS = set(inspect.signature(from_generators).parameters) - {"fields", "vari
 def _root(function: sp.Expr) -> str:
     """The name of a function without a formula, of which this is a derivative."""
     return function.root if isinstance(function, Particular) else type(function).__name__.rstrip("'")
+
+
+def _combined(fields: Sequence[Symmetry], weights: Sequence[sp.Expr], name: str) -> Symmetry:
+    """A combination of fields of the same variables."""
+    columns = zip(*(g.components for g in fields), strict=True)
+    sums = [sum(w * c for w, c in zip(weights, column, strict=True)) for column in columns]
+    return Symmetry(name, tuple(map(sp.expand, sums)), fields[0].variables)
