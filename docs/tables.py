@@ -310,7 +310,8 @@ def learned_posterior() -> str:
         flagged = [f"{100 * share:.1f}" for share in row["flagged"].values()]
         right = " / ".join(f"{100 * share:.1f}" for share in row.get("accuracy", {}).values()) or NONE
         efficiency = " / ".join(f"{share:.2f}" for share in row.get("efficiency", {}).values()) or NONE
-        rows.append([name, f"{row['steps']:,}", ", ".join(regions), *flagged, right, efficiency])
+        steps = f"{row['steps']:,}" if row["steps"] else "kept"
+        rows.append([name, steps, ", ".join(regions), *flagged, right, efficiency])
     flags = ["flagged, %: clean", "moved", "beyond the law", "noise"]
     header = ["set", "steps", "coverage, %, of 50 / 90", *flags, "clean accuracy, %: alone / gate"]
     return markdown([*header, "effective share of samples: learned proposals / none"], rows)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from benchmarks.posterior import LeftTranslation, Wells
 from tests.helpers import affine_line, assert_relative, randn, seeded
-from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.generative.base_distributions import HaarDistribution, NormalDistribution
-from trivgeo.groups import SE, SO, LieGroup, Similarity, Translation
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.generative.base_distributions import HaarDistribution, MixtureDistribution, NormalDistribution
+from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.sampling.annealing import resampled
 from trivgeo.inversion.sampling.importance import WeightedDraws, thinned
@@ -211,6 +211,20 @@ class TestTrust:
         assert int(sample.trusted.sum()) <= 1
         assert any("Pareto" in reason for reason in sample.reasons)
 
+    def test_energies_without_digits(self) -> None:
+        """A constant that leaves no digits of the differences of energies, which then count for nothing."""
+        group = Translation(2)
+        for dtype, constant in ((torch.float32, 1e8), (torch.float64, 1e17)):
+            energy = lambda y, constant=constant: y.square().sum(-1) + constant  # noqa: E731
+            sample = PosteriorSampler(LeftTranslation(group), energy)(at_identity(group, 4, dtype=dtype))
+            assert not bool(sample.trusted.any())
+            assert all("rounded" in reason for reason in sample.reasons)
+
+    def test_few_draws(self) -> None:
+        """Five per cent of few draws are a number of draws that tells nothing."""
+        sample = sampled(SE(2), lambda g: 20.0 * g.square().sum((-1, -2)), 32, num_samples=50, budget=100)
+        assert not bool((sample.trusted & (sample.effective_sample_size < 8.0)).any())
+
     @pytest.mark.parametrize("shape", [0.1, 0.5, 0.9])
     def test_tails_of_known_shape(self, shape: float) -> None:
         """Weights of a generalised Pareto distribution, by its quantiles; the fit is drawn towards one half."""
@@ -325,6 +339,46 @@ class TestSampler:
             ConfigurationError, match=r"prior.sample: expected a function of \(num_samples, generator\)"
         ):
             PosteriorSampler(action, energy, prior=normal)
+
+    @pytest.mark.parametrize("scale", [1.0, 0.5, [2.0, 0.3, 1.0]])
+    def test_prior_in_another_basis(self, scale: float | list[float]) -> None:
+        """The evidence of an energy of zero is the total mass of the prior, whatever the basis of the action."""
+        group = SE(2)
+        normal = NormalDistribution(
+            group, at_identity(group, 1)[0], torch.zeros(3).double(), 0.2 * torch.eye(3).double()
+        )
+        for prior in (normal, MixtureDistribution([normal, normal], torch.tensor([0.4, 0.6]).double())):
+            sample = sampled(SE(2, scale=scale), lambda g: 0.0 * g[..., 0, 0], 4, prior=prior)
+            assert float(sample.log_evidence.abs().max()) < 0.1
+            assert bool(sample.trusted.all())
+
+    def test_prior_without_sense(self) -> None:
+        group, flat = SE(2), lambda g: 0.0 * g[..., 0, 0]
+
+        class Draws:
+            def __init__(self, value: float, density: Callable[[Tensor], Tensor]) -> None:
+                self.value, self.log_density = value, density
+
+            def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+                return torch.full((num_samples, 2, 3), self.value)
+
+        with pytest.raises(NonFiniteError, match="prior"):
+            sampled(group, flat, 1, prior=Draws(torch.nan, flat))
+        with pytest.raises(ShapeError, match="a log-density for each of"):
+            sampled(group, flat, 1, prior=Draws(0.5, lambda g: g[..., 0, :]))
+        prior = NormalDistribution(group, at_identity(group, 1)[0], torch.zeros(3).double(), torch.eye(3).double())
+        with pytest.raises(ConfigurationError, match="distribution on Affine"):
+            sampled(Affine(2), flat, 1, prior=prior)
+
+    def test_prior_much_narrower_than_the_search(self) -> None:
+        """Particles of one point have no covariance; the draws about them have right weights all the same."""
+        group, width = SE(2), 1e-6
+        prior = NormalDistribution(
+            group, at_identity(group, 1)[0], torch.zeros(3).double(), width * torch.eye(3).double()
+        )
+        sample = sampled(group, lambda g: (g[..., 0, 2] - 0.3).square() / 2, 4, prior=prior)
+        off = (sample.log_evidence + 0.045).abs()
+        assert not bool((sample.trusted & (off > 0.2)).any())
 
     def test_prior_of_another_group(self) -> None:
         prior = HaarDistribution(SO(3))

@@ -74,7 +74,7 @@ class HaarDistribution(BaseDistribution):
         super().__init__()
         if not group.is_compact:
             raise ConfigurationError(f"group: expected a compact one, got {group!r}")
-        self._group = group
+        self.group = group
         self.register_buffer("reference", torch.zeros(()), persistent=False)  # dtype and device of the samples
         self.reference: Tensor
 
@@ -87,13 +87,13 @@ class HaarDistribution(BaseDistribution):
             generator: random numbers; ``None`` is torch's.
         """
         dtype, device = self.reference.dtype, self.reference.device
-        return self._group.random_haar(num_samples, generator=generator, dtype=dtype, device=device)
+        return self.group.random_haar(num_samples, generator=generator, dtype=dtype, device=device)
 
     def log_density(self, g: Tensor) -> Tensor:
         """Return zeros ``[*batch]`` at elements g, ``[*batch, *element_shape]``: the density of Haar measure of
         mass one is 1.
         """
-        return g.new_zeros(self._group.batch_shape(g))
+        return g.new_zeros(self.group.batch_shape(g))
 
 
 class NormalDistribution(BaseDistribution):
@@ -135,7 +135,7 @@ class NormalDistribution(BaseDistribution):
                 f"covariance, got {factor.tolist()}"
             )
         centre, mean, factor = promoted(centre=centre, mean=mean, factor=factor)
-        self._group = group
+        self.group = group
         self._log_volume = sum_over_compact(group, log_haar_volume)
         for name, value in (("centre", centre), ("mean", mean), ("factor", factor)):
             self.register_buffer(name, value.detach().clone())
@@ -166,7 +166,7 @@ class NormalDistribution(BaseDistribution):
         found = self._accepted(num_samples, generator)
         while len(found) < num_samples:
             found = torch.cat([found, self._accepted(num_samples, generator)])
-        return self._group.retract(self.centre, found[:num_samples])
+        return self.group.retract(self.centre, found[:num_samples])
 
     def log_density(self, g: Tensor) -> Tensor:
         """Return the log-density of the logarithm, corrected by the derivative of the exponential.
@@ -177,13 +177,13 @@ class NormalDistribution(BaseDistribution):
         Returns:
             Log-densities ``[*batch]`` for left Haar measure; minus infinity outside of the support.
         """
-        v, volume = log_about(self._group, self.centre, g)
+        v, volume = log_about(self.group, self.centre, g)
         return _normal_log_density(v, self.mean, self.factor) - self.log_mass - volume + self._log_volume
 
     def _accepted(self, num_draws: int, generator: torch.Generator | None) -> Tensor:
         """Draw normal vectors, and keep the ones that are logarithms of their exponentials."""
-        v = self.mean + matmul(normal((num_draws, self._group.dim), self.mean, generator), self.factor.mT)
-        return v[is_principal(v, self._group.log(self._group.exp(v)))]
+        v = self.mean + matmul(normal((num_draws, self.group.dim), self.mean, generator), self.factor.mT)
+        return v[is_principal(v, self.group.log(self.group.exp(v)))]
 
 
 class MixtureDistribution(BaseDistribution):
@@ -192,6 +192,9 @@ class MixtureDistribution(BaseDistribution):
     Args:
         components: the distributions p_k.
         weights: the probabilities w_k, positive, of sum one, ``[K]``.
+
+    Attributes:
+        group: the group of the first component; ``None`` if that does not say.
 
     Raises:
         ShapeError: there are not as many weights as components, or none.
@@ -206,6 +209,7 @@ class MixtureDistribution(BaseDistribution):
             )
         if not bool((weights > 0.0).all()) or abs(float(weights.sum()) - 1.0) > 1e-4:
             raise DomainError(f"weights: expected positive numbers of sum one, got {weights.tolist()}")
+        self.group: LieGroup | None = getattr(components[0], "group", None)
         self.laws = nn.ModuleList(components)  # the name is that of the file format
         self.register_buffer("weights", weights.detach().clone())
         self.weights: Tensor
@@ -289,17 +293,17 @@ class _ProductDistribution(BaseDistribution):
 
     def __init__(self, group: DirectProduct, laws: list[BaseDistribution]) -> None:
         super().__init__()
-        self._group, self.laws = group, nn.ModuleList(laws)
+        self.group, self.laws = group, nn.ModuleList(laws)
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        return self._group.join(*(law.sample(num_samples, generator) for law in _distributions(self.laws)))
+        return self.group.join(*(law.sample(num_samples, generator) for law in _distributions(self.laws)))
 
     def log_density(self, g: Tensor) -> Tensor:
         return torch.stack(self.of_factors(g)).sum(0)
 
     def of_factors(self, g: Tensor) -> list[Tensor]:
         """The log-densities of the factors, each ``[*batch]``."""
-        parts = zip(_distributions(self.laws), self._group.split(g), strict=True)
+        parts = zip(_distributions(self.laws), self.group.split(g), strict=True)
         return [law.log_density(part) for law, part in parts]
 
 

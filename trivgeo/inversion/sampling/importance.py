@@ -62,7 +62,12 @@ def mixture_of_particles(particles: Annealed, broad: StudentMixture) -> tuple[St
     off = torch.where((member > 0.0).unsqueeze(-1), v - mean.unsqueeze(1), 0.0)
     spread = einsum("bpj,bpjk,bpjl->bjkl", member, off, off) / number.clamp(min=1.0)[..., None, None]
     trust = (number / (number + group.dim + 1.0))[..., None, None]
-    factors = torch.linalg.cholesky(trust * spread + (1.0 - trust) * torch.cholesky_inverse(root).unsqueeze(1))
+    narrow = torch.linalg.inv(root).mT.unsqueeze(1)  # a factor of the inverse of the precision
+    factors, fault = torch.linalg.cholesky_ex(trust * spread + (1.0 - trust) * matmul(narrow, narrow.mT))
+    usable = (fault == 0) & torch.isfinite(factors).flatten(2).all(-1)
+    triangle = torch.linalg.qr(narrow.mT).R.mT
+    triangle = triangle * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    factors = torch.where(usable[..., None, None], factors, triangle)
     weight = torch.softmax(particles.log_weights, -1).nan_to_num(0.0)
     shares = torch.where(number > 0, einsum("bp,bpj->bj", weight, member) + 0.2 / _NUM_COMPONENTS, 0.0)
     total = shares.sum(-1, keepdim=True)
@@ -118,7 +123,8 @@ def adaptive_importance_sampling(
         value, energy = target(draws.elements, draws.principal)
         charts = proposal.charts(draws.elements)
         densities = proposal.log_densities(charts)
-        log_weights = torch.where(torch.isfinite(value), value - densities.logsumexp(-1), -torch.inf)
+        height = densities.logsumexp(-1)
+        log_weights = torch.where(torch.isfinite(value) & torch.isfinite(height), value - height, -torch.inf)
         if place < len(numbers) - 1:
             proposal = proposal.refitted(charts, densities, log_weights, _LEAST_SHARE)
         target.posterior.step()

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._random import keyed
-from trivgeo.checks import check_arguments, check_count, check_positive
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.checks import check_arguments, check_count, check_positive, check_type
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.base_distributions import group_mean
 from trivgeo.generative.measure import sum_over_compact
 from trivgeo.groups import LieGroup
@@ -43,6 +43,10 @@ _ROUNDS = (0.2, 0.2)
 """Shares of the draws in rounds that adapt the proposal; the rest are the sample."""
 _LEAST_EFFICIENCY = 0.05
 """Effective share of the draws below which a sample is not trusted."""
+_LEAST_SIZE = 10.0
+"""Effective number of draws below which a sample is not trusted."""
+_ROUGHEST = 0.05
+"""Error of the logarithm of a weight, by the rounding of the energy, above which a sample is not trusted."""
 _FEWEST_DRAWS, _EVEN = 100, 0.9
 """Number of draws below which the tail of their weights is not looked at; effective share above which it is small."""
 _NUM_PRIOR_DRAWS = 512
@@ -153,8 +157,8 @@ class ImportanceSampling(Stage):
             raise ConfigurationError(
                 f"x_tilde: expected data in float32 or float64, for weights of a sample, got {posterior.like.dtype}"
             )
-        target = LogPosterior(posterior, self.temperature, self._log_prior(group))
         start = self._start(group, population.elements)
+        target = LogPosterior(posterior, self.temperature, self._log_prior(group))
         known = self.proposals.proposal(posterior, generator) if isinstance(self.proposals, WarmStart) else None
         if known is not None:
             start = _with_density(start, known)
@@ -184,12 +188,15 @@ class ImportanceSampling(Stage):
         batch = len(elements)
         factor = torch.eye(group.dim).to(elements)
         if self.prior is not None:
-            drawn = self.prior.sample(_NUM_PRIOR_DRAWS, keyed(0, device=elements.device)).to(elements)
+            drawn = self.prior.sample(_NUM_PRIOR_DRAWS, keyed(0, device=elements.device))
+            drawn = check_type("prior.sample", drawn, Tensor).to(elements)
             if drawn.shape[1:] != elements.shape[2:]:
                 raise ShapeError(
                     f"prior: expected elements of {group!r} [n, {', '.join(map(str, elements.shape[2:]))}], "
                     f"got {list(drawn.shape)}"
                 )
+            if not bool(torch.isfinite(drawn).all()):
+                raise NonFiniteError(f"prior: expected finite elements of {group!r}, got NaN or infinity")
             centre, v = group_mean(group, drawn)
             covariance = matmul(v.mT, v) / max(1, len(v)) + 1e-6 * factor
             factor = torch.linalg.cholesky(covariance)
@@ -201,14 +208,19 @@ class ImportanceSampling(Stage):
 
     def _log_prior(self, group: LieGroup) -> Callable[[Tensor], Tensor]:
         """Log-density of the prior for the measure of the proposals, which is Lebesgue measure of the algebra."""
-        size = sum_over_compact(group, log_haar_volume)
         if self.prior is None:
-            return lambda g: g.new_full(group.batch_shape(g), -size)
-        density = density_of(self.prior)
+            whole = sum_over_compact(group, log_haar_volume)
+            return lambda g: g.new_full(group.batch_shape(g), -whole)
+        density, size = density_of(self.prior), _log_measure(self.prior, group)
 
         def log_prior(g: Tensor) -> Tensor:
             shape = group.batch_shape(g)
-            return density(g.reshape(-1, *group.element_shape)).reshape(shape).to(g) - size
+            values = density(g.reshape(-1, *group.element_shape))
+            if values.shape != (shape.numel(),):
+                raise ShapeError(
+                    f"prior: expected a log-density for each of {shape.numel()} elements, got {list(values.shape)}"
+                )
+            return values.reshape(shape).to(g) - size
 
         return log_prior
 
@@ -229,7 +241,7 @@ class ImportanceSampling(Stage):
                 weights=weights,
                 effective_sample_size=effective,
                 log_evidence=evidence,
-                reasons=_reasons(draws.log_weights, size, effective, self.num_samples),
+                reasons=_reasons(draws, size, effective, self.num_samples, self.temperature),
             ),
         )
 
@@ -250,6 +262,24 @@ def check_prior(prior: Any) -> Any:
 def density_of(prior: Prior) -> Any:
     """Return the log-density of a prior, by either of its names; ``None`` if it has none."""
     return getattr(prior, "log_density", None) or getattr(prior, "log_prob", None)
+
+
+def _log_measure(prior: Any, group: LieGroup) -> float:
+    """Logarithm of the measure of a prior's densities, in units of Lebesgue measure of the algebra of ``group``.
+
+    A prior of `trivgeo.generative` names its group, whose basis may be another one.
+
+    Raises:
+        ConfigurationError: the prior is of another group.
+    """
+    own = getattr(prior, "group", None)
+    if not isinstance(own, LieGroup):
+        return sum_over_compact(group, log_haar_volume)
+    if not own.is_same_group(group):
+        raise ConfigurationError(f"prior: expected a distribution on {group!r}, got one on {own!r}")
+    unit = torch.eye(group.dim, dtype=torch.float64)
+    change = own.basis.from_natural(group.basis.to_natural(unit))
+    return sum_over_compact(own, log_haar_volume) - float(torch.linalg.slogdet(change).logabsdet)
 
 
 def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> StudentMixture:
@@ -286,20 +316,31 @@ def _joined(start: StudentMixture, centres: Tensor, factors: Tensor, shares: Ten
 
 
 def _reasons(
-    log_weights: Float[Tensor, "b m"], size: Float[Tensor, " b"], effective: Float[Tensor, " b"], kept: int
+    draws: WeightedDraws, sizes: Float[Tensor, " b"], effective: Float[Tensor, " b"], kept: int, temperature: float
 ) -> tuple[str, ...]:
     """Why the samples are not to be trusted; empty for those that are."""
     said = []
+    log_weights, energies = draws.log_weights, draws.energies
     number, shapes = log_weights.shape[1], pareto_shape(log_weights)
-    for draws, sample, shape in zip(size.tolist(), effective.tolist(), shapes.tolist(), strict=True):
-        if draws == 0.0:
+    heaviest = energies.gather(1, log_weights.argmax(-1, keepdim=True)).squeeze(1).abs()
+    rounding = heaviest.nan_to_num(0.0) * (torch.finfo(energies.dtype).eps / temperature)
+    least = _LEAST_EFFICIENCY * number
+    rows = (sizes, effective, shapes, rounding)
+    for size, sample, shape, error in zip(*(row.tolist() for row in rows), strict=True):
+        if size == 0.0:
             said.append(f"none of {number} draws has a finite energy")
-        elif draws < _LEAST_EFFICIENCY * number or sample < _LEAST_EFFICIENCY * kept:
+        elif error > _ROUGHEST:
             said.append(
-                f"effective sample size {draws:.3g} of {number} draws: less than {_LEAST_EFFICIENCY:.0%}; a larger "
+                f"energies that are rounded by {error * temperature:.2g}, at temperature {temperature:.3g}: a smaller "
+                "constant in the energy, or double precision, may help"
+            )
+        elif size < max(least, _LEAST_SIZE) or sample < _LEAST_EFFICIENCY * kept:
+            below = f"{_LEAST_EFFICIENCY:.0%}" if size < least or size >= _LEAST_SIZE else f"{_LEAST_SIZE:.0f} draws"
+            said.append(
+                f"effective sample size {size:.3g} of {number} draws: less than {below}; a larger "
                 "budget, proposals or a prior may help"
             )
-        elif shape > LARGEST_SHAPE and number >= _FEWEST_DRAWS and draws < _EVEN * number:
+        elif shape > LARGEST_SHAPE and number >= _FEWEST_DRAWS and size < _EVEN * number:
             said.append(
                 f"weights with a tail of Pareto shape {shape:.2f}, above {LARGEST_SHAPE}: draws that are rare and "
                 "weigh much are missing, or the posterior has no finite mass; a prior, proposals or a larger budget "
