@@ -6,6 +6,7 @@ SymPy's own ``infinitesimals`` handles first-order ordinary equations only; what
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.helpers import assert_relative, rand, random_elements
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import HeatSymmetry
 from trivgeo.symmetry import find_symmetries, verify
+from trivgeo.symmetry.brackets import bracket
 from trivgeo.symmetry.radicals import Radicals
 
 x, t, nu, n, kappa = sp.symbols("x t nu n kappa")
@@ -456,3 +458,14 @@ def test_later_times_of_equations_of_first_order() -> None:
     """A shift of time is a combination of a generator and a field along the characteristics."""
     kept = find_symmetries("u_t + u*u_x = 0").on_grids([True])
     assert any(g.components[0] == g.components[2] == 0 and g.components[1].is_number for g in kept)
+
+
+@pytest.mark.parametrize("equation", ["u_t = u_xx - 7*x^2*u/10", "u_t = 2*u_xx/3 - 3*x^2*u/5"])
+def test_square_roots_of_numbers_in_structure_constants(equation: str) -> None:
+    """Roots in denominators, such as sqrt(70)/14 for 5/sqrt(70), are numbers whose squares are known."""
+    found = find_symmetries(equation)
+    constants, fields, variables = found.algebra.structure_constants, [g.components for g in found], found.variables
+    for i, j in itertools.combinations(range(len(found)), 2):
+        sums = [sum(c * f[k] for c, f in zip(constants[i][j], fields, strict=True)) for k in range(3)]
+        for value, expected in zip(bracket(fields[i], fields[j], variables), sums, strict=True):
+            assert sp.simplify(value + expected) == 0  # the bracket of the group is minus that of fields
