@@ -183,6 +183,9 @@ class TestRefusals:
         for parameters in ({}, {"mu": 1.0}, {"nu": 1.0, "mu": 1.0}):
             with pytest.raises(ConfigurationError, match=r"expected values of \['nu'\]"):
                 SpectralEquation.from_equation("u_t = nu*u_xx", **parameters)
+        for value in ("two", 1j):
+            with pytest.raises(ConfigurationError, match="nu: expected a real number"):
+                SpectralEquation.from_equation("u_t = nu*u_xx", nu=value)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match=r"got none of \['u_xx'\]"):
             EvolutionEquation("u_t = u_xx").residual({"u_t": torch.zeros(2)})
 

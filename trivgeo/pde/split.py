@@ -67,11 +67,14 @@ def split(equation: EvolutionEquation, parameters: Mapping[str, float]) -> list[
         One splitting for each unknown.
 
     Raises:
-        ConfigurationError: the coefficients depend on x or t, or a value is missing.
+        ConfigurationError: the coefficients depend on x or t, or a value is missing or no real number.
     """
     equation.check_parameters(parameters)
     system = equation.system
     values = {s: exact(parameters[s.name], s.name) for s in system.parameters}
+    for symbol, value in values.items():
+        if not value.is_real:
+            raise ConfigurationError(f"{symbol.name}: expected a real number, got {parameters[symbol.name]!r}")
     rights = [require_sympy().expand(right.subs(values)) for right in system.right]
     explicit = sorted({v.name for right in rights for v in right.free_symbols & set(system.variables)})
     if explicit:
