@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.old_names import OLD_NAMES
+from trivgeo.groups import SE
 
 
 def value(dotted: str) -> Any:
@@ -29,3 +30,17 @@ def test_the_guide_for_upgrades_has_every_row() -> None:
     text = (Path(__file__).parents[1] / "docs/help/upgrade.md").read_text()
     rows = re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", text, flags=re.MULTILINE)
     assert [(f"trivgeo.{old}", new) for old, new in rows] == OLD_NAMES
+
+
+@pytest.mark.parametrize("name", ["GaussianSearch", "Descend", "basis_levels"])
+def test_an_old_argument_warns_about_the_line_of_the_caller(name: str) -> None:
+    """Python hides warnings about lines of a library; some constructors have further decorators."""
+    call = value(f"trivgeo.inversion.stages.{name}")
+    calls = {
+        "GaussianSearch": lambda: call(samples=5, num_hypotheses=1, std=0.3),
+        "Descend": lambda: call(5, keep_seen=True),
+        "basis_levels": lambda: call(SE(2), count=1),
+    }
+    with pytest.warns(DeprecationWarning, match="is now") as found:
+        calls[name]()
+    assert [warning.filename for warning in found] == [__file__]

@@ -32,6 +32,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KNOWN: dict[str, Renamed] = {}
 """All old names of modules that were imported."""
 
+_DECORATORS = ("trivgeo._deprecation", "trivgeo._numerics", "trivgeo._signatures")
+"""Modules whose decorators stand between a function with an old argument and its caller."""
+
 
 class Renamed(NamedTuple):
     """Where something went.
@@ -104,7 +107,7 @@ def renamed_arguments(until: str, **renamed: str | Converted) -> Callable[[F], F
                 if new in named:
                     raise TypeError(f"{name}() got both {new!r} and its old name {old!r}")
                 message = f"{name}(): the argument {old!r} is now {new!r}, and is gone in {until}"
-                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                warnings.warn(message, DeprecationWarning, stacklevel=_stack_level())
                 named[new] = convert(named.pop(old))
             return function(*arguments, **named)
 
@@ -113,6 +116,14 @@ def renamed_arguments(until: str, **renamed: str | Converted) -> Callable[[F], F
         return cast(F, call)
 
     return decorate
+
+
+def _stack_level() -> int:
+    """The ``stacklevel`` of the line that calls a decorated function: Python hides warnings about lines of a library."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_globals.get("__name__") in _DECORATORS and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def beneath_renaming(function: F, change: Callable[[F], F]) -> F | None:

@@ -100,3 +100,15 @@ def test_bad_input() -> None:
         check_group("SO(3)")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="tolerance"):
         check_group(AffineLine(), tolerance=-1.0)
+
+
+@pytest.mark.parametrize("operation", ["compose", "inverse", "exp", "log", "adjoint"])
+def test_an_operation_of_another_shape_is_named(operation: str) -> None:
+    with pytest.raises(AlgebraError, match=rf"^AffineLine: expected \[2, .*\] of _{operation} for two"):
+        check_group(AffineLine(**{operation: lambda value: value.flatten(1)[:, 0]}))
+
+
+def test_the_text_of_a_check_is_one_line() -> None:
+    found = check_group(AffineLine())
+    largest = max(found.errors.values())
+    assert repr(found) == f"GroupCheck({len(found.errors)} laws hold, the largest relative error is {largest:.1e})"

@@ -135,6 +135,9 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
     _direct_power: ClassVar[Callable[[LieGroup, int], LieGroup]]  # by `trivgeo.groups.product`, which needs this module
 
+    def __repr__(self) -> str:
+        return type(self).__name__
+
     def __pow__(self, n: int) -> LieGroup:
         """The `DirectProduct` of n copies, whose operations run on all copies at once."""
         return self._direct_power(check_count("n", n))

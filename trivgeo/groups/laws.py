@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from trivgeo._random import normal
-from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive, check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.base import LieGroup
@@ -23,7 +22,7 @@ _POINTS = 5  # on which an action is checked
 
 
 @dataclass(frozen=True, repr=False)
-class GroupCheck(Described):
+class GroupCheck:
     """Result of `check_group`.
 
     Attributes:
@@ -33,6 +32,11 @@ class GroupCheck(Described):
 
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
     num_without_logarithm: int = 0
+
+    def __repr__(self) -> str:
+        unchecked = f", {self.num_without_logarithm} elements without a logarithm" if self.num_without_logarithm else ""
+        largest = max(self.errors.values(), default=0.0)
+        return f"GroupCheck({len(self.errors)} laws hold, the largest relative error is {largest:.1e}{unchecked})"
 
 
 def check_group(
@@ -88,17 +92,27 @@ def check_group(
 
 
 def _check_hooks(group: LieGroup) -> None:
-    """Check that the required operations return tensors.
+    """Check that the required operations return tensors of their shapes.
 
     Raises:
         AlgebraError: one of them does not; the message names it.
     """
-    unit = group.identity(2, dtype=torch.float64)
-    hooks = (("_compose", (unit, unit)), ("_inverse", (unit,)), ("_log", (unit,)), ("_adjoint", (unit,)))
-    for name, arguments in (*hooks, ("_exp", (torch.zeros(2, group.dim, dtype=torch.float64),))):
-        found = getattr(group, name)(*arguments)
+    element, dim = group.element_shape, group.dim
+
+    def check(name: str, found: object, *shape: int) -> None:
         if not isinstance(found, Tensor):
             raise AlgebraError(f"{group!r}: expected a tensor of {name}, got {found!r}")
+        if found.shape != (2, *shape):
+            expected = [2, *shape]
+            raise AlgebraError(f"{group!r}: expected {expected} of {name} for two elements, got {list(found.shape)}")
+
+    unit = group.identity(2, dtype=torch.float64)
+    check("identity", unit, *element)
+    check("_compose", group._compose(unit, unit), *element)
+    check("_inverse", group._inverse(unit), *element)
+    check("_exp", group._exp(torch.zeros(2, dim, dtype=torch.float64)), *element)
+    check("_log", group._log(unit), dim)
+    check("_adjoint", group._adjoint(unit), dim, dim)
 
 
 Law = tuple[str, Tensor, Tensor, bool]
