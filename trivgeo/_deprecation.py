@@ -119,7 +119,7 @@ def renamed_arguments(until: str, **renamed: str | Converted) -> Callable[[F], F
 
 
 def _stack_level() -> int:
-    """The ``stacklevel`` of the line that calls a decorated function: Python hides warnings about lines of a library."""
+    """The ``stacklevel`` of a line that calls a decorated function. Python hides warnings about lines of libraries."""
     level, frame = 2, sys._getframe(2)
     while frame.f_globals.get("__name__") in _DECORATORS and frame.f_back is not None:
         level, frame = level + 1, frame.f_back
