@@ -30,7 +30,7 @@ class NonFiniteError(DomainError):
 
 
 class AlgebraError(TrivgeoError):
-    """Structure constants are not those of a Lie algebra."""
+    """Structure constants do not define a Lie algebra, or a computation with one fails."""
 
 
 class ConfigurationError(TrivgeoError):

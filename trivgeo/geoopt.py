@@ -34,8 +34,8 @@ __all__ = ["GroupManifold", "RiemannianAdam"]
 class GroupManifold(geoopt.Manifold):
     r"""A Lie group with the left-invariant metric that makes the group's basis orthonormal.
 
-    Tangent vectors at g are derivatives of element coordinates, tensors of the shape of g, as geoopt wants them;
-    inside, they are left-trivialized, :math:`u = d(L_g)_e v`, and :math:`\langle u, u' \rangle_g = v \cdot v'`.
+    Tangent vectors at g are derivatives of element coordinates, tensors of the shape of g, as geoopt expects. The class
+    converts them to left-trivialized vectors, :math:`u = d(L_g)_e v`, and :math:`\langle u, u' \rangle_g = v \cdot v'`.
 
     - `retr` is :math:`g \exp(v)` with the exponential of the group. It agrees with the geodesic to first order (to
       second order only where :math:`\mathrm{ad}_v^T v = 0`).

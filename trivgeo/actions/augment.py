@@ -26,7 +26,7 @@ def augment(
     grid: Grid | None = None,
     generator: torch.Generator | None = None,
 ) -> Field:
-    r"""Solutions moved by random symmetries of their equation: more solutions (Brandstetter, Welling, Worrall 2022).
+    r"""Augment data: move solutions by random symmetries of their equation (Brandstetter, Welling, Worrall 2022).
 
     A transform for a data loader: of one solution or of a batch, each moved by an element of its own.
 

@@ -18,7 +18,7 @@ __all__ = ["PointCloud"]
 class PointCloud(Action):
     """A transformation of R^n applied to clouds of points ``[*batch, m, n]``, in no order.
 
-    One cloud is one datum: `is_valid` and `log_abs_det_jacobian` are of all its points.
+    One cloud is one datum: `is_valid` and `log_abs_det_jacobian` return one value for all points of a cloud.
 
     Args:
         group: a group with an action on points of one number n of coordinates: ``SE(3)``, ``SO(3)``,

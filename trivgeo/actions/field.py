@@ -217,7 +217,7 @@ def resample(
     counts: Sequence[int] | None = None,
     extrapolated: float | None = None,
 ) -> Field:
-    """The field at the points of another grid; NaN at those that it does not reach, or if its times do not increase.
+    """Interpolate a field on another grid; NaN at points outside of the field, or if its times do not increase.
 
     Along periodic axes by trigonometric interpolation, exact for what the grid resolves; along others and in time by
     cubic Lagrange interpolation from the four nearest nodes, error O(h^4). A field at fewer than four times is known at

@@ -24,7 +24,7 @@ _NEWTON_STEPS = 8
 
 
 class FieldAction(Action):
-    r"""A group of point symmetries acting on fields: the graph of the function u is moved, and is a graph again.
+    r"""The action of point symmetries on fields: an element moves the graph of u to the graph of another function.
 
     .. math:: \{(x, t, u(x, t))\} \mapsto \{g \cdot (x, t, u(x, t))\}
 

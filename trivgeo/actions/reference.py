@@ -34,10 +34,10 @@ class Referenced(NamedTuple):
 
 @final
 class WithReference(Action):
-    """An action on data each of which has a reference of its own, :math:`g.(x, r) = (g.x, r)`.
+    """An action on pairs of a datum and its own reference, :math:`g.(x, r) = (g.x, r)`.
 
-    A batch of registrations, each with its own target, is one batch of data: energies and networks see the moved
-    datum beside the reference, which does not move.
+    An example is a batch of registrations, each with its own target. Energies and networks receive the transformed
+    datum together with its reference, which does not move.
 
     Args:
         action: the action on the data alone.

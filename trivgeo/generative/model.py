@@ -44,7 +44,7 @@ _MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # of them, where elements are lar
 
 
 class GroupDiffusion(ConditionalLaw):
-    r"""A generative model on a group, in three lines.
+    r"""A generative model on a group: fits samples, draws new elements, and evaluates densities.
 
     ```python
     model = GroupDiffusion(Torus(7), kind="diffusion")

@@ -30,15 +30,15 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
     Elements need not be matrices: they are coordinates of some global parametrisation of the group. Algebra
     vectors ``[*batch, dim]`` are coordinates in the basis of `algebra`, which is declared orthonormal.
-    Everything is batched over any leading dimensions, which broadcast. Groups are connected, but for those that say
-    otherwise by `num_components`.
+    All operations accept any leading batch dimensions, which broadcast. A group is connected unless `num_components`
+    says otherwise.
 
     Convention: left-trivialized. A tangent vector at g is :math:`d(L_g)_e v`, and a step is
     :math:`g \leftarrow g \exp v`. The Haar measure :math:`\mu` is the left one, and the modular function is
     :math:`\lambda(g) = \det \mathrm{Ad}(g^{-1})`, :math:`\mu(A g) = \lambda(g) \mu(A)`.
 
-    Subclasses implement the underscored methods in the natural basis, which take their arguments as checked and call
-    each other; the public ones, which are final, add the scale of the basis and the checks.
+    Subclasses implement the methods that begin with an underscore, in the natural basis and without checks of
+    arguments. The public methods are final: they check arguments and convert between `scale` and the natural basis.
 
     Args:
         natural_algebra: the algebra in the natural basis.

@@ -42,10 +42,10 @@ _COUNTER = itertools.count()
 def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     """Return the same group with operations that `torch.compile` fuses, for large batches.
 
-    The result is a group like any other, with the same elements, scale and fingerprint: samplers, scores and inverters
-    take it. An operation is compiled at its first call on a batch of at least ``threshold`` elements, once for each
-    dtype and device, and once more for its derivatives; ``group.compiler`` prints what was compiled. Code is kept in
-    the cache of `torch.compile` (``TORCHINDUCTOR_CACHE_DIR``) for the next process.
+    The result is a group with the same elements, scale and fingerprint, and works with samplers, scores and inverters.
+    An operation is compiled at its first call on a batch of at least ``threshold`` elements, once for each dtype and
+    device, and once more for its derivatives; ``group.compiler`` prints what was compiled. Code is kept in the cache of
+    `torch.compile` (``TORCHINDUCTOR_CACHE_DIR``) for the next process.
 
     Evaluated eagerly are batches below the threshold, calls inside the transforms of ``torch.func``, in forward mode,
     inside another `torch.compile`, half precision, second derivatives, and operations of

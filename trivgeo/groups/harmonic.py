@@ -46,8 +46,8 @@ class HarmonicAnalysis:
 def heat_kernel(group: LieGroup) -> HeatKernel | None:
     """The heat kernel of a group, or ``None`` where it is not known in closed form.
 
-    Known for `Translation`, `Torus` with a scale for each angle, `SO` (3) and `SU` (2) with one scale, and products of
-    these. Another group says its own, see `HarmonicAnalysis`.
+    The kernel is known for `Translation`, `Torus` with a scale for each angle, `SO` (3) and `SU` (2) with one scale,
+    and products of these. A group of your own defines its kernel by `HarmonicAnalysis`.
 
     Args:
         group: the group, with its scale.

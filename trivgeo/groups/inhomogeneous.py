@@ -240,8 +240,8 @@ class _InhomogeneousAction(PointAction):
 class SE(InhomogeneousGroup):
     r"""SE(n), rigid motions x -> R x + b, elements ``[R | b]``, ``[*batch, n, n + 1]``.
 
-    Natural basis: that of `SO`, then the translations. For n = 2 and 3 everything is a closed form. The logarithm
-    exists everywhere for n = 2 and 3; beyond where the rotation has no eigenvalue -1.
+    Natural basis: the basis of `SO`, then the translations. For n = 2 and 3 all operations are closed forms, and every
+    element has a logarithm. For n > 3 an element has a logarithm if its rotation has no eigenvalue -1.
 
     Args:
         n: the dimension of the space.
@@ -379,8 +379,8 @@ class Affine(InhomogeneousGroup):
     r"""The affine group of R^n with positive determinant, x -> A x + b, elements ``[A | b]``, ``[*batch, n, n + 1]``.
 
     Natural basis: the matrix units :math:`e_{ij}` row by row, then the translations. Not unimodular:
-    :math:`\log \lambda(A, b) = -\log \det A`. For n = 2 everything is a closed form. The logarithm is the principal
-    one: it exists where A has no eigenvalue that is zero or negative.
+    :math:`\log \lambda(A, b) = -\log \det A`. For n = 2 all operations are closed forms. The logarithm is the principal
+    logarithm, which exists if A has no eigenvalue that is zero or negative.
 
     Args:
         n: the dimension of the space.

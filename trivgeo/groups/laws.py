@@ -49,10 +49,11 @@ def check_group(
 ) -> GroupCheck:
     r"""Check that a group keeps its laws, at random elements in double precision.
 
-    Product, inverse, identity; one-parameter subgroups, :math:`\exp(s v) \exp(t v) = \exp((s + t) v)`; the logarithm;
-    :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`; structure constants against differences of Ad; Jacobians against
-    differences of exp; the modular function; `project`; the standard action; and rows of a batch against single ones.
-    A wrong adjoint, for one, makes no error elsewhere: diffusion would be wrong without a word.
+    The laws: product, inverse, identity; one-parameter subgroups, :math:`\exp(s v) \exp(t v) = \exp((s + t) v)`; the
+    logarithm; :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`; structure constants against differences of Ad;
+    Jacobians against differences of exp; the modular function; `project`; the standard action; and rows of a batch
+    against single ones. Without this check a wrong adjoint, for example, would raise no error, but would make diffusion
+    wrong.
 
     Args:
         group: the group, such as a subclass of `LieGroup` of your own.

@@ -42,10 +42,10 @@ class SO(HarmonicAnalysis, MatrixGroup):
     Natural basis: the rotations :math:`e_{ji} - e_{ij}` from axis i towards axis j, for (i, j) = (1, 2), (1, 3), ...,
     (n-1, n); for n = 3 in the usual order, about x, y and z, so that an algebra vector is the rotation vector.
 
-    For n = 2, 3 and 4 everything is a closed form. For n = 2 and 3 the logarithm exists everywhere and is accurate up
-    to the angle :math:`\pi` and there (by the quaternion of the rotation; at :math:`\pi` itself one of the two
-    logarithms is returned). For n = 4 it is the principal one, by two quaternions, NaN at an eigenvalue -1 up to
-    rounding; for n > 4 the principal one, right or NaN within 1e-6 of an eigenvalue -1.
+    For n = 2, 3 and 4 all operations are closed forms. For n = 2 and 3 every element has a logarithm, which is accurate
+    for all angles up to :math:`\pi`. A half turn has two logarithms, and one of them is returned. For n = 4 the
+    logarithm is the principal one, and NaN if an eigenvalue is -1 up to rounding. For n > 4 the principal logarithm may
+    also be NaN within 1e-6 of an eigenvalue -1.
 
     Args:
         n: the dimension of the space.

@@ -26,9 +26,9 @@ __all__ = ["DirectProduct", "scaled_factors"]
 class DirectProduct(HarmonicAnalysis, LieGroup):
     r"""The direct product :math:`G_1 \times \dots \times G_m`.
 
-    An element is one flat vector, the entries of the factors' elements one after the other; the basis is that of the
-    factors one after the other. Neighbours that are the same object are computed together, so that a power
-    ``DirectProduct([G] * 7)``, also written ``G ** 7``, costs no more calls than G.
+    An element is one flat vector: the entries of the element of each factor, one factor after the other. The basis is
+    the basis of each factor, in the same order. Equal neighbouring factors are computed together, so a power such as
+    ``G ** 7`` needs no more calls than G.
 
     Args:
         *factors: the groups, in their natural bases, since the scale belongs to the product; or one list of them.

@@ -63,10 +63,10 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
     r"""O(n), orthogonal matrices ``[*batch, n, n]`` of determinant 1 or -1.
 
     The group has two components: the rotations, which are `SO` (n), and the matrices of determinant -1. Basis,
-    exponential and logarithm are those of `SO`. Exponentials are rotations, so that `random`, noise and descents stay
-    in the component of the element that they start from: to search both, start in both, from g and from
-    ``compose(g, reflection())``. Elements of determinant -1 have no logarithm: it is NaN. `random_haar` draws from both
-    components equally often.
+    exponential and logarithm are the same as for `SO`. Exponentials are rotations, so noise and descents stay in the
+    component of the element that they start from. To search both components, start from g and from
+    ``compose(g, reflection())``. The logarithm of an element of determinant -1 is NaN. `random` draws rotations;
+    `random_haar` draws from both components equally often.
 
     Args:
         n: the dimension of the space.
@@ -138,8 +138,8 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
 class E(ReflectionGroup, InhomogeneousGroup):
     r"""E(n), isometries x -> A x + b with orthogonal A, elements ``[A | b]``, ``[*batch, n, n + 1]``.
 
-    The group has two components: the rigid motions, which are `SE` (n), and their products with a reflection. Basis,
-    exponential and logarithm are those of `SE`; what `O` says of components holds here.
+    The group has two components: the rigid motions `SE` (n), and the products of rigid motions with a reflection.
+    Basis, exponential and logarithm are the same as for `SE`. See `O` for searches in both components.
 
     Args:
         n: the dimension of the space.

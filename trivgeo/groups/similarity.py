@@ -117,9 +117,9 @@ def _last_diagonal(dim: int, like: Tensor) -> Tensor:
 class Similarity(InhomogeneousGroup):
     r"""The similarity group of R^n, x -> s R x + b, elements ``[s R | b]``, ``[*batch, n, n + 1]``.
 
-    Natural basis: that of `SO`, then the dilation, whose coordinate is log s, then the translations. Not unimodular:
-    :math:`\log \lambda = -n \log s`. For n = 2 and 3 all is in closed form. The logarithm exists where that of the
-    rotation does, see `SO`.
+    Natural basis: the basis of `SO`, then the dilation, whose coordinate is log s, then the translations. Not
+    unimodular: :math:`\log \lambda = -n \log s`. For n = 2 and 3 all operations are closed forms. An element has a
+    logarithm if its rotation has one, see `SO`.
 
     Args:
         n: the dimension of the space.

@@ -25,8 +25,8 @@ class SL(MatrixGroup):
     r"""SL(n, R), n x n matrices of determinant one.
 
     Natural basis: :math:`H_i = e_{ii} - e_{i+1,i+1}`, then the matrix units :math:`e_{ij}`, i != j, row by row; for
-    n = 2 that is H, E, F. At n = 2 all operations are closed forms, and the logarithm exists where the trace exceeds
-    -2; beyond see `MatrixGroup`.
+    n = 2 these are H, E, F. For n = 2 all operations are closed forms, and an element has a logarithm if its trace
+    exceeds -2. For n > 2 see `MatrixGroup`.
 
     Args:
         n: the size of the matrices.

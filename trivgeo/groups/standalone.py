@@ -28,7 +28,7 @@ class _Moved(torch.nn.Module):
 
 
 def exported(action: PointAction, dtype: torch.dtype = torch.float64) -> torch.export.ExportedProgram:
-    """A program that moves points by exp(v), and needs nothing but torch where it is loaded.
+    """Return a `torch.export` program that moves points by exp(v), and needs only torch where it is loaded.
 
     It takes algebra coordinates v ``[batch, dim]`` and points ``[batch, p, n]`` on the CPU, any batch and any p, and
     returns points that are NaN where the action is not defined. Other elements are products of exponentials: apply one

@@ -26,10 +26,10 @@ _TURN = 2.0 * math.pi
 class Torus(HarmonicAnalysis, LieGroup):
     r"""The torus :math:`T^n = (\mathbb R / 2 \pi \mathbb Z)^n`, angles in radians ``[*batch, n]``.
 
-    Any real numbers are angles; those that differ by multiples of :math:`2 \pi` are the same element, and `wrap` (like
-    `project`) finds the representative in :math:`(-\pi, \pi]`. The product is the sum, which is not wrapped, so that a
-    path on the torus stays continuous in its coordinates; the exponential of v is v, and the logarithm is the
-    representative. Abelian and compact: Haar measure is :math:`d\theta_1 \dots d\theta_n`.
+    Angles may be any real numbers. Angles that differ by multiples of :math:`2 \pi` are the same element, and `wrap`
+    returns the angles in :math:`(-\pi, \pi]`. The product is the sum, without wrapping, so that a path on the torus
+    stays continuous in its coordinates. The exponential of v is v, and the logarithm is the wrapped element. The group
+    is abelian and compact, with Haar measure :math:`d\theta_1 \dots d\theta_n`.
 
     Args:
         n: the number of angles.

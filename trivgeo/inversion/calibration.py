@@ -34,7 +34,7 @@ def calibrated_scale(
     unit: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n n"]:
-    r"""A basis, for the ``scale`` of the action's group, in which the energy of clean data is round.
+    r"""Measure a basis, for the ``scale`` of the group, in which the energy has the same curvature in all directions.
 
     Since :math:`E(g \exp v) = E_x(\exp(-v) g^{-1} \tilde x)`, the energy looks the same around the solution g of every
     problem with the same clean datum: one left-invariant metric, measured at the identity, suits them all. With

@@ -105,11 +105,11 @@ def check_energy(
     num_samples: int = 32,
     generator: torch.Generator | None = None,
 ) -> EnergyCheck:
-    """Measure how the energy of clean data rises when they are moved, and try a search; takes seconds.
+    """Measure how the energy of clean data rises when the data are moved, and try a search; takes seconds.
 
-    It answers two questions. Are transformations found by `TIED.for_data` with this energy? Some clean data are moved
-    by the law and inverted, in about ten seconds. And is the network right afterwards, on what was restored? One may
-    be without the other.
+    The check moves some clean data by the law and inverts them by `TIED.for_data`, in about ten seconds. It answers two
+    questions. Does the search find the transformations? Is the network right on the restored data? The second answer
+    may be yes while the first is no.
 
     ```python
     check = check_energy(action, energy, clean, law, network=classifier, labels=labels)

@@ -67,9 +67,9 @@ class EquivarianceError(NamedTuple):
 class TestTimeEquivariant(nn.Module):
     r"""A pretrained network made equivariant without training: :math:`\tilde f(x) = g \cdot f(g^{-1} \cdot x)`.
 
-    g comes from an `Inverter`; since the posterior is equivariant, so is the law of the prediction
-    (Kim et al. 2026, prop. 3.2). Where no hypothesis can be undone the prediction is NaN, and `InversionResult.found`
-    says so. The network stays in the mode that it is in, training or evaluation, unlike the inverter's energy.
+    An `Inverter` finds g. The posterior of g is equivariant, and so is the distribution of the prediction (Kim et al.
+    2026, prop. 3.2). If no hypothesis can be undone, the prediction is NaN, and `InversionResult.found` is false. The
+    network keeps its mode, training or evaluation; the inverter's energy is evaluated in evaluation mode.
 
     Args:
         network: batch of data to batch of outputs.

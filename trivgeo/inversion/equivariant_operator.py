@@ -31,11 +31,11 @@ _MAX_BEYOND = 0.05  # share of the time from the initial field to the last predi
 class EquivariantOperator(nn.Module):
     r"""Solves from any initial field by moving it to where a network was trained: :math:`g \cdot f(g^{-1} \cdot u_0)`.
 
-    The network knows the solutions from initial fields of its training set, on its box and after its times, and
-    nothing else; g comes from an `Inverter` and the prediction goes back with it, as a `Field` on the moved grid:
-    other lengths of the box, moving frames and later starts are so taken care of. The equation must not depend on
-    place and time: the network's times are counted from that of the field it is given, and it is not told where the
-    box is.
+    The network predicts solutions for initial fields like its training set, on the training box and at the training
+    times. An `Inverter` finds g, which moves the given field to such a field. The prediction is moved back by g, as a
+    `Field` on the moved grid. Other lengths of the box, moving frames and later starts are handled in this way. The
+    equation must not depend on place and time, since the network receives neither the place of the box nor the time of
+    the field.
 
     ```python
     operator = EquivariantOperator(fno, inverter, times=[4.0])

@@ -34,9 +34,9 @@ _BAR_DELAY_IN_SECONDS = 2.0
 
 
 class Inverter(nn.Module):
-    r"""Finds the unknown g in data :math:`\tilde x = g.x` by stages that begin with one hypothesis, the identity.
+    r"""Finds the unknown g in data :math:`\tilde x = g.x` by a list of stages; the first stage receives the identity.
 
-    The methods (`TIED`, `LieLAC`, ...) are short constructors of inverters; `then` lets one go on.
+    A method, such as `TIED` or `LieLAC`, is a constructor that lists its stages. `then` appends stages.
 
     ```python
     search = Inverter(action, energy, [Replicate(64), Descend(100), Select(1)])

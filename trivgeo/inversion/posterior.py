@@ -73,7 +73,7 @@ class Posterior(nn.Module):
 
 
 class ConditionalPosterior(Described):
-    """The posteriors of a batch of data, as a `Stage` sees them; whoever asks for an energy pays for it.
+    """The posteriors of a batch of data, as a `Stage` receives them; counts every evaluation of the energy.
 
     Args:
         posterior: of which.

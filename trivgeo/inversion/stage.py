@@ -16,11 +16,11 @@ __all__ = ["Stage"]
 
 
 class Stage(Described, ABC):
-    """A part of a method: makes a population of hypotheses of another one.
+    """One step of a method: receives a population of hypotheses, and returns another population.
 
-    A function of this form is a stage as well. Networks that a stage keeps as attributes, by themselves or in energies,
-    inverters, other stages, and lists of these, belong to the inverter: they move with it to a device, and are in
-    evaluation mode during its calls.
+    A function with the same arguments is a stage as well. Networks that a stage keeps as attributes, by themselves or
+    in energies, inverters, other stages, and lists of these, belong to the inverter: they move with it to a device, and
+    are in evaluation mode during its calls.
 
     ```python
     class Shrink(Stage):  # keeps the better half

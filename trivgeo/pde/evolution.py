@@ -19,8 +19,8 @@ __all__ = ["EvolutionEquation"]
 class EvolutionEquation:
     r"""System of evolution equations :math:`\partial_t u^a = F^a(x, t, u, u_x, u_{xx}, \dots)`, written once.
 
-    Everything else that knows the equation is derived from it: `residual`, the numerical solver's equation
-    (`SpectralEquation.from_equation`), the argument of `trivgeo.symmetry.find_symmetries` (`residuals`), `text`.
+    Other forms of the equation are derived from this class: `residual`, the equation of the numerical solver
+    (`SpectralEquation.from_equation`), and the argument of `trivgeo.symmetry.find_symmetries` (`residuals`).
 
     ```python
     burgers = EvolutionEquation("u_t + u*u_x = nu*u_xx")

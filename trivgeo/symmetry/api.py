@@ -120,7 +120,7 @@ def symmetries_from_data(
     degree: int = 3,
     tolerance: float | None = None,
 ) -> SymmetriesFromData:
-    r"""Symmetries of an unknown equation from solutions alone, or of a function from points alone.
+    r"""Find the symmetries of an unknown equation from solutions, or of a function from points.
 
     Of solutions on a grid the equation is fitted first, :math:`\partial_t^r u^a = \sum_k \theta_k \partial^{J_k}
     u^{p_k}` with r = 1 or 2: a regression in weak form, in which noise averages out (Messenger and Bortz 2021, "Weak
@@ -244,10 +244,10 @@ def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = 
 
 
 def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict[Any, Dimension]:
-    """Values of one parameter for which the equations have more symmetries than for generic ones.
+    """Values of one parameter for which the equations have more symmetries than for generic values.
 
-    The dimension is computed anew for each value that is tried; so what is returned is true, but values that are not
-    tried are not found. Those for which the equations cannot be solved for leading derivatives are left out.
+    The dimension is computed for each value that is tried, so the returned values are right, but other values may be
+    missing. Values for which the equations cannot be solved for leading derivatives are left out.
 
     Args:
         pde: an equation or a list of them, as text or in SymPy, see `find_symmetries`.
@@ -274,10 +274,10 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
 def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -> dict[Any, Symmetries]:
     """Forms of one arbitrary function for which the equations have more symmetries than for any other.
 
-    The kernel, what symmetries there are whatever the function is, is `find_symmetries` of the equations themselves.
-    Then each candidate is put in, and the dimension computed anew: what is returned is true, but no classification is
-    complete by it. Candidates of equations that are the same up to a change of scale or a shift, such as
-    :math:`2 e^{3 u}` and :math:`e^u`, are not set apart, and are not tried.
+    `find_symmetries` of the equations themselves finds the symmetries for an arbitrary function. Then the dimension is
+    computed for each candidate. The returned forms are right, but the list is not a complete classification. Candidates
+    of equations that are the same up to a change of scale or a shift, such as :math:`2 e^{3 u}` and :math:`e^u`, are
+    not set apart, and are not tried.
 
     Args:
         pde: see `find_symmetries`; functions of an unknown, or of one variable, that are called but have no

@@ -39,8 +39,8 @@ def from_generators(
     r"""Build a Lie group, and its local action, from vector fields that span its algebra.
 
     The fields :math:`X_i` are the infinitesimal generators: :math:`\exp(s e_i) \cdot x` is the flow of :math:`X_i`.
-    For a left action the algebra of the group is the negative of that of the fields,
-    :math:`[e_i, e_j] = -c_{ij}^k e_k` where :math:`[X_i, X_j] = c_{ij}^k X_k`.
+    For a left action the brackets of the group have the opposite sign to the brackets of the fields:
+    :math:`[e_i, e_j] = -c_{ij}^k e_k` if :math:`[X_i, X_j] = c_{ij}^k X_k`.
 
     The algebra is decomposed as :math:`(\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n` with n its nilradical, s a
     Levi factor and t a torus, in exact arithmetic where the constants of the fields are rational; an element is

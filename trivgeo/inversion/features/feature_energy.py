@@ -35,7 +35,7 @@ _TOGETHER = 64
 
 
 class FeatureEnergy(nn.Module, DataEnergy):
-    r"""An energy of data from the features of a pretrained network; low where they look like those of clean data.
+    r"""An energy from the features of a pretrained network; low if the features resemble the features of clean data.
 
     By default minus the cosine of the features to the nearest class weight, :math:`E(x) = -\max_c \cos(f(x), w_c)`:
     for a classifier of photographs it tells upright ones from turned ones better than the confidence of the classifier.

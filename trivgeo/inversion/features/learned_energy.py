@@ -46,7 +46,7 @@ _HELD = 5
 
 
 class LearnedEnergy(FeatureEnergy):
-    r"""An energy learned on the frozen features of a pretrained network: a small head that knows restored data.
+    r"""An energy learned on the frozen features of a pretrained network: a small head recognises restored data.
 
     Training needs no labels and no transformed data. A clean datum is moved by the law and restored, by the right
     transformation, by the identity, by others of the law, and by some near the right one; the head learns which is

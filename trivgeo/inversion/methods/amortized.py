@@ -23,9 +23,10 @@ __all__ = ["AmortizedInverter"]
 class AmortizedInverter(Inverter):
     """Samples the transformation posterior with a `LearnedScore`, by the reverse diffusion in a few steps.
 
-    Stages: `Replicate`, `AddNoise`, `LearnedReverseDiffusion`. Chains start at noise around the identity, so that two
-    of them can find two modes, or at the identity itself. Without an energy `InversionResult.best` is the first
-    hypothesis that can be undone, one draw from the posterior; with one, it ranks them, at one evaluation each.
+    Chains start from noise around the identity, so that different chains can find different modes, or from the identity
+    itself. With an energy `InversionResult.best` is the hypothesis of lowest energy, at one evaluation for each
+    hypothesis. Without an energy it is the first hypothesis that can be undone, one draw from the posterior. Stages:
+    `Replicate`, `AddNoise`, `LearnedReverseDiffusion`.
 
     Args:
         score: the trained score.

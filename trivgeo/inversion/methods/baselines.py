@@ -21,7 +21,7 @@ __all__ = ["GradientDescent", "RandomSearch"]
 
 
 class RandomSearch(Inverter):
-    """The best of random elements around the identity: the stage `GaussianSearch`, whose arguments these are.
+    """Search for the best of random elements around the identity: the stage `GaussianSearch`, with its arguments.
 
     Args:
         action: the action on data.

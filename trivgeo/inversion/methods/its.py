@@ -19,9 +19,9 @@ __all__ = ["ITS"]
 
 
 class ITS(Inverter):
-    """Inverse transformation search (Schmidt and Stober 2024): the stage `SearchOrbits`, whose arguments these are.
+    """Inverse transformation search (Schmidt and Stober 2024): the stage `SearchOrbits`, with its arguments.
 
-    Made for affine transformations, but any group will do.
+    The method was made for affine transformations, but accepts any group.
 
     Args:
         action: the action on data.

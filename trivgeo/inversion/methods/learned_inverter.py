@@ -61,11 +61,10 @@ class LearnedInverter(Inverter):
     restored = result.restore(x)
     ```
 
-    The noise is as wide as the law of the transformations, in every direction of the group: the scale of the action's
-    group plays no part. See `LearnedScore` for what is learned and `AmortizedInverter` for what is done with it; of
-    the trained `score` any other inverter can be made. Results are `CheckedResult`s: ``trusted`` is false, with
-    ``reasons``, for data or transformations that the training did not know. Several hypotheses are draws of the
-    learned posterior, whose widths are calibrated and whose density is `log_prob`.
+    The noise is as wide as the law of the transformations in every direction of the group, whatever the scale of the
+    group. See `LearnedScore` for the network and `AmortizedInverter` for the inversion. Results are `CheckedResult`s:
+    ``trusted`` is false, with ``reasons``, for data or transformations unlike the training set. Several hypotheses are
+    draws from the learned posterior, whose width is calibrated. `log_prob` is the density of this posterior.
 
     Args:
         action: the action on data.

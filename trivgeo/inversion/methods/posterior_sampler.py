@@ -17,16 +17,15 @@ __all__ = ["PosteriorSampler"]
 
 
 class PosteriorSampler(Inverter):
-    r"""Samples the transformation posterior with weights, and says how far they can be trusted.
+    r"""Samples the transformation posterior with weights, and reports whether the weights can be trusted.
 
     .. math:: p(g \mid \tilde x) \propto p_0(g) \, e^{-E(g) / T}, \quad
         E(g) = E_x(g^{-1} \tilde x) - \log|\det J_{g^{-1}}(\tilde x)|
 
-    a density for left Haar measure. Where `TIED` and other methods search, their chains end in wells with shares that
-    are not those of the posterior; here averages over the sample converge to those of the posterior, and `modes` have
-    weights with standard errors. The result is a `PosteriorSample`. The method is adaptive importance sampling after
-    sequential Monte Carlo, see `trivgeo.inversion.stages.ImportanceSampling`; it is meant for groups of up to some
-    twenty dimensions.
+    a density for left Haar measure. Averages over the sample converge to averages over the posterior, and `modes` have
+    weights with standard errors. `TIED` and other searches do not have this property. The result is a
+    `PosteriorSample`. The method is adaptive importance sampling after sequential Monte Carlo, see
+    `trivgeo.inversion.stages.ImportanceSampling`. It is meant for groups of up to some twenty dimensions.
 
     ```python
     sample = PosteriorSampler(action, energy)(x_tilde, generator=torch.Generator().manual_seed(0))

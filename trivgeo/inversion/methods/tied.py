@@ -30,11 +30,11 @@ _SETTINGS = ("schedule", "steps", "num_mc", "num_hypotheses", "temperature", "ma
 class TIED(Inverter):
     r"""Searches the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
 
-    For each datum K independent chains start from the noise kernel k_1 and follow the score of :math:`p(g \mid \tilde
-    x) \propto e^{-E(g) / T}`: the stages `Replicate`, `AddNoise`, `ReverseDiffusion`, whose arguments these are. All
-    of their ends are returned; `InversionResult.best` keeps the lowest energy, which is equivariant too. With the usual
-    number of noise samples their shares in wells are not the weights of these (see `ReverseDiffusion`): it is a search,
-    and `PosteriorSampler` is for samples. ``keep_best`` and ``pruning``, and a `Descend` after it, sharpen the search.
+    For each datum K independent chains start from noise, and follow the score of :math:`p(g \mid \tilde x) \propto
+    e^{-E(g) / T}`. The result has the ends of all chains; `InversionResult.best` is the element of lowest energy. The
+    method is a search: the share of chains in a well is not the posterior weight of the well, since few noise samples
+    estimate the score (see `ReverseDiffusion`). For weights use `PosteriorSampler`. ``keep_best``, ``pruning``, and a
+    `Descend` after the method make the search more precise. Stages: `Replicate`, `AddNoise`, `ReverseDiffusion`.
 
     ```python
     TIED(action, energy, GeometricSchedule(0.05, 0.7), keep_best=True, pruning=[(0.5, 8)]).then(Descend(50))
@@ -54,7 +54,7 @@ class TIED(Inverter):
             every inverter, such as ``max_evaluations``, come by `Inverter.replace`.
 
     Raises:
-        ConfigurationError: a setting unknown or out of its range, or an action or energy that is none.
+        ConfigurationError: a setting is unknown or out of its range, or an argument is not an action or an energy.
     """
 
     @renamed_arguments(until="0.4", keep_seen="keep_best")

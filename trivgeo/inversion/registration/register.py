@@ -33,7 +33,7 @@ def register(
     num_starts: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Registration:
-    r"""Find the transformation that takes one photograph, or one cloud of points, to another.
+    r"""Find the transformation that maps one photograph, or one cloud of points, to another.
 
     Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by Levenberg and Marquardt's
     descent of the differences of pixels under a loss that leaves outliers alone (Geman and McClure 1987), on the part

@@ -24,8 +24,9 @@ _GAUSS = [each.tolist() for each in np.polynomial.legendre.leggauss(12)]
 class Schedule(ABC):
     r"""A diffusion coefficient :math:`\gamma(t)`, t in [0, horizon], with its integral in closed form.
 
-    A time may be a number, or a tensor with a time for every row. A number outside of [0, horizon] raises
-    `DomainError`; a row outside is NaN, which needs no synchronisation of a device.
+    A time may be a number, or a tensor with one time for each row. A number outside of [0, horizon] raises
+    `DomainError`. A row of a tensor outside of [0, horizon] gives NaN instead, since an error would make the CPU wait
+    for the device.
     """
 
     @property

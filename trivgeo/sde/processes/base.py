@@ -117,10 +117,10 @@ def merge_evaluated(*evaluated: Any) -> Any:
 
 
 class Stepper(ABC, Generic[Equation, State]):
-    """A scheme for one kind of process. A new scheme is one subclass; it holds its settings and nothing that changes.
+    """A numerical scheme for one kind of process; a subclass holds settings, and nothing that changes during a solve.
 
-    What a scheme keeps from one step to the next is the ``memory`` of its `StepState`. A chain that a step would make
-    non-finite goes back to where it was, with its memory.
+    Values that a scheme keeps from one step to the next are the ``memory`` of its `StepState`. A chain that a step
+    would make non-finite stays in its previous state, with its previous memory.
 
     Attributes:
         order: weak order of convergence, or the order for equations without noise; ``None`` where none is claimed.

@@ -98,9 +98,9 @@ def solve(
 ) -> Solution[State]:
     """Integrate along the grid ``times``, forwards or backwards.
 
-    Memory does not grow with the number of steps, only with ``save_at``; unless gradients are to flow through the
-    solve: then every step is kept, or with ``checkpoint_every`` only every so many, at the cost of a second
-    evaluation on the way back, with the same noise.
+    Memory grows with ``save_at``, but not with the number of steps. If gradients flow through the solve, every step is
+    kept. With ``checkpoint_every`` fewer steps are kept, and backpropagation evaluates the others again, with the same
+    noise.
 
     Args:
         sde: the equation.
