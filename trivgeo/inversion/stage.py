@@ -16,7 +16,7 @@ __all__ = ["Stage"]
 
 
 class Stage(Described, ABC):
-    """One step of a method: receives a population of hypotheses, and returns another population.
+    """A step of a method: receives a population of hypotheses, and returns another population.
 
     A function with the same arguments is a stage as well. Networks that a stage keeps as attributes, by themselves or
     in energies, inverters, other stages, and lists of these, belong to the inverter: they move with it to a device, and
