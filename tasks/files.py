@@ -151,7 +151,7 @@ def read_document(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: expected the results of a test")
     rows = document.get("rows", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ConfigurationError(f"{path}: rows: expected those of a test")
+        raise ConfigurationError(f"{path}: rows: expected the rows of a test")
     return document
 
 

@@ -282,7 +282,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     runs, output = Path(options.runs or "runs"), Path(options.output)
     if options.runs is not None and not runs.is_dir():  # a slip, that figures of others would cover
-        raise ConfigurationError(f"--runs: expected a folder of runs, got {options.runs}, which is none")
+        raise ConfigurationError(f"--runs: expected a folder of runs, got {options.runs}, which is not a folder")
     for run in options.keep:
         sys.stdout.write(f"kept {keep(run, runs)}\n")
     texts, data = [], []

@@ -4,6 +4,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+import sympy
 import torch
 from torch import nn
 
@@ -36,6 +37,7 @@ from trivgeo.sde import (
 from trivgeo.sde.diagnostics import ScoreMonitor
 from trivgeo.sde.processes import KineticLangevinSDE
 from trivgeo.sde.solvers import ExponentialEuler, GeometricHeun, Resampling
+from trivgeo.symmetry.vector_fields import Symmetry
 
 GROUP = SE(2)
 ACTION = GROUP.action()
@@ -92,6 +94,8 @@ def test_what_is_said() -> None:
     assert repr(ACTION) == "InhomogeneousAction(SE(2))"
     assert repr(Replicate(3)) == "Replicate(num_hypotheses=3)"
     assert repr(POPULATION) == "Population(elements=[12, 2, 2, 3], num_masked_steps=[12, 2], energies=None, time=0)"
+    x, t = sympy.symbols("x t")
+    assert repr(Symmetry("X2", (x, 2 * t), (x, t))) == "Symmetry(X2 = x*∂_x + 2*t*∂_t)"
     assert repr(GeometricHeun()) == "GeometricHeun(skip_zero=False)"
     assert repr(solve(MOTION, GROUP.identity(2), uniform_grid(1), generator=SAMPLE)).startswith(
         "Solution(final=[2, 2, 3],"

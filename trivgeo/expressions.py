@@ -429,7 +429,7 @@ def require_sympy() -> ModuleType:
         import sympy
     except ImportError as error:
         raise ConfigurationError(
-            "symbolic input: expected SymPy, got no such package: pip install 'trivgeo[symbolic]'"
+            "symbolic input: expected the package sympy, which is not installed: pip install 'trivgeo[symbolic]'"
         ) from error
     return sympy
 

@@ -307,9 +307,9 @@ def read_file(path: str | Path, *, has_checksum: bool = False) -> NetworkFile:
     tensors = check_weights(path, tensors)
     written = header.pop(_CHECK, None)
     if written is None and has_checksum:
-        raise CheckpointError(f"{path}: expected what was written, got a file without its checksum")
+        raise CheckpointError(f"{path}: expected a file with its checksum, got a file without its checksum")
     if written is not None and written != content_hash(header, tensors):
-        raise CheckpointError(f"{path}: expected what was written, got a file that is damaged")
+        raise CheckpointError(f"{path}: expected a file that matches its checksum, got a damaged one")
     return NetworkFile(path, header, tensors)
 
 

@@ -131,7 +131,7 @@ class TestPixels:
     )
     def test_other_matrices_are_refused(self, group: LieGroup, rows: list[list[float]]) -> None:
         warp, good = ImageWarp(group), torch.eye(3)
-        with pytest.raises(DomainError, match="got 1 that are none"):
+        with pytest.raises(DomainError, match="got 1 that are not in the group"):
             warp.from_pixels(torch.stack([good, torch.tensor(rows)]), (20, 30))
         assert_relative(warp.from_pixels(good, (20, 30)), group.identity(), 1e-6)
 

@@ -385,7 +385,7 @@ def test_bad_input() -> None:
     with pytest.raises(NonFiniteError, match="samples"):
         model.fit(torch.full((4, 3, 3), math.nan))
     for wrong in (2.0 * SO(3).identity(4), -SO(3).identity(4), torch.zeros(4, 3, 3)):
-        with pytest.raises(DomainError, match=r"samples: expected elements of SO\(3\), got 4 rows that are none"):
+        with pytest.raises(DomainError, match=r"samples: expected elements of SO\(3\), got 4 rows that are not"):
             model.fit(wrong)
     with pytest.raises(ConfigurationError, match="seconds"):
         model.fit(SO(3).identity(4), seconds=0.0)

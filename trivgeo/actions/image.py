@@ -285,7 +285,9 @@ class ImageWarp(Action):
             scale = (found * inside).sum((-2, -1), keepdim=True) / found.square().sum((-2, -1), keepdim=True)
             off = (scale * found - inside).abs().amax((-2, -1)) / inside.abs().amax((-2, -1)).clamp(min=1.0)
             if wrong := int((~(off <= _MATRIX_TOLERANCE)).sum()):
-                raise DomainError(f"matrix: expected matrices of {self.group!r}, got {wrong} that are none: {matrix}")
+                raise DomainError(
+                    f"matrix: expected matrices of {self.group!r}, got {wrong} that are not in the group: {matrix}"
+                )
         return g.to(matrix.dtype)
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Bool[Tensor, "*out"]:

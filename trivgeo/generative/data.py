@@ -277,7 +277,7 @@ def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
     error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
     wrong = ~(error.flatten(1).amax(-1) < _MAX_ENTRY_ERROR)
     if bool(wrong.any()):
-        raise DomainError(f"{name}: expected elements of {group!r}, got {int(wrong.sum())} rows that are none")
+        raise DomainError(f"{name}: expected elements of {group!r}, got {int(wrong.sum())} rows that are not")
     return near
 
 

@@ -241,7 +241,7 @@ class GroupDiffusion(ConditionalLaw):
         fitted = self._fitted()
         limit = check_training(steps, seconds, batch_size, learning_rate)
         if self._bodies is not None:
-            raise ConfigurationError("model: expected one without masks, whose flow map takes none")
+            raise ConfigurationError("model: expected a model without masks, since a flow map takes none")
         if fitted.path.default_steps is not None:
             raise ConfigurationError(f'model: expected one of kind "flow", got {self.kind!r}')
         source = None

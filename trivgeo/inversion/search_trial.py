@@ -74,7 +74,7 @@ class NetworkTask(NamedTuple):
             if function is not None and not callable(function):
                 raise ConfigurationError(f"{name}: expected a function, got {function!r}")
         if labels is None and loss is not None:
-            raise ConfigurationError("labels: expected those of the clean data for a loss, got None")
+            raise ConfigurationError("labels: expected the labels of the clean data for a loss, got None")
         if labels is not None:
             labels = pytree.tree_map(torch.as_tensor, labels)
             if any(leaf.ndim < 1 or len(leaf) != number for leaf in pytree.tree_leaves(labels)):

@@ -33,7 +33,7 @@ def _require_libraries() -> None:
     require_sympy()
     if find_spec("flint") is None:
         raise ConfigurationError(
-            "symmetries: expected python-flint, got no such package: pip install 'trivgeo[symbolic]'"
+            "symmetries: expected the package python-flint, which is not installed: pip install 'trivgeo[symbolic]'"
         )
 
 

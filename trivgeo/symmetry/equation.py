@@ -175,7 +175,7 @@ class EvolutionSystem:
             raise ConfigurationError(f"pde: expected names that are no functions, got {sorted(functions)}")
         derivatives = [name for name in names if self._is_named_like_derivative(name)]
         if derivatives:
-            raise ConfigurationError(f"pde: expected names that are not those of derivatives, got {derivatives}")
+            raise ConfigurationError(f"pde: expected names that do not read as derivatives, got {derivatives}")
         for order in range(2, 5):
             for word in itertools.combinations_with_replacement([v.name for v in self.variables], order):
                 if "".join(word) in {v.name for v in self.variables}:

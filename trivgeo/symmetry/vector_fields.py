@@ -33,6 +33,9 @@ class Symmetry:
     components: tuple[sp.Expr, ...]
     variables: tuple[sp.Symbol, ...]
 
+    def __repr__(self) -> str:
+        return f"Symmetry({self.name} = {self.text})"
+
     @property
     def text(self) -> str:
         """The field as it is written, such as ``x*∂_x + 2*t*∂_t``."""

@@ -77,7 +77,7 @@ def backbone_for(action: Action, x: Any) -> NoiseNetwork:
         ConfigurationError: no function is registered for this kind of action.
     """
     raise ConfigurationError(
-        f"backbone: expected one for {type(action).__name__}; trivgeo knows those for images, points, fields and "
+        f"backbone: expected one for {type(action).__name__}; trivgeo has backbones for images, points, fields and "
         "the inputs of solution operators of one x and one u"
     )
 
