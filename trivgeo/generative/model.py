@@ -93,6 +93,8 @@ class GroupDiffusion(ConditionalLaw):
         network: a module of your own in place of a `GroupNetwork`; it is copied.
         condition_dropout: probability that a row of a training batch is without its condition. The model can then draw
             without a condition, and by classifier-free guidance (Ho and Salimans 2022).
+        num_draws: levels and noised elements that `fit` draws for each row of a batch. More than one spare time where
+            the module of the condition, which is evaluated once a row, is larger than the network. Not saved.
         width: see `GroupNetwork`, also for ``depth``.
 
     Attributes:
@@ -113,6 +115,7 @@ class GroupDiffusion(ConditionalLaw):
         condition: int | nn.Module | None = None,
         network: nn.Module | None = None,
         condition_dropout: float = 0.1,
+        num_draws: int = 1,
         width: int = 256,
         depth: int = 3,
     ) -> None:
@@ -120,7 +123,7 @@ class GroupDiffusion(ConditionalLaw):
         self.group = check_connected(group)
         self._path_class = _path_class(kind)
         self.kind = kind if isinstance(kind, str) else kind.__name__
-        self.seed = check_count("seed", seed, 0)
+        self.seed, self.num_draws = check_count("seed", seed, 0), check_count("num_draws", num_draws)
         self.encoder: ConditionEncoder | None = None
         self.fitted: FittedPath | None = None
         if condition is not None:
@@ -201,7 +204,7 @@ class GroupDiffusion(ConditionalLaw):
         if fitted.bodies is not None and not (source is None and pairing == "independent"):
             raise ConfigurationError(f"coupling: expected 'independent' for bodies with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(pairing)
-        training = PathTraining(networks, fitted.path, learning_rate, self.seed)
+        training = PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
         train(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
         networks.load_state_dict(training.average.state_dict())
         networks.to(device).eval()

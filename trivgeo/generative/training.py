@@ -63,14 +63,22 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         learning_rate: largest step of the optimiser.
         seed: of weights and random numbers.
         path: the probability path.
+        num_draws: levels and elements on the path that are drawn for each row of a batch.
 
     Attributes:
         num_skipped_rows: rows of all batches whose target was not finite, for want of a logarithm.
     """
 
-    def __init__(self, network: ConditionalNetwork, path: ProbabilityPath, learning_rate: float, seed: int) -> None:
+    def __init__(
+        self,
+        network: ConditionalNetwork,
+        path: ProbabilityPath,
+        learning_rate: float,
+        seed: int,
+        num_draws: int = 1,
+    ) -> None:
         super().__init__(network, learning_rate, seed)
-        self.path = path
+        self.path, self.num_draws = path, num_draws
         self.num_skipped_rows = torch.zeros((), dtype=torch.long)
 
     @property
@@ -79,6 +87,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         scale = [f"{x:.5g}" for x in self.path.group.scale.flatten().tolist()]
         version = "" if self.path.target_version == 1 else f" version {self.path.target_version}"
         version += "" if self.network.version == 1 else f" network {self.network.version}"
+        version += "" if self.num_draws == 1 else f" draws {self.num_draws}"
         return f"{scale} {described(self.path)}{version}"
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -121,20 +130,27 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         # paths draw levels that rise with the rows, and data may be sorted
         order = permutation((len(data[0]),), data[0], generator)
         samples, condition = pytree.tree_map(lambda x: x[order] if isinstance(x, Tensor) else x, data)
-        elements, level, momentum, target, weight = self.path.training_batch(samples, generator)
+        elements, level, momentum, target, weight = self.path.training_batch(self._repeated(samples), generator)
+        features = self._repeated(self.network.training_features(condition, generator))
         counted = weight
         if (bodies := self.network.bodies) is not None:  # the mean is over coordinates of present bodies
-            elements = bodies.hide(elements, condition.mask)
-            target = torch.where(bodies.presence(condition.mask), target, 0.0)
-            counted = weight * bodies.share(condition.mask).to(weight)
+            elements = bodies.hide(elements, features.mask)
+            target = torch.where(bodies.presence(features.mask), target, 0.0)
+            counted = weight * bodies.share(features.mask).to(weight)
         found = torch.isfinite(target).all(-1) & torch.isfinite(elements.flatten(1)).all(-1)
         mask = found.reshape(-1, *[1] * (elements.ndim - 1))
         identity = self.path.group.identity(dtype=elements.dtype, device=elements.device)
-        features = self.network.training_features(condition, generator)
         prediction = self.network(torch.where(mask, elements, identity), level, momentum, features)
         error = prediction - torch.where(found.unsqueeze(-1), target, 0.0)
         size = (counted * found).sum().clamp(min=1e-6)
         return (error.square().mean(-1) * (weight * found)).sum() / size, found
+
+    def _repeated(self, tree: Any) -> Any:
+        """Tensors ``[b, ...]`` one after the other as many times as there are draws, so that levels of a row differ."""
+        if self.num_draws == 1:
+            return tree
+        copies = lambda x: x.repeat(self.num_draws, *[1] * (x.ndim - 1)) if isinstance(x, Tensor) else x  # noqa: E731
+        return pytree.tree_map(copies, tree)
 
 
 class FlowMapTraining(_AveragedTraining[FlowMap]):

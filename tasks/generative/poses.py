@@ -1,0 +1,159 @@
+"""The test of models of the poses of five solids, given pictures."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trivgeo.checks import check_count, check_positive
+from trivgeo.generative import GroupDiffusion
+from trivgeo.groups import SO
+
+from ..problems import Request
+from ..results import ShardedTest
+from ..seeds import generator_of
+from .pose_networks import BodyFrameNetwork, PictureEncoder
+from .solids import UNIFORM, Solid, draw_pictures, solids
+
+_BLOCK = 2500  # samples that are drawn at once
+
+
+class PoseTest(ShardedTest):
+    """One model of the poses of all five solids, given a picture, in the measures of SYMSOL (Murphy et al. 2021).
+
+    Spread is the mean angle of samples from the nearest pose that looks like the true one. The log-likelihood is that
+    of a true pose, with uniform at -2.29. The least share is that of the pose that is found least, times the number of
+    poses that look the same, averaged over pictures: one where all are found equally often; for a finite number of
+    samples the least of equal shares is below one, which the share of a perfect model tells.
+
+    Args:
+        kind: see `GroupDiffusion`, also for `num_draws`.
+        train: pictures of each solid for training.
+        test: pictures of each solid for the test.
+        samples: of a picture.
+        size: pixels along a side.
+        steps: see `GroupDiffusion.fit`, also for `seconds`, `batch_size` and `learning_rate`.
+        evaluations: of the network for a sample.
+        tolerance: see `GroupDiffusion.log_prob`.
+        width: of the `BodyFrameNetwork`.
+        channels: of the `PictureEncoder`.
+        file: where the model is written; ``None`` for nowhere.
+    """
+
+    def __init__(
+        self,
+        kind: str = "flow",
+        train: int = 10_000,
+        test: int = 20,
+        samples: int = 600,
+        size: int = 32,
+        steps: int = 100_000,
+        seconds: float = 1500.0,
+        batch_size: int = 256,
+        learning_rate: float = 2e-3,
+        num_draws: int = 4,
+        evaluations: int = 60,
+        tolerance: float = 1e-3,
+        width: int = 256,
+        channels: int = 128,
+        file: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.kind, self.file = kind, file
+        self.sizes = check_count("train", train, 2), check_count("test", test)
+        self.samples, self.size = check_count("samples", samples), check_count("size", size, 8)
+        self.training_settings: dict[str, Any] = {
+            "steps": check_count("steps", steps),
+            "seconds": check_positive("seconds", seconds),
+            "batch_size": check_count("batch_size", batch_size),
+            "learning_rate": check_positive("learning_rate", learning_rate),
+        }
+        self.num_draws = check_count("num_draws", num_draws)
+        self.evaluations = check_count("evaluations", evaluations, 2)
+        self.tolerance = check_positive("tolerance", tolerance)
+        self.width, self.channels = check_count("width", width), check_count("channels", channels, 16)
+
+    def test_step(self, batch: Request, index: int) -> None:
+        """One training; the metrics of all solids, and their means, in one row."""
+        if not self.is_due(batch, index):
+            return
+        known, generator = solids(), generator_of(batch.seed)
+        train, test = ([draw_pictures(solid, n, self.size, generator) for solid in known] for n in self.sizes)
+        start, processor_start = time.perf_counter(), time.process_time()
+        model = self._fitted(torch.cat([x[0] for x in train]), torch.cat([x[1] for x in train]), batch.seed)
+        assert model.fitted is not None
+        costs = {
+            "seconds of training": time.perf_counter() - start,
+            "seconds of training of the processor": time.process_time() - processor_start,
+            "steps of training": float(model.fitted.num_steps),
+        }
+        if self.file is not None:
+            model.save(self.file)
+        metrics: dict[str, float] = {}
+        for solid, (truth, seen) in zip(known, test, strict=True):
+            found = self._measures(model, solid, truth, seen, generator_of(batch.seed, 1))
+            metrics |= {f"{name}, {solid.name}": value for name, value in found.items()}
+        for name in ("spread, degrees", "log-likelihood"):
+            metrics[name] = sum(metrics[f"{name}, {solid.name}"] for solid in known) / len(known)
+        self.log("spread", metrics["spread, degrees"], batch_size=1)
+        if self.writer is not None:
+            row = {"seed": batch.seed, "case": 0, "metrics": metrics | costs, "samples": self.samples}
+            self.writer.write([row])
+
+    def _fitted(self, rotations: Tensor, pictures: Tensor, seed: int) -> GroupDiffusion:
+        """A model of poses given pictures."""
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+            torch.manual_seed(seed)
+            network = BodyFrameNetwork(width=self.width)
+            encoder = PictureEncoder(network.num_features, self.size, self.channels)
+            model = GroupDiffusion(
+                SO(3),
+                self.kind,
+                seed,
+                condition=encoder,
+                network=network,
+                condition_dropout=0.0,
+                num_draws=self.num_draws,
+            ).to(self.device)
+            return model.fit(rotations, pictures, **self.training_settings)
+
+    def _measures(
+        self, model: GroupDiffusion, solid: Solid, truth: Tensor, seen: Tensor, generator: torch.Generator
+    ) -> dict[str, float]:
+        """The measures of one solid, on pictures `seen` of true poses."""
+        steps = self.evaluations // 2 if model.kind == "flow" else self.evaluations
+        drawn = [
+            model.sample(
+                (self.samples, len(part)), condition=_repeated(part, self.samples), generator=generator, steps=steps
+            )
+            for part in seen.split(max(1, _BLOCK // self.samples))
+        ]
+        found = torch.cat(drawn, 1).cpu()  # [samples, pictures, 3, 3]
+        angles = solid.angle(found, truth)
+        logs = model.log_prob(truth, condition=seen, tolerance=self.tolerance).cpu().double() + UNIFORM
+        metrics = {
+            "spread, degrees": float(angles.nanmean()),
+            "median, degrees": float(angles.nanmedian()),
+            "log-likelihood": float(logs.mean()),
+            "median log-likelihood": float(logs.median()),
+            "lost samples": float(angles.isnan().sum()),
+        }
+        if solid.symmetries is not None:
+            count = len(solid.symmetries)
+            counts = _counts(solid.nearest(found, truth), count)
+            even = _counts(torch.randint(count, found.shape[:2], generator=generator), count)
+            metrics["least share of a pose"] = count / self.samples * float(counts.amin(-1).double().mean())
+            metrics["least share of a perfect model"] = count / self.samples * float(even.amin(-1).double().mean())
+            metrics["poses found"] = float((counts > 0).double().mean())
+        return metrics
+
+
+def _repeated(pictures: Tensor, count: int) -> Tensor:
+    """The pictures `[b, 1, size, size]` for each of so many samples, `[count, b, 1, size, size]`."""
+    return pictures.expand(count, *pictures.shape)
+
+
+def _counts(numbers: Tensor, count: int) -> Tensor:
+    """How often each number occurs in the columns of `numbers` `[n, b]`, `[b, count]`."""
+    return (numbers.unsqueeze(-1) == torch.arange(count)).sum(0)
