@@ -31,7 +31,8 @@ SHOWN = (
 
 TEXT = """# Symmetries of thirty equations
 
-This page shows thirty of the {count} equations on which the tests run `find_symmetries`. Each picture has the orbits
+This page shows thirty examples from the catalogue of {count} equations on which the tests run `find_symmetries`.
+Each picture has the orbits
 of one generator, in two of the variables; parameters have the value one. ⊕ is a direct sum, ⋉ a semidirect sum, and
 h(n) a Heisenberg algebra. "Dimension 6 beside superposition" counts the symmetries of a linear equation without those
 that add another solution. Times are seconds on one processor, and vary. `python -m docs.symmetry_gallery` makes the

@@ -130,9 +130,7 @@ def _check_callable(path: str) -> None:
     try:
         found = resolve_name(importable(path))
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            f"class_path: expected the path of a class that can be imported, got {path!r}: {error}"
-        ) from error
+        raise ConfigurationError(f"class_path: expected a class that can be imported, got {path!r}: {error}") from error
     if not _is_allowed(found):
         raise ConfigurationError(
             "class_path: expected a class of ours, of yours (an installed package must be named in "

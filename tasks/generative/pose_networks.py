@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trivgeo.checks import check_count
+from trivgeo.generative.networks import ResidualBlock
 
 _NUM_LEVEL_WAVES = 16
 _MIN_LEVEL = 0.01  # below which the predicted displacement is no longer divided by less
@@ -70,7 +71,7 @@ class BodyFrameNetwork(nn.Module):
         self.points: Tensor
         self.first = nn.Linear(functions * points, width)
         self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 2 + context, width), nn.SiLU())
-        self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(ResidualBlock(width) for _ in range(depth))
         self.last = nn.Linear(width, 6)
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)
@@ -103,20 +104,6 @@ class BodyFrameNetwork(nn.Module):
                 table.append(table[-1] * table[1])
         x, y, z = tables
         return torch.stack([x[i] * y[j] * z[k] for i, j, k in self.powers], -2)
-
-
-class _Block(nn.Module):
-    """A residual block with an additive embedding."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.inner, self.outer, self.level = (nn.Linear(width, width) for _ in range(3))
-        nn.init.zeros_(self.outer.weight)
-        nn.init.zeros_(self.outer.bias)
-
-    def forward(self, hidden: Tensor, embedded: Tensor) -> Tensor:
-        return hidden + self.outer(nn.functional.silu(self.inner(self.norm(hidden)) + self.level(embedded)))
 
 
 def _sphere_points(count: int) -> Tensor:

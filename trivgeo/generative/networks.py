@@ -14,7 +14,7 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.scores.gradient import trivialized_grad
 
-__all__ = ["GroupNetwork"]
+__all__ = ["GroupNetwork", "ResidualBlock"]
 
 _NUM_LEVEL_WAVES = 16
 _ANGLE_HARMONICS = (1.0, 2.0, 3.0, 4.0, 6.0)
@@ -67,7 +67,7 @@ class GroupNetwork(nn.Module):
         self.first = nn.Linear(size + (group.dim if uses_momentum else 0), width)
         self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 1, width), nn.SiLU())
         self.condition: nn.Sequential | None = None
-        self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(ResidualBlock(width) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width, group.dim)
         self.ambient = None if group.algebra.is_abelian else nn.Linear(width, math.prod(group.element_shape))
@@ -193,8 +193,12 @@ def _waves(x: Tensor, frequencies: Sequence[float]) -> Tensor:
     return torch.stack([phase.sin(), phase.cos()], -2).flatten(-3)
 
 
-class _Block(nn.Module):
-    """A residual block with an additive embedding."""
+class ResidualBlock(nn.Module):
+    """A residual block with an additive embedding; before training it is the identity.
+
+    Args:
+        width: of its input, its output and the embedding.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -204,4 +208,10 @@ class _Block(nn.Module):
         nn.init.zeros_(self.outer.bias)
 
     def forward(self, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """Output of the block.
+
+        Args:
+            hidden: its input ``[*batch, width]``.
+            embedded: of the level, ``[*batch, width]``.
+        """
         return hidden + self.outer(nn.functional.silu(self.inner(self.norm(hidden)) + self.level(embedded)))
