@@ -31,12 +31,11 @@ SHOWN = (
 
 TEXT = """# Symmetries of thirty equations
 
-This page shows thirty examples from the catalogue of {count} equations on which the tests run `find_symmetries`.
-Each picture has the orbits
-of one generator, in two of the variables; parameters have the value one. ⊕ is a direct sum, ⋉ a semidirect sum, and
-h(n) a Heisenberg algebra. "Dimension 6 beside superposition" counts the symmetries of a linear equation without those
-that add another solution. Times are seconds on one processor, and vary. `python -m docs.symmetry_gallery` makes the
-page.
+This page shows thirty of the {count} equations on which the tests run `find_symmetries`. The second column has the
+Lie algebra of the point symmetries. ⊕ is a direct sum, ⋉ a semidirect sum, and h(n) a Heisenberg algebra. "Dimension
+6 beside superposition" leaves out the symmetries of a linear equation that add another solution. Each picture has the
+orbits of one generator, in two of the variables; parameters have the value one. Times are of one processor. `python
+-m docs.symmetry_gallery` makes the page.
 
 | equation | symmetries | orbits |
 | --- | --- | --- |
@@ -45,9 +44,9 @@ page.
 ## Comparison with delierium
 
 delierium is the open program that is closest to `find_symmetries`. The table compares both on every fourth equation
-of the catalogue: ordinary equations, systems of ordinary equations, and single partial equations. The limit is 20
-seconds on one processor for each equation. "Short" means the right dimension without all generators. delierium does
-not separate superposition from other symmetries, so "infinite" counts as right for linear partial equations.
+of the catalogue, except for systems of partial equations. The limit is 20 seconds on one processor for each equation.
+"Short" means the right dimension without all generators. For linear partial equations the answer "infinite" of
+delierium counts as right.
 
 <!-- table: symmetries -->
 <!-- end -->

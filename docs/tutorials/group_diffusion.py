@@ -109,7 +109,7 @@ print(f"share of the first cluster: {near:.2f} of samples, {1 / 3:.2f} of the da
 #
 # The same code works on other groups. The first example has rotations in three clusters, with a known density. One
 # cluster lies at half turns, where rotation vectors jump. The second example has plane motions. This group is not
-# compact, so the base distribution is a normal distribution about the mean.
+# compact, so the noise ends at a normal distribution about the mean, not at a uniform one.
 
 
 # %%

@@ -84,7 +84,7 @@ print(f"structure constants agree to {float(difference.abs().max()):.1e}")
 #
 # The clean data are solutions `u = log(1 + a exp(k x + k^2 t))` on one grid of points (x, t), minus their mean. Each
 # solution is moved by an unknown element of the group. The energy compares the moments of (x, t) with the moments of
-# the grid, and the mean of u with zero. It does not depend on the unknown element.
+# the grid, and the mean of u with zero.
 
 
 # %%
