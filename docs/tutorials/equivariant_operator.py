@@ -1,10 +1,4 @@
-"""An equivariant neural operator, for the KdV-Burgers equation.
-
-The script trains a Fourier neural operator on 256 solutions, and tests it on solutions that random symmetries moved.
-`find_symmetries` finds the symmetries of the equation. `TIED` searches for the symmetry that moves a field back among
-the training fields. `EquivariantOperator` predicts there, and moves the prediction back. The last line prints the
-relative errors of the network alone and with this inversion.
-"""
+"""An equivariant neural operator, for the KdV-Burgers equation: symmetries, training, inversion at test time."""
 
 import torch
 
