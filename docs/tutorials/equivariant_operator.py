@@ -1,4 +1,4 @@
-"""An equivariant neural operator, for the KdV-Burgers equation: symmetries, training, inversion at test time."""
+"""An equivariant neural operator, for the KdV-Burgers equation: a search undoes the symmetry that moved a field."""
 
 import torch
 
@@ -30,11 +30,11 @@ spectral = SpectralEquation.from_equation(KDV_BURGERS)
 both = [solve(spectral, Field.on_box(v[:, None].float(), [(0, 16)]), [0.0, 1.0], 0.02) for v in u.split(256)]
 train, fno, action = both[0].values, FNO(), FieldAction(find_symmetries(KDV_BURGERS.residuals).group())
 optimizer = torch.optim.Adam(fno.parameters(), 3e-3)
-for pair in train[torch.randint(256, (400, 32))]:
+for pair in train[torch.randint(256, (400, 32))]:  # 400 steps of training on fields that were not moved
     (fno(pair[:, :, 0]) - pair[:, :, 1]).square().mean().backward()
     optimizer.step(), optimizer.zero_grad()
 inverter = TIED(action, FieldSpectrum(FieldBox(both[0].slice(0).grid), train[:, :, :1]), steps=20, num_hypotheses=4)
-moved = action(action.group.random(64, std=0.5), both[1])  # boosted, later, elsewhere
+moved = action(action.group.random(64, std=0.5), both[1])  # test fields: boosted, later, elsewhere
 found = EquivariantOperator(fno, inverter.then(Descend(50)), times=[1.0])(moved.slice(0), moved.slice(1).grid).values
 alone, exact = fno(moved.values[:, :, 0]).unsqueeze(2), moved.slice(1).values
 print("errors alone, inverted:", *(((p - exact).norm() / exact.norm()).item() for p in (alone, found)))
