@@ -460,7 +460,7 @@ def compared(problem: Problem, fields: int, steps: int, seed: int = 0) -> dict[s
         errors["inverted"] = relative_error(ours(u, None), target)
         errors["true transformation"] = relative_error(ours(u, motion), target)
         rows[which] = {name: float(errors[name].detach().mean()) for name in METHODS}
-    return {"errors": rows, "cpu_seconds": seconds, "fields": fields, "steps": steps}
+    return {"errors": rows, "cpu_seconds": seconds, "fields": fields, "steps": steps, "width": problem.width}
 
 
 def main() -> None:
@@ -469,12 +469,13 @@ def main() -> None:
     parser.add_argument("--equations", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--fields", type=int, default=256, help="simulated solutions for training")
     parser.add_argument("--steps", type=int, default=800, help="of each training in one dimension; a half in the plane")
+    parser.add_argument("--width", type=int, help="channels of the Fourier neural operators; default: the problem's")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "canonical-operators-cpu.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     kept = json.loads(options.out.read_text()) if options.out.exists() else {}
     for name in options.equations:
-        problem = PROBLEMS[name]
+        problem = PROBLEMS[name] if options.width is None else PROBLEMS[name]._replace(width=options.width)
         result = compared(problem, options.fields, options.steps // problem.dims)
         kept[name] = result | {"environment": environment(torch.device("cpu"))}
         options.out.write_text(json.dumps(kept, indent=1) + "\n")

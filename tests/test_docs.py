@@ -59,6 +59,7 @@ PUBLIC = (
         "pde.interpolation",
         "pde.jets",
         "pde.losses",
+        "symmetry.discrete",
         "symmetry.from_operator",
     ),
     *("groups.basis", "groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),

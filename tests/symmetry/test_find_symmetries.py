@@ -18,8 +18,10 @@ from tests.helpers import assert_relative, rand, random_elements
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import HeatSymmetry
 from trivgeo.symmetry import find_symmetries, verify
-from trivgeo.symmetry.brackets import bracket
+from trivgeo.symmetry.brackets import bracket, moving_grids
+from trivgeo.symmetry.evaluation import RandomEvaluator, usable_primes
 from trivgeo.symmetry.radicals import Radicals
+from trivgeo.symmetry.square_roots import SquareRoots
 
 x, t, nu, n, kappa = sp.symbols("x t nu n kappa")
 U, V, X, T = sp.symbols("u v x t")
@@ -469,3 +471,48 @@ def test_square_roots_of_numbers_in_structure_constants(equation: str) -> None:
         sums = [sum(c * f[k] for c, f in zip(constants[i][j], fields, strict=True)) for k in range(3)]
         for value, expected in zip(bracket(fields[i], fields[j], variables), sums, strict=True):
             assert sp.simplify(value + expected) == 0  # the bracket of the group is minus that of fields
+
+
+@pytest.mark.slow(reason="a search in the plane")
+@pytest.mark.parametrize(
+    ("a", "b"), [("3", "2"), ("5", "7"), ("1/2", "1/3"), ("2", "8"), ("2", "6"), ("4", "9"), ("9", "-4"), ("2", "-3")]
+)
+def test_rates_that_are_several_square_roots(a: str, b: str) -> None:
+    """u_t = u_xx + u_yy - (a x^2 + b y^2) u: an exponential of 2 sqrt(a) t and one of 2 sqrt(b) t, with both signs."""
+    equation = f"u_t = u_xx + u_yy - ({a})*x^2*u - ({b})*y^2*u"
+    found = find_symmetries(equation)
+    assert len(found) == 6
+    assert found.is_complete
+    assert all(verify(equation, g) == 0 for g in found)
+    rates = {abs(sp.N(sp.diff(g.components[3], T) / g.components[3])) for g in found if g.components[3].has(T)}
+    for rate in (sp.sqrt(sp.Rational(a)), sp.sqrt(sp.Rational(b))):
+        wanted = 2 * abs(rate)
+        assert rate.is_real is False or any(abs(wanted - r) < 1e-9 for r in rates if r.is_number)
+    if "-" not in b:
+        assert found.group().dim == 6
+    # exponentials of x are no periodic fields
+    assert {g.text for g in found.on_grids([True, True])} == {"∂_t", "u*∂_u"}
+
+
+def test_square_roots_of_which_products_are_rational() -> None:
+    """Numbers of Q(sqrt(2), sqrt(3)) from their values modulo primes; sqrt(6) is no root of its own."""
+    roots = SquareRoots([sp.sqrt(2), sp.sqrt(3), sp.sqrt(6), sp.pi, sp.Integer(2) ** sp.Rational(1, 3)])
+    assert (roots.roots, roots.others) == ((sp.sqrt(2), sp.sqrt(3)), (sp.pi, sp.Integer(2) ** sp.Rational(1, 3)))
+    numbers = [sp.Rational(2, 3) + sp.sqrt(6) / 7 - 5 * sp.sqrt(2), nu * sp.sqrt(3) / (nu + 1), sp.Integer(4)]
+
+    def values(prime: int, fixed: Any) -> list[list[int] | None]:
+        rows = []
+        for at in fixed:
+            e = RandomEvaluator((), 0, 1, prime, 0, at, [nu])
+            rows.append([int(e(number)[0, 0]) for number in numbers])
+        return rows
+
+    assert roots.numbers(values, [nu], usable_primes([sp.sqrt(2), sp.sqrt(3)])) == numbers
+
+
+def test_grids_know_squares_of_square_roots() -> None:
+    """sqrt(2) (d_x + sqrt(2) x d_u + x d_v) - (d_t + 2 x d_u + sqrt(2) x d_v) adds nothing that changes along x."""
+    r = sp.sqrt(2)
+    fields = [(1, 0, r * X, X), (0, 1, 2 * X, r * X)]
+    ((first, second),) = moving_grids(fields, (X, T, U, V), (), T, {X: True})
+    assert sp.simplify(first + r * second) == 0

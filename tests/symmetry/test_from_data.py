@@ -284,3 +284,43 @@ def test_of_an_operator_on_two_unknowns() -> None:
     assert found.dimension == 2
     with pytest.raises(ConfigurationError, match="depend on the fields"):
         symmetries_of_operator(lambda values: values * math.nan, random_fields(8, 2), 0.5)
+
+
+def test_approximate_symmetries_of_a_forced_operator() -> None:
+    """Forced by eps cos(x), a solver of Burgers' equation commutes with translations up to a share that eps is of."""
+    spectral, initial = SpectralEquation.from_equation("u_t + u*u_x = 0.2*u_xx"), random_fields(12)
+    wave = torch.cos(2 * math.pi * torch.arange(32, dtype=torch.float64) / 32)
+
+    def network(values: Tensor, force: float) -> Tensor:
+        for _ in range(4):
+            half = values + force * wave / 16
+            values = solve(spectral, Field.on_box(half, [(0.0, BOX)]), [0.125], 0.125).values[:, :, 0]
+            values = values + force * wave / 16
+        return values
+
+    sizes = []
+    for force in (0.06, 0.12):
+        found = symmetries_of_operator(lambda values, f=force: network(values, f), initial, 0.5, tolerance=1e-5)
+        (broken,) = (b for b in found.approximate if b.field.text == "∂_x")
+        sizes.append(broken.breaking)
+        assert f"approximately: ∂_x, broken by {broken.breaking:.1e}" in repr(found)
+    assert sizes[1] / sizes[0] == pytest.approx(2.0, rel=0.1)
+    assert 0.001 < sizes[0] < sizes[1] < 0.05
+
+
+def test_approximate_symmetries_of_a_function() -> None:
+    """A sphere with a small slope turns about the slope alone; other rotations are broken by its share."""
+    points = torch.randn(300, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    sizes = []
+    for slope in (0.01, 0.02):
+        found = symmetries_from_data(lambda z, a=slope: sphere(z) + a * z[..., 0], points)
+        assert {f.text for f in found.fields} <= {"x3*∂_x2 - x2*∂_x3", "-x3*∂_x2 + x2*∂_x3"}
+        assert (found.dimension, len(found.approximate)) == (1, 2)
+        for field, breaking in found.approximate:
+            rates = sp.lambdify(field.variables, list(field), "numpy")(*points.T.numpy())
+            step = torch.stack([torch.as_tensor(r, dtype=torch.float64).expand(300) for r in rates], -1)
+            gradient = 4 * (points.square().sum(-1, keepdim=True) - 1) * points + slope * torch.eye(3).double()[0]
+            size = (gradient.norm(dim=1) * step.norm(dim=1)).norm()
+            assert breaking == pytest.approx(float((gradient * step).sum(1).norm() / size), rel=1e-6)
+        sizes.append(found.approximate[0].breaking)
+    assert sizes[1] / sizes[0] == pytest.approx(2.0, rel=0.05)

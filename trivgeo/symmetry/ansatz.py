@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,8 @@ from trivgeo.symmetry.dimension import Jets
 from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices
 from trivgeo.symmetry.evaluation import RandomEvaluator, irrational_constants, usable_primes
 from trivgeo.symmetry.finite_field import Values, null_space, row_echelon
-from trivgeo.symmetry.interpolation import ParameterValues, rational_functions
+from trivgeo.symmetry.interpolation import ParameterValues
+from trivgeo.symmetry.square_roots import SquareRoots
 
 __all__ = ["AnsatzSpace"]
 
@@ -234,11 +235,8 @@ class AnsatzSpace:
 
         if not count:
             return [], []
-        roots = [c for c in irrational_constants(self._functions) if c not in self._parameters]
-        if len(roots) == 1 and roots[0].exp == sp.S.Half and not self._parameters:
-            numbers = self._with_root(values, roots[0])
-        else:
-            numbers = rational_functions(values, self._parameters, self._primes)
+        roots = SquareRoots([c for c in irrational_constants(self._functions) if c not in self._parameters])
+        numbers = roots.numbers(values, self._parameters, self._primes)
         if numbers is None:
             return None
         fields: tuple[list[tuple[sp.Expr, ...]], list[tuple[sp.Expr, ...]]] = ([], [])
@@ -247,26 +245,6 @@ class AnsatzSpace:
             entries = [(column, next(taken)) for column, used in zip(columns, row, strict=True) if used]
             fields[self.is_pure(entries[0][0])].append(self._field(entries))
         return fields
-
-    def _with_root(
-        self, values: Callable[[int, Sequence[ParameterValues]], list[list[int] | None]], root: sp.Expr
-    ) -> list[sp.Expr] | None:
-        """Numbers a + b r, where r is a square root: what they are with -r tells a and b apart."""
-
-        def parts(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
-            value = int(RandomEvaluator((), 0, 1, prime)(root)[0, 0])
-            plus, minus = values(prime, [{root: value}])[0], values(prime, [{root: prime - value}])[0]
-            if plus is None or minus is None:
-                return [None]
-            half, slope = pow(2, -1, prime), pow(2 * value, -1, prime)
-            pairs = list(zip(plus, minus, strict=True))
-            return [[(a + b) * half % prime for a, b in pairs] + [(a - b) * slope % prime for a, b in pairs]]
-
-        numbers = rational_functions(parts, (), self._primes)
-        if numbers is None:
-            return None
-        half = len(numbers) // 2
-        return [a + b * root for a, b in zip(numbers[:half], numbers[half:], strict=True)]
 
     def _field(self, entries: Sequence[tuple[Column, sp.Expr]]) -> tuple[sp.Expr, ...]:
         """Without common denominators or factors."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,14 +11,14 @@ import sympy as sp
 from trivgeo.errors import AlgebraError
 from trivgeo.symmetry.evaluation import RandomEvaluator, irrational_constants, usable_primes
 from trivgeo.symmetry.finite_field import Values, null_space, row_echelon
-from trivgeo.symmetry.interpolation import ParameterValues, rational_functions
+from trivgeo.symmetry.interpolation import ParameterValues
+from trivgeo.symmetry.square_roots import SquareRoots
 
 __all__ = ["bracket", "closed_part", "keeping", "moving_grids", "structure_constants"]
 
 Field = Sequence[sp.Expr]
 
 _SPARE_POINTS = 6  # more than are needed
-_MAX_ROOTS = 3  # whose signs are tried, all of them
 
 
 def structure_constants(
@@ -45,17 +44,12 @@ def structure_constants(
     every = [*fields, *(bracket(fields[i], fields[j], variables) for i, j in pairs)]
     entries = [entry for field in every for entry in field]
     primes = usable_primes(entries)
-    irrational = irrational_constants(entries)
-    roots = _independent_roots(irrational)
-    symbols = (*parameters, *(c for c in irrational if c not in roots))
-    signs = list(itertools.product((1, -1), repeat=len(roots)))
+    roots = SquareRoots(irrational_constants(entries))
+    symbols = (*parameters, *roots.others)
     count = (n + _SPARE_POINTS - 1) // len(variables) + _SPARE_POINTS
 
-    def solved(prime: int, fixed: Sequence[ParameterValues], sign: Sequence[int]) -> list[tuple[Values, list[int]]]:
-        numbers = {s: np.repeat([f[s] for f in fixed], count) for s in symbols}
-        numbers |= {
-            r: np.full(count * len(fixed), k * _square_root(r, prime)) for r, k in zip(roots, sign, strict=True)
-        }
+    def solved(prime: int, fixed: Sequence[ParameterValues]) -> list[tuple[Values, list[int]]]:
+        numbers = {s: np.repeat([f[s] for f in fixed], count) for s in fixed[0]}
         e = RandomEvaluator((), 0, count * len(fixed), prime, prime % 1000, numbers, parameters)
         table = np.stack([np.stack([e(entry)[:, 0] for entry in field]) for field in every])
         parts = [slice(i * count, (i + 1) * count) for i in range(len(fixed))]
@@ -63,7 +57,7 @@ def structure_constants(
 
     random = np.random.default_rng(3)
     generic: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
-    ((reduced, pivots),) = solved(primes[0], [generic], signs[0])
+    ((reduced, pivots),) = solved(primes[0], [generic | roots.values(primes[0])])
     if pivots[:n] != list(range(n)):
         raise AlgebraError("fields: expected independent ones over the constants, got a linear relation between them")
     if len(pivots) > n:
@@ -74,69 +68,19 @@ def structure_constants(
     places = np.argwhere(reduced[:, n:])
 
     def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
-        closed = zip(*(solved(prime, fixed, sign) for sign in signs), strict=True)
         return [
-            _conjugate_parts([[int(rows[k, n + p]) for k, p in places] for rows, _ in at], roots, signs, prime)
-            if all(found == list(range(n)) for _, found in at)
-            else None
-            for at in closed
+            [int(rows[k, n + p]) for k, p in places] if found == list(range(n)) else None
+            for rows, found in solved(prime, fixed)
         ]
 
-    numbers = rational_functions(values, symbols, primes)
+    numbers = roots.numbers(values, symbols, primes)
     if numbers is None:
         raise AlgebraError(f"expected structure constants rational in {tuple(parameters)}, of low degree; got others")
-    products = _products(roots)
-    sums = [sp.Add(*map(sp.Mul, part, products)) for part in _batched(numbers, len(products))]
     constants: list[list[list[sp.Expr]]] = [[[sp.S.Zero] * n for _ in range(n)] for _ in range(n)]
-    for (k, p), value in zip(places, sums, strict=True):
+    for (k, p), value in zip(places, numbers, strict=True):
         i, j = pairs[p]
         constants[i][j][k], constants[j][i][k] = value, -value
     return constants
-
-
-def _independent_roots(constants: Sequence[sp.Expr]) -> list[sp.Expr]:
-    """Square roots of whole numbers of which no product is rational; none where some product of all is."""
-    roots = [c for c in constants if c.is_Pow and c.exp == sp.S.Half and c.base.is_Integer and c.base > 0]
-    for k in range(2, len(roots) + 1):
-        for chosen in itertools.combinations(roots, k):
-            if sp.Mul(*chosen).is_rational:
-                return []
-    return roots if len(roots) <= _MAX_ROOTS else []
-
-
-def _square_root(root: sp.Expr, prime: int) -> int:
-    """A square root modulo a prime that is 3 modulo 4."""
-    return pow(int(root.base), (prime + 1) // 4, prime)
-
-
-def _batched(numbers: Sequence[sp.Expr], size: int) -> list[Sequence[sp.Expr]]:
-    return [numbers[i : i + size] for i in range(0, len(numbers), size)]
-
-
-def _products(roots: Sequence[sp.Expr]) -> list[sp.Expr]:
-    """The products of roots, each once or not at all."""
-    return [sp.Mul(*chosen) for k in range(len(roots) + 1) for chosen in itertools.combinations(roots, k)]
-
-
-def _conjugate_parts(
-    table: Sequence[Sequence[int]], roots: Sequence[sp.Expr], signs: Sequence[Sequence[int]], prime: int
-) -> list[int]:
-    """Coefficients of the products of roots in numbers, from these for all signs of the roots, modulo a prime.
-
-    Args:
-        table: a row of numbers for each choice of signs.
-        roots: the square roots.
-        signs: the choices, one sign for each root.
-        prime: the modulus.
-    """
-    chosen = [c for k in range(len(roots) + 1) for c in itertools.combinations(range(len(roots)), k)]
-    scale = pow(len(signs), -1, prime)
-    weights = [
-        [pow(math.prod(sign[i] * _square_root(roots[i], prime) for i in c), -1, prime) * scale for sign in signs]
-        for c in chosen
-    ]
-    columns = zip(*table, strict=True)
-    return [sum(w * v for w, v in zip(row, column, strict=True)) % prime for column in columns for row in weights]
 
 
 def keeping(
@@ -244,7 +188,8 @@ def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Sym
     """
     flat = [entry for row in entries for entry in row]
     primes = usable_primes(flat)
-    symbols = (*parameters, *irrational_constants(flat))
+    roots = SquareRoots(irrational_constants(flat))
+    symbols = (*parameters, *roots.others)
     count = 2 * len(entries[0]) + _SPARE_POINTS
 
     def solved(prime: int, fixed: ParameterValues) -> Values:
@@ -253,14 +198,15 @@ def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Sym
         return null_space(*row_echelon(np.concatenate([block[e.valid] for block in rows]), prime), prime)
 
     random = np.random.default_rng(3)
-    generic = solved(primes[0], {s: int(random.integers(2, primes[0] - 1)) for s in symbols})
+    fixed: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
+    generic = solved(primes[0], fixed | roots.values(primes[0]))
     used = generic != 0
 
     def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
         found = [solved(prime, at) for at in fixed]
         return [[int(v) for v in f[used]] if f.shape == used.shape and not f[~used].any() else None for f in found]
 
-    numbers = rational_functions(values, symbols, primes) if used.any() else []
+    numbers = roots.numbers(values, symbols, primes) if used.any() else []
     if numbers is None:
         raise AlgebraError(f"expected coefficients rational in {tuple(parameters)}, of low degree; got others")
     taken = iter(numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import GeneratedGroup, from_generators
@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.regression import FittedEquation
     from trivgeo.symmetry.result import Symmetries
 
-__all__ = ["SymmetriesFromData"]
+__all__ = ["BrokenSymmetry", "SymmetriesFromData"]
+
+
+class BrokenSymmetry(NamedTuple):
+    """A vector field that nearly is a symmetry.
+
+    Attributes:
+        field: the field.
+        breaking: its size of breaking, from 0 (a symmetry) to 1.
+    """
+
+    field: Symmetry
+    breaking: float
 
 
 class SymmetriesFromData:
@@ -24,6 +36,7 @@ class SymmetriesFromData:
         equations: the equations fitted to solutions, with standard errors; empty for functions.
         found: all that is known of the symmetries of these; ``None`` for functions.
         singular_values: for functions, those of the condition on the library, relative to the largest, increasing.
+        approximate: for functions and operators, further fields that nearly are symmetries, the least broken first.
         statement: what was tested, in words.
     """
 
@@ -34,10 +47,11 @@ class SymmetriesFromData:
         equations: Sequence[FittedEquation] = (),
         found: Symmetries | None = None,
         singular_values: Sequence[float] = (),
+        approximate: Sequence[BrokenSymmetry] = (),
     ) -> None:
         self.fields, self.statement = tuple(fields), statement
         self.equations, self.found = tuple(equations), found
-        self.singular_values = tuple(singular_values)
+        self.singular_values, self.approximate = tuple(singular_values), tuple(approximate)
 
     @property
     def dimension(self) -> int:
@@ -62,4 +76,5 @@ class SymmetriesFromData:
 
     def __repr__(self) -> str:
         lines = [f"{e.text}, residual {e.residual:.1e}" for e in self.equations]
-        return "\n".join([*lines, *map(str, self.fields), self.statement])
+        broken = [f"approximately: {b.field.text}, broken by {b.breaking:.1e}" for b in self.approximate]
+        return "\n".join([*lines, *map(str, self.fields), *broken, self.statement])

@@ -17,7 +17,7 @@ import numpy as np
 import sympy as sp
 
 from trivgeo.errors import ConfigurationError
-from trivgeo.symmetry.finite_field import PRIMES, Values
+from trivgeo.symmetry.finite_field import PRIMES, Values, more_primes
 from trivgeo.symmetry.series import PowerSeries
 from trivgeo.symmetry.solutions import Arbitrary, Particular, Solution, arbitrary
 
@@ -316,8 +316,12 @@ def usable_primes(expressions: Iterable[sp.Expr]) -> tuple[int, ...]:
         ConfigurationError: there is none.
     """
     constants = {power for e in expressions for power in e.atoms(sp.Pow) if power.is_number}
-    usable = []
-    for prime in PRIMES:
+    if not constants:
+        return PRIMES
+    usable: list[int] = []
+    for prime in (*PRIMES, *more_primes()):
+        if len(usable) == len(PRIMES):
+            break
         evaluate = RandomEvaluator((), 0, 1, prime)
         for constant in constants:
             evaluate(constant)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import flint
@@ -15,7 +16,15 @@ import sympy as sp
 from numpy.typing import NDArray
 from sympy.polys.matrices import DomainMatrix
 
-__all__ = ["PRIMES", "Values", "characteristic_polynomial", "null_space", "rational_reconstruction", "row_echelon"]
+__all__ = [
+    "PRIMES",
+    "Values",
+    "characteristic_polynomial",
+    "more_primes",
+    "null_space",
+    "rational_reconstruction",
+    "row_echelon",
+]
 
 Values = NDArray[np.int64]
 
@@ -26,8 +35,21 @@ PRIMES = (
     2147473283, 2147473127, 2147472659, 2147472023, 2147471759, 2147471147,
 )  # fmt: skip
 
+_MORE_PRIMES = 140  # beside those, of which one in eight has three given square roots
 _MAX_SPARSE_ROW = 6  # nonzero entries a row, on average, up to which sparse elimination is faster
 _INVERSE_FALSE_RATE = 1000  # a number that is no small fraction passes for one with this probability at most, inverted
+
+
+@lru_cache(maxsize=1)
+def more_primes() -> tuple[int, ...]:
+    """Return further primes p for which (p - 1) / 2 is prime too, below `PRIMES`."""
+    primes: list[int] = []
+    p = PRIMES[-1] - 12  # all of these are 11 modulo 12
+    while len(primes) < _MORE_PRIMES:
+        if sp.isprime(p) and sp.isprime(p // 2):
+            primes.append(p)
+        p -= 12
+    return tuple(primes)
 
 
 def row_echelon(matrix: Values, prime: int) -> tuple[Values, list[int]]:

@@ -17,16 +17,19 @@ from torch.func import jacrev, vmap
 from trivgeo.checks import check_count
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.brackets import structure_constants
-from trivgeo.symmetry.data_result import SymmetriesFromData
+from trivgeo.symmetry.data_result import BrokenSymmetry, SymmetriesFromData
 from trivgeo.symmetry.equation import multi_indices
 from trivgeo.symmetry.vector_fields import Symmetry
 
-__all__ = ["of_function", "simple_fields"]
+__all__ = ["MAX_BROKEN", "broken_fields", "of_function", "simple_fields"]
 
 _MAX_NULL = 0.05  # singular value of a symmetry, relative to the largest
 _MIN_GAP = 10.0  # ratio of the singular values on either side of the dimension
 _ROUNDING = 1e-12  # relative size of singular values that are zero
 _MIN_TOLERANCE = 1e-6  # of coefficients that are replaced by simple fractions
+_TOLERANCES = (0.1, 0.01, 1e-3, 1e-9)  # the same for fields that are broken
+MAX_BROKEN = 0.05
+"""Breaking of a field that is called an approximate symmetry."""
 _MAX_DENOMINATOR = 1000
 
 
@@ -68,6 +71,14 @@ def of_function(
     basis = (right.flip(0).reshape(-1, n, len(exponents)) / scale).reshape(len(ratios), -1).numpy()
     variables = tuple(sp.symbols(f"x1:{n + 1}"))
     terms = [sp.Mul(*(v**k for v, k in zip(variables, e, strict=True))) for e in exponents]
+    slope = slopes.square().sum((1, 2)).sqrt()
+
+    def measure(coefficients: NDArray[np.float64]) -> float:
+        """The change along a field relative to that along gradients, of the same size."""
+        field = monomials @ torch.as_tensor(coefficients).reshape(n, -1).T  # [p, n]
+        change = torch.einsum("pkn,pn->pk", slopes, field)
+        return float(change.norm() / (slope * field.norm(dim=1)).norm())
+
     tested = _null_dimension(ratios, tolerance)
     for size in range(tested, -1, -1):
         fields = simple_fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables)
@@ -81,7 +92,8 @@ def of_function(
     words += f"{ratios[size - 1] if size else 0.0:.1e} of the largest change; the next changes it by {ratios[size]:.1e}"
     if size < tested:
         words += f"; {tested - size} more are as small but do not close under the bracket"
-    return SymmetriesFromData(fields, words, singular_values=ratios)
+    broken = broken_fields(basis[: max(sum(r < _MAX_NULL for r in ratios), size)], size, measure, terms, variables)
+    return SymmetriesFromData(fields, words, singular_values=ratios, approximate=broken)
 
 
 def _null_dimension(ratios: list[float], tolerance: float | None) -> int:
@@ -109,22 +121,66 @@ def simple_fields(
         variables: of the fields.
         moved: the places of the components that the basis has among the variables; default: all.
     """
-    if not len(basis):
-        return []
-    # columns that are well apart become the identity
-    _, _, order = scipy.linalg.qr(basis, mode="economic", pivoting=True)
-    pivots = sorted(order[: len(basis)])
-    reduced = np.linalg.solve(basis[:, pivots], basis)
     tolerance = max(_MIN_TOLERANCE, 10 * error)
-    fields = []
-    for i, row in enumerate(reduced):
-        numbers = [_simple(float(value), tolerance) for value in row]
-        components = [sp.S.Zero] * len(variables)
-        parts = np.array(numbers, dtype=object).reshape(-1, len(terms))
-        for place, part in zip(range(len(variables)) if moved is None else moved, parts, strict=True):
-            components[place] = sp.Add(*(c * e for c, e in zip(part, terms, strict=True)))
-        fields.append(Symmetry(f"X{i + 1}", tuple(components), variables))
-    return fields
+    rows = ([_simple(float(value), tolerance) for value in row] for row in _reduced(basis)[0])
+    return [_field(f"X{i + 1}", row, terms, variables, moved) for i, row in enumerate(rows)]
+
+
+def broken_fields(
+    basis: NDArray[np.float64],
+    exact: int,
+    measure: Callable[[NDArray[np.float64]], float],
+    terms: list[sp.Expr],
+    variables: tuple[sp.Symbol, ...],
+    moved: Sequence[int] | None = None,
+) -> list[BrokenSymmetry]:
+    """Fields that nearly are symmetries, modulo those that are, the least broken first.
+
+    Args:
+        basis: of all of them, see `simple_fields`.
+        exact: the number of symmetries, the first rows of the basis.
+        measure: the breaking of a field, from its coefficients ``[n]``.
+        terms: see `simple_fields`, like ``variables`` and ``moved``.
+    """
+    symmetries, pivots = _reduced(basis[:exact])
+    rest, _ = _reduced(basis[exact:] - basis[exact:][:, pivots] @ symmetries)
+    found = []
+    for row in rest:
+        size = measure(row)
+        # the simplest coefficients that break it no more than twice as much
+        choices = ([_simple(float(value), tolerance) for value in row] for tolerance in _TOLERANCES)
+        chosen = next((c for c in choices if any(c) and measure(np.array(c, dtype=float)) <= 2 * size), None)
+        if chosen is not None and size < MAX_BROKEN:
+            numbers = np.array(chosen, dtype=float)
+            found.append((chosen, measure(numbers)))
+    found.sort(key=lambda pair: pair[1])
+    return [
+        BrokenSymmetry(_field(f"B{i + 1}", row, terms, variables, moved), size) for i, (row, size) in enumerate(found)
+    ]
+
+
+def _reduced(basis: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[int]]:
+    """A basis of the same space in which columns that are well apart are the identity, and these columns."""
+    if not len(basis):
+        return basis, []
+    _, _, order = scipy.linalg.qr(basis, mode="economic", pivoting=True)
+    pivots = sorted(map(int, order[: len(basis)]))
+    return np.asarray(np.linalg.solve(basis[:, pivots], basis), dtype=np.float64), pivots
+
+
+def _field(
+    name: str,
+    numbers: Sequence[sp.Rational],
+    terms: list[sp.Expr],
+    variables: tuple[sp.Symbol, ...],
+    moved: Sequence[int] | None,
+) -> Symmetry:
+    """The field with given coefficients, see `simple_fields`."""
+    components = [sp.S.Zero] * len(variables)
+    parts = np.array(numbers, dtype=object).reshape(-1, len(terms))
+    for place, part in zip(range(len(variables)) if moved is None else moved, parts, strict=True):
+        components[place] = sp.Add(*(c * e for c, e in zip(part, terms, strict=True)))
+    return Symmetry(name, tuple(components), variables)
 
 
 def _simple(value: float, tolerance: float) -> sp.Rational:

@@ -13,19 +13,17 @@ from torch import Tensor
 from torch.func import jvp
 
 from trivgeo.actions import Field
-from trivgeo.checks import check_count, check_positive, check_type
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.symmetry.brackets import structure_constants
 from trivgeo.symmetry.data_result import SymmetriesFromData
 from trivgeo.symmetry.equation import multi_indices
-from trivgeo.symmetry.from_function import simple_fields
+from trivgeo.symmetry.from_function import MAX_BROKEN, broken_fields, simple_fields
+from trivgeo.symmetry.operator_fields import operator_variables
 
 __all__ = ["symmetries_of_operator"]
 
-_MAX_BROKEN = 0.05  # singular value of a symmetry
 _MIN_GAP = 10.0  # ratio of the singular values on either side of the dimension
-_SPACE = ("x", "y", "z")
-_UNKNOWNS = ("u", "v", "w", "p", "q")
 
 
 def symmetries_of_operator(
@@ -44,7 +42,8 @@ def symmetries_of_operator(
 
     for all u. Both sides are linear in the coefficients of :math:`\xi, \eta`, here polynomials in t and the unknowns;
     symmetries are the null space at given fields. Singular values are the size of breaking: the difference of both
-    sides relative to their size. Scalings of the box and of time are not seen by an operator for one box and one time.
+    sides relative to their size. What is broken by less than 0.05, but is no symmetry, is an approximate one. Scalings
+    of the box and of time are not seen by an operator for one box and one time.
 
     Args:
         network: values ``[b, c, *n]`` to values of the same shape, differentiable in forward mode.
@@ -54,24 +53,17 @@ def symmetries_of_operator(
         tolerance: singular values below it are symmetries; default: those below 0.05 before the last gap of ten times.
 
     Returns:
-        The symmetries, in variables x, y, z, t, u, v, w, p, q as far as there are; all singular values.
+        The symmetries, in variables x, y, z, t, u, v, w, p, q as far as there are; approximate ones with the size of
+        their breaking; all singular values.
 
     Raises:
         ShapeError: the fields have several times, or too many unknowns or axes, or the network returns another shape.
         ConfigurationError: the network's output does not depend on the fields, or is not finite.
     """
-    check_type("initial", initial, Field)
     check_positive("elapsed", elapsed)
     check_count("degree", degree, 0)
-    dims = len(initial.counts)
-    values = initial.values.flatten(0, -dims - 3).squeeze(-dims - 1)
-    unknowns = values.shape[1]
-    if initial.values.shape[-dims - 1] != 1 or dims > len(_SPACE) or unknowns > len(_UNKNOWNS):
-        raise ShapeError(
-            f"initial: expected fields [*batch, c, 1, *n] of {len(_UNKNOWNS)} unknowns and {len(_SPACE)} axes at most, "
-            f"got {list(initial.values.shape)}"
-        )
-    steps = initial.grid.steps.reshape(-1, dims, dims)[0].diagonal()
+    values, steps, variables = operator_variables(initial)
+    dims, unknowns = len(steps), values.shape[1]
     output = network(values)
     if output.shape != values.shape:
         raise ShapeError(f"network: expected values {list(values.shape)}, got {list(output.shape)}")
@@ -93,10 +85,19 @@ def symmetries_of_operator(
     # a difference of opposite sides of one size is sqrt(2)
     ratios = (sizes / math.sqrt(2.0)).flip(0).tolist()
     basis = (right.flip(0) / scale).numpy()
-    variables = sp.symbols((*_SPACE[:dims], "t", *_UNKNOWNS[:unknowns]))
     terms = [sp.Mul(*(v**k for v, k in zip(variables[dims:], e, strict=True))) for e in exponents]
     moved_variables = [i for i in range(len(variables)) if i != dims]  # all but the time
-    return _closed(basis, ratios, tolerance, terms, tuple(variables), moved_variables)
+
+    def measure(coefficients: NDArray[np.float64]) -> float:
+        """The difference of both sides relative to their size."""
+        before, after = sides @ torch.as_tensor(coefficients)
+        return float((before - after).norm() / torch.cat([before, after]).norm()) / math.sqrt(2.0)
+
+    found = _closed(basis, ratios, tolerance, terms, variables, moved_variables)
+    near = basis[: max(sum(r < MAX_BROKEN for r in ratios), found.dimension)]
+    broken = broken_fields(near, found.dimension, measure, terms, variables, moved_variables)
+    found.approximate = tuple(broken)
+    return found
 
 
 def _characteristic(values: Tensor, steps: Tensor, component: int, powers: tuple[int, ...], time: float) -> Tensor:
@@ -121,7 +122,7 @@ def _dimension(ratios: list[float], tolerance: float | None) -> int:
     """How many fields are symmetries: those below a tolerance, or the last gap: some are exact, others learned."""
     if tolerance is not None:
         return sum(r < tolerance for r in ratios)
-    gaps = [k for k in range(1, len(ratios)) if ratios[k - 1] < _MAX_BROKEN and ratios[k] >= _MIN_GAP * ratios[k - 1]]
+    gaps = [k for k in range(1, len(ratios)) if ratios[k - 1] < MAX_BROKEN and ratios[k] >= _MIN_GAP * ratios[k - 1]]
     return max(gaps, default=0)
 
 

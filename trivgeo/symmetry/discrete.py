@@ -1,0 +1,239 @@
+"""Discrete symmetries: reflections, parity and exchanges of variables, of equations, functions and operators."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy as sp
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo.actions import Field
+from trivgeo.checks import check_positive, check_tensor
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.symmetry.equation import EvolutionSystem, Index, residuals_of
+from trivgeo.symmetry.from_function import MAX_BROKEN
+from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.operator_fields import operator_variables
+
+__all__ = [
+    "DiscreteSymmetry",
+    "discrete_symmetries",
+    "discrete_symmetries_of_function",
+    "discrete_symmetries_of_operator",
+]
+
+_MAX_CANDIDATES = 1000
+
+
+@dataclass(frozen=True)
+class DiscreteSymmetry:
+    """A transformation that exchanges variables and changes signs.
+
+    Attributes:
+        images: where each variable goes: a variable, or minus a variable.
+        variables: the variables.
+        breaking: for functions and operators how far it is from a symmetry, from 0 (it is one) to 1; for equations 0.
+    """
+
+    images: tuple[sp.Expr, ...]
+    variables: tuple[sp.Symbol, ...]
+    breaking: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The transformation as it is written, such as ``x -> -x, u -> -u``."""
+        pairs = zip(self.variables, self.images, strict=True)
+        return ", ".join(f"{variable} -> {image}" for variable, image in pairs if image != variable)
+
+    def __repr__(self) -> str:
+        size = f", broken by {self.breaking:.1e}" if self.breaking else ""
+        return f"DiscreteSymmetry({self.text}{size})"
+
+
+@dataclass(frozen=True)
+class _SignedPermutation:
+    """Variable i goes to ``signs[i]`` times variable ``places[i]``."""
+
+    places: tuple[int, ...]
+    signs: tuple[int, ...]
+
+    @property
+    def is_identity(self) -> bool:
+        return self.places == tuple(range(len(self.places))) and min(self.signs, default=1) > 0
+
+    def images(self, variables: Sequence[sp.Symbol]) -> tuple[sp.Expr, ...]:
+        return tuple(sign * variables[i] for sign, i in zip(self.signs, self.places, strict=True))
+
+
+def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry, ...]:
+    """Find all transformations that exchange variables, change signs, and map solutions of equations to solutions.
+
+    Variables of space may be exchanged with each other, and unknowns with each other. The time keeps its place. Each
+    candidate is tried exactly: transformed equations must vanish on solutions.
+
+    ```python
+    discrete_symmetries("u_t + u*u_x + u_xxx = 0")  # x -> -x, t -> -t
+    ```
+
+    Args:
+        pde: see `trivgeo.symmetry.find_symmetries`.
+        time: see `trivgeo.symmetry.find_symmetries`.
+
+    Returns:
+        The symmetries beside the identity, those of few changes first.
+
+    Raises:
+        ConfigurationError: see `trivgeo.symmetry.find_symmetries`; or there are more than 1000 candidates.
+    """
+    system = EvolutionSystem(residuals_of(pde), time)
+    count, unknowns = len(system.variables), len(system.unknowns)
+    space = [i for i in range(count) if i != system.time]
+    variables = (*system.variables, *system.unknowns)
+    found = []
+    for outer, inner in _candidates(space, unknowns):
+        places, signs = list(range(count)), [1] * count
+        for position, i, sign in zip(space, outer.places, outer.signs, strict=True):
+            places[position], signs[position] = space[i], sign
+        for sign in (1, -1):
+            signs[system.time] = sign
+            moved = _SignedPermutation(tuple(places), tuple(signs))
+            if not (moved.is_identity and inner.is_identity) and _keeps(system, moved, inner):
+                images = (*moved.images(system.variables), *inner.images(system.unknowns))
+                found.append(DiscreteSymmetry(images, variables))
+    return tuple(sorted(found, key=lambda symmetry: len(symmetry.text)))
+
+
+def discrete_symmetries_of_operator(
+    network: Callable[[Tensor], Tensor], initial: Field, *, tolerance: float = MAX_BROKEN
+) -> tuple[DiscreteSymmetry, ...]:
+    r"""Find reflections, parities and exchanges that a solution operator commutes with, and how far each is broken.
+
+    .. math:: |N[h u] - h N[u]| \\, / \\, \\sqrt{2 (|N[h u]|^2 + |h N[u]|^2)}
+
+    Reflections in space are about the first point of the periodic grid. Axes are exchanged where they have the same
+    points.
+
+    Args:
+        network: values ``[b, c, *n]`` to values of the same shape.
+        initial: periodic fields at one time, see `trivgeo.symmetry.from_operator.symmetries_of_operator`.
+        tolerance: breaking of a symmetry.
+
+    Returns:
+        The symmetries beside the identity, the least broken first.
+
+    Raises:
+        ShapeError: see `trivgeo.symmetry.from_operator.symmetries_of_operator`.
+        ConfigurationError: the network's output is not finite; or there are more than 1000 candidates.
+    """
+    check_positive("tolerance", tolerance)
+    values, steps, variables = operator_variables(initial)
+    dims = len(steps)
+    output = network(values)
+    if output.shape != values.shape:
+        raise ShapeError(f"network: expected values {list(values.shape)}, got {list(output.shape)}")
+    if not bool(output.isfinite().all()):
+        raise ConfigurationError("network: expected finite values, got NaN or infinity")
+    space, unknowns = variables[:dims], variables[dims + 1 :]
+    sizes = list(zip(values.shape[2:], steps.tolist(), strict=True))
+    found = []
+    for outer, inner in _candidates(range(dims), len(unknowns)):
+        if any(sizes[i] != sizes[j] for i, j in enumerate(outer.places)) or (outer.is_identity and inner.is_identity):
+            continue
+        before, after = network(_moved(values, outer, inner)), _moved(output, outer, inner)
+        breaking = float((before - after).norm() / torch.stack([before, after]).norm()) / math.sqrt(2.0)
+        if breaking < tolerance:
+            images = (*outer.images(space), variables[dims], *inner.images(unknowns))
+            found.append(DiscreteSymmetry(images, variables, breaking))
+    return tuple(sorted(found, key=lambda symmetry: symmetry.breaking))
+
+
+def discrete_symmetries_of_function(
+    function: Callable[[Tensor], Tensor], points: Float[Tensor, "p n"], *, tolerance: float = MAX_BROKEN
+) -> tuple[DiscreteSymmetry, ...]:
+    """Find exchanges and changes of signs of coordinates that leave a function as it is, such as a trained network.
+
+    The size of breaking is the change of values, relative to their standard deviation, times the square root of a
+    half.
+
+    Args:
+        function: function of points ``[p, n]``.
+        points: where it is evaluated, ``[p, n]``.
+        tolerance: breaking of a symmetry.
+
+    Returns:
+        The symmetries beside the identity, the least broken first.
+
+    Raises:
+        ShapeError: the points have another shape.
+        ConfigurationError: the function is constant or not finite; or there are more than 1000 candidates.
+    """
+    check_positive("tolerance", tolerance)
+    if check_tensor("points", points).ndim != 2:
+        raise ShapeError(f"points: expected points [p, n], got {list(points.shape)}")
+    n = points.shape[1]
+    values = function(points).reshape(len(points), -1)
+    spread = (values - values.mean(0)).norm() * math.sqrt(2.0)
+    if not bool(values.isfinite().all()) or float(spread) == 0:
+        raise ConfigurationError("function: expected finite values that are not constant, got others")
+    variables = tuple(sp.symbols(f"x1:{n + 1}"))
+    found = []
+    for _, inner in _candidates((), n):
+        moved = points[:, list(inner.places)] * points.new_tensor(inner.signs)
+        breaking = float((function(moved).reshape(len(points), -1) - values).norm() / spread)
+        if breaking < tolerance and not inner.is_identity:
+            found.append(DiscreteSymmetry(inner.images(variables), variables, breaking))
+    return tuple(sorted(found, key=lambda symmetry: symmetry.breaking))
+
+
+def _candidates(space: Sequence[int], unknowns: int) -> Iterator[tuple[_SignedPermutation, _SignedPermutation]]:
+    """Signed permutations of the variables of space, and of the unknowns."""
+    counts = [2**k * math.factorial(k) for k in (len(space), unknowns)]
+    if math.prod(counts) > _MAX_CANDIDATES:
+        raise ConfigurationError(
+            f"expected at most {_MAX_CANDIDATES} exchanges and changes of signs, got {math.prod(counts)} of "
+            f"{len(space)} variables and {unknowns} unknowns"
+        )
+    outer, inner = (
+        [
+            _SignedPermutation(places, signs)
+            for places in itertools.permutations(range(k))
+            for signs in itertools.product((1, -1), repeat=k)
+        ]
+        for k in (len(space), unknowns)
+    )
+    return itertools.product(outer, inner)
+
+
+def _keeps(system: EvolutionSystem, moved: _SignedPermutation, inner: _SignedPermutation) -> bool:
+    """Whether transformed equations vanish on solutions."""
+    images = dict(zip(system.variables, moved.images(system.variables), strict=True))
+
+    def image(a: int, index: Index) -> sp.Expr:
+        # the derivative by a variable that goes to minus another is minus that by the other
+        new = [0] * len(index)
+        for i, order in enumerate(index):
+            new[moved.places[i]] = order
+        sign = inner.signs[a] * math.prod(s**k for s, k in zip(moved.signs, index, strict=True))
+        return sign * system.jet(inner.places[a], tuple(new))
+
+    for (a, index), right in zip(system.leaders, system.right, strict=True):
+        residual = system.jet(a, index) - right
+        jets = {symbol: image(b, k) for symbol, b, k in system.jets_in(residual)}
+        if not vanishes(system.reduced(residual.xreplace(jets | images))):
+            return False
+    return True
+
+
+def _moved(values: Tensor, outer: _SignedPermutation, inner: _SignedPermutation) -> Tensor:
+    """Values ``[b, c, *n]`` with axes and channels exchanged, reflected about the first point, and signs changed."""
+    moved = values[:, list(inner.places)].permute(0, 1, *(2 + i for i in outer.places))
+    for axis, sign in enumerate(outer.signs):
+        if sign < 0:
+            moved = moved.flip(2 + axis).roll(1, 2 + axis)
+    return moved * values.new_tensor(inner.signs).reshape(-1, *[1] * len(outer.signs))
