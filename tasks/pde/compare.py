@@ -47,7 +47,7 @@ def compare(path: str | Path, folders: Sequence[str | Path]) -> list[ErrorSeries
     ]
     inside = [row["metrics"][_INSIDE] for row in rows["network alone"]]
     equation = runs[0]["config"]["data"]["init_args"]["equation"]["class_path"].rsplit(".", 1)[-1]
-    draw_errors(path, series, sum(inside) / len(inside), equation)
+    draw_errors(path, series, sum(inside) / len(inside), f"{equation.removesuffix('Equation')} equation")
     return series
 
 

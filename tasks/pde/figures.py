@@ -59,8 +59,8 @@ def _draw_regions(axes: Axes, regions: Mapping[str, Tensor]) -> None:
         edge = torch.cat([grid[:, 0], grid[-1, :], grid[:, -1].flip(0), grid[0, :].flip(0)]).numpy()
         axes.plot(edge[:, 1], edge[:, 0], style, label=label)
     axes.set(title="where the problem lies", xlabel="t", ylabel="x")
-    axes.margins(y=0.3)
-    axes.legend(loc="upper center", fontsize=8, ncols=len(regions))
+    axes.margins(y=0.5)
+    axes.legend(loc="best", fontsize=8)
 
 
 class ErrorSeries(NamedTuple):

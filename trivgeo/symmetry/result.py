@@ -15,7 +15,7 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
 from trivgeo.symmetry.algebra import SymmetryAlgebra, parameter_value
 from trivgeo.symmetry.brackets import closed_part, keeping, moving_grids, structure_constants
-from trivgeo.symmetry.data_result import SymmetriesFromData
+from trivgeo.symmetry.data_result import BrokenSymmetry, SymmetriesFromData
 from trivgeo.symmetry.determining import check, collect
 from trivgeo.symmetry.formulas import moved_solution
 from trivgeo.symmetry.laws import ConservationLaw, ConservationLaws
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.equation import EvolutionSystem
 
 __all__ = [
+    "BrokenSymmetry",
     "ConservationLaw",
     "ConservationLaws",
     "Knowledge",
