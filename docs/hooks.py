@@ -18,6 +18,7 @@ PRINTED = re.compile(
 )
 COLUMNS = re.compile(r"\S {2,}\S.*\n.*\S {2,}\S")  # two lines of a printed table
 PICTURE = re.compile(r'(?<!">)<img [^>]*?src="([^"]+)"[^>]*>')
+COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)|[{}_^&\s]")  # of LaTeX, with what else takes no width
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 
 
@@ -49,9 +50,26 @@ def printed(match: re.Match[str]) -> str:
 
 
 def formula(match: re.Match[str]) -> str:
-    """One formula as MathML, which browsers draw themselves."""
-    kind = "block" if match[1] == "div" else "inline"
-    return f'<{match[1]} class="arithmatex">{convert(html.unescape(match[2]), display=kind)}</{match[1]}>'
+    """One formula as MathML, which browsers draw themselves; a long one in several lines."""
+    kind, text = ("block" if match[1] == "div" else "inline"), html.unescape(match[2])
+    shown = "".join(convert(line, display=kind) for line in (lines_of(text) if kind == "block" else [text]))
+    return f'<{match[1]} class="arithmatex">{shown}</{match[1]}>'
+
+
+def lines_of(text: str, symbols: int = 55) -> list[str]:
+    r"""A displayed formula, broken where it has a ``\quad`` into lines that a page of 1,280 pixels shows whole.
+
+    Args:
+        text: LaTeX.
+        symbols: the length of a line.
+    """
+    lines: list[str] = []
+    for part in re.split(r"\\q?quad\b", text):
+        if lines and len(COMMAND.sub("", lines[-1] + part)) < symbols:
+            lines[-1] += rf" \quad {part.strip()}"
+        else:
+            lines.append(part.strip())
+    return [text] if any(line.count("{") != line.count("}") or "\\begin" in line for line in lines) else lines
 
 
 def page_of(script: str) -> str:

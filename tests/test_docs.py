@@ -235,3 +235,11 @@ def test_a_picture_is_a_link_to_itself_but_for_one_in_a_link() -> None:
     picture = '<img alt="a" src="../images/a.png" />'
     assert hooks.on_page_content(picture) == f'<a href="../images/a.png">{picture}</a>'
     assert hooks.on_page_content(f'<a href="b.html">{picture}</a>') == f'<a href="b.html">{picture}</a>'
+
+
+def test_a_long_formula_is_broken_at_its_spaces() -> None:
+    formula = '<div class="arithmatex">\\[{}\\]</div>'
+    short, long = r"a = b, \quad c = d", r"\quad ".join(f"a_{i} = b_{i} + c_{i} + d_{i} + e_{i}," for i in range(8))
+    assert hooks.on_page_content(formula.format(short)).count("<math") == 1
+    assert hooks.on_page_content(formula.format(long)).count("<math") > 1
+    assert hooks.lines_of(r"\mathrm{if \quad so}" + "x" * 90) == [r"\mathrm{if \quad so}" + "x" * 90]
