@@ -265,6 +265,7 @@ def main(args: ArgsType = None) -> LightningCLI:
         try:
             return TasksCLI(
                 parser_class=TasksParser,
+                parser_kwargs={"prog": "trivgeo"},
                 save_config_callback=SavedConfig,
                 save_config_kwargs={"overwrite": True},
                 trainer_defaults=dict(TRAINER_DEFAULTS),

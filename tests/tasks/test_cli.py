@@ -76,6 +76,12 @@ def test_bad_input(arguments: list[str], reason: str, capsys: pytest.CaptureFixt
     assert "usage" not in errors
 
 
+def test_help_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["test", "--help"])
+    assert capsys.readouterr().out.startswith("usage: trivgeo [options] test ")
+
+
 def test_tracebacks_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JSONARGPARSE_DEBUG", "true")
     with pytest.raises(ValueError, match="at least 1"):
