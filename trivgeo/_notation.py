@@ -185,8 +185,8 @@ def check_called(
         for match in re.finditer(r"[^\W\d_]\w*'+\(\s*(\w+)\s*\)", text):
             if match[1] in {*derivatives, *plain}:
                 raise ConfigurationError(
-                    f"{argument}: expected primes on unknowns of one variable alone, got {match[0]}: derivatives of "
-                    "arbitrary functions come from those of expressions, such as diff(f(u), x)"
+                    f"{argument}: expected primes on unknowns of one variable only, got {match[0]}: write derivatives "
+                    "of arbitrary functions as derivatives of expressions, such as diff(f(u), x)"
                 )
     for name, arguments in calls:
         stem, _, primes = name.partition("__")
@@ -226,7 +226,7 @@ def check_called(
         if len(arguments) > 1:
             raise ConfigurationError(
                 f"{argument}: expected functions of one variable beside the unknowns {sorted(derivatives)}, got "
-                f"{shown}: a given function of several is written out"
+                f"{shown}: write a function of several variables out"
             )
         if not re.fullmatch(r"[^\W\d_]\d*", name):
             raise ConfigurationError(

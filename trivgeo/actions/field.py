@@ -161,7 +161,7 @@ class Field(NamedTuple):
         """
         times = self.values.shape[-1 - len(self.counts)]
         if not -times <= index < times:
-            raise DomainError(f"index: expected that of one of {times} times, got {index}")
+            raise DomainError(f"index: expected the index of one of {times} times, got {index}")
         values = self.values.movedim(-1 - len(self.counts), 0)[index].unsqueeze(-1 - len(self.counts))
         origin, steps = self.grid.origin.movedim(-2, 0)[index], self.grid.steps.movedim(-3, 0)[index]
         return Field(values, Grid(origin.unsqueeze(-2), steps.unsqueeze(-3)))

@@ -148,7 +148,7 @@ class NormalDistribution(BaseDistribution):
         accepted = len(self._accepted(_NUM_MASS_DRAWS, generator))
         if not accepted:
             raise DomainError(
-                "factor: expected a law of vectors that are logarithms of their exponentials, got none in "
+                "factor: expected a normal distribution so narrow that some draws v equal log(exp(v)), got none in "
                 f"{_NUM_MASS_DRAWS} draws"
             )
         self.log_mass.fill_(math.log(accepted / _NUM_MASS_DRAWS))
@@ -406,7 +406,7 @@ def _factor(covariance: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
     unit = torch.eye(covariance.shape[-1]).to(covariance)
     factor, fault = torch.linalg.cholesky_ex(covariance + ridge[..., None, None] * unit)
     if bool(fault.any()) or not bool(torch.isfinite(factor).all()):
-        raise DomainError("samples: expected elements whose logarithms have a covariance, got some that are none")
+        raise DomainError("samples: expected elements whose logarithms have a finite covariance matrix")
     return factor
 
 

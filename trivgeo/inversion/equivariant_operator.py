@@ -88,7 +88,7 @@ class EquivariantOperator(nn.Module):
         self.times = _nodes(times)
         if equation is not None and not (isinstance(equation, SpectralEquation) and all(action.periodic)):
             raise ConfigurationError(
-                f"equation: expected a SpectralEquation of periodic fields, or none, got {equation!r} for axes whose "
+                f"equation: expected None, or a SpectralEquation and periodic fields, got {equation!r} for axes whose "
                 f"periodicity is {list(action.periodic)}"
             )
         self._equation = equation

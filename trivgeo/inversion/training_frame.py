@@ -85,10 +85,10 @@ class TrainingFrame:
             edges = (corners[row, 1:] - corners[row, :1])[:, :-1]
             target = self._corners.like(corners)
             raise DomainError(
-                f"initial: expected fields whose boxes the group takes to that of the training set, with edges "
+                f"initial: expected fields whose boxes the group maps to the training box, with edges "
                 f"{_rounded((target[1:] - target[:1])[:, :-1])} from {_rounded(target[0])} on, got edges "
-                f"{_rounded(edges)} from {_rounded(corners[row, 0])} on for field {row}; {int((~known).sum())} of "
-                f"{len(known)} fields are so"
+                f"{_rounded(edges)} from {_rounded(corners[row, 0])} on for field {row}; no element maps the boxes of "
+                f"{int((~known).sum())} of {len(known)} fields"
             )
         return g
 

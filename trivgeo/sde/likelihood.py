@@ -325,8 +325,8 @@ def _check_rows(flow: TrivializedSDE, g: Tensor, t: float, event_ndim: int) -> N
     others = moved.reshape(rows, -1)[1:].abs()
     if bool((others > _MAX_COUPLING * moved.abs().max()).any()):
         raise ConfigurationError(
-            f"event_ndim: expected a field that moves each element of the batch {list(whole)} by itself, got one whose "
-            "velocity depends on others; bodies that move together are batch dimensions that event_ndim counts"
+            f"event_ndim: expected a vector field that moves the elements of the batch {list(whole)} independently, "
+            "got a velocity that depends on other elements; count the dimensions of such elements in event_ndim"
         )
 
 

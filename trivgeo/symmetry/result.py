@@ -372,7 +372,7 @@ class Symmetries(Sequence[Symmetry]):
         times = [z for z in self._system.variables if z.name == str(time)]
         space = [z for z in self._system.variables if z.name != str(time)]
         if len(times) != 1 or not space:
-            raise ConfigurationError(f"time: expected one of {self._system.variables} beside space, got {time}")
+            raise ConfigurationError(f"time: expected one of several variables {self._system.variables}, got {time}")
         if len(space) != len(periodic):
             raise ConfigurationError(f"periodic: expected one for each of {space}, got {list(periodic)}")
         free = set(self._system.variables)

@@ -83,7 +83,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
         if score is None:
             if weights is None and classifier is None:
                 raise ConfigurationError(
-                    "network: expected one with a linear layer, whose weights are those of classes, got none; give "
+                    "network: expected a linear layer, whose weights stand for the classes, got none; give "
                     "weights=, or use FeatureEnergy.from_data"
                 )
             found = (

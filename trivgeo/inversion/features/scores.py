@@ -63,7 +63,7 @@ class ClassCosine(FeatureScore):
         weights = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
         norms = weights.norm(dim=-1, keepdim=True)
         if not bool((torch.isfinite(norms) & (norms > 0)).all()):
-            raise DomainError("weights: expected finite ones, none of them zero")
+            raise DomainError("weights: expected finite rows, none of them zero")
         score.directions = weights / norms
         return score
 

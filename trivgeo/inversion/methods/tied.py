@@ -79,7 +79,7 @@ class TIED(Inverter):
                 )
             raise ConfigurationError(
                 f"settings: expected some of {', '.join((*_SETTINGS, *known))}, got {', '.join(sorted(unknown))}; "
-                "those of every inverter are set by replace(...)"
+                "TIED(...).replace(...) sets what all inverters share, such as max_evaluations"
             )
         schedule = GeometricSchedule(*check_action(action).noise_range) if schedule is None else schedule
         stage = ReverseDiffusion(schedule, steps, num_mc, temperature, max_score_norm, **reverse)

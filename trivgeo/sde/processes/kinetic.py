@@ -106,7 +106,7 @@ class KineticDiffusion(Process):
             ShapeError: the score returns no vector for each element.
         """
         if self.score is None:
-            raise ConfigurationError("score: expected one to run backwards, got none")
+            raise ConfigurationError("score: expected a score, which the reverse process follows, got None")
         return check_drift(self.score(g, momentum, t), self.group, g) + momentum
 
     def flow(self) -> TrivializedSDE:
@@ -119,7 +119,7 @@ class KineticDiffusion(Process):
         """
         group = self.group
         if self.score is None:
-            raise ConfigurationError("score: expected one for the probability flow, got none")
+            raise ConfigurationError("score: expected a score, which the probability flow follows, got None")
 
         def drift(state: Tensor, t: float) -> Tensor:
             g, momentum = split_state(group, state)
