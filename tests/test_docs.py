@@ -61,6 +61,7 @@ PUBLIC = (
         "pde.losses",
         "symmetry.discrete",
         "symmetry.from_operator",
+        "symmetry.order_reduction",
     ),
     *("groups.basis", "groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),

@@ -13,7 +13,7 @@ from trivgeo.symmetry.numeric import vanishes
 if TYPE_CHECKING:
     from trivgeo.symmetry.equation import EvolutionSystem
 
-__all__ = ["flow", "invariants", "moved_solution", "sliced"]
+__all__ = ["flow", "invariants", "landing", "moved_solution", "sliced"]
 
 Expressions = tuple[sp.Expr, ...]
 
@@ -138,6 +138,16 @@ def invariants(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) ->
 def sliced(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> Expressions:
     """Return the values of the other variables when one variable has a given value; nothing without a formula.
 
+    Args:
+        moved: the flow, see `landing`, like ``place``, ``value`` and ``s``.
+    """
+    found = landing(moved, place, value, s)
+    return () if found is None else found[1]
+
+
+def landing(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> tuple[sp.Expr, Expressions] | None:
+    """Return the time when one variable has a given value, and the values of the others then; None without a formula.
+
     Of several branches the one that moves nothing where the variable has that value.
 
     Args:
@@ -153,20 +163,20 @@ def sliced(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> Expressi
     try:
         times = sp.solve(sp.simplify(equation), unknown)
     except NotImplementedError:
-        return ()
-    found = []
+        return None
+    found: list[tuple[sp.Expr, Expressions]] = []
     for time in times:
         at = sp.log(time) if unknown is q else time
         result = tuple(_plain(e.subs(s, at)) for i, e in enumerate(moved) if i != place)
         if not any(e.has(sp.nan, sp.zoo, sp.oo) for e in result):
-            found.append(result)
+            found.append((at, result))
     start = [e.subs(s, 0) for e in moved]
     others = [e for i, e in enumerate(start) if i != place]
-    for result in found:
+    for at, result in found:
         rest = (e.subs(start[place], value) - z for e, z in zip(result, others, strict=True))
         if all(not e.has(sp.nan, sp.zoo) and vanishes(e) for e in rest):
-            return result
-    return found[0] if found else ()
+            return at, result
+    return found[0] if found else None
 
 
 def _plain(expression: sp.Expr) -> sp.Expr:
