@@ -105,3 +105,12 @@ def test_of_an_operator() -> None:
 def test_too_many_candidates() -> None:
     with pytest.raises(ConfigurationError, match="at most 1000 exchanges"):
         discrete_symmetries_of_function(lambda z: z.sum(1), torch.rand(10, 5))
+
+
+def test_mistaken_calls() -> None:
+    with pytest.raises(ConfigurationError, match="network: expected a function of values"):
+        discrete_symmetries_of_operator(3, plane_fields(2, 1))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="function: expected a function of points"):
+        discrete_symmetries_of_function(3, torch.rand(10, 2))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="tolerance"):
+        discrete_symmetries_of_operator(lambda values: values, plane_fields(2, 1), tolerance=0.0)

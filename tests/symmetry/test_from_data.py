@@ -324,3 +324,10 @@ def test_approximate_symmetries_of_a_function() -> None:
             assert breaking == pytest.approx(float((gradient * step).sum(1).norm() / size), rel=1e-6)
         sizes.append(found.approximate[0].breaking)
     assert sizes[1] / sizes[0] == pytest.approx(2.0, rel=0.05)
+
+
+def test_mistaken_calls() -> None:
+    with pytest.raises(ConfigurationError, match="grid: expected coordinates that are numbers, got 'x'"):
+        symmetries_from_data(torch.randn(3, 10, 12), ("x", "t"))
+    with pytest.raises(ConfigurationError, match="network: expected a function of values"):
+        symmetries_of_operator(3, random_fields(2), 0.5)  # type: ignore[arg-type]

@@ -138,3 +138,18 @@ def test_latex(heat: Symmetries) -> None:
     reduction = heat.reduced(_named(heat, "∂_t") + 2 * _named(heat, "u*∂_u"))
     assert r"2 u{\left(x \right)} - \frac{d^{2}}{d x^{2}} u{\left(x \right)} &= 0" in reduction.latex()
     assert r"\text{where } t = 0" in reduction._repr_latex_()
+
+
+def test_mistaken_calls(heat: Symmetries) -> None:
+    """What is no symmetry, no formula or no surface is named, not met inside."""
+    scaling = _named(heat, "x*∂_x + 2*t*∂_t")
+    with pytest.raises(ConfigurationError, match=r"generators\[0\]: expected an instance of Symmetry, got 5"):
+        heat.reduced(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="reduced: expected a number, text or SymPy expression, got None"):
+        heat.reduced(scaling).solution(None)
+    with pytest.raises(ConfigurationError, match="generator: expected an instance of Symmetry"):
+        heat.new_solution("x", 0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="solution: expected a number, text or SymPy expression, got None"):
+        heat.new_solution(scaling, None)
+    with pytest.raises(ConfigurationError, match="surface: expected an instance of dict"):
+        heat.keeping(3)  # type: ignore[arg-type]

@@ -132,7 +132,7 @@ def discrete_symmetries_of_operator(
         ConfigurationError: the network's output is not finite; or there are more than 1000 candidates.
     """
     check_positive("tolerance", tolerance)
-    values, steps, variables = operator_variables(initial)
+    values, steps, variables = operator_variables(network, initial)
     dims = len(steps)
     output = network(values)
     if output.shape != values.shape:
@@ -174,6 +174,8 @@ def discrete_symmetries_of_function(
         ConfigurationError: the function is constant or not finite; or there are more than 1000 candidates.
     """
     check_positive("tolerance", tolerance)
+    if not callable(function):
+        raise ConfigurationError(f"function: expected a function of points [p, n], got {function!r}")
     if check_tensor("points", points).ndim != 2:
         raise ShapeError(f"points: expected points [p, n], got {list(points.shape)}")
     n = points.shape[1]

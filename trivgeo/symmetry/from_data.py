@@ -64,7 +64,7 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
         counts = values.shape[-dims:]
         axes = [origin[:, -1], *(origin[0, i] + steps[0, i, i] * torch.arange(n) for i, n in enumerate(counts))]
     elif isinstance(grid, Sequence) and len(grid) > 1:
-        *space, time = (torch.as_tensor(a) for a in grid)
+        *space, time = map(_coordinates, grid)
         axes = [time, *space]
         if values.ndim == len(axes) + 1:  # one unknown
             values = values.unsqueeze(1)
@@ -78,3 +78,11 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
     if values.shape[1] > 5 or len(axes) > 4:
         raise ConfigurationError("samples: expected up to five unknowns of up to three variables of space, got more")
     return values, axes
+
+
+def _coordinates(values: Any) -> Tensor:
+    """Coordinates along one axis as a tensor."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"grid: expected coordinates that are numbers, got {values!r}") from error

@@ -62,7 +62,7 @@ def symmetries_of_operator(
     """
     check_positive("elapsed", elapsed)
     check_count("degree", degree, 0)
-    values, steps, variables = operator_variables(initial)
+    values, steps, variables = operator_variables(network, initial)
     dims, unknowns = len(steps), values.shape[1]
     output = network(values)
     if output.shape != values.shape:

@@ -67,8 +67,8 @@ class Reduction:
             ConfigurationError: what was given is no solution.
             AlgebraError: there is more than one generator, or no closed form was found.
         """
-        entries = [reduced] if isinstance(reduced, str | sp.Expr | int | float) else list(reduced)
         unknowns = self.system.unknowns
+        entries = list(reduced) if isinstance(reduced, list | tuple | sp.Tuple) else [reduced]
         if len(entries) != len(unknowns):
             raise ConfigurationError(f"reduced: expected one expression for each of {unknowns}, got {len(entries)}")
         # a symbol of text has no assumptions, that of a generator may have

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import sympy as sp
 
+from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
 from trivgeo.symmetry.algebra import SymmetryAlgebra, parameter_value
@@ -299,7 +300,8 @@ class Symmetries(Sequence[Symmetry]):
             ConfigurationError: what was given is no solution, or the name is one of the equations or the solution.
             AlgebraError: no closed form was found.
         """
-        entries = [solution] if isinstance(solution, str | sp.Expr | int | float) else list(solution)
+        check_type("generator", generator, Symmetry)
+        entries = list(solution) if isinstance(solution, list | tuple | sp.Tuple) else [solution]
         unknowns = self._system.unknowns
         if len(entries) != len(unknowns):
             raise ConfigurationError(f"solution: expected one expression for each of {unknowns}, got {len(entries)}")
@@ -319,6 +321,8 @@ class Symmetries(Sequence[Symmetry]):
         """
         if not generators:
             raise ConfigurationError("generators: expected at least one, got none")
+        for i, generator in enumerate(generators):
+            check_type(f"generators[{i}]", generator, Symmetry)
         # one symbol for each name, whatever is assumed of those that factors of generators hold
         known = {s.name: s for g in generators for c in g.components for s in c.free_symbols}
         known |= {s.name: s for s in (*self.variables, *self.parameters)}
@@ -342,6 +346,7 @@ class Symmetries(Sequence[Symmetry]):
             ConfigurationError: a name is no variable, or a value depends on one that is given.
             AlgebraError: a coefficient is not rational in the parameters, of low degree.
         """
+        check_type("surface", surface, dict)
         names = {z.name: z for z in self.variables}
         given = {names.get(str(z), z): self._system.plain(value, "surface") for z, value in surface.items()}
         if not given or not set(given) <= set(self.variables) or any(e.has(*given) for e in given.values()):
