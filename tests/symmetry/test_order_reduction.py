@@ -26,6 +26,8 @@ integrated = lru_cache(integrate_by_symmetries)
         ("y'' = y^(-3)", (0.3, 1.0), (0.1,), 2),
         pytest.param("y'' = exp(y)", (0.0, 0.1), (3.0,), 2, marks=MORE),
         pytest.param("y'' = exp(y)", (0.0, 0.1), (-3.0,), 2, marks=MORE),  # the energy has either sign
+        pytest.param("y'' = y^2", (0.0, 1.0), (3.0,), 2, marks=MORE),
+        pytest.param("y'' = y^2", (0.0, 1.0), (-3.0,), 2, marks=MORE),
         pytest.param("y'' = 2*y*y'", (0.0, 0.2), (3.0,), 1, marks=MORE),
         pytest.param("y''' = y''^2/y'", (0.0, 1.0), (0.8, 0.4), 1, marks=MORE),
     ],

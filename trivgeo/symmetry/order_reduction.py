@@ -24,7 +24,10 @@ from trivgeo.symmetry.vector_fields import Symmetry
 
 __all__ = ["OrderReduction", "Quadrature", "integrate_by_symmetries", "reduce_order"]
 
-_MAX_MULTIPLE = 3  # of a constant in an exponent
+_MAX_MULTIPLE = 6  # of a constant in an exponent
+_MAX_ORDER = 3  # of equations that are integrated
+_MAX_FIRST, _MAX_NEXT = 8, 2  # symmetries that are tried first, and after each of them
+_INFINITE = (sp.nan, sp.zoo, sp.oo)
 
 Plane = tuple[sp.Symbol, sp.Symbol]
 Field = tuple[sp.Expr, ...]
@@ -129,10 +132,14 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
         A relation for each branch of roots. Each is checked: its curves solve the equation, whatever the constants.
 
     Raises:
-        ConfigurationError: see `reduce_order`.
+        ConfigurationError: see `reduce_order`; or the order is above three.
         AlgebraError: the symmetries do not lead to quadratures with formulas between them; the message says how far.
     """
     plane, right, jets = _equation(EvolutionSystem(residuals_of(pde), None))
+    if len(jets) > _MAX_ORDER:
+        raise ConfigurationError(
+            f"pde: expected an equation of order {_MAX_ORDER} at most, got order {len(jets)}: `reduce_order` lowers it"
+        )
     fields = [g.components for g in search(pde, None, None, ())]
     taken = {s.name for s in right.free_symbols}
     constants = tuple(sp.Symbol(_free(f"C{k + 1}", taken)) for k in range(len(jets)))
@@ -141,7 +148,7 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
     brackets = (tuple(map(sp.simplify, bracket(first, second, plane))) for first, second in pairs)
     every = list(dict.fromkeys([*(field for field in brackets if any(field)), *fields]))
     least = len(jets)
-    for field in every:
+    for field in every[:_MAX_FIRST]:
         branches = []
         for found, left in _solutions(plane, right, jets, [field, *(f for f in every if f != field)], constants, 1):
             least = min(least, left)
@@ -178,10 +185,10 @@ def _coordinates(plane: Plane, field: Field) -> Iterator[tuple[sp.Expr, sp.Expr,
     for place in (0, 1):
         for value in (0, 1):
             across = field[place].subs(plane[place], value)
-            if across == 0 or across.has(sp.nan, sp.zoo, sp.oo):
+            if across == 0 or across.has(*_INFINITE):
                 continue
             found = landing(moved, place, value, time)
-            if found is None:
+            if found is None or found[0].has(*_INFINITE):
                 continue
             back, (r,) = found
             if vanishes(field[0] * sp.diff(back, plane[0]) + field[1] * sp.diff(back, plane[1]) + 1):
@@ -210,7 +217,7 @@ def _reduction(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], field: F
         values, rates = lifted
         # y^(n) by the equation, in what z^(n - 1) is of it
         equation = sp.simplify(rates[-1].xreplace({_next(jets): right}).subs(values).subs(there))
-        if not equation.has(sp.nan, sp.zoo, sp.oo):
+        if not equation.has(*_INFINITE):
             return OrderReduction(equation, symbols, (r, z), (place_r, place_s), there)
     raise AlgebraError(f"generator: expected a symmetry with coordinates in closed form, got {field} of {plane}")
 
@@ -286,7 +293,7 @@ def _solutions(
             continue
         here = z.subs(r, place_r)
         up, along = (sp.diff(place_s, v) - here * sp.diff(place_r, v) for v in reversed(plane))
-        if up == 0:
+        if up == 0 or here.has(*_INFINITE):
             continue
         relation = place_s - _integral(z, r).subs(r, place_r) - constants[len(jets) - 1]
         yield (sp.simplify(-along / up), relation), 0
@@ -313,7 +320,7 @@ def _integrands(
             if induced is not None and any(induced):
                 inherited.append(induced)
     yield None, len(jets)
-    for first in inherited:
+    for first in inherited[:_MAX_NEXT]:
         solved: list[sp.Expr] = []
         ordered = [first, *(f for f in inherited if f != first)]
         for found, left in _solutions(reduction.variables, reduction.equation, jets, ordered, constants, depth + 1):
@@ -332,11 +339,18 @@ def _integrands(
 
 def _with_plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
     """With C in place of exp(n C), so that C may have either sign, where it has no other place."""
+
+    def is_plain(e: sp.Expr) -> bool:
+        roots = (p for p in e.atoms(sp.Pow) if p.base == constant and not p.exp.is_Integer)
+        return not e.has(sp.log(constant)) and not any(roots)
+
     for n in range(_MAX_MULTIPLE, 0, -1):
         changed = sp.simplify(z.subs(constant, sp.log(constant) / n))
-        roots = (p for p in changed.atoms(sp.Pow) if p.base == constant and not p.exp.is_Integer)
-        if z.has(sp.exp) and not changed.has(sp.log(constant)) and not any(roots):
-            return changed
+        # a product of roots is the root of a product, up to its sign; both signs are solutions
+        whole = sp.sqrt(sp.simplify(changed**2))
+        for candidate in (changed, -whole if changed.could_extract_minus_sign() else whole):
+            if z.has(sp.exp) and is_plain(candidate):
+                return candidate
     return sp.simplify(z)
 
 
@@ -355,7 +369,10 @@ def _induced(reduction: OrderReduction, plane: Plane, other: Field) -> Field | N
     moved = [other[0] * sp.diff(e, x) + other[1] * sp.diff(e, y) for e in (place_r, rate)]
     moved[1] += up * sp.diff(rate, slope)
     solved = sp.solve(rate.subs(there) - z, slope)
-    return tuple(sp.simplify(e.subs(there).subs(slope, solved[0])) for e in moved) if len(solved) == 1 else None
+    if len(solved) != 1:
+        return None
+    induced = tuple(sp.simplify(e.subs(there).subs(slope, solved[0])) for e in moved)
+    return None if any(e.has(*_INFINITE) for e in induced) else induced
 
 
 def _is_multiple(first: Sequence[sp.Expr], second: Sequence[sp.Expr], plane: Plane) -> bool:
