@@ -42,16 +42,16 @@ class TestKnownLaw:
     def test_density(self, model: GroupDiffusion) -> None:
         """Near the conditional entropy with conditions; far from it with those of others; the marginal one without."""
         g, c = pairs(400, seed=1)
-        found = -float(model.log_prob(g, condition=c, tolerance=1e-3).mean())
+        found = -float(model.log_prob(g, condition=c, tolerance=1e-2).mean())
         assert NLL - 0.1 < found < NLL + 0.15
-        shuffled = -float(model.log_prob(g, condition=c.roll(1, 0), tolerance=1e-3).mean())
+        shuffled = -float(model.log_prob(g, condition=c.roll(1, 0), tolerance=1e-2).mean())
         assert shuffled > math.log(2.0 * math.pi)
-        without = -float(model.log_prob(g, tolerance=1e-3).mean())
+        without = -float(model.log_prob(g, tolerance=1e-2).mean())
         assert without == pytest.approx(math.log(2.0 * math.pi), abs=0.1)
 
     def test_mass(self, model: GroupDiffusion) -> None:
         angle = ((torch.arange(64) + 0.5) * (2.0 * math.pi / 64)).unsqueeze(-1)
-        density = model.log_prob(angle, condition=torch.tensor([1.0, 0.0]), tolerance=1e-3).exp()
+        density = model.log_prob(angle, condition=torch.tensor([1.0, 0.0]), tolerance=1e-2).exp()
         assert float(density.mean()) * 2.0 * math.pi == pytest.approx(1.0, abs=0.05)
 
     def test_samples(self, model: GroupDiffusion) -> None:
@@ -65,8 +65,9 @@ class TestKnownLaw:
         assert float(Torus(1).wrap(one - 0.5 * math.pi).abs().mean()) < 2.0 * STD
         shaped = model.sample((20, 15), condition=c.reshape(20, 15, 2), generator=seeded(0))
         assert torch.allclose(shaped.reshape(300, 1), found, atol=1e-5)
-        of_shape = model.log_prob(g.reshape(20, 15, 1), condition=c.reshape(20, 15, 2), tolerance=1e-3)
-        assert torch.allclose(of_shape.flatten(), model.log_prob(g, condition=c, tolerance=1e-3), atol=1e-3)
+        few, given = g[:6], c[:6]
+        of_shape = model.log_prob(few.reshape(2, 3, 1), condition=given.reshape(2, 3, 2), tolerance=1e-3)
+        assert torch.allclose(of_shape.flatten(), model.log_prob(few, condition=given, tolerance=1e-3), atol=1e-3)
 
     def test_guidance(self, model: GroupDiffusion) -> None:
         """Sharpens; the factor 1 is none, the factor 0 is the law without a condition."""
@@ -173,7 +174,7 @@ def test_own_network(kind: str, tmp_path: Path) -> None:
     for condition, dropout in ((None, 0.1), (nn.Identity(), 0.2)):
         model = GroupDiffusion(SE(2), kind, condition=condition, network=network, condition_dropout=dropout)
         model.fit(g, tokens, steps=5, batch_size=16, progress=False)
-        assert torch.isfinite(model.log_prob(g[:3], condition=tokens[:3], tolerance=1e-2)).all()
+        assert torch.isfinite(model.log_prob(g[:3], condition=tokens[:3], tolerance=0.1)).all()
         fewer = model.sample(3, condition=tokens[:3, :2], generator=seeded(0))
         assert fewer.shape == (3, *SE(2).element_shape)
         path = tmp_path / "model.safetensors"

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -53,13 +53,17 @@ def in_coordinates(fields: Fields, new: Sequence[sp.Symbol], old: Sequence[Any])
 @dataclass(frozen=True)
 class Case:
     name: str
-    fields: Any
+    given: Any  # fields, or a function that computes them where a test needs them
     variables: tuple[sp.Symbol, ...] = (r, p)
     low: float = 0.5
     high: float = 1.1
 
     def __str__(self) -> str:
         return self.name
+
+    @cached_property
+    def fields(self) -> Any:
+        return self.given() if callable(self.given) else self.given
 
     @cached_property
     def group(self) -> GeneratedGroup:
@@ -76,8 +80,8 @@ SPHERE = [(sp.sin(p), sp.cos(p) * COT), (-sp.cos(p), sp.sin(p) * COT), (0, 1)]  
 CASES = [
     Case("oscillator", OSCILLATOR, (x, y), -0.8, 0.8),
     Case("sphere", SPHERE),
-    Case("euclidean, polar", in_coordinates(TRANSLATIONS + TURN, (r, p), POLAR)),
-    Case("translations, elliptic", in_coordinates(TRANSLATIONS, (r, p), ELLIPTIC), low=0.2),
+    Case("euclidean, polar", partial(in_coordinates, TRANSLATIONS + TURN, (r, p), POLAR)),
+    Case("translations, elliptic", partial(in_coordinates, TRANSLATIONS, (r, p), ELLIPTIC), low=0.2),
 ]
 BY_NAME = {case.name: case for case in CASES}
 

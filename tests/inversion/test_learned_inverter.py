@@ -30,6 +30,7 @@ from trivgeo.inversion.learned import (
     OperatorBackbone,
     PointsBackbone,
     backbone_for,
+    calibration,
     training,
 )
 from trivgeo.inversion.learned.files import describe, score_of
@@ -63,6 +64,13 @@ def quick(steps: int = 10, **options: object) -> LearnedInverter:
 def weights(inverter: LearnedInverter) -> Tensor:
     assert inverter.score is not None
     return torch.cat([p.flatten() for p in inverter.score.parameters()])
+
+
+@pytest.fixture
+def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where widths do not matter one of them is tried, not 28: `test_learned_calibration` is about widths."""
+    monkeypatch.setattr(calibration, "_RATIOS", (1.0,))
+    monkeypatch.setattr(calibration, "_BISECTIONS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +167,7 @@ class TestTrained:
             assert torch.equal(program.module()(x, level), backbone(x, level))
 
 
+@pytest.mark.usefixtures("short_calibration")
 class TestTraining:
     def test_a_function_of_the_seed(self) -> None:
         assert torch.equal(weights(quick()), weights(quick()))
@@ -238,6 +247,7 @@ class TestTraining:
         assert torch.equal(loaded(x).elements, inverter(x).elements)
 
 
+@pytest.mark.usefixtures("short_calibration")
 class TestSecondFit:
     """Is a first one, of new weights and with the statistics of the new data; till it ends the inverter stays."""
 
@@ -306,6 +316,7 @@ class PlainNetwork(nn.Module):
         return self.linear(self.random(self.before(y.flatten(1))))
 
 
+@pytest.mark.usefixtures("short_calibration")
 class TestTeacher:
     def test_is_in_evaluation_mode(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whatever its network: it stays, and says the same of the same data; a trainer does not warn of it."""
@@ -341,6 +352,7 @@ class TestTeacher:
         )
 
 
+@pytest.mark.usefixtures("short_calibration")
 class TestArrays:
     def test_clean_data(self) -> None:
         """Of NumPy, also from a function, are what the same tensors are, in training and in distillation."""
@@ -409,6 +421,7 @@ class TestLaw:
             spread_of(SO(2), lambda n, g: torch.full((n, 2, 2), torch.nan))
 
 
+@pytest.mark.usefixtures("short_calibration")
 class TestBackbones:
     @pytest.mark.parametrize(
         ("shape", "layers"), [((1, 8, 8), 1), ((3, 20, 28), 2), ((3, 32, 32), 3), ((3, 224, 224), 5)]

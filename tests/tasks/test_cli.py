@@ -244,7 +244,10 @@ def test_classes_of_torch_and_lightning_pass() -> None:
     ("key", "path", "argument"),
     [
         ("callbacks", "lightning.pytorch.callbacks.LambdaCallback", "on_test_start"),
-        ("strategy", "lightning.pytorch.strategies.DDPStrategy", "ddp_comm_state"),
+        pytest.param(
+            *("strategy", "lightning.pytorch.strategies.DDPStrategy", "ddp_comm_state"),
+            marks=pytest.mark.slow(reason="the callback stands for it"),
+        ),
     ],
 )
 def test_classes_run_nothing_where_anything_is_taken(key: str, path: str, argument: str, tmp_path: Path) -> None:
