@@ -58,25 +58,25 @@ class ConditionalLaw(nn.Module):
     ) -> Tensor:
         r"""Draw elements, ``[num_samples, *element_shape]``, projected on the group to the last digit.
 
-        By the stochastic process, whose noise corrects errors of the network; or, given a tolerance, and always with
-        kind "flow", by the flow, whose distribution is that of `log_prob`. Rows are NaN where a network that has
-        learned little makes a chain non-finite.
+        By default kinds "diffusion" and "momentum" follow the stochastic process, whose noise corrects errors of the
+        network. Kind "flow", and every kind with a ``tolerance``, follows the deterministic flow, whose density is
+        `log_prob`. Rows that are not finite, after too little training, are NaN.
 
-        With kind "flow" a number of steps is that of Heun steps along the flow, or after `distill` of its learned map.
-        One to ten Heun steps are a poor approximation, one step of the learned map is a good one.
+        With kind "flow", ``steps`` counts steps of Heun's method. After `distill` it counts steps of the learned map,
+        of which one is accurate; ten steps of Heun's method are not.
 
         Args:
             num_samples: number of elements, or the shape of their batch.
-            condition: of all elements, or one for each of them; without one, a model that was trained with
-                ``condition_dropout`` draws from the law of all data.
-            guidance: the factor w of classifier-free guidance, by which predictions with a condition are extrapolated
-                from those without, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`: 1 for none, more for samples
-                that are more typical of their condition, and less diverse.
+            condition: one condition for all elements, or one for each element. Without a condition, a model that was
+                trained with ``condition_dropout`` draws from the distribution of all data.
+            guidance: the factor w of classifier-free guidance, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`, with
+                the predictions f of the network with and without the condition. Larger than 1, the default, it makes
+                samples more typical of their condition, and less diverse.
             mask: which bodies are present, ``[N]`` or ``[*num_samples, N]``, for a model that was fitted with masks; by
-                default all. Absent ones are at the identity.
+                default all. Absent bodies are at the identity.
             generator: source of the noise, on any device.
-            steps: of the stochastic process, by default 100; along the flow with kind "flow".
-            tolerance: of the flow, see `solve_adaptive`; by default 1e-4.
+            steps: number of steps, by default 100 of the stochastic process.
+            tolerance: error of the flow, see `solve_adaptive`; by default 1e-4.
 
         Raises:
             ConfigurationError: the model is not fitted, a number is out of range, there are both steps and a

@@ -22,7 +22,7 @@ def check_connected(group: LieGroup) -> LieGroup:
         group: the group.
 
     Raises:
-        ConfigurationError: the group is none, or is not connected.
+        ConfigurationError: the argument is not a group, or the group is not connected.
     """
     check_type("group", group, LieGroup)  # type: ignore[type-abstract]
     if group.num_components > 1:

@@ -52,15 +52,14 @@ class GroupDiffusion(ConditionalLaw):
     drawn, log_likelihoods = model.sample(1000), model.log_prob(test)
     ```
 
-    ``kind`` is the probability path between data and base distribution: ``"diffusion"``, see `DiffusionPath`, with a
-    geometric schedule; ``"momentum"``, see `KineticPath`; ``"flow"``, see `FlowMatchingPath`; or a subclass of
-    `ProbabilityPath` of your own. The base distribution is Haar's on compact factors of the group, and elsewhere normal
-    or a mixture of such (`fit_base_distribution`). The levels of noise are taken from the group where it is compact,
-    and from the spread of the data elsewhere.
+    ``kind`` is the probability path between data and base distribution: ``"diffusion"`` (`DiffusionPath`),
+    ``"momentum"`` (`KineticPath`), ``"flow"`` (`FlowMatchingPath`), or a subclass of `ProbabilityPath` of your own. The
+    base distribution is uniform (Haar) on compact factors of the group. On other factors it is a normal distribution
+    or a mixture of normal distributions (`fit_base_distribution`).
 
-    Densities are with respect to, factor by factor of a product: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar
-    measure of total mass one on other compact groups, and on others left Haar measure that is Lebesgue measure of the
-    algebra, in the basis of the group, at the identity.
+    The reference measure of densities depends on the group: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar measure
+    of total mass one on other compact groups, and elsewhere the left Haar measure that equals, at the identity,
+    Lebesgue measure in the basis of the group. A product of groups has the product of these measures.
 
     A model with a ``condition`` learns :math:`p(g \mid c)`:
 
@@ -70,36 +69,36 @@ class GroupDiffusion(ConditionalLaw):
     drawn = model.sample(100, condition=vector)
     ```
 
-    A condition is a vector, or whatever a module makes features ``[b, d]`` of, which is trained with the network:
-    ``condition=nn.Embedding(10, 32)`` for classes, a convolutional network for pictures. Parameters that need no
-    gradient stay as they are.
+    A condition is a vector, or the input of a module that returns features ``[b, d]``. The module is trained with the
+    network: ``condition=nn.Embedding(10, 32)`` for classes, a convolutional network for pictures. Parameters without
+    ``requires_grad`` are not trained.
 
-    A ``network`` of your own is a module ``(g, t, features)`` to vectors ``[*batch, dim]`` in the basis of the algebra,
-    for elements g ``[*batch, *element_shape]``, positions on the path t ``[*batch]``, 0 at the data and 1 at the base
-    distribution, and the features of the conditions, of any shape, or ``None``. Its output v is left-trivialized: it
-    stands for the tangent vector :math:`d(L_g)_e[v]` at g. It approximates targets of unit size: with kind "flow" the
-    velocity of the path divided by its root mean square, with "diffusion" the noise, :math:`-\sigma \nabla \log p_t`
-    (of each factor of a product, with its own :math:`\sigma`). With kind "momentum" it has one more argument
-    ``momentum`` ``[*batch, dim]`` where the group is not abelian, and where a model is fitted with a mask, ``mask``
-    ``[*batch, N]``, true for bodies that are present. Densities need its forward-mode derivatives under
-    `torch.vmap`. Without ``condition`` it is given conditions as they are.
+    A ``network`` of your own is a module ``(g, t, features)``. It receives elements g ``[*batch, *element_shape]``,
+    positions on the path t ``[*batch]``, 0 at the data and 1 at the base distribution, and the features of the
+    conditions, or ``None``. Without the argument ``condition`` the network receives the conditions themselves. It
+    returns left-trivialized vectors v ``[*batch, dim]``, which stand for the tangent vectors :math:`d(L_g)_e[v]` at g.
+    The targets have unit size: with kind "flow" the velocity of the path divided by its root mean square, with
+    "diffusion" the noise, :math:`-\sigma \nabla \log p_t`, where each factor of a product has its own :math:`\sigma`.
+    With kind "momentum", on groups that are not abelian, the network has one more argument ``momentum``
+    ``[*batch, dim]``. A model that is fitted with a mask has the argument ``mask`` ``[*batch, N]``, true for bodies
+    that are present. Densities need forward-mode derivatives of the network under `torch.vmap`.
 
     Args:
         group: the group of the data.
         kind: "diffusion", "momentum" or "flow", or a subclass of `ProbabilityPath`.
-        seed: of the initial weights and of the training.
+        seed: seed of the initial weights and of the training.
         condition: the dimension of conditions that are vectors, or a module from a batch of conditions to features;
             ``None`` for a model without conditions.
         network: a module of your own in place of a `GroupNetwork`; it is copied.
         condition_dropout: probability that a row of a training batch is without its condition. The model can then draw
             without a condition, and by classifier-free guidance (Ho and Salimans 2022).
-        num_draws: levels and noised elements that `fit` draws for each row of a batch. More than one spare time where
-            the module of the condition, which is evaluated once a row, is larger than the network. Not saved.
+        num_draws: number of noised elements that `fit` draws for each row of a batch. The module of the condition is
+            evaluated once a row, so more draws save time if this module is larger than the network. Not saved.
         width: see `GroupNetwork`, also for ``depth``.
 
     Attributes:
         network: the network that is trained.
-        encoder: of the conditions, with the module that was given; ``None`` for a model without.
+        encoder: the encoder of the conditions; ``None`` for a model without conditions.
         fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
 
     Raises:

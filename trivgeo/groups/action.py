@@ -128,7 +128,7 @@ class Action(ABC):
 
 
 class PointAction(Action):
-    r"""An action on each of p points by itself: g ``[*batch, *element_shape]``, x ``[*batch, p, n]``.
+    r"""An action that moves each of p points independently: g ``[*batch, *element_shape]``, x ``[*batch, p, n]``.
 
     The action may be local. Where ``g.x`` is not defined, the result is NaN and `is_valid` is false; nothing is
     raised or clamped, and gradients at the other points stay finite.

@@ -62,7 +62,7 @@ class Inverter(nn.Module):
             result is compared with the eager one; a warning says where evaluation stays eager, and why.
 
     Raises:
-        ConfigurationError: an action, energy or stage that is none, or a bound below one.
+        ConfigurationError: an argument is not an action, an energy or a stage, or a bound is below one.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ def shifts(group: LieGroup, share: float) -> Law:
 
 
 def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (1, 1)) -> Law:
-    """Return the distribution of homographies that move each corner of the frame by itself.
+    """Return the distribution of homographies that move each corner of the frame independently.
 
     Uniformly, in x and in y by up to a share of that side.
 

@@ -59,27 +59,23 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
 
     A vector field :math:`X = \xi^i \partial_{x_i} + \eta^a \partial_{u_a}` is an infinitesimal symmetry of
     :math:`\Delta = 0` if its characteristic :math:`Q^a = \eta^a - \xi^i \partial_i u_a` satisfies the linearized
-    equations on solutions (Olver 1993, sections 2.3 and 5.1): linear differential equations for the coefficients, the
-    determining equations. The dimension of their solutions is known without solving them: it is what is free in Taylor
-    expansions at a random point, modulo a prime (a rank, right up to a chance of about one in 10^8), and bounds the
-    number of symmetries from above; each that is found bounds it from below, and is verified. So "all" is never said
-    in error.
+    equations on solutions (Olver 1993, sections 2.3 and 5.1). These conditions are linear differential equations for
+    the coefficients, the determining equations. The dimension of their solution space is computed before the search,
+    from Taylor expansions at a random point, modulo a prime (with an error of probability about 10^-8). Every symmetry
+    that is found is verified. The result says "all" only if their number equals the dimension.
 
     Without a degree the search tries polynomials of growing degree, then also exponentials, waves, powers and
-    logarithms whose rates are eigenvalues of the determining equations, and functions that the equations hold, until
-    the dimension is met. Coefficients are exact and rational in the parameters; the result holds for generic
-    parameters, and special values may have more symmetries.
+    logarithms, and functions that the equations contain, until the dimension is met. Coefficients are exact and
+    rational in the parameters. Special values of the parameters may have more symmetries.
 
-    Linear ordinary equations have their symmetries in terms of solutions, and inhomogeneous partial ones in terms of a
-    particular solution; those are functions without a formula where none was found: see `Symmetries.solutions`.
-    Equations that are homogeneous about a particular solution, or linear in another unknown or with variable and
-    unknown exchanged, have those of the simpler equation.
+    Symmetries of a linear ordinary equation, and of an inhomogeneous partial equation, contain solutions of the
+    equation. A solution without a known formula is a function symbol, see `Symmetries.solutions`.
 
-    What adds a solution of a linear partial equation is kept apart as `Symmetries.infinite_ideal`; for ordinary
-    equations it is finite and belongs to the algebra.
+    Symmetries that add a solution of a linear partial equation are in `Symmetries.infinite_ideal`. For ordinary
+    equations these symmetries are finitely many, and belong to the algebra.
 
-    Fields that move no solution (their Q vanishes) are kept apart as `Symmetries.trivial`. One quasilinear equation of
-    first order has a whole module of them, and infinitely many other symmetries, of which some are found.
+    Fields that move no solution (their Q vanishes) are in `Symmetries.trivial`. A quasilinear equation of
+    first order has infinitely many symmetries, of which some are found.
 
     Args:
         pde: an equation ``Eq(left, right)``, an expression that is to vanish, or a list of them, in functions such as
@@ -122,18 +118,15 @@ def symmetries_from_data(
 ) -> SymmetriesFromData:
     r"""Find the symmetries of an unknown equation from solutions, or of a function from points.
 
-    Of solutions on a grid the equation is fitted first, :math:`\partial_t^r u^a = \sum_k \theta_k \partial^{J_k}
-    u^{p_k}` with r = 1 or 2: a regression in weak form, in which noise averages out (Messenger and Bortz 2021, "Weak
-    SINDy for partial differential equations"), with every term tested that is kept. What is left are the equations of
-    the jets of the data, and their symmetries are found exactly: so the dimension is that of the equation unless a term
-    is missed or false, it does not depend on the size of singular values, and the algebra closes. Coefficients become
-    the simplest fractions that their errors do not exclude, so that relations between them hold that the data allow.
-    Superposition, of a linear equation, is set apart.
+    For solutions on a grid, an equation is fitted first, :math:`\partial_t^r u^a = \sum_k \theta_k \partial^{J_k}
+    u^{p_k}` with r = 1 or 2. The fit is a regression in weak form, in which noise averages out (Messenger and Bortz
+    2021, "Weak SINDy for partial differential equations"). Terms that are not significant are dropped, and coefficients
+    become the simplest fractions within their errors. The symmetries of the fitted equation are then found exactly, so
+    they are right unless a term is missing or wrong. Superposition, for a linear equation, is set apart.
 
-    Of a function f its derivatives :math:`X f` along polynomial fields X are a matrix, whose null space are the
+    For a function f, the derivatives :math:`X f` along polynomial fields X form a matrix, whose null space contains the
     symmetries (LieGG: Moskalev, Sepliarskaia, Sosnovik and Smeulders 2022). The dimension is where the singular values
-    have their largest gap; fields with simple coefficients span that space up to the last singular value before it, and
-    those that do not close under the bracket are left out, the least certain first.
+    have their largest gap. Fields that do not close under the bracket are left out, the least certain first.
 
     ```python
     found = symmetries_from_data(values, (x, t))  # [b, s, n], of u(x, t)
@@ -150,8 +143,8 @@ def symmetries_from_data(
         library: for solutions the degree of polynomial generators, or functions they are multiplied with, as the
             degree and ansatz of `find_symmetries`; default: all symmetries. For a function the degree, default one:
             affine fields.
-        order: of derivatives in space of the equation.
-        degree: of the polynomials in the unknowns that are differentiated.
+        order: largest order of derivatives in space.
+        degree: largest degree of the polynomials in the unknowns that are differentiated.
         tolerance: for a function the singular value, relative to the largest, below which a field is a symmetry;
             default: the largest gap.
 

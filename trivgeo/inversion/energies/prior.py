@@ -30,7 +30,7 @@ class PriorEnergy(nn.Module, DataEnergy):
         weight: w.
 
     Raises:
-        ConfigurationError: the weight is not positive and finite, or the energy is none.
+        ConfigurationError: the weight is not positive and finite, or the energy is not callable.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
             neighbours: number of the nearest that are averaged.
 
         Raises:
-            ConfigurationError: see `FeatureEnergy`; or a setting that is none.
+            ConfigurationError: see `FeatureEnergy`; or a setting is unknown.
             ShapeError: there are fewer than two data, or other numbers of labels.
             DomainError: features that are not finite, or the same for all data.
         """

@@ -119,7 +119,7 @@ class LearnedEnergy(FeatureEnergy):
             seed: of all that is random.
 
         Raises:
-            ConfigurationError: features, an action or a law that is none; or a number out of its range.
+            ConfigurationError: features, action or law are of another type; or a number is out of its range.
             ShapeError: the data do not fit the action, or the elements its group.
             NonFiniteError: the data or the elements hold NaN or infinity.
             DomainError: too few of the elements have a logarithm.

@@ -59,7 +59,7 @@ class LearnedScore(nn.Module):
             action commutes with, such as a choice of points; it spares the action on the rest.
 
     Raises:
-        ConfigurationError: an action, schedule or backbone that is none, an unknown prior, or a number out of range.
+        ConfigurationError: an action, schedule, backbone or prior is of another type, or a number is out of range.
     """
 
     @renamed_arguments(until="0.4", carried="augmentation")

@@ -31,7 +31,7 @@ class FoCal(Inverter):
         fit: fit the length scale to every datum before every point.
 
     Raises:
-        ConfigurationError: see `BayesianOptimization`; or an action or energy that is none.
+        ConfigurationError: see `BayesianOptimization`; or an argument is not an action or an energy.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class ITS(Inverter):
         criterion: what a level minimises, see `SearchOrbits`.
 
     Raises:
-        ConfigurationError: see `SearchOrbits`; or an action or energy that is none.
+        ConfigurationError: see `SearchOrbits`; or an argument is not an action or an energy.
     """
 
     @renamed_arguments(until="0.4", samples="num_samples")

@@ -33,7 +33,7 @@ class KineticLangevin(Inverter):
         coadjoint: keep the coadjoint term of the momentum, see `KineticLangevinSDE`.
 
     Raises:
-        ConfigurationError: a setting out of its range, or an action or energy that is none.
+        ConfigurationError: a setting is out of its range, or an argument is not an action or an energy.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class LearnedInverter(Inverter):
             unusual. ``None`` before `fit`, and of files and scores without one.
 
     Raises:
-        ConfigurationError: an action, energy, backbone or stepper that is none, or a count below one.
+        ConfigurationError: an action, energy, backbone or stepper is of another type, or a count is below one.
     """
 
     @renamed_arguments(until="0.4", rank_by="energy")

@@ -38,7 +38,7 @@ class LieLAC(Inverter):
         keep_best: return the element of lowest energy that a chain has met, not its last one, see `Descend`.
 
     Raises:
-        ConfigurationError: a setting out of its range, or an action or energy that is none.
+        ConfigurationError: a setting is out of its range, or an argument is not an action or an energy.
     """
 
     @renamed_arguments(until="0.4", keep_seen="keep_best")

@@ -30,7 +30,7 @@ class AddNoise(Stage):
         side: ``"restored"`` for the first, ``"given"`` for the second, see `ReverseDiffusion`.
 
     Raises:
-        ConfigurationError: the schedule is none, the number of steps is below one, or the side is none of the two.
+        ConfigurationError: the schedule is not a `Schedule`, the number of steps is below one, or the side is unknown.
         DomainError: the time lies outside (0, 1].
     """
 

@@ -18,7 +18,7 @@ __all__ = ["Descend"]
 
 
 class Descend(Stage):
-    r"""Descends along the posterior energy, each chain by itself.
+    r"""Descends along the posterior energy, each chain independently.
 
     A chain whose energy or gradient is not finite goes back to its last point where both were, its moments as they
     were there, and the step counts as a failure. The end is that point, too, if the energy there is not finite.

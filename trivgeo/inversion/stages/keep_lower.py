@@ -21,7 +21,7 @@ class KeepLower(Stage):
         stages: stages that run one after another; they keep the number of chains.
 
     Raises:
-        ConfigurationError: a stage that is none; or (when run) the number of chains changes.
+        ConfigurationError: an argument is not a stage; or (when run) the number of chains changes.
     """
 
     def __init__(self, *stages: StageLike) -> None:

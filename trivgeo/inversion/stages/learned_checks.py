@@ -42,7 +42,7 @@ class CalibratedDraws(_CalibratedStage):
         num_hypotheses: number K of draws.
 
     Raises:
-        ConfigurationError: a score or calibration that is none, or a number below one.
+        ConfigurationError: a score or calibration is of another type, or a number is below one.
     """
 
     def __init__(self, score: LearnedScore, calibration: Calibration, num_hypotheses: int) -> None:

@@ -44,7 +44,7 @@ class LearnedReverseDiffusion(Stage):
         times: a falling grid that ends at 0, in place of ``steps`` equal steps from 1.
 
     Raises:
-        ConfigurationError: a score or scheme that is none, a count below one, or times that do not fall to 0.
+        ConfigurationError: a score or scheme is of another type, a count is below one, or times do not fall to 0.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ _DAMPING_BOUNDS = (1e-9, 1e9)
 
 
 class LevenbergMarquardt(Stage):
-    r"""Descends to the minimum of an energy of squares, each chain by itself, in a few steps.
+    r"""Descends to the minimum of a sum of squares in a few steps, each chain independently.
 
     .. math:: g \leftarrow g \exp(-(H + \lambda D)^{-1} \nabla E), \quad H = J^T W J
 

@@ -28,7 +28,7 @@ class Promote(Stage):
             energy that calls a network of single precision without being one must convert what it is given.
 
     Raises:
-        ConfigurationError: a stage that is none.
+        ConfigurationError: an argument is not a stage.
     """
 
     def __init__(self, *stages: StageLike) -> None:

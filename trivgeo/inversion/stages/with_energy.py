@@ -29,7 +29,7 @@ class WithEnergy(Stage):
         stages: stages that run one after another, see `Inverter`.
 
     Raises:
-        ConfigurationError: an energy or a stage that is none.
+        ConfigurationError: an argument is not an energy or a stage.
     """
 
     def __init__(self, energy: DataEnergy | Callable[[Any], Tensor], *stages: StageLike) -> None:

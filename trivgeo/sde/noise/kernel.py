@@ -69,7 +69,7 @@ class NoiseKernel(Described):
         steps: number of equal steps of the grid on [0, 1].
 
     Raises:
-        ConfigurationError: ``steps`` is less than one, or the group or the schedule is none.
+        ConfigurationError: ``steps`` is less than one, or the group or the schedule is of another type.
     """
 
     def __init__(self, group: LieGroup, schedule: Schedule, steps: int) -> None:

@@ -20,7 +20,7 @@ def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) 
     r"""The left-trivialized gradient :math:`\nabla_{\mathfrak g} f(g) = \nabla_v f(g \exp v)|_{v = 0}`.
 
     Its n-th component is the derivative of f along the left-invariant field of the n-th basis element; f is any
-    function that maps elements ``[*batch, *element_shape]`` to numbers ``[*batch]``, each row by itself.
+    function that maps elements ``[*batch, *element_shape]`` to numbers ``[*batch]``, each row independently.
     Composes with ``torch.func`` (``vmap``, ``jacrev``, ``jacfwd``) and ``torch.compile``.
 
     Args:
