@@ -246,7 +246,7 @@ class MixtureDistribution(BaseDistribution):
 
 
 class EmpiricalDistribution(BaseDistribution):
-    """Elements of a sample, each as likely as the others: the source of a bridge, without a density.
+    """Uniform distribution on the elements of a sample: the source of a `Bridge`. It has no density.
 
     Args:
         group: the group of the elements.
@@ -331,21 +331,21 @@ def _distributions(modules: nn.ModuleList) -> list[BaseDistribution]:
 def fit_base_distribution(
     group: LieGroup, samples: Tensor, widen: float = 1.0, num_components: int = 1
 ) -> BaseDistribution:
-    """The Haar distribution on compact factors of a group, and normal ones, or mixtures, fitted to samples elsewhere.
+    """Fit a base distribution: uniform (Haar) on compact factors of a group, normal or a mixture on other factors.
 
     Args:
         group: the group of the elements.
         samples: elements ``[m, *element_shape]``; a normal distribution has their mean and covariance, in logarithms
             about their `group_mean`.
         widen: factor on the standard deviations of normal distributions.
-        num_components: normal components of a `MixtureDistribution`, each in logarithms about an element of its own,
-            by expectation-maximization from these: for long tails, and for groups with elements without a logarithm.
+        num_components: number of normal components of a `MixtureDistribution`, fitted by expectation-maximization.
+            Each has logarithms about its own centre, which helps with long tails and with missing logarithms.
 
     Raises:
-        ShapeError: there are fewer than two samples, or than components, or they are no elements of the group.
+        ShapeError: there are fewer than two samples, or fewer than components, or they are not elements of the group.
         ConfigurationError: ``num_components`` is less than one, ``widen`` is not positive, or the samples are in half
             precision.
-        DomainError: the logarithms have no covariance: there are none, or they are too large.
+        DomainError: the logarithms have no finite covariance: they do not exist, or are too large.
         NonFiniteError: the samples hold NaN or infinity.
     """
     group.check_elements(samples, "samples")

@@ -162,10 +162,9 @@ class HaarUniform(GroupDistribution):
 class HeatKernelDistribution(GroupDistribution):
     r"""Brownian motion from a centre: the normal distribution of a group whose `heat_kernel` is known.
 
-    The law of :math:`c\,w` with w from the heat kernel at variance :math:`\sigma^2`: on `Translation` the isotropic
-    normal distribution, on `Torus` the wrapped normal one, on SO(3) the isotropic Gaussian "IGSO(3)", on SU(2) that of
-    unit quaternions, on a product independent ones. An infinite deviation is the uniform distribution of a compact
-    group.
+    The distribution of :math:`c\,w` with w from the heat kernel at variance :math:`\sigma^2`. On `Translation` it is
+    the isotropic normal distribution, on `Torus` the wrapped normal distribution, on SO(3) the isotropic Gaussian
+    "IGSO(3)". Factors of a product are independent. With an infinite :math:`\sigma` it is uniform on a compact group.
 
     Args:
         group: the group, with its scale.
@@ -229,7 +228,7 @@ class MatrixFisher(GroupDistribution):
         I_0\big(\tfrac12 (s_1 + s_2)(1 + u)\big)\, e^{s_3 u}\, du,
 
     by quadrature in double precision to about ten digits. Gradients with respect to F and to rotations exist. Samples
-    are those of the `Bingham` distribution of quaternions, without derivatives.
+    come from the `Bingham` distribution of quaternions, and have no derivatives.
 
     Args:
         parameter: F, matrices ``[*batch, 3, 3]``.

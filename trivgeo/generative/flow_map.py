@@ -35,7 +35,7 @@ class FlowMapBatch(NamedTuple):
         elements: g_t, ``[b, *element_shape]``.
         level: position of t on the path, 0 at the data and 1 at the base distribution, ``[b]``.
         end_level: position of r.
-        displacement: the logarithm of g_t^-1 g_r, ``[b, dim]``; not finite where there is none.
+        displacement: the logarithm of g_t^-1 g_r, ``[b, dim]``; not finite where it does not exist.
         features: of the conditions, ``[b, d]``, or ``None``.
     """
 
@@ -52,8 +52,8 @@ class FlowMap(nn.Module):
     .. math:: g_r = g_t \exp\big((r - t)\, u(g_t, t, r)\big), \quad
         u(g_t, t, r) = \frac{\log(g_t^{-1} g_r)}{r - t},
 
-    which on vector spaces is that of Geng et al. (2025). In the trivialization velocities of all times are vectors of
-    one space, so that nothing is transported. Times are levels: 0 at the data, 1 at the base distribution.
+    which on vector spaces is the average velocity of Geng et al. (2025). Trivialized velocities at all times are
+    vectors of one space, so they can be averaged. Times are levels: 0 at the data, 1 at the base distribution.
 
     Args:
         group: the group of the elements.

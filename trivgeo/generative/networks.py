@@ -25,14 +25,14 @@ class GroupNetwork(nn.Module):
     r"""A residual network from elements, levels in [0, 1] and momenta, if given, to vectors ``[*batch, dim]``.
 
     Periodic entries of an element (angles) enter as sines and cosines of their multiples, so that the network is a
-    function on the group; other entries are standardised, and enter as they are and as sines and cosines. Entries of
-    noncompact groups grow without bound, on many like exponentials: these are standardised by median and quartiles, and
-    the network sees their area hyperbolic sine. Residual blocks of two layers follow, with layer normalisation and
-    SiLU, to which an embedding of the level is added. Output layers are zero at the start.
+    function on the group. Other entries are standardised, and enter directly and as sines and cosines. Entries of
+    noncompact groups may grow like exponentials. They are standardised by median and quartiles, and enter by their
+    area hyperbolic sine. Residual blocks of two layers follow, with layer normalisation and SiLU, to which an embedding
+    of the level is added. Output layers are zero at the start.
 
-    Where the group is not abelian, the trivialized gradient :math:`\nabla_{\mathfrak g} \langle Y, g \rangle` of a
-    linear function of the entries is added, whose coefficients Y are an output of the network too: to first order, the
-    direction from g to another element has that form, with a Y that does not depend on g.
+    Where the group is not abelian, the output has another term, the trivialized gradient
+    :math:`\nabla_{\mathfrak g} \langle Y, g \rangle` of a linear function of the entries. The network also predicts its
+    coefficients Y. To first order the direction from g to any other element is such a gradient, with a constant Y.
 
     Args:
         group: the group of the elements.

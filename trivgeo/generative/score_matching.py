@@ -63,7 +63,7 @@ def denoising_loss(
 def implicit_loss(score: Callable[[Tensor, float], Tensor], group: LieGroup, g: Tensor, t: float) -> Tensor:
     r"""Implicit score matching loss ``E[|s|^2 + 2 sum_i (X_i s_i - a_i s_i)]``, minimal at the score (Hyvärinen 2005).
 
-    The term :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)` is that of integration by parts for left Haar measure. The
+    The term :math:`a_i = \mathrm{tr}\,\mathrm{ad}(e_i)` comes from integration by parts for left Haar measure. The
     divergence is exact, at one reverse derivative for each basis direction.
 
     Args:

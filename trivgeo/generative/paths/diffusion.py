@@ -43,8 +43,8 @@ _MAX_TARGET_FACTORS = 128  # exponentials of a noise sample that enter its targe
 class DiffusionPath(NoisingPath):
     r"""Noise of growing variance, and its score: the network predicts the noise at g_t, divided by its size.
 
-    The score is minus the prediction over :math:`\sigma`; the loss :math:`\sigma^2 |s - T|^2`, at times that are
-    uniform, is with a geometric schedule that of the likelihood (Song et al. 2021b). Noise whose `heat_kernel` is not
+    The score is minus the prediction divided by :math:`\sigma`. With a geometric schedule and uniform times the loss
+    :math:`\sigma^2 |s - T|^2` has the weights of the likelihood (Song et al. 2021b). Noise whose `heat_kernel` is not
     known is simulated to weak order 2, see `noise_with_target`.
 
     Attributes:

@@ -47,19 +47,18 @@ class Bridge(NamedTuple):
 class FlowMatchingPath(ProbabilityPath):
     r"""Flow matching along geodesics (Chen and Lipman 2024): the network predicts the velocity.
 
-    From a datum x_1 to a draw x_0 of the base distribution goes :math:`x_1 \exp(t u), u = \log(x_1^{-1} x_0)`, whose
-    left-trivialized velocity is u at every t; the flow of :math:`E[u \mid x_t]` carries one distribution to the other,
-    on every group, for that is a fact about one-parameter subgroups. Time runs from the data, as on the other paths.
-    Pairs without a logarithm are skipped.
+    The path from a datum x_1 to a draw x_0 of the base distribution is :math:`x_1 \exp(t u), u = \log(x_1^{-1} x_0)`.
+    Its left-trivialized velocity is u at every t. The flow of :math:`E[u \mid x_t]` carries one distribution to the
+    other. Time is 0 at the data, as on all paths. Pairs without a logarithm are skipped.
 
-    With the coupling "optimal" the draws of a batch go to the data of the batch such that the sum of squares of all
-    |u| is smallest (Tong et al. 2024): paths cross less, and flows are straighter.
+    With the coupling "optimal" the draws and the data of a batch are paired so that the sum of all :math:`|u|^2` is
+    smallest (Tong et al. 2024). Paths then cross less, and flows are straighter.
 
     Attributes:
         group: the group of the elements.
         base: the base distribution.
         speed: root mean square of u, by which the target is divided.
-        coupling: of data and draws of the base distribution, "independent" or "optimal".
+        coupling: how data are paired with draws of the base distribution, "independent" or "optimal".
     """
 
     group: LieGroup
