@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from pathlib import Path
 
@@ -17,14 +16,10 @@ from trivgeo.groups import SE, SO
 from trivgeo.inversion import InversionResult, LearnedInverter, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for
-from trivgeo.inversion.learned.calibration import (
-    REASONS,
-    _fitted_scales,
-    _fitted_spreads,
-    _joint_thresholds,
-    _stretched,
-)
+from trivgeo.inversion.learned.calibration import REASONS, _coverage, _joint_thresholds
 from trivgeo.inversion.learned.density import mixture_of_draws
+from trivgeo.inversion.learned.density_fit import DensityFit, fit_density
+from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stages import Descend, OutlierCheck
 from trivgeo.networks import read_file, write_file
 
@@ -55,6 +50,12 @@ def with_settings(inverter: LearnedInverter, **settings: object) -> LearnedInver
     other = LearnedInverter.from_score(inverter.score, **settings)
     other.calibration = inverter.calibration
     return other
+
+
+def spread_of(mixture: StudentMixture) -> Tensor:
+    """Standard deviations along the coordinates of mixtures of one mode, the root of their mean square."""
+    variance = (mixture.factors @ mixture.factors.mT).diagonal(dim1=-2, dim2=-1)[:, 0].mean(0)
+    return (variance * mixture.degrees / (mixture.degrees - 2)).sqrt()
 
 
 class TestDensity:
@@ -125,10 +126,11 @@ class TestCoverage:
         """Posteriors that are too narrow or too wide by a factor, about means of which the truth is a draw."""
         std = torch.tensor([0.1, 0.3, 0.2]).double()
         g = GROUP.exp(std * randn(600, 3, seed=3))
-        draws = GROUP.exp(factor * std * randn(600, 32, 3, seed=4))
-        scales, covered = _fitted_scales(mixture_of_draws(GROUP, draws), g, 0)
-        assert abs(scales[0] * factor - 1.0) < 0.12
-        assert abs(covered[0] - 0.5) < 0.04
+        mixture = mixture_of_draws(GROUP, GROUP.exp(factor * std * randn(600, 32, 3, seed=4)))
+        fitted = fit_density(mixture, g)(mixture)
+        assert_relative(spread_of(fitted), std, 0.12, floor=0.0)
+        covered = _coverage(fitted, g, 0)
+        assert abs(covered[0] - 0.5) < 0.05
         assert abs(covered[1] - 0.9) < 0.03
 
     def test_of_each_part(self) -> None:
@@ -136,17 +138,46 @@ class TestCoverage:
         std, factor = torch.tensor([0.1, 0.3, 0.2]).double(), torch.tensor([0.5, 2.0, 1.0]).double()
         g = GROUP.exp(std * randn(600, 3, seed=3))
         mixture = mixture_of_draws(GROUP, GROUP.exp(factor * std * randn(600, 32, 3, seed=4)))
-        spreads = _fitted_spreads(mixture, g)
-        assert_relative(spreads * factor, torch.ones(3).double(), 0.12)
-        even = _stretched(mixture, spreads.tolist())
-        scales, covered = _fitted_scales(even, g, 0)
-        assert abs(scales[0] - 1.0) < 0.12
-        assert abs(covered[0] - 0.5) < 0.04
-        draws = dataclasses.replace(even, scales=scales).sample(59, seeded(1)).elements
-        rank = (GROUP.log(GROUP.compose(GROUP.inverse(g).unsqueeze(1), draws)) < 0.0).double().mean(1)
+        fitted = fit_density(mixture, g)(mixture)
+        assert_relative(spread_of(fitted), std, 0.12, floor=0.0)
+        rank = (GROUP.log(fitted.sample(59, seeded(1)).elements) < GROUP.log(g).unsqueeze(1)).double().mean(1)
         for mass, error in ((0.5, 0.06), (0.9, 0.04)):
             share = ((rank - 0.5).abs() <= 0.5 * mass).double().mean(0)
             assert (share - mass).abs().max() < error
+
+    def test_of_modes(self) -> None:
+        """Of the draws .7 are of the larger mode, of the truths 49 in 58: the power of the shares is two."""
+        far = GROUP.exp(torch.tensor([2.0, 0.5, -0.5]).double())
+        near, std = GROUP.identity(dtype=torch.float64), torch.tensor([0.1, 0.2, 0.1]).double()
+        centre = lambda first: torch.where(first[..., None, None], near, far)  # noqa: E731
+        draws = GROUP.compose(centre(torch.arange(60) < 42), GROUP.exp(std * randn(580, 60, 3, seed=1)))
+        g = GROUP.compose(centre(torch.arange(580) < 490), GROUP.exp(std * randn(580, 3, seed=2)))
+        mixture = mixture_of_draws(GROUP, draws)
+        fit = fit_density(mixture, g)
+        assert abs(fit.power - 2.0) < 0.15
+        assert_relative(fit(mixture).log_shares[:, 0].exp(), torch.full((580,), 49 / 58).double(), 0.02)
+        assert_relative(fit(mixture).log_shares.exp().sum(-1), torch.ones(580).double(), 1e-12)
+        assert DensityFit()(mixture).log_shares[0, 0].exp() == pytest.approx(0.7)
+
+    def test_of_an_error_of_its_own(self) -> None:
+        """Draws of many widths about a centre that is off by an error which they do not have."""
+        width, error = 0.2 * torch.rand(800, 1, 1).double(), torch.tensor([0.1, 0.02, 0.05]).double()
+        centre = GROUP.exp(error * randn(800, 3, seed=5))
+        mixture = mixture_of_draws(GROUP, GROUP.exp(width * randn(800, 48, 3, seed=6)))
+        g = GROUP.compose(centre, GROUP.exp(width[:, 0] * randn(800, 3, seed=7)))
+        fit = fit_density(mixture, g)
+        assert_relative(torch.tensor(fit.noise).double(), error, 0.25, floor=0.0)
+        assert_relative(torch.tensor(fit.spreads).double(), torch.ones(3).double(), 0.12)
+        wider = fit(mixture).factors
+        both = mixture.factors * mixture.factors.new_tensor(fit.spreads).unsqueeze(-1)
+        sums = both @ both.mT + torch.diag(mixture.factors.new_tensor(fit.noise).square())
+        assert_relative(wider @ wider.mT, sums, 1e-12)
+        assert torch.equal(wider, wider.tril())
+
+    def test_of_nothing(self) -> None:
+        """Elements that have no logarithm anywhere change nothing."""
+        mixture = mixture_of_draws(GROUP, GROUP.exp(randn(4, 16, 3)))
+        assert fit_density(mixture, torch.full((4, 2, 3), torch.nan).double()) == DensityFit()
 
     def test_is_said(self, trained: LearnedInverter) -> None:
         known = trained.calibration
@@ -154,7 +185,7 @@ class TestCoverage:
         assert list(known.coverage) == [0.5, 0.9]
         assert "in regions of 50%" in repr(trained)
         assert known.as_dict()["coverage"] == list(known.coverage.values())
-        assert len(known.spreads) == 3
+        assert len(known.fit.spreads) == len(known.fit.noise) == 3
 
     @pytest.mark.slow
     def test_of_landmarks(self) -> None:
@@ -260,6 +291,33 @@ class TestOutliers:
         write_file(trained.score.backbone, tmp_path / "broken.safetensors", broken)
         with pytest.raises(CheckpointError, match="calibration"):
             LearnedInverter.load(tmp_path / "broken.safetensors", GROUP.action())
+
+    def test_an_older_file(self, trained: LearnedInverter, tmp_path: Path) -> None:
+        """Without the power, the noise and the degrees of freedom, and with elements in units of the law."""
+        known = trained.calibration
+        assert known is not None
+        assert trained.score is not None
+        spread = torch.tensor([0.5, 1.0, 2.0])
+        entry = {name: value for name, value in known.as_dict().items() if name not in ("power", "noise", "degrees")}
+        tensors = {name: tensor for name, tensor in known.named_buffers() if name != "law_white"}
+        old = Calibration(**entry | {"scales": [0.5, 2.0]}, tensors=tensors | {"law_spread": spread})
+        assert old.fit == DensityFit(1.0, known.fit.spreads, scales=(0.5, 2.0), degrees=24)
+        assert_relative(old.get_buffer("law_white"), torch.diag(1.0 / spread), 1e-6)
+        trained.save(tmp_path / "new.safetensors")
+        file = read_file(tmp_path / "new.safetensors")
+        entries = {name: file.entry(name) for name in ("score", "inverter")} | {"calibration": entry}
+        module = torch.nn.Module()
+        for name, tensor in (tensors | {"law_spread": spread}).items():
+            module.register_buffer(name, tensor)
+        write_file(trained.score.backbone, tmp_path / "old.safetensors", entries, {"calibration": module})
+        loaded = LearnedInverter.load(tmp_path / "old.safetensors", GROUP.action())
+        assert loaded.calibration is not None
+        assert loaded.calibration.fit.power == 1.0
+        assert torch.isfinite(loaded.log_prob(GROUP.identity(2), clean(2, seeded(0)))).all()
+        loaded.save(tmp_path / "again.safetensors")
+        again = LearnedInverter.load(tmp_path / "again.safetensors", GROUP.action()).calibration
+        assert again is not None
+        assert again.as_dict() == loaded.calibration.as_dict()
 
     def test_a_student_has_its_own(self, trained: LearnedInverter) -> None:
         student = trained.distil(clean, steps=5, batch_size=32)

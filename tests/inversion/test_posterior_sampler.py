@@ -220,6 +220,24 @@ class TestTrust:
             assert not bool(sample.trusted.any())
             assert all("rounded" in reason for reason in sample.reasons)
 
+    def test_energies_of_minus_infinity(self) -> None:
+        """They have no weight: the datum that met some is not trusted, the others are as without it."""
+        below = torch.tensor([-1.0, 0.5]).double()  # of the squared length; the second datum has elements there
+
+        def energy(g: Tensor) -> Tensor:
+            size = g.square().sum(-1)
+            return torch.where(size < below.unsqueeze(-1), -torch.inf, size).flatten()
+
+        sampler = PosteriorSampler(LeftTranslation(Translation(2)), lambda y: energy(y.unflatten(0, (2, -1))))
+        sampler = sampler.replace(max_evaluations=None)
+        sample = sampler(at_identity(Translation(2), 2), generator=seeded(0))
+        assert isinstance(sample, PosteriorSample)
+        assert sample.trusted.tolist() == [True, False]
+        assert "minus infinity" in sample.reasons[1]
+        assert abs(float(sample.log_evidence[0]) - math.log(math.pi)) < 0.05
+        ring = math.log(math.pi) - 0.5  # what is left of the mass outside
+        assert abs(float(sample.log_evidence[1]) - ring) < 0.15
+
     def test_few_draws(self) -> None:
         """Five per cent of few draws are a number of draws that tells nothing."""
         sample = sampled(SE(2), lambda g: 20.0 * g.square().sum((-1, -2)), 32, num_samples=50, budget=100)

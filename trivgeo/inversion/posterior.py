@@ -138,16 +138,17 @@ class ConditionalPosterior(Described):
         known = weight.double() if isinstance(weight, Tensor) else None
         return ConditionalPosterior(posterior, x, self.max_evaluations, self._on_step, known)
 
-    def energies(self, g: Tensor) -> Float[Tensor, "b *chains"]:
+    def energies(self, g: Tensor, signed: bool = False) -> Float[Tensor, "b *chains"]:
         """Return the energies of elements g, ``[b, *chains]``; infinite where undefined.
 
         Args:
             g: elements ``[b, *chains, *element_shape]``.
+            signed: keep an energy of minus infinity, which else becomes infinite too.
         """
         if self._energy.energy is not None:
             self.energy_evaluations += self._chains(g)
         with torch.no_grad():
-            return self._energy.in_blocks(g, self.max_evaluations)
+            return self._energy.in_blocks(g, self.max_evaluations, signed)
 
     def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
         """Return the share of each datum that elements g restore, see `PosteriorEnergy.kept`."""

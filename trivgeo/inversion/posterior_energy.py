@@ -60,6 +60,16 @@ class Evaluation:
             g: elements ``[b, *chains, *element_shape]``.
             data: rows of `PosteriorEnergy.data`, b of them.
         """
+        energy = self.signed(g, data)
+        return torch.where(torch.isfinite(energy), energy, torch.inf)
+
+    def signed(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
+        """Energies like those of a call, in which minus infinity stays.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+            data: rows of `PosteriorEnergy.data`, b of them.
+        """
         shape = self.action.group.batch_shape(g)
         inverse = self.action.group.inverse(g)
         original, prepared, (content, weight) = (lift(part, len(shape) - 1) for part in data)
@@ -73,7 +83,7 @@ class Evaluation:
                 energy = energy + weight * self.guard.departure(inverse, content)
         if self.log_det:
             energy = energy - self.action.log_abs_det_jacobian(inverse, original)
-        return torch.where(torch.isfinite(energy), energy, torch.inf)
+        return torch.where(energy.isnan(), torch.inf, energy)
 
     def _of_data(self, of: DataEnergy, inverse: Tensor, x: Any) -> Tensor:
         shape = self.action.group.batch_shape(inverse)
@@ -187,16 +197,18 @@ class PosteriorEnergy(Described):
         self.check(g)
         return self.evaluate(g, self.data)
 
-    def in_blocks(self, g: Tensor, bound: int | None) -> Float[Tensor, "b *chains"]:
+    def in_blocks(self, g: Tensor, bound: int | None, signed: bool = False) -> Float[Tensor, "b *chains"]:
         """Return the posterior energies of elements, ``[b, *chains]``, computed in blocks to bound memory.
 
         Args:
             g: elements ``[b, *chains, *element_shape]``.
             bound: largest number of elements evaluated at once; ``None`` for no bound.
+            signed: keep minus infinity, see `Evaluation.signed`.
         """
         check_bound(bound)
         self.check(g)
-        return in_blocks(self.evaluate, self.action.group, g, self.data, bound)
+        evaluate = self.evaluate.signed if signed else self.evaluate
+        return in_blocks(evaluate, self.action.group, g, self.data, bound)
 
     @property
     def data(self) -> tuple[Any, Any, Any]:

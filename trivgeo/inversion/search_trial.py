@@ -77,8 +77,9 @@ class NetworkTask(NamedTuple):
             raise ConfigurationError("labels: expected the labels of the clean data for a loss, got None")
         if labels is not None:
             labels = pytree.tree_map(torch.as_tensor, labels)
-            if any(leaf.ndim < 1 or len(leaf) != number for leaf in pytree.tree_leaves(labels)):
-                raise ShapeError(f"labels: expected one for each of {number} clean data")
+            for leaf in pytree.tree_leaves(labels):
+                if leaf.ndim < 1 or len(leaf) != number:
+                    raise ShapeError(f"labels: expected one for each of {number} clean data, got {list(leaf.shape)}")
         return NetworkTask(network, labels, loss)
 
     def losses(self, x: Any, labels: Any) -> Float[Tensor, " b"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,8 @@ from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
 from trivgeo.inversion.law import Law, sample_elements
-from trivgeo.inversion.learned.density import mixture_of_draws
+from trivgeo.inversion.learned.density import NUM_DEGREES_OF_FREEDOM, mixture_of_draws
+from trivgeo.inversion.learned.density_fit import DensityFit, fit_density
 from trivgeo.inversion.learned.noise_network import NoiseNetwork
 from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
 from trivgeo.inversion.sampling.mixture import StudentMixture
@@ -32,13 +32,9 @@ _NUM_LAW_POINTS, _NEIGHBOUR = 8192, 8
 _SHRINKAGE = 1e-3
 """Variance added to features in every direction, in units of their mean variance."""
 _REGIONS = (0.5, 0.9)
-_RATIOS = (1.0, 1.6, 2.5, 4.0)
-"""Widths of the second half of a posterior, in units of those of the first."""
-_BISECTIONS = 7
-_CLOSE = 0.025
-"""Error of a coverage with which no wider second half is tried."""
-_SCALES = (0.2, 4.0)
 _TAILS = 48
+_OUTLYING = 6.0
+"""Errors of an inversion that count for its usual error, in units of their robust standard deviation, at most."""
 
 REASONS = (
     "the restored datum is unlike clean data",
@@ -76,9 +72,7 @@ class Calibration(nn.Module):
         num_data: number of these data.
         coverage: share of them whose transformation lies in the region of highest posterior density of a given mass,
             by that mass.
-        scales: factors of the widths of the learned posterior, one for each half of its mass, that make it so.
-        spreads: further factors of the widths, one for each vector of the basis of the score's group, so that each
-            part of a transformation is covered, such as rotation and shifts.
+        fit: what makes of draws of the learned posterior a density that these data follow.
         false_alarms: share of clean data, moved by the law or not (the larger one), that are not `trusted`.
         thresholds: of the scores.
         gate_threshold: see `looks_clean`.
@@ -94,15 +88,21 @@ class Calibration(nn.Module):
         gate_threshold: Sequence[float],
         tensors: dict[str, Tensor],
         spreads: Sequence[float] = (),
+        power: float = 1.0,
+        noise: Sequence[float] = (),
+        degrees: int = NUM_DEGREES_OF_FREEDOM,
     ) -> None:
         super().__init__()
         self.num_data = num_data
-        self.spreads = tuple(map(float, spreads))  # none in older files
+        each = [tuple(map(float, numbers)) for numbers in (spreads, noise, scales)]
+        self.fit = DensityFit(float(power), each[0], each[1], int(degrees), each[2])
         self.coverage = dict(zip(_REGIONS, map(float, coverage), strict=True))
-        self.scales = tuple(map(float, scales))
         self.false_alarms = false_alarms
         self.thresholds = tuple(map(float, thresholds))
         self.gate_threshold = tuple(map(float, gate_threshold))
+        if "law_spread" in tensors:  # of older files, which measure in units of the law
+            tensors = {**tensors, "law_white": torch.diag(1.0 / tensors["law_spread"])}
+            del tensors["law_spread"]
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
 
@@ -116,29 +116,31 @@ class Calibration(nn.Module):
         return {
             "num_data": self.num_data,
             "coverage": list(self.coverage.values()),
-            "scales": list(self.scales),
-            "spreads": list(self.spreads),
+            "scales": list(self.fit.scales),
+            "spreads": list(self.fit.spreads),
+            "power": self.fit.power,
+            "noise": list(self.fit.noise),
+            "degrees": self.fit.degrees,
             "false_alarms": self.false_alarms,
             "thresholds": list(self.thresholds),
             "gate_threshold": list(self.gate_threshold),
         }
 
     def density(self, score: LearnedScore, draws: Tensor) -> StudentMixture:
-        """Return a mixture that approximates the learned posterior, with calibrated widths.
+        """Return the calibrated density of the learned posterior, a mixture.
 
         Args:
             score: of the inverter.
             draws: elements drawn from the learned posterior, ``[b, K, *element_shape]``.
         """
-        mixture = mixture_of_draws(score.group, draws)
-        return _scaled(_stretched(mixture, self.spreads) if self.spreads else mixture, self.scales)
+        return self.fit(mixture_of_draws(score.group, draws))
 
     def scores(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 3"]:
         """Return scores that are high for unusual data or elements; two evaluations of the network for each datum.
 
         Two scores are Mahalanobis distances of features: of the datum with g undone, and of the datum itself (Lee et
-        al. 2018). The third is the distance of g from the eighth nearest of elements of the law, in units of the law's
-        spread.
+        al. 2018). The third is the distance of g from the eighth nearest of elements of the law, in units of the usual
+        error of the inverter.
 
         Args:
             score: of the inverter.
@@ -193,9 +195,9 @@ class Calibration(nn.Module):
 
     def _off_law(self, score: LearnedScore, g: Tensor) -> Float[Tensor, " b"]:
         points = self.get_buffer("law_points")
-        v = score.group.log(g).to(points.dtype) / self.get_buffer("law_spread")
+        v = matmul(score.group.log(g).to(points.dtype).nan_to_num(nan=1e6), self.get_buffer("law_white"))
         number = min(_NEIGHBOUR, len(points))
-        distance = torch.cdist(v.nan_to_num(nan=1e6), points).topk(number, largest=False).values[..., -1]
+        distance = torch.cdist(v, points).topk(number, largest=False).values[..., -1]
         return distance.to(g.dtype)
 
 
@@ -217,9 +219,9 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
         number: of data whose posteriors are looked at; four times as many are inverted for each statistic.
         seed: of all that is random.
     """
-    tensors = _law_tensors(score, source.law, seed)
     x, g, moved = _problems(score, source._replace(clean=source.known), 4 * number, seed, 20)
     found = source.estimate(moved)
+    tensors = _law_tensors(score, source.law, score.group.log(found) - score.group.log(g), seed)
     restored = apply_inverse(score.action, found, score.prepared(moved))[0]
     low, high = score.levels
     tensors |= _moments("restored", _in_parts(score, restored, low))
@@ -238,9 +240,20 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
     gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _LEFT_ALONE)
     _, g, moved = _problems(score, source, number, seed, 40)
     mixture = mixture_of_draws(score.group, source.draw(moved))
-    spreads = _fitted_spreads(mixture, g).tolist()
-    scales, coverage = _fitted_scales(_stretched(mixture, spreads), g, seed)
-    return Calibration(len(g), coverage, scales, alarms, thresholds.tolist(), gate.tolist(), tensors, spreads)
+    fit = fit_density(mixture, g)
+    return Calibration(
+        len(g),
+        _coverage(fit(mixture), g, seed),
+        fit.scales,
+        alarms,
+        thresholds.tolist(),
+        gate.tolist(),
+        tensors,
+        fit.spreads,
+        fit.power,
+        fit.noise,
+        fit.degrees,
+    )
 
 
 def _problems(
@@ -263,13 +276,19 @@ def _in_parts(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]
     )
 
 
-def _law_tensors(score: LearnedScore, law: Law, seed: int) -> dict[str, Tensor]:
+def _law_tensors(score: LearnedScore, law: Law, errors: Float[Tensor, "b n"], seed: int) -> dict[str, Tensor]:
+    """Elements of the law and the matrix that measures logarithms in units of the usual error of the inverter."""
     parameter = next(score.backbone.parameters())
     g = sample_elements(score.group, law, _NUM_LAW_POINTS, keyed(seed, 10)).to(parameter)
     v = score.group.log(g)
     v = v[torch.isfinite(v).all(-1)]
     spread = v.std(0).clamp(min=1e-6)
-    return {"law_points": v / spread, "law_spread": spread}
+    usual = (errors.to(spread) / spread).nan_to_num(nan=torch.inf).abs()
+    reach = _OUTLYING * usual.median(0).values / 0.6745  # in another mode of the posterior errors are larger
+    usual_errors = (errors.to(spread) / spread)[(usual <= reach).all(-1)]
+    white = _whitening(usual_errors) if len(usual_errors) > score.group.dim else torch.eye(len(spread))
+    white = white.to(spread) / spread.unsqueeze(-1)
+    return {"law_points": matmul(v, white), "law_white": white}
 
 
 def _moments(name: str, values: Tensor) -> dict[str, Tensor]:
@@ -303,49 +322,6 @@ def _joint_thresholds(populations: Sequence[Tensor], alarms: float) -> tuple[Flo
         if share <= alarms:
             break
     return thresholds, share
-
-
-def _scaled(mixture: StudentMixture, scales: tuple[float, ...]) -> StudentMixture:
-    return replace(mixture, scales=scales)
-
-
-def _stretched(mixture: StudentMixture, spreads: Sequence[float]) -> StudentMixture:
-    """The mixture with wider or narrower components along each vector of the basis."""
-    return replace(mixture, factors=mixture.factors * mixture.factors.new_tensor(spreads).unsqueeze(-1))
-
-
-def _fitted_spreads(mixture: StudentMixture, g: Tensor) -> Float[Tensor, " n"]:
-    """Factors of the widths along each coordinate with which it lies as far out in the regions as it should.
-
-    Of the coordinates of g about the centre of its component, in units of their standard deviations: the geometric mean
-    of the ratios of their quantiles to those of normal numbers, divided by that of all coordinates.
-    """
-    charts = mixture.charts(g.unsqueeze(1))
-    nearest = mixture.log_densities(charts).argmax(-1).unsqueeze(-1)  # [b, 1, 1]
-    v = torch.take_along_dim(charts.vectors, nearest.unsqueeze(-1), 2)[:, 0, 0]
-    width = torch.take_along_dim(mixture.factors.square().sum(-1).sqrt(), nearest, 1)[:, 0]
-    levels = v.new_tensor(_REGIONS)
-    ratios = (v / width).abs().quantile(levels, 0) / (2**0.5 * torch.erfinv(levels)).unsqueeze(-1)
-    size = ratios.clamp(*_SCALES).log().mean(0)
-    return (size - size.mean()).exp()
-
-
-def _fitted_scales(mixture: StudentMixture, g: Tensor, seed: int) -> tuple[tuple[float, float], list[float]]:
-    """Scales with which regions of highest density cover the elements as they should, and how they do."""
-    best = None
-    for ratio in _RATIOS:
-        low, high = _SCALES
-        for _ in range(_BISECTIONS):
-            middle = (low * high) ** 0.5
-            inside = _coverage(_scaled(mixture, (middle, ratio * middle)), g, seed)
-            low, high = (middle, high) if sum(inside) < sum(_REGIONS) else (low, middle)
-        error = max(abs(share - mass) for share, mass in zip(inside, _REGIONS, strict=True))
-        if best is None or error < best[0]:
-            best = (error, (middle, ratio * middle), inside)
-        if best[0] <= _CLOSE:
-            break
-    assert best is not None
-    return best[1], best[2]
 
 
 def _coverage(mixture: StudentMixture, g: Tensor, seed: int, number: int = 39) -> list[float]:

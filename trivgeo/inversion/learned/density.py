@@ -11,11 +11,11 @@ from trivgeo.groups import LieGroup
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.sampling.mixture import StudentMixture
 
-__all__ = ["mixture_of_draws"]
+__all__ = ["NUM_DEGREES_OF_FREEDOM", "mixture_of_draws"]
 
 _NUM_MODES = 4
-_DEGREES_OF_FREEDOM = 24
-"""Nearly normal: what reaches farther is a matter of the calibrated scales."""
+NUM_DEGREES_OF_FREEDOM = 24
+"""Of a component before its calibration: nearly normal."""
 _LINK = 3.0
 """Distance of draws of one mode, in units of the distance that nine tenths of the draws have to their nearest one."""
 _LEAST_SPREAD = 1e-3
@@ -65,7 +65,7 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     shares = torch.where(empty, 1.0, shares)  # nothing was drawn: a normal law about the identity
     spread = torch.where(empty[..., None, None], torch.eye(n).to(spread), spread)
     log_shares = (shares / shares.sum(-1, keepdim=True)).log()
-    return StudentMixture(group, centres, torch.linalg.cholesky(spread), log_shares, degrees=_DEGREES_OF_FREEDOM)
+    return StudentMixture(group, centres, torch.linalg.cholesky(spread), log_shares, degrees=NUM_DEGREES_OF_FREEDOM)
 
 
 def _modes(v: Float[Tensor, "b k n"], known: Tensor) -> Float[Tensor, "b k j"]:

@@ -64,7 +64,7 @@ class LearnedInverter(Inverter):
     The noise is as wide as the law of the transformations in every direction of the group, whatever the scale of the
     group. See `LearnedScore` for the network and `AmortizedInverter` for the inversion. Results are `CheckedResult`s:
     ``trusted`` is false, with ``reasons``, for data or transformations unlike the training set. Several hypotheses are
-    draws from the learned posterior, whose width is calibrated. `log_prob` is the density of this posterior.
+    draws from the learned posterior, which is calibrated. `log_prob` is the density of this posterior.
 
     Args:
         action: the action on data.
@@ -179,8 +179,8 @@ class LearnedInverter(Inverter):
     def log_prob(self, g: Tensor, x: Any, *, generator: torch.Generator | None = None) -> Float[Tensor, "b *chains"]:
         r"""The log-density of transformations under the learned posterior :math:`q(g \mid x)`.
 
-        q is a mixture of Student distributions about the modes of draws of the reverse diffusion, of widths that were
-        calibrated on held-out data. The measure is left Haar measure in the basis of the group of the action, of total
+        q is a mixture of Student distributions about the modes of draws of the reverse diffusion, fitted to held-out
+        data, see `Calibration.fit`. The measure is left Haar measure in the basis of the group of the action, of total
         mass one on compact groups; see `trivgeo.generative.base_distributions.BaseDistribution`.
 
         Args:

@@ -51,6 +51,9 @@ class LogPosterior:
         posterior: energies of elements.
         temperature: T.
         log_prior: :math:`\log p_0` of elements ``[b, m, *element_shape]``.
+
+    Attributes:
+        unbounded: whether an energy of minus infinity was met, ``[b]``; such elements count as undefined.
     """
 
     def __init__(
@@ -63,10 +66,13 @@ class LogPosterior:
         self.group = posterior.group
         self.temperature = temperature
         self.log_prior = log_prior
+        self.unbounded = torch.zeros(posterior.batch, dtype=torch.bool, device=posterior.like.device)
 
     def __call__(self, g: Tensor, counted: Bool[Tensor, "b m"] | None = None) -> tuple[Tensor, Tensor]:
         """Return log-densities ``[b, m]``, minus infinity where undefined, and energies."""
-        energy = self.posterior.energies(g)
+        energy = self.posterior.energies(g, signed=True)
+        self.unbounded = self.unbounded | (energy == -torch.inf).any(-1)
+        energy = torch.where(torch.isfinite(energy), energy, torch.inf)
         value = self.log_prior(g) - energy / self.temperature
         if counted is not None:
             value = torch.where(counted, value, -torch.inf)

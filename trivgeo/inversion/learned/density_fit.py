@@ -1,0 +1,166 @@
+"""The fit of the density of a learned posterior to elements that are known: held-out maximum likelihood."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._autocast import einsum
+from trivgeo.inversion.learned.density import NUM_DEGREES_OF_FREEDOM
+from trivgeo.inversion.sampling.mixture import StudentMixture
+
+__all__ = ["DensityFit", "fit_density"]
+
+_DEGREES = (4, 6, 12, 24)
+"""Degrees of freedom that are tried."""
+_NOISE_RATIO = 0.14
+"""Width of the noise that is expected before any data, in units of the typical width of a component."""
+_PRIOR_STD = 1.0
+"""Standard deviation of the logarithm of each width before any data; of the power it is twice as large."""
+_MAX_ITERATIONS = 60
+
+
+@dataclass(frozen=True)
+class DensityFit:
+    r"""Changes of a mixture of draws, by which it becomes a density that elements follow.
+
+    A component of share :math:`\alpha_j` and covariance :math:`C_j` gets a share proportional to
+    :math:`\alpha_j^p` and the covariance :math:`S C_j S + N`, with S and N diagonal.
+
+    Attributes:
+        power: p. Above one the largest modes weigh more than their share of the draws.
+        spreads: diagonal of S, a factor for each vector of the basis; empty for ones.
+        noise: roots of the diagonal of N: standard deviations of an error that the draws do not have; empty for zeros.
+        degrees: of freedom of the components.
+        scales: factors of the widths of equal parts of every component, see `StudentMixture`.
+    """
+
+    power: float = 1.0
+    spreads: tuple[float, ...] = ()
+    noise: tuple[float, ...] = ()
+    degrees: int = NUM_DEGREES_OF_FREEDOM
+    scales: tuple[float, ...] = (1.0,)
+
+    def __call__(self, mixture: StudentMixture) -> StudentMixture:
+        """Return the changed mixture."""
+        used = torch.isfinite(mixture.log_shares)
+        shares = _powered(mixture.log_shares, used, mixture.log_shares.new_tensor(self.power))
+        n = mixture.group.dim
+        spreads = mixture.factors.new_tensor(self.spreads or (1.0,) * n)
+        factors = mixture.factors * spreads.unsqueeze(-1)
+        if self.noise:
+            factors = _with_noise(factors, factors.new_tensor(self.noise))
+        return replace(mixture, factors=factors, log_shares=shares, scales=self.scales, degrees=self.degrees)
+
+
+def fit_density(mixture: StudentMixture, g: Float[Tensor, "b *element"]) -> DensityFit:
+    """Return the changes of a mixture under which elements are the most probable.
+
+    Maximises the mean log-density of the elements, together with weak log-normal priors about no change; without data
+    of use nothing changes.
+
+    Args:
+        mixture: of b data.
+        g: the element of each, held out from the training.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        data = _known(mixture, g)
+        if not len(data.vectors):
+            return DensityFit()
+        start = data.vectors.new_zeros(2 * mixture.group.dim + 1)
+        found = []
+        for degrees in _DEGREES:
+            loss, start = _minimum(data, degrees, start)
+            found.append((loss, degrees, start))
+        _, degrees, best = min(found, key=lambda each: each[0])
+        power, spreads, noise = _parameters(data, best)
+        return DensityFit(float(power), tuple(spreads.tolist()), tuple(noise.tolist()), degrees)
+
+
+class _Known(NamedTuple):
+    """Elements in the charts of a mixture, in double precision.
+
+    Attributes:
+        vectors: of elements about each centre, ``[b, j, n]``.
+        log_volumes: ``[b, j]``, infinite where there is no logarithm.
+        factors: ``[b, j, n, n]``.
+        log_shares: ``[b, j]``.
+        widths: typical standard deviations along the basis, ``[n]``.
+    """
+
+    vectors: Tensor
+    log_volumes: Tensor
+    factors: Tensor
+    log_shares: Tensor
+    widths: Tensor
+
+
+def _known(mixture: StudentMixture, g: Tensor) -> _Known:
+    charts = mixture.charts(g.unsqueeze(1))
+    vectors, volumes = charts.vectors[:, 0], charts.log_volumes[:, 0]
+    near = (torch.isfinite(volumes) & torch.isfinite(mixture.log_shares)).any(-1)
+    sizes = mixture.factors.square().sum(-1).sqrt()
+    largest = sizes[torch.arange(len(sizes), device=sizes.device), mixture.log_shares.argmax(-1)]
+    tensors = (vectors[near], volumes[near], mixture.factors[near], mixture.log_shares[near])
+    widths = largest.median(0).values if len(largest) else largest.new_ones(mixture.group.dim)
+    return _Known(*(tensor.detach().clone().double() for tensor in (*tensors, widths)))
+
+
+def _parameters(data: _Known, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Power, spreads and noise of the numbers that are fitted."""
+    n = len(data.widths)
+    return p[0].exp(), p[1 : n + 1].exp(), _NOISE_RATIO * data.widths * p[n + 1 :].exp()
+
+
+def _minimum(data: _Known, degrees: int, start: Tensor) -> tuple[float, Tensor]:
+    """The least of minus the mean log-density with the priors, and where it is found from a start."""
+    p = start.clone().requires_grad_()
+    std = torch.full_like(start, _PRIOR_STD)
+    std[0] = 2.0 * _PRIOR_STD
+    optimiser = torch.optim.LBFGS([p], max_iter=_MAX_ITERATIONS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        prior = 0.5 * (p / std).square().sum() / len(data.vectors)
+        return prior - _log_densities(data, degrees, *_parameters(data, p)).mean()
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = loss()
+        value.backward()
+        return value
+
+    optimiser.step(closure)
+    end = p.detach()
+    value = float(loss().detach())
+    return (value, end) if math.isfinite(value) and bool(torch.isfinite(end).all()) else (math.inf, start)
+
+
+def _log_densities(data: _Known, degrees: int, power: Tensor, spreads: Tensor, noise: Tensor) -> Float[Tensor, " b"]:
+    """Log-densities of the elements under the changed mixture; see `StudentMixture.log_densities`."""
+    n = len(spreads)
+    used = torch.isfinite(data.log_shares)
+    shares = _powered(data.log_shares, used, power)
+    factors = _with_noise(data.factors * spreads.unsqueeze(-1), noise)
+    white = torch.linalg.solve_triangular(factors, data.vectors.unsqueeze(-1), upper=False).squeeze(-1)
+    size = factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    constant = math.lgamma(0.5 * (degrees + n)) - math.lgamma(0.5 * degrees) - 0.5 * n * math.log(math.pi * degrees)
+    radial = -0.5 * (degrees + n) * torch.log1p(white.square().sum(-1) / degrees)
+    return (radial + constant - size + shares - data.log_volumes).logsumexp(-1)
+
+
+def _powered(log_shares: Tensor, used: Tensor, power: Tensor) -> Tensor:
+    """Logarithms of shares to a power, which sum to one; components without a share stay so."""
+    raised = power * torch.where(used, log_shares, 0.0)  # minus infinity would spoil the gradient of the power
+    return raised.masked_fill(~used, -torch.inf).log_softmax(-1)
+
+
+def _with_noise(factors: Float[Tensor, "b j n n"], noise: Float[Tensor, " n"]) -> Float[Tensor, "b j n n"]:
+    """Triangular factors of covariances to which independent noise was added; by QR, so no square is rounded."""
+    both = torch.cat([factors, torch.diag(noise).expand_as(factors)], -1)
+    upper = torch.linalg.qr(both.mT).R
+    return einsum("bjkl,bjk->bjlk", upper, upper.diagonal(dim1=-2, dim2=-1).sign())
