@@ -300,7 +300,7 @@ class TestOutliers:
         spread = torch.tensor([0.5, 1.0, 2.0])
         entry = {name: value for name, value in known.as_dict().items() if name not in ("power", "noise", "degrees")}
         tensors = {name: tensor for name, tensor in known.named_buffers() if name != "law_white"}
-        old = Calibration(**entry | {"scales": [0.5, 2.0]}, tensors=tensors | {"law_spread": spread})
+        old = Calibration.of(entry | {"scales": [0.5, 2.0]}, tensors | {"law_spread": spread})
         assert old.fit == DensityFit(1.0, known.fit.spreads, scales=(0.5, 2.0), degrees=24)
         assert_relative(old.get_buffer("law_white"), torch.diag(1.0 / spread), 1e-6)
         trained.save(tmp_path / "new.safetensors")

@@ -68,7 +68,7 @@ class Evaluation:
 
         Args:
             g: elements ``[b, *chains, *element_shape]``.
-            data: rows of `PosteriorEnergy.data`, b of them.
+            data: some rows, see `PosteriorEnergy.data`.
         """
         shape = self.action.group.batch_shape(g)
         inverse = self.action.group.inverse(g)

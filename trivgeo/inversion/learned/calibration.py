@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
 from trivgeo.inversion.law import Law, sample_elements
-from trivgeo.inversion.learned.density import NUM_DEGREES_OF_FREEDOM, mixture_of_draws
+from trivgeo.inversion.learned.density import mixture_of_draws
 from trivgeo.inversion.learned.density_fit import DensityFit, fit_density
 from trivgeo.inversion.learned.noise_network import NoiseNetwork
 from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
@@ -72,7 +73,7 @@ class Calibration(nn.Module):
         num_data: number of these data.
         coverage: share of them whose transformation lies in the region of highest posterior density of a given mass,
             by that mass.
-        fit: what makes of draws of the learned posterior a density that these data follow.
+        fit: changes that make of draws of the learned posterior a density that these data follow.
         false_alarms: share of clean data, moved by the law or not (the larger one), that are not `trusted`.
         thresholds: of the scores.
         gate_threshold: see `looks_clean`.
@@ -82,20 +83,15 @@ class Calibration(nn.Module):
         self,
         num_data: int,
         coverage: Sequence[float],
-        scales: Sequence[float],
+        fit: DensityFit,
         false_alarms: float,
         thresholds: Sequence[float],
         gate_threshold: Sequence[float],
         tensors: dict[str, Tensor],
-        spreads: Sequence[float] = (),
-        power: float = 1.0,
-        noise: Sequence[float] = (),
-        degrees: int = NUM_DEGREES_OF_FREEDOM,
     ) -> None:
         super().__init__()
         self.num_data = num_data
-        each = [tuple(map(float, numbers)) for numbers in (spreads, noise, scales)]
-        self.fit = DensityFit(float(power), each[0], each[1], int(degrees), each[2])
+        self.fit = fit
         self.coverage = dict(zip(_REGIONS, map(float, coverage), strict=True))
         self.false_alarms = false_alarms
         self.thresholds = tuple(map(float, thresholds))
@@ -105,6 +101,21 @@ class Calibration(nn.Module):
             del tensors["law_spread"]
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
+
+    @classmethod
+    def of(cls, entry: dict[str, Any], tensors: dict[str, Tensor]) -> Calibration:
+        """Return a calibration of what `as_dict` returned; older entries lack parts of the fit.
+
+        Args:
+            entry: plain types.
+            tensors: moments of features and elements of the law.
+
+        Raises:
+            TypeError: a part is missing, or there are others.
+        """
+        parts = [field.name for field in fields(DensityFit) if field.name in entry]
+        fit = DensityFit.of({name: entry[name] for name in parts})
+        return cls(**{name: value for name, value in entry.items() if name not in parts}, fit=fit, tensors=tensors)
 
     def __repr__(self) -> str:
         """The figures."""
@@ -116,11 +127,7 @@ class Calibration(nn.Module):
         return {
             "num_data": self.num_data,
             "coverage": list(self.coverage.values()),
-            "scales": list(self.fit.scales),
-            "spreads": list(self.fit.spreads),
-            "power": self.fit.power,
-            "noise": list(self.fit.noise),
-            "degrees": self.fit.degrees,
+            **self.fit.as_dict(),
             "false_alarms": self.false_alarms,
             "thresholds": list(self.thresholds),
             "gate_threshold": list(self.gate_threshold),
@@ -229,7 +236,7 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
     tensors |= _moments("clean", _in_parts(score, score.prepared(x), low))
     left = score.group.log(source.estimate(x))
     tensors["error_white"] = _moments("error", left)["error_white"]
-    measuring = Calibration(0, (0.0, 0.0), (1.0, 1.0), 0.0, (0.0,) * 3, (0.0,) * 2, tensors)
+    measuring = Calibration(0, (0.0, 0.0), DensityFit(), 0.0, (0.0,) * 3, (0.0,) * 2, tensors)
     x, g, moved = _problems(score, source, 4 * number, seed, 30)
     unmoved = source.estimate(x)
     populations = [
@@ -241,19 +248,8 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
     _, g, moved = _problems(score, source, number, seed, 40)
     mixture = mixture_of_draws(score.group, source.draw(moved))
     fit = fit_density(mixture, g)
-    return Calibration(
-        len(g),
-        _coverage(fit(mixture), g, seed),
-        fit.scales,
-        alarms,
-        thresholds.tolist(),
-        gate.tolist(),
-        tensors,
-        fit.spreads,
-        fit.power,
-        fit.noise,
-        fit.degrees,
-    )
+    coverage = _coverage(fit(mixture), g, seed)
+    return Calibration(len(g), coverage, fit, alarms, thresholds.tolist(), gate.tolist(), tensors)
 
 
 def _problems(

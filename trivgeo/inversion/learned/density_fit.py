@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -45,6 +45,21 @@ class DensityFit:
     noise: tuple[float, ...] = ()
     degrees: int = NUM_DEGREES_OF_FREEDOM
     scales: tuple[float, ...] = (1.0,)
+
+    @staticmethod
+    def of(entry: dict[str, Any]) -> DensityFit:
+        """Return a fit of what `as_dict` returned, or of a part of it.
+
+        Args:
+            entry: plain types.
+        """
+        plain = {"power": float, "degrees": int}
+        parts = {name: plain[name](part) if name in plain else tuple(map(float, part)) for name, part in entry.items()}
+        return DensityFit(**parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain types."""
+        return {name: list(part) if isinstance(part, tuple) else part for name, part in vars(self).items()}
 
     def __call__(self, mixture: StudentMixture) -> StudentMixture:
         """Return the changed mixture."""

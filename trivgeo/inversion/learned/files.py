@@ -91,6 +91,6 @@ def calibration_of(file: NetworkFile, tensors: dict[str, Tensor]) -> Calibration
         return None
     entry = file.entry("calibration")
     try:
-        return Calibration(**entry, tensors=tensors)
+        return Calibration.of(entry, tensors)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{file.path}: expected a calibration in the header, got {entry}: {error!r}") from error
