@@ -54,7 +54,9 @@ class DensityFit:
             entry: plain types.
         """
         plain = {"power": float, "degrees": int}
-        parts = {name: plain[name](part) if name in plain else tuple(map(float, part)) for name, part in entry.items()}
+        parts: dict[str, Any] = {
+            name: plain[name](part) if name in plain else tuple(map(float, part)) for name, part in entry.items()
+        }
         return DensityFit(**parts)
 
     def as_dict(self) -> dict[str, Any]:
