@@ -34,7 +34,7 @@ from trivgeo.inversion import (
     check_energy,
 )
 from trivgeo.inversion.energies import DataEnergy, FramedEnergy, LeastSquares
-from trivgeo.inversion.learned import PointsBackbone, calibration
+from trivgeo.inversion.learned import PointsBackbone, density_fit
 from trivgeo.inversion.stages import (
     Descend,
     GaussianSearch,
@@ -248,9 +248,9 @@ def field_problem() -> tuple[LearnedInverter, Any, Any]:
 class TestLearned:
     @pytest.fixture(autouse=True)
     def _short_calibration(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Devices are looked at here, not widths: one of them is tried, not 28."""
-        monkeypatch.setattr(calibration, "_RATIOS", (1.0,))
-        monkeypatch.setattr(calibration, "_BISECTIONS", 1)
+        """Devices are looked at here, not the fit: one kind of tails is tried, not four."""
+        monkeypatch.setattr(density_fit, "_DEGREES", (6,))
+        monkeypatch.setattr(density_fit, "_MAX_ITERATIONS", 1)
 
     def test_fits_where_it_is(self, problem: Any, device: torch.device, tmp_path: Path) -> None:
         """On a device with data of the CPU, and on the CPU with data of a device; its file is read anywhere."""

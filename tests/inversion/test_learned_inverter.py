@@ -30,7 +30,7 @@ from trivgeo.inversion.learned import (
     OperatorBackbone,
     PointsBackbone,
     backbone_for,
-    calibration,
+    density_fit,
     training,
 )
 from trivgeo.inversion.learned.files import describe, score_of
@@ -68,9 +68,9 @@ def weights(inverter: LearnedInverter) -> Tensor:
 
 @pytest.fixture
 def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where widths do not matter one of them is tried, not 28: `test_learned_calibration` is about widths."""
-    monkeypatch.setattr(calibration, "_RATIOS", (1.0,))
-    monkeypatch.setattr(calibration, "_BISECTIONS", 1)
+    """Where the fit does not matter one kind of tails is tried, not four: `test_learned_calibration` is about it."""
+    monkeypatch.setattr(density_fit, "_DEGREES", (6,))
+    monkeypatch.setattr(density_fit, "_MAX_ITERATIONS", 1)
 
 
 @pytest.fixture(scope="module")
