@@ -12,15 +12,15 @@ Row = dict[str, Any]
 def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Mean over seeds of the mean over cases, standard deviation over seeds and largest case, of each metric.
 
-    Metrics are the entries under `metrics` of a row.
+    Metrics are the entries under `metrics` of a row. A metric that some rows lack is that of the rows that have it.
     """
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    seeds = list(dict.fromkeys(row["seed"] for row in rows))
     summary = {}
     for name in names:
+        known = [row for row in rows if name in row["metrics"]]
         values = [
-            torch.tensor([row["metrics"][name] for row in rows if row["seed"] == seed], dtype=torch.float64)
-            for seed in seeds
+            torch.tensor([row["metrics"][name] for row in known if row["seed"] == seed], dtype=torch.float64)
+            for seed in dict.fromkeys(row["seed"] for row in known)
         ]
         means = [float(v.mean()) for v in values]
         summary[name] = spread(means) | {"worst": float(torch.cat(values).max())}

@@ -94,7 +94,7 @@ class KernelDensity(ElementModel):
         held_out: data at most by which the multiple is chosen.
 
     Raises:
-        ConfigurationError: in `fit`: the heat kernel of the group is not known.
+        ConfigurationError: in `fit`: the heat kernel of the group is not known, or the data are too few.
     """
 
     def __init__(
@@ -109,6 +109,8 @@ class KernelDensity(ElementModel):
         kernel = heat_kernel(group)
         if kernel is None:
             raise ConfigurationError(f"group: expected one whose heat kernel is known, got {group!r}")
+        if len(train) < (least := max(10, self.neighbour + 1)):
+            raise ConfigurationError(f"train: expected {least} elements or more for a kernel density, got {len(train)}")
         self.group, self.kernel, self.data = group, kernel, train
         self.log_volume = sum_over_compact(group, log_torus_volume)
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))

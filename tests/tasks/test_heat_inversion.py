@@ -95,6 +95,11 @@ def test_summary_is_over_seeds() -> None:
     assert summary == {"mean": 3.5, "std": pytest.approx(math.sqrt(4.5)), "worst": 6.0}
     assert "| error | 3.5 ± 2.1 | 6 |" in format_summary({"error": summary})
     assert summarise([{"seed": 0, "metrics": {"count": 16777217.0}}])["count"]["worst"] == 16777217
+    own = [{"seed": 0, "metrics": {"a": 1.0}}, {"seed": 1, "metrics": {"a": 3.0, "b": 5.0}}]
+    assert summarise(own) == {
+        "a": {"mean": 2.0, "std": pytest.approx(math.sqrt(2.0)), "worst": 3.0},
+        "b": {"mean": 5.0, "std": 0.0, "worst": 5.0},
+    }
 
 
 def _module(**changes: Any) -> OperatorInversion:
