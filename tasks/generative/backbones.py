@@ -45,12 +45,11 @@ class BackboneTest(ShardedTest):
         repeats: training chains of random length that begin at a residue.
         steps: see `GroupDiffusion.fit`, also for `seconds`, `batch_size` and `learning_rate`.
         samples: of each length in the test, at most.
-        evaluations: of the network for a sample.
+        evaluations: see `PoseTest`, also for `file`.
         likelihoods: held-out chains whose density is estimated; 0 for none.
         tolerance: see `GroupDiffusion.log_prob`.
         width: of the `ChainNetwork`.
         components: of the mixture of normal distributions.
-        file: where the model is written; ``None`` for nowhere.
 
     Raises:
         ConfigurationError: a number is out of range.

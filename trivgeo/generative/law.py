@@ -24,7 +24,7 @@ from trivgeo.generative.paths.base import ProbabilityPath, follow_flow
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence
 
-__all__ = ["ConditionalLaw"]
+__all__ = ["ConditionalLaw", "ModelDistribution"]
 
 _TOLERANCE = 1e-4
 
@@ -207,6 +207,30 @@ class ConditionalLaw(nn.Module):
             )
         return (found - shares * sum_over_compact(self.group, log_torus_volume)).reshape(batch)
 
+    def distribution(
+        self, *, condition: Any = None, mask: Tensor | None = None, num_draws: int = 1, tolerance: float = _TOLERANCE
+    ) -> ModelDistribution:
+        """Return the law of elements given one condition as a distribution, such as a prior of an inverse problem.
+
+        ```python
+        draw_posterior(model.distribution(condition=c), energy, 10_000)  # of trivgeo.generative.posterior
+        PosteriorSampler(action, energy, prior=model.distribution(condition=c))
+        ```
+
+        Args:
+            condition: of all elements, see `sample`, like ``mask``; ``None`` for the law of all data.
+            mask: which bodies are present, ``[N]``.
+            num_draws: see `log_prob`, like ``tolerance``.
+            tolerance: of densities; a larger one takes less time.
+
+        Raises:
+            ConfigurationError: the model is not fitted, or a condition is missing or not expected.
+            ShapeError: the condition has another shape than those of the training.
+        """
+        with torch.no_grad():
+            self._features(condition, torch.Size([1]), mask=mask)
+        return ModelDistribution(self, condition, mask, check_count("num_draws", num_draws), tolerance)
+
     def _fitted(self) -> FittedPath:
         """Return the fitted path, or raise `ConfigurationError`."""
         if self.fitted is None:
@@ -259,3 +283,48 @@ class ConditionalLaw(nn.Module):
     def _hidden(self, g: Tensor, features: Any) -> Tensor:
         """Elements ``[b, *element_shape]`` whose absent bodies are at the identity."""
         return g if self._bodies is None else self._bodies.hide(g, features.mask)
+
+
+class ModelDistribution(BaseDistribution):
+    r"""The distribution of a fitted model given one condition, see `ConditionalLaw.distribution`.
+
+    Densities are for the measure of `BaseDistribution`: on tori they are :math:`(2 \pi)^n` times those of `log_prob`.
+
+    Args:
+        model: a fitted model.
+        condition: of all elements, or ``None``.
+        mask: which bodies are present, or ``None``.
+        num_draws: see `ConditionalLaw.log_prob`, like ``tolerance``.
+        tolerance: of densities.
+    """
+
+    def __init__(
+        self, model: ConditionalLaw, condition: Any, mask: Tensor | None, num_draws: int, tolerance: float
+    ) -> None:
+        super().__init__()
+        self.model, self.group = model, model.group
+        self.condition, self.mask, self.num_draws, self.tolerance = condition, mask, num_draws, tolerance
+
+    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw elements by `ConditionalLaw.sample`, ``[num_samples, *element_shape]``.
+
+        Args:
+            num_samples: number of elements.
+            generator: random numbers; ``None`` is torch's.
+        """
+        return self.model.sample(num_samples, condition=self.condition, mask=self.mask, generator=generator)
+
+    def log_density(self, g: Tensor) -> Tensor:
+        """Return the log-density at elements g, ``[*batch, *element_shape]``, as ``[*batch]``.
+
+        The result is -inf at elements that are not finite.
+        """
+        rank = len(self.group.element_shape)
+        lost = ~torch.isfinite(g.flatten(-rank)).all(-1)
+        known = torch.where(lost[(..., *[None] * rank)], self.group.identity(dtype=g.dtype, device=g.device), g)
+        logs = self.model.log_prob(
+            known, condition=self.condition, mask=self.mask, num_draws=self.num_draws, tolerance=self.tolerance
+        )
+        share = 1.0 if self.mask is None else float(torch.as_tensor(self.mask).double().mean())
+        volume = share * sum_over_compact(self.group, log_torus_volume)
+        return torch.where(lost, -math.inf, logs + volume)

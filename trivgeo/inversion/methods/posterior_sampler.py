@@ -38,8 +38,10 @@ class PosteriorSampler(Inverter):
             such as a classifier's, the log-determinant, one of every pixel or point, is left out by
             ``sampler.replace(log_det=False)``.
         prior: a distribution of transformations with ``sample(num_samples, generator)`` and ``log_density(g)`` or
-            ``log_prob(g)``, such as those of `trivgeo.generative`; ``None`` for left Haar measure, which is improper on
-            groups that are not compact: the energy must then hold g back. Where there is none, the search for wells
+            ``log_prob(g)``, such as those of `trivgeo.generative`; a learned one is
+            ``model.distribution(condition=c)`` of a `GroupDiffusion`, each of whose densities is a flow to solve;
+            ``None`` for left Haar measure, which is improper on groups that are not compact: the energy must then hold
+            g back. Where there is none, the search for wells
             begins within a few units of the basis of the group about the identity, or about ``initial``.
         proposals: an inverter (`TIED`, `LearnedInverter`, ...) whose hypotheses say where to look; its evaluations
             count. The weights are right with any; good ones leave more of the budget to the sample. Of a

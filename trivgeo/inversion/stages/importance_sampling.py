@@ -16,6 +16,7 @@ from trivgeo._random import keyed
 from trivgeo.checks import check_arguments, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.base_distributions import group_mean
+from trivgeo.generative.law import ConditionalLaw
 from trivgeo.generative.measure import sum_over_compact
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import log_haar_volume
@@ -60,7 +61,7 @@ _PROPOSED_SHARE = 0.8
 
 @runtime_checkable
 class Prior(Protocol):
-    """A distribution of transformations: what `GroupDiffusion` and base distributions are.
+    """A distribution of transformations: what base distributions and `GroupDiffusion.distribution` are.
 
     Densities are for the measure of `trivgeo.generative.base_distributions.BaseDistribution`, and `torch.func` can
     differentiate them.
@@ -249,9 +250,14 @@ class ImportanceSampling(Stage):
 
 
 def check_prior(prior: Any) -> Any:
-    """Return a prior that has samples and densities, or ``None``, else raise `ConfigurationError`."""
+    """Return a prior that has samples and densities, or ``None``, else raise `ConfigurationError`.
+
+    A model that is given itself stands for its distribution without a condition.
+    """
     if prior is None:
         return None
+    if isinstance(prior, ConditionalLaw):
+        return prior.distribution()
     if not isinstance(prior, Prior) or not callable(density_of(prior)):
         raise ConfigurationError(
             "prior: expected a distribution of elements with sample(num_samples, generator) and log_density(g) or "

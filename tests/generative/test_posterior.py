@@ -1,0 +1,130 @@
+"""Learned priors of inverse problems: weighted draws against quadrature, and against laws in closed form."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.posterior import LeftTranslation
+from tests.helpers import assert_relative, seeded
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.generative import GroupDiffusion
+from trivgeo.generative.base_distributions import MixtureDistribution, NormalDistribution
+from trivgeo.generative.posterior import draw_posterior
+from trivgeo.groups import SO, Torus, Translation
+from trivgeo.inversion import PosteriorSampler
+from trivgeo.inversion.stages import ImportanceSampling
+
+SIDE = 40  # of a grid of angles
+
+
+def von_mises(g: Tensor) -> Tensor:
+    """Minus the logarithm of a likelihood of two angles."""
+    return -2.0 * (g[..., 0] - 0.5).cos() - (g[..., 1] - g[..., 0] + 1.0).cos()
+
+
+def grid() -> Tensor:
+    angle = 2.0 * math.pi * torch.arange(SIDE).double() / SIDE - math.pi
+    return torch.cartesian_prod(angle, angle)
+
+
+def waves(g: Tensor) -> Tensor:
+    return torch.cat([g.cos(), g.sin()], -1).double()
+
+
+@pytest.fixture(scope="module")
+def model() -> GroupDiffusion:
+    """Two classes of angles; trained little, since the posterior of any model is to be right."""
+    classes = torch.arange(600) % 2
+    centre = torch.tensor([[0.3, -0.8], [-1.5, 1.0]])[classes]
+    angles = centre + 0.5 * torch.randn(600, 2, generator=seeded(0))
+    own = GroupDiffusion(Torus(2), "flow", condition=nn.Embedding(2, 4), width=16, depth=1)
+    return own.fit(angles, classes, steps=60, batch_size=64, progress=False)
+
+
+@pytest.mark.parametrize("condition", [None, torch.tensor(1)], ids=["all", "class"])
+def test_learned_prior_on_a_torus(model: GroupDiffusion, condition: Tensor | None) -> None:
+    """Moments and evidence are those of the model's own density times the likelihood, by quadrature."""
+    law = model.distribution(condition=condition)
+    logs = law.log_density(grid().float()).double()
+    assert float(logs.exp().mean()) == pytest.approx(1.0, abs=0.01)  # Haar measure of mass one
+    exact = (logs - von_mises(grid())).softmax(0)
+    draws = draw_posterior(law, von_mises, 4000, generator=seeded(1))
+    assert (
+        float((draws.weights.unsqueeze(-1) * waves(draws.elements)).sum(0).sub(exact @ waves(grid())).abs().max())
+        < 0.05
+    )
+    evidence = float((logs - von_mises(grid())).exp().mean().log())
+    assert draws.log_evidence == pytest.approx(evidence, abs=0.08)
+    assert 1000 < draws.effective_sample_size < 4000
+    again = draws.resample(4000, seeded(2))
+    assert float(waves(again).mean(0).sub(exact @ waves(grid())).abs().max()) < 0.07
+    prior = (waves(grid()) * logs.exp().unsqueeze(-1)).mean(0)
+    assert float((exact @ waves(grid()) - prior).abs().max()) > 0.2  # the likelihood matters
+
+
+@pytest.mark.slow(reason="weighted draws of the same density stay, against the same quadrature")
+def test_search_with_a_learned_prior(model: GroupDiffusion) -> None:
+    """`PosteriorSampler` with the density of the model finds the same evidence and moments."""
+    group, law = Torus(2), model.distribution(condition=torch.tensor(0), tolerance=1e-2)
+    action = LeftTranslation(group)
+    sampler = PosteriorSampler(action, lambda y: von_mises(group.inverse(y)), prior=law, num_samples=200, budget=600)
+    sample = sampler(group.identity(1), generator=seeded(0))
+    logs = law.log_density(grid().float()).double() - von_mises(grid())
+    assert float(sample.log_evidence) == pytest.approx(float(logs.exp().mean().log()), abs=0.12)
+    found = (sample.weights.double().unsqueeze(-1) * waves(sample.elements)).sum(1)[0]
+    assert float((found - logs.softmax(0) @ waves(grid())).abs().max()) < 0.12
+
+
+def test_a_model_without_conditions_is_a_prior() -> None:
+    """Given itself, with the measure of base distributions; its samples have another signature than theirs."""
+    rotations = SO(2).exp(0.4 * torch.randn(200, 1, generator=seeded(0)))
+    own = GroupDiffusion(SO(2), "flow", width=8, depth=1).fit(rotations, steps=2, batch_size=32, progress=False)
+    prior = ImportanceSampling(prior=own).prior
+    assert torch.equal(prior.sample(5, seeded(1)), own.sample(5, generator=seeded(1)))
+    assert_relative(prior.log_density(rotations[:5]), own.log_prob(rotations[:5]), 1e-6)  # Haar measure of mass one
+    assert float(prior.log_density(rotations[:1] * math.nan)) == -math.inf
+
+
+def test_conjugate() -> None:
+    """Normal prior and likelihood on translations, and a mixture, whose weights change, in closed form."""
+    group = Translation(1)
+    one = torch.eye(1, dtype=torch.float64)
+    parts = [
+        NormalDistribution(group, one[0] * c, torch.zeros(1).double(), s * one) for c, s in ((-1.0, 0.5), (2.0, 1.0))
+    ]
+    prior = MixtureDistribution(parts, torch.tensor([0.3, 0.7]).double())
+    draws = draw_posterior(prior, lambda g: (g[:, 0] - 0.5).square() / (2 * 0.6**2), 40_000, generator=seeded(0))
+    masses, means = [], []
+    for share, centre, std in ((0.3, -1.0, 0.5), (0.7, 2.0, 1.0)):
+        total = std**2 + 0.36
+        masses.append(share * math.exp(-((centre - 0.5) ** 2) / (2 * total)) * math.sqrt(0.36 / total))
+        means.append((0.36 * centre + std**2 * 0.5) / total)
+    mean = sum(m * c for m, c in zip(masses, means, strict=True)) / sum(masses)
+    assert float(draws.weights @ draws.elements[:, 0]) == pytest.approx(mean, abs=0.02)
+    assert draws.log_evidence == pytest.approx(math.log(sum(masses)), abs=0.02)
+    even = draw_posterior(prior, lambda g: 0.0 * g[:, 0], 100, generator=seeded(0))
+    assert even.effective_sample_size == pytest.approx(100.0)
+
+
+def test_refused() -> None:
+    prior = NormalDistribution(Translation(1), torch.zeros(1), torch.zeros(1), torch.eye(1))
+    for bad, error in (
+        (lambda g: g, ShapeError),
+        (lambda g: g[:, 0] * math.nan, NonFiniteError),
+        (lambda g: -math.inf + 0.0 * g[:, 0], NonFiniteError),
+        (lambda g: math.inf + 0.0 * g[:, 0], DomainError),
+        (lambda: 0.0, ConfigurationError),
+        (lambda g: 3.0, ConfigurationError),
+    ):
+        with pytest.raises(error, match="energy"):
+            draw_posterior(prior, bad, 10)
+    with pytest.raises(ConfigurationError, match="num_samples"):
+        draw_posterior(prior, lambda g: g[:, 0], 0)
+    with pytest.raises(ConfigurationError, match="prior"):
+        draw_posterior(3, lambda g: g[:, 0], 10)
+    with pytest.raises(ConfigurationError, match="fitted"):
+        GroupDiffusion(Translation(1)).distribution()
