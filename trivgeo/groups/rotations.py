@@ -14,11 +14,11 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._numerics import in_single
-from trivgeo._random import normal
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups.orthogonal import SO, is_proper, quaternion, where_rotation
+from trivgeo.groups.homogeneous import complete_frame
+from trivgeo.groups.orthogonal import SO, quaternion, where_rotation
 
 __all__ = [
     "rotation_from_euler",
@@ -170,18 +170,7 @@ def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator 
     x = check_tensor("x", x)
     if x.ndim < 1 or x.shape[-1] < 2:
         raise ShapeError(f"x: expected points [*batch, k] with k of at least 2, got {list(x.shape)}")
-    return in_single(lambda x: _frame(x, generator), x)
-
-
-def _frame(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The orthonormal basis that begins with x, by QR; the sign of the last vector makes it a rotation."""
-    k, size = x.shape[-1], x.detach().abs().amax(-1, keepdim=True)
-    x = torch.where(size > 0, x / size, torch.nan)  # of zero there is no direction
-    others = normal((*x.shape, k - 1), x, generator)
-    q, r = torch.linalg.qr(torch.cat([x.unsqueeze(-1), others], -1))
-    q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
-    sign = torch.where(is_proper(q), 1.0, -1.0).to(q.dtype)
-    return torch.cat([q[..., :-1], q[..., -1:] * sign[..., None, None]], -1)
+    return in_single(lambda x: complete_frame(x.unsqueeze(-1), generator), x)
 
 
 def _check_axes(axes: str) -> tuple[tuple[int, int, int], bool]:
