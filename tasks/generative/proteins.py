@@ -126,8 +126,9 @@ def dihedral(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 def torsions(atoms: Tensor) -> Tensor:
     """Angles phi and psi of all residues but the first and the last, `[*batch, n - 2, 2]` for `[*batch, n, 3, 3]`."""
     n, ca, c = atoms.unbind(-2)
-    inner = [x[..., 1:-1, :] for x in (n, ca, c)]
-    return torch.stack([dihedral(c[..., :-2, :], *inner), dihedral(*inner, n[..., 2:, :])], -1)
+    own_n, own_ca, own_c = (x[..., 1:-1, :] for x in (n, ca, c))
+    phi = dihedral(c[..., :-2, :], own_n, own_ca, own_c)
+    return torch.stack([phi, dihedral(own_n, own_ca, own_c, n[..., 2:, :])], -1)
 
 
 def residue_kinds(names: tuple[str, ...]) -> Tensor:
