@@ -395,6 +395,49 @@ def class_mixtures() -> str:
     return markdown(["group", *columns], rows)
 
 
+def backbones() -> str:
+    """Chains of a model of protein backbones, training chains and chains of independent frames."""
+    found = kept("generative/backbones_flow")
+    assert found is not None
+    mean = {metric: numbers["mean"] for metric, numbers in found.summary.items()}
+    columns = {
+        "all bonds valid, 7 frames, %": ("valid chains, 7 frames", 100, 1),
+        "8 frames": ("valid chains, 8 frames", 100, 1),
+        "20 frames": ("valid chains, 20 frames", 100, 1),
+        "32 frames": ("valid chains, 32 frames", 100, 1),
+        "energy distance, 7 frames": ("energy distance, 7 frames", 1, 2),
+        "with a clash, 32 frames, %": ("clashes, 32 frames", 100, 1),
+        "end to end, 32 frames": ("end to end, 32 frames", 1, 2),
+        "Ramachandran": ("Ramachandran, 32 frames", 1, 3),
+    }
+    likelihoods = {
+        "samples": "NLL a residue, samples",
+        "independent frames": "NLL a residue, mixture of independent frames",
+    }
+    rows = []
+    labels = {"model": "samples", "training chains": "training chains", "independent frames": "independent frames"}
+    for label, name in labels.items():
+        cells = [f"{scale * mean[f'{metric}, {name}']:.{digits}f}" for metric, scale, digits in columns.values()]
+        rows.append([label, *cells, f"{mean[likelihoods[name]]:.2f}" if name in likelihoods else NONE])
+    return markdown(["chains", *columns, "NLL a residue"], rows)
+
+
+def protein_torsions() -> str:
+    """Negative log-likelihoods of held-out torsion angles of proteins by kind of residue."""
+    result = kept("generative/torsions_flow")
+    assert result is not None
+    found = result.summary
+    names = ("the model", "the model without the kind", "kernel density", "wrapped normal mixture")
+    kinds = ("general", "glycine", "proline", "pre-proline")
+
+    def cell(metric: str) -> str:
+        return f"{found[metric]['mean']:.2f} ± {found[metric]['std']:.2f}"
+
+    metrics = {"all": "", **{kind: f", {kind}" for kind in kinds}}
+    rows = [[name, *(cell(f"test NLL of {name}{end}") for end in metrics.values())] for name in names]
+    return markdown(["model", *metrics], rows)
+
+
 def report() -> str:
     """The tables of the publication with ours beside them, as `trivgeo report` prints them."""
     return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables())
@@ -554,6 +597,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "learned-images": partial(front_door, "accuracy"),
     "learned-equations": partial(front_door, "error"),
     "class-mixtures": class_mixtures,
+    "backbones": backbones,
+    "protein-torsions": protein_torsions,
     "learned-posterior": learned_posterior,
     "rival": rival,
     "registration": registration,

@@ -63,7 +63,7 @@ class BackboneTest(ShardedTest):
         longest: int = 32,
         repeats: int = 4,
         steps: int = 4500,
-        seconds: float = 2700.0,
+        seconds: float = 900.0,
         batch_size: int = 64,
         learning_rate: float = 2e-3,
         samples: int = 600,

@@ -49,6 +49,8 @@ def model() -> GroupDiffusion:
 def test_learned_prior_on_a_torus(model: GroupDiffusion, condition: Tensor | None) -> None:
     """Moments and evidence are those of the model's own density times the likelihood, by quadrature."""
     law = model.distribution(condition=condition)
+    with pytest.raises(ShapeError, match="g"):
+        law.log_density(torch.zeros(4, 3))
     logs = law.log_density(grid().float()).double()
     assert float(logs.exp().mean()) == pytest.approx(1.0, abs=0.01)  # Haar measure of mass one
     exact = (logs - von_mises(grid())).softmax(0)
@@ -124,7 +126,8 @@ def test_refused() -> None:
             draw_posterior(prior, bad, 10)
     with pytest.raises(ConfigurationError, match="num_samples"):
         draw_posterior(prior, lambda g: g[:, 0], 0)
-    with pytest.raises(ConfigurationError, match="prior"):
-        draw_posterior(3, lambda g: g[:, 0], 10)
+    for bad_prior in (3, NormalDistribution):
+        with pytest.raises(ConfigurationError, match="prior"):
+            draw_posterior(bad_prior, lambda g: g[:, 0], 10)
     with pytest.raises(ConfigurationError, match="fitted"):
         GroupDiffusion(Translation(1)).distribution()

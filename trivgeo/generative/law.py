@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._deprecation import renamed_arguments
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative.base_distributions import BaseDistribution
 from trivgeo.generative.bodies import Bodies, MaskedCondition, MaskedDistribution
@@ -224,12 +224,14 @@ class ConditionalLaw(nn.Module):
             tolerance: of densities; a larger one takes less time.
 
         Raises:
-            ConfigurationError: the model is not fitted, or a condition is missing or not expected.
+            ConfigurationError: the model is not fitted, a number is out of range, or a condition is missing or not
+                expected.
             ShapeError: the condition has another shape than those of the training.
         """
         with torch.no_grad():
             self._features(condition, torch.Size([1]), mask=mask)
-        return ModelDistribution(self, condition, mask, check_count("num_draws", num_draws), tolerance)
+        check_count("num_draws", num_draws)
+        return ModelDistribution(self, condition, mask, num_draws, check_positive("tolerance", tolerance))
 
     def _fitted(self) -> FittedPath:
         """Return the fitted path, or raise `ConfigurationError`."""
@@ -318,7 +320,11 @@ class ModelDistribution(BaseDistribution):
         """Return the log-density at elements g, ``[*batch, *element_shape]``, as ``[*batch]``.
 
         The result is -inf at elements that are not finite.
+
+        Raises:
+            ShapeError: the elements are none of the group's.
         """
+        g = self.group.check_elements(g, "g")
         rank = len(self.group.element_shape)
         lost = ~torch.isfinite(g.flatten(-rank)).all(-1)
         known = torch.where(lost[(..., *[None] * rank)], self.group.identity(dtype=g.dtype, device=g.device), g)

@@ -81,9 +81,9 @@ def draw_posterior(
         DomainError: no draw has a finite energy.
     """
     check_count("num_samples", num_samples)
-    if not callable(getattr(prior, "sample", None)):
+    if isinstance(prior, type) or not callable(getattr(prior, "sample", None)):
         raise ConfigurationError(
-            f"prior: expected a distribution with sample(num_samples, generator=...), got {type(prior).__name__}"
+            f"prior: expected a distribution with sample(num_samples, generator=...), got {prior!r}"
         )
     check_arguments("energy", energy, "elements")
     with torch.no_grad():

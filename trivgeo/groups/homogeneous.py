@@ -92,8 +92,8 @@ def grassmann_to_rotation(
 
     Args:
         projector: orthogonal projectors on the subspaces. Of a basis x of orthonormal columns it is ``x @ x.mT``.
-        k: dimension of the subspaces, less than n.
-        generator: random numbers of the rotations; ``None`` is torch's.
+        k: see `grassmann_from_rotation`.
+        generator: see `stiefel_to_rotation`.
 
     Raises:
         ShapeError: the projectors are no square matrices.
@@ -127,7 +127,7 @@ def spd_to_linear(p: Float[Tensor, "*batch n n"], generator: torch.Generator | N
 
     Args:
         p: symmetric positive definite matrices.
-        generator: random numbers of the rotations; ``None`` is torch's.
+        generator: random numbers of the rotations that A is multiplied by; ``None`` is torch's.
 
     Raises:
         ShapeError: the elements are no square matrices.
