@@ -438,6 +438,21 @@ def protein_torsions() -> str:
     return markdown(["model", *metrics], rows)
 
 
+def solids() -> str:
+    """One model of the poses of five solids, from pictures."""
+    found = kept("generative/solids_flow")
+    assert found is not None
+    mean = {metric: numbers["mean"] for metric, numbers in found.summary.items()}
+    rows = []
+    for name in ("tetrahedron", "cube", "icosahedron", "cone", "cylinder"):
+        shares = [mean.get(f"{share}, {name}") for share in ("least share of a pose", "least share of a perfect model")]
+        cells = [mean[f"spread, degrees, {name}"], mean[f"median, degrees, {name}"], mean[f"log-likelihood, {name}"]]
+        rows.append([name, *(f"{cell:.2f}" for cell in cells), *(NONE if s is None else f"{s:.2f}" for s in shares)])
+    rows.append(["mean", f"{mean['spread, degrees']:.2f}", "", f"{mean['log-likelihood']:.2f}", "", ""])
+    columns = ["mean error, degrees", "median", "log-likelihood", "least share of a pose", "of a perfect model"]
+    return markdown(["solid", *columns], rows)
+
+
 def report() -> str:
     """The tables of the publication with ours beside them, as `trivgeo report` prints them."""
     return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables())
@@ -599,6 +614,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "class-mixtures": class_mixtures,
     "backbones": backbones,
     "protein-torsions": protein_torsions,
+    "solids": solids,
     "learned-posterior": learned_posterior,
     "rival": rival,
     "registration": registration,
