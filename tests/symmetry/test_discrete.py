@@ -1,12 +1,14 @@
 """Discrete symmetries of equations as in textbooks, of functions and operators by how they were made."""
 
 import math
+from typing import Any
 
 import pytest
 import sympy as sp
 import torch
 from torch import Tensor
 
+from tests.helpers import seeded
 from trivgeo.actions import Field
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.symmetry.discrete import (
@@ -114,3 +116,48 @@ def test_mistaken_calls() -> None:
         discrete_symmetries_of_function(3, torch.rand(10, 2))  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="tolerance"):
         discrete_symmetries_of_operator(lambda values: values, plane_fields(2, 1), tolerance=0.0)
+
+
+def test_without_a_time_all_variables_are_exchanged() -> None:
+    texts = {symmetry.text for symmetry in discrete_symmetries("u_xx + u_yy = 0")}
+    assert {"x -> y, y -> x", "x -> y, y -> -x", "x -> -x", "u -> -u"} <= texts
+    assert "x -> y, y -> x" in {symmetry.text for symmetry in discrete_symmetries("u_xy = sin(u)")}
+
+
+@pytest.mark.parametrize(
+    ("equation", "message"),
+    [("u_t^2 = u_x^2 + u", "each branch"), ("u_t = sqrt(u_x^2)*u_y", "case of each sign")],
+)
+def test_branches_that_are_not_seen(equation: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        discrete_symmetries(equation)
+
+
+def test_a_large_mean_hides_nothing() -> None:
+    """A shift by a quarter of the box commutes with no reflection in space, whatever the mean of the fields."""
+    x = torch.arange(32, dtype=F64) / 32
+    phases = torch.rand(6, 3, generator=seeded(0), dtype=F64)
+    waves = torch.stack([torch.sin(2 * math.pi * (k * x + phases[:, k - 1 : k])) for k in (1, 2, 3)]).sum(0)
+    for mean in (0.0, 293.0):
+        fields = Field.on_box((waves + mean).unsqueeze(1), [(0.0, 1.0)])
+        found = discrete_symmetries_of_operator(lambda u: u.roll(8, -1), fields)
+        assert [symmetry.text for symmetry in found] == ["u -> -u"]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda z: z.long()[:, 0], "int64"),
+        (lambda z: z.numpy(), "ndarray"),
+        (lambda z: z[:, 0] / 0.0, "finite"),
+        (lambda z: z[:, 0] * 0.0 + 1 / 3, "not constant"),
+    ],
+)
+def test_values_are_checked(function: Any, message: str) -> None:
+    points = torch.randn(200, 3, generator=seeded(0))
+    with pytest.raises(ConfigurationError, match=message):
+        discrete_symmetries_of_function(function, points)
+    with pytest.raises(ShapeError, match=r"\[200, \.\.\.\], got \[\]"):
+        discrete_symmetries_of_function(lambda z: z.sum(), points)
+    with pytest.raises(ShapeError, match="one point"):
+        discrete_symmetries_of_function(lambda z: z[:, 0], points[:0])

@@ -24,6 +24,8 @@ integrated = lru_cache(integrate_by_symmetries)
         ("y' = (x + y)/x", (1.0, 0.5), (), 1),
         pytest.param("y'' = y'^2/y + y'/x", (1.0, 1.0), (-0.7,), 1, marks=MORE),
         ("y'' = y^(-3)", (0.3, 1.0), (0.1,), 2),
+        ("y'' = y'", (0.0, 0.5), (-0.7,), 1),
+        ("y'' = y'^2", (0.0, 0.5), (-0.7,), 1),
         pytest.param("y'' = exp(y)", (0.0, 0.1), (3.0,), 2, marks=MORE),
         pytest.param("y'' = exp(y)", (0.0, 0.1), (-3.0,), 2, marks=MORE),  # the energy has either sign
         pytest.param("y'' = y^2", (0.0, 1.0), (3.0,), 2, marks=MORE),
@@ -116,3 +118,9 @@ def test_refused() -> None:
         reduce_order("y'' = exp(y)", "x")  # type: ignore[arg-type]
     with pytest.raises(AlgebraError, match="expected a relation that is solved for y"):
         integrated("y'' = y^(-3)")[0].explicit()
+
+
+@pytest.mark.parametrize("equation", ["y'^2 = x", "y''^2 = y' + y"])
+def test_equations_of_several_branches_are_refused(equation: str) -> None:
+    with pytest.raises(ConfigurationError, match="write the equation of each branch"):
+        integrate_by_symmetries(equation)

@@ -148,7 +148,7 @@ class NormalDistribution(BaseDistribution):
         accepted = len(self._accepted(_NUM_MASS_DRAWS, generator))
         if not accepted:
             raise DomainError(
-                "factor: expected a normal distribution so narrow that some draws v equal log(exp(v)), got none in "
+                "factor: expected a law of vectors that are logarithms, v = log(exp(v)), got none in "
                 f"{_NUM_MASS_DRAWS} draws"
             )
         self.log_mass.fill_(math.log(accepted / _NUM_MASS_DRAWS))

@@ -16,7 +16,7 @@ from torch import Tensor
 from trivgeo.actions import Field
 from trivgeo.checks import check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.symmetry.equation import EvolutionSystem, Index, residuals_of
+from trivgeo.symmetry.equation import EvolutionSystem, Index, check_one_branch, residuals_of
 from trivgeo.symmetry.from_function import MAX_BROKEN
 from trivgeo.symmetry.numeric import vanishes
 from trivgeo.symmetry.operator_fields import operator_variables
@@ -38,7 +38,8 @@ class DiscreteSymmetry:
     Attributes:
         images: where each variable goes: a variable, or minus a variable.
         variables: the variables.
-        breaking: for functions and operators how far it is from a symmetry, from 0 (it is one) to 1; for equations 0.
+        breaking: for functions and operators how far it is from a symmetry: 0 for one, about 1 for a transformation
+            that has nothing to do with them; for equations 0.
     """
 
     images: tuple[sp.Expr, ...]
@@ -74,8 +75,9 @@ class _SignedPermutation:
 def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry, ...]:
     """Find all transformations that exchange variables, change signs, and map solutions of equations to solutions.
 
-    Variables of space may be exchanged with each other, and unknowns with each other. The time keeps its place. Each
-    candidate is tried exactly: transformed equations must vanish on solutions.
+    Variables of space may be exchanged with each other, and unknowns with each other. The time keeps its place: the
+    variable `time`, else one named t; without either all variables are of space. Each candidate is tried exactly:
+    transformed equations must vanish on solutions.
 
     ```python
     discrete_symmetries("u_t + u*u_x + u_xxx = 0")  # x -> -x, t -> -t
@@ -89,18 +91,25 @@ def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry
         The symmetries beside the identity, those of few changes first.
 
     Raises:
-        ConfigurationError: see `trivgeo.symmetry.find_symmetries`; or there are more than 1000 candidates.
+        ConfigurationError: see `trivgeo.symmetry.find_symmetries`; or there are more than 1000 candidates, or the
+            equations have several branches, or roots of even powers, whose signs are not seen.
     """
-    system = EvolutionSystem(residuals_of(pde), time)
+    residuals = residuals_of(pde)
+    system = EvolutionSystem(residuals, time)
+    check_one_branch(system, residuals)
+    hidden = next((p for e in system.right for p in e.atoms(sp.Pow) if _is_root_of_even_power(p)), None)
+    if hidden is not None:
+        raise ConfigurationError(f"pde: expected no roots of even powers, got {hidden}: write the case of each sign")
     count, unknowns = len(system.variables), len(system.unknowns)
-    space = [i for i in range(count) if i != system.time]
+    has_time = time is not None or system.variables[system.time].name == "t"
+    space = [i for i in range(count) if i != system.time or not has_time]
     variables = (*system.variables, *system.unknowns)
     found = []
     for outer, inner in _candidates(space, unknowns):
         places, signs = list(range(count)), [1] * count
         for position, i, sign in zip(space, outer.places, outer.signs, strict=True):
             places[position], signs[position] = space[i], sign
-        for sign in (1, -1):
+        for sign in (1, -1) if has_time else (signs[system.time],):
             signs[system.time] = sign
             moved = _SignedPermutation(tuple(places), tuple(signs))
             if not (moved.is_identity and inner.is_identity) and _keeps(system, moved, inner):
@@ -114,10 +123,10 @@ def discrete_symmetries_of_operator(
 ) -> tuple[DiscreteSymmetry, ...]:
     r"""Find reflections, parities and exchanges that a solution operator commutes with, and how far each is broken.
 
-    .. math:: |N[h u] - h N[u]| \\, / \\, \\sqrt{2 (|N[h u]|^2 + |h N[u]|^2)}
+    .. math:: |N[h u] - h N[u]| \\, / \\, \\sqrt{2 (|N[h u] - m|^2 + |h N[u] - m'|^2)}
 
-    Reflections in space are about the first point of the periodic grid. Axes are exchanged where they have the same
-    points.
+    with the mean values m and m' of both in each channel. Reflections in space are about the first point of the
+    periodic grid. Axes are exchanged where they have the same points.
 
     Args:
         network: values ``[b, c, *n]`` to values of the same shape.
@@ -129,24 +138,26 @@ def discrete_symmetries_of_operator(
 
     Raises:
         ShapeError: see `trivgeo.symmetry.from_operator.symmetries_of_operator`.
-        ConfigurationError: the network's output is not finite; or there are more than 1000 candidates.
+        ConfigurationError: the network's output is no floating-point tensor, or not finite, or constant in space and
+            over the batch; or there are more than 1000 candidates.
     """
     check_positive("tolerance", tolerance)
     values, steps, variables = operator_variables(network, initial)
     dims = len(steps)
-    output = network(values)
+    output = _values("network", network, values)
     if output.shape != values.shape:
         raise ShapeError(f"network: expected values {list(values.shape)}, got {list(output.shape)}")
-    if not bool(output.isfinite().all()):
-        raise ConfigurationError("network: expected finite values, got NaN or infinity")
+    if not bool(_varies(output).any()):
+        raise ConfigurationError("network: expected values that are not constant, got constant ones")
     space, unknowns = variables[:dims], variables[dims + 1 :]
     sizes = list(zip(values.shape[2:], steps.tolist(), strict=True))
     found = []
     for outer, inner in _candidates(range(dims), len(unknowns)):
         if any(sizes[i] != sizes[j] for i, j in enumerate(outer.places)) or (outer.is_identity and inner.is_identity):
             continue
-        before, after = network(_moved(values, outer, inner)), _moved(output, outer, inner)
-        breaking = float((before - after).norm() / torch.stack([before, after]).norm()) / math.sqrt(2.0)
+        before, after = _values("network", network, _moved(values, outer, inner)), _moved(output, outer, inner)
+        breaking = float((before - after).norm() / torch.stack(list(map(_centred, (before, after)))).norm())
+        breaking /= math.sqrt(2.0)
         if breaking < tolerance:
             images = (*outer.images(space), variables[dims], *inner.images(unknowns))
             found.append(DiscreteSymmetry(images, variables, breaking))
@@ -159,7 +170,7 @@ def discrete_symmetries_of_function(
     """Find exchanges and changes of signs of coordinates that leave a function as it is, such as a trained network.
 
     The size of breaking is the change of values, relative to their standard deviation, times the square root of a
-    half.
+    half: 1 for values that are unrelated.
 
     Args:
         function: function of points ``[p, n]``.
@@ -170,8 +181,9 @@ def discrete_symmetries_of_function(
         The symmetries beside the identity, the least broken first.
 
     Raises:
-        ShapeError: the points have another shape.
-        ConfigurationError: the function is constant or not finite; or there are more than 1000 candidates.
+        ShapeError: the points or the values have another shape.
+        ConfigurationError: the values are no floating-point tensor, or constant, or not finite; or there are more than
+            1000 candidates.
     """
     check_positive("tolerance", tolerance)
     if not callable(function):
@@ -179,18 +191,57 @@ def discrete_symmetries_of_function(
     if check_tensor("points", points).ndim != 2:
         raise ShapeError(f"points: expected points [p, n], got {list(points.shape)}")
     n = points.shape[1]
-    values = function(points).reshape(len(points), -1)
-    spread = (values - values.mean(0)).norm() * math.sqrt(2.0)
-    if not bool(values.isfinite().all()) or float(spread) == 0:
-        raise ConfigurationError("function: expected finite values that are not constant, got others")
+    if not points.numel():
+        raise ShapeError(f"points: expected one point [p, n] at least, got {list(points.shape)}")
+
+    def evaluated(at: Tensor) -> Tensor:
+        values = _values("function", function, at)
+        if values.ndim == 0 or len(values) != len(at):
+            raise ShapeError(f"function: expected values [{len(at)}, ...], got {list(values.shape)}")
+        return values.reshape(len(at), -1)
+
+    values = evaluated(points)
+    if not bool(_varies(values).any()):
+        raise ConfigurationError("function: expected values that are not constant, got constant ones")
+    spread = _centred(values).norm() * math.sqrt(2.0)
     variables = tuple(sp.symbols(f"x1:{n + 1}"))
     found = []
     for _, inner in _candidates((), n):
         moved = points[:, list(inner.places)] * points.new_tensor(inner.signs)
-        breaking = float((function(moved).reshape(len(points), -1) - values).norm() / spread)
+        breaking = float((evaluated(moved) - values).norm() / spread)
         if breaking < tolerance and not inner.is_identity:
             found.append(DiscreteSymmetry(inner.images(variables), variables, breaking))
     return tuple(sorted(found, key=lambda symmetry: symmetry.breaking))
+
+
+def _values(name: str, function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """The values of a function, checked to be a finite floating-point tensor."""
+    with torch.no_grad():
+        values = function(at)
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
+        raise ConfigurationError(f"{name}: expected a floating-point tensor, got {kind}")
+    if not bool(values.isfinite().all()):
+        raise ConfigurationError(f"{name}: expected finite values, got NaN or infinity")
+    return values
+
+
+def _centred(values: Tensor) -> Tensor:
+    """Values ``[b, c, *n]`` less their mean in each channel."""
+    return values - values.mean([i for i in range(values.ndim) if i != 1], keepdim=True)
+
+
+def _varies(values: Tensor) -> Tensor:
+    """Channels ``[c]`` of values ``[b, c, *n]`` that are not constant up to rounding."""
+    dims = [i for i in range(values.ndim) if i != 1]
+    rounding = 100.0 * torch.finfo(values.dtype).eps
+    return (values.amax(dims) - values.amin(dims)) > rounding * values.abs().amax(dims)
+
+
+def _is_root_of_even_power(power: sp.Pow) -> bool:
+    """Whether it is one such as ``sqrt(u_x^2)``, the size of ``u_x``, which looks like ``u_x`` at positive values."""
+    factors = [f.as_base_exp() for f in sp.Mul.make_args(sp.factor(power.base))]
+    return not power.exp.is_Integer and any(base.free_symbols and exponent.is_even for base, exponent in factors)
 
 
 def _candidates(space: Sequence[int], unknowns: int) -> Iterator[tuple[_SignedPermutation, _SignedPermutation]]:

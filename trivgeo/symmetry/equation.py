@@ -16,7 +16,7 @@ from trivgeo.symmetry.numeric import is_complex, vanishes
 from trivgeo.symmetry.solutions import Arbitrary, arbitrary
 from trivgeo.symmetry.solving import is_mixed, solution_for
 
-__all__ = ["EvolutionSystem", "residuals_of"]
+__all__ = ["EvolutionSystem", "check_one_branch", "residuals_of"]
 
 Index = tuple[int, ...]
 
@@ -385,6 +385,22 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
             "pde: expected real equations, got complex ones: write real and imaginary parts as two unknowns"
         )
     return [exact(residual.doit(), "pde") for residual in _with_arbitrary(residuals)]
+
+
+def check_one_branch(system: EvolutionSystem, residuals: Sequence[sp.Expr]) -> None:
+    """Check that equations determine their highest derivatives: of ``y'^2 = x`` one branch alone would be looked at.
+
+    Raises:
+        ConfigurationError: an equation is not linear in the derivatives that it is solved for.
+    """
+    leading = {system.jet(a, index) for a, index in system.leaders}
+    for residual in residuals:
+        jets = system.in_jets(residual)
+        if any(sp.diff(jets, symbol).free_symbols & leading for symbol in jets.free_symbols & leading):
+            raise ConfigurationError(
+                f"pde: expected equations that are linear in {', '.join(map(str, sorted(leading, key=str)))}, got "
+                f"{residual}: write the equation of each branch"
+            )
 
 
 def _with_arbitrary(residuals: Sequence[sp.Expr]) -> list[sp.Expr]:

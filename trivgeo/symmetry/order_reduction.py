@@ -16,7 +16,7 @@ import sympy as sp
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.brackets import bracket
-from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
+from trivgeo.symmetry.equation import EvolutionSystem, check_one_branch, residuals_of
 from trivgeo.symmetry.finder import residual, search
 from trivgeo.symmetry.formulas import flow, landing
 from trivgeo.symmetry.numeric import vanishes
@@ -105,11 +105,12 @@ def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
         generator: one of its symmetries, or a combination.
 
     Raises:
-        ConfigurationError: the equation is partial, or there are several unknowns, or the field is no symmetry.
+        ConfigurationError: the equation is partial, or nonlinear in its highest derivative, or there are several
+            unknowns, or the field is no symmetry.
         AlgebraError: the symmetry has no coordinates in closed form, or the equation in them has no formula.
     """
     check_type("generator", generator, Symmetry)
-    plane, right, jets = _equation(EvolutionSystem(residuals_of(pde), None))
+    plane, right, jets = _equation(pde)
     if residual(pde, generator, None) != 0:
         raise ConfigurationError(f"generator: expected a symmetry of the equation, got {generator}")
     return _reduction(plane, right, jets, generator.components, 1)
@@ -135,7 +136,7 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
         ConfigurationError: see `reduce_order`; or the order is above three.
         AlgebraError: the symmetries do not lead to quadratures with formulas between them; the message says how far.
     """
-    plane, right, jets = _equation(EvolutionSystem(residuals_of(pde), None))
+    plane, right, jets = _equation(pde)
     if len(jets) > _MAX_ORDER:
         raise ConfigurationError(
             f"pde: expected an equation of order {_MAX_ORDER} at most, got order {len(jets)}: `reduce_order` lowers it"
@@ -165,13 +166,16 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
     )
 
 
-def _equation(system: EvolutionSystem) -> tuple[Plane, sp.Expr, tuple[sp.Symbol, ...]]:
+def _equation(pde: Any) -> tuple[Plane, sp.Expr, tuple[sp.Symbol, ...]]:
     """x and y, the right side of y^(n) = ..., and the symbols y, ..., y^(n - 1)."""
+    residuals = residuals_of(pde)
+    system = EvolutionSystem(residuals, None)
     if len(system.variables) != 1 or len(system.unknowns) != 1 or len(system.leaders) != 1:
         raise ConfigurationError(
             f"pde: expected one ordinary equation for one unknown, got {len(system.leaders)} in {system.variables} for "
             f"{system.unknowns}"
         )
+    check_one_branch(system, residuals)
     ((_, (order,)),) = system.leaders
     jets = tuple(system.jet(0, (k,)) for k in range(order))
     return (system.variables[0], system.unknowns[0]), system.right[0], jets
@@ -340,16 +344,18 @@ def _integrands(
 def _with_plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
     """With C in place of exp(n C), so that C may have either sign, where it has no other place."""
 
-    def is_plain(e: sp.Expr) -> bool:
-        roots = (p for p in e.atoms(sp.Pow) if p.base == constant and not p.exp.is_Integer)
-        return not e.has(sp.log(constant)) and not any(roots)
+    def is_plain(e: sp.Expr, one_signed: bool) -> bool:
+        roots = [p.base.as_base_exp() for p in e.atoms(sp.Pow) if not p.exp.is_Integer]
+        inside = [f.as_base_exp()[0] for base, _ in roots for f in (sp.Mul.make_args(base) if one_signed else (base,))]
+        return not e.has(sp.log(constant)) and constant not in inside
 
-    for n in range(_MAX_MULTIPLE, 0, -1):
+    # a root of a multiple of the constant has one sign of two, and is taken where nothing else is left
+    for one_signed, n in itertools.product((True, False), range(_MAX_MULTIPLE, 0, -1)):
         changed = sp.simplify(z.subs(constant, sp.log(constant) / n))
         # a product of roots is the root of a product, up to its sign; both signs are solutions
         whole = sp.sqrt(sp.simplify(changed**2))
         for candidate in (changed, -whole if changed.could_extract_minus_sign() else whole):
-            if z.has(sp.exp) and is_plain(candidate):
+            if z.has(sp.exp) and is_plain(candidate, one_signed):
                 return candidate
     return sp.simplify(z)
 
