@@ -14,6 +14,7 @@ from trivgeo._random import choice
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_arguments, check_count, check_tensor
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.sde.weights import effective_sample_size
 
 __all__ = ["PosteriorDraws", "draw_posterior"]
 
@@ -34,7 +35,7 @@ class PosteriorDraws(NamedTuple):
     @property
     def effective_sample_size(self) -> float:
         """Number of independent elements of equal weight that say as much: one over the sum of squares of weights."""
-        return float(1.0 / self.weights.square().sum())
+        return float(effective_sample_size(self.weights))
 
     def resample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw elements without weights, with repetition, ``[num_samples, *element_shape]``.

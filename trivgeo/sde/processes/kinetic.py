@@ -106,7 +106,7 @@ class KineticDiffusion(Process):
             ShapeError: the score returns no vector for each element.
         """
         if self.score is None:
-            raise ConfigurationError("score: expected a score, which the way backwards follows, got None")
+            raise ConfigurationError("score: expected a score to run backwards, got None")
         return check_drift(self.score(g, momentum, t), self.group, g) + momentum
 
     def flow(self) -> TrivializedSDE:
