@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trivgeo._autocast import einsum
 from trivgeo.inversion.learned.density import NUM_DEGREES_OF_FREEDOM
-from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.inversion.sampling.mixture import Charts, StudentMixture
 
 __all__ = ["DensityFit", "fit_density"]
 
@@ -65,14 +65,10 @@ class DensityFit:
 
     def __call__(self, mixture: StudentMixture) -> StudentMixture:
         """Return the changed mixture."""
-        used = torch.isfinite(mixture.log_shares)
-        shares = _powered(mixture.log_shares, used, mixture.log_shares.new_tensor(self.power))
-        n = mixture.group.dim
-        spreads = mixture.factors.new_tensor(self.spreads or (1.0,) * n)
-        factors = mixture.factors * spreads.unsqueeze(-1)
-        if self.noise:
-            factors = _with_noise(factors, factors.new_tensor(self.noise))
-        return replace(mixture, factors=factors, log_shares=shares, scales=self.scales, degrees=self.degrees)
+        n, tensor = mixture.group.dim, mixture.factors.new_tensor
+        spreads, noise = tensor(self.spreads or (1.0,) * n), tensor(self.noise) if self.noise else None
+        changed = _changed(mixture, tensor(self.power), spreads, noise, self.degrees)
+        return replace(changed, scales=self.scales)
 
 
 def fit_density(mixture: StudentMixture, g: Float[Tensor, "b *element"]) -> DensityFit:
@@ -87,9 +83,9 @@ def fit_density(mixture: StudentMixture, g: Float[Tensor, "b *element"]) -> Dens
     """
     with torch.inference_mode(False), torch.enable_grad():
         data = _known(mixture, g)
-        if not len(data.vectors):
+        if not len(data.charts.vectors):
             return DensityFit()
-        start = data.vectors.new_zeros(2 * mixture.group.dim + 1)
+        start = data.widths.new_zeros(2 * mixture.group.dim + 1)
         found = []
         for degrees in _DEGREES:
             loss, start = _minimum(data, degrees, start)
@@ -103,29 +99,32 @@ class _Known(NamedTuple):
     """Elements in the charts of a mixture, in double precision.
 
     Attributes:
-        vectors: of elements about each centre, ``[b, j, n]``.
-        log_volumes: ``[b, j]``, infinite where there is no logarithm.
-        factors: ``[b, j, n, n]``.
-        log_shares: ``[b, j]``.
+        mixture: the mixture.
+        charts: of one element of each datum.
         widths: typical standard deviations along the basis, ``[n]``.
     """
 
-    vectors: Tensor
-    log_volumes: Tensor
-    factors: Tensor
-    log_shares: Tensor
+    mixture: StudentMixture
+    charts: Charts
     widths: Tensor
 
 
 def _known(mixture: StudentMixture, g: Tensor) -> _Known:
+    """The data for which an element has a density."""
     charts = mixture.charts(g.unsqueeze(1))
-    vectors, volumes = charts.vectors[:, 0], charts.log_volumes[:, 0]
-    near = (torch.isfinite(volumes) & torch.isfinite(mixture.log_shares)).any(-1)
+    near = (torch.isfinite(charts.log_volumes[:, 0]) & torch.isfinite(mixture.log_shares)).any(-1)
     sizes = mixture.factors.square().sum(-1).sqrt()
     largest = sizes[torch.arange(len(sizes), device=sizes.device), mixture.log_shares.argmax(-1)]
-    tensors = (vectors[near], volumes[near], mixture.factors[near], mixture.log_shares[near])
     widths = largest.median(0).values if len(largest) else largest.new_ones(mixture.group.dim)
-    return _Known(*(tensor.detach().clone().double() for tensor in (*tensors, widths)))
+
+    def plain(tensor: Tensor) -> Tensor:
+        return tensor[near].detach().clone().double()
+
+    return _Known(
+        StudentMixture(mixture.group, plain(mixture.centres), plain(mixture.factors), plain(mixture.log_shares)),
+        Charts(plain(charts.vectors), plain(charts.log_volumes)),
+        widths.detach().clone().double(),
+    )
 
 
 def _parameters(data: _Known, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,8 +141,9 @@ def _minimum(data: _Known, degrees: int, start: Tensor) -> tuple[float, Tensor]:
     optimiser = torch.optim.LBFGS([p], max_iter=_MAX_ITERATIONS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
-        prior = 0.5 * (p / std).square().sum() / len(data.vectors)
-        return prior - _log_densities(data, degrees, *_parameters(data, p)).mean()
+        prior = 0.5 * (p / std).square().sum() / len(data.charts.vectors)
+        changed = _changed(data.mixture, *_parameters(data, p), degrees)
+        return prior - changed.log_densities(data.charts).logsumexp(-1).mean()
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -157,23 +157,17 @@ def _minimum(data: _Known, degrees: int, start: Tensor) -> tuple[float, Tensor]:
     return (value, end) if math.isfinite(value) and bool(torch.isfinite(end).all()) else (math.inf, start)
 
 
-def _log_densities(data: _Known, degrees: int, power: Tensor, spreads: Tensor, noise: Tensor) -> Float[Tensor, " b"]:
-    """Log-densities of the elements under the changed mixture; see `StudentMixture.log_densities`."""
-    n = len(spreads)
-    used = torch.isfinite(data.log_shares)
-    shares = _powered(data.log_shares, used, power)
-    factors = _with_noise(data.factors * spreads.unsqueeze(-1), noise)
-    white = torch.linalg.solve_triangular(factors, data.vectors.unsqueeze(-1), upper=False).squeeze(-1)
-    size = factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    constant = math.lgamma(0.5 * (degrees + n)) - math.lgamma(0.5 * degrees) - 0.5 * n * math.log(math.pi * degrees)
-    radial = -0.5 * (degrees + n) * torch.log1p(white.square().sum(-1) / degrees)
-    return (radial + constant - size + shares - data.log_volumes).logsumexp(-1)
-
-
-def _powered(log_shares: Tensor, used: Tensor, power: Tensor) -> Tensor:
-    """Logarithms of shares to a power, which sum to one; components without a share stay so."""
-    raised = power * torch.where(used, log_shares, 0.0)  # minus infinity would spoil the gradient of the power
-    return raised.masked_fill(~used, -torch.inf).log_softmax(-1)
+def _changed(
+    mixture: StudentMixture, power: Tensor, spreads: Tensor, noise: Tensor | None, degrees: int
+) -> StudentMixture:
+    """The mixture with changed shares, factors and degrees of freedom, see `DensityFit`."""
+    used = torch.isfinite(mixture.log_shares)
+    raised = power * torch.where(used, mixture.log_shares, 0.0)  # minus infinity would spoil the gradient of the power
+    shares = raised.masked_fill(~used, -torch.inf).log_softmax(-1)
+    factors = mixture.factors * spreads.unsqueeze(-1)
+    if noise is not None:
+        factors = _with_noise(factors, noise)
+    return replace(mixture, factors=factors, log_shares=shares, degrees=degrees)
 
 
 def _with_noise(factors: Float[Tensor, "b j n n"], noise: Float[Tensor, " n"]) -> Float[Tensor, "b j n n"]:
