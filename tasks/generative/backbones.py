@@ -1,7 +1,6 @@
 """The test of models of protein backbones, chains of frames of different length."""
 
 import time
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
 from .chain_networks import ChainNetwork
+from .fitting import seeded_training, steps_of, timed, training_settings
 from .proteins import BOND, ProteinChains, Segment, atoms_of, chain_of, frames_of, relative_frames, torsions, windows
 
 _FRAGMENT = 7  # frames
@@ -80,12 +80,7 @@ class BackboneTest(ShardedTest):
         if not shortest <= longest:
             raise ConfigurationError(f"longest: expected {shortest} or more, got {longest}")
         self.repeats, self.samples = check_count("repeats", repeats), check_count("samples", samples, 2)
-        self.training_settings: dict[str, Any] = {
-            "steps": check_count("steps", steps),
-            "seconds": check_positive("seconds", seconds),
-            "batch_size": check_count("batch_size", batch_size),
-            "learning_rate": check_positive("learning_rate", learning_rate),
-        }
+        self.training_settings = training_settings(steps, seconds, batch_size, learning_rate=learning_rate)
         self.evaluations = check_count("evaluations", evaluations, 2)
         self.likelihoods = check_count("likelihoods", likelihoods, 0)
         self.tolerance = check_positive("tolerance", tolerance)
@@ -98,14 +93,8 @@ class BackboneTest(ShardedTest):
             return
         train, test = self.source.split(batch.seed)
         generator = generator_of(batch.seed, 1)
-        start, processor_start = time.perf_counter(), time.process_time()
-        chains = [relative_frames(x).float() for x in self._chains(train, self.repeats, generator)]
-        model = self._fitted(chains, batch.seed)
-        assert model.fitted is not None
-        metrics = {
-            "seconds of training": time.perf_counter() - start,
-            "seconds of training of the processor": time.process_time() - processor_start,
-            "steps of training": float(model.fitted.num_steps),
+        model, costs = timed(lambda: self._fitted(self._chains(train, self.repeats, generator), batch.seed))
+        metrics = costs | {
             "training residues": float(sum(len(segment.names) for segment in train)),
             "held-out residues": float(sum(len(segment.names) for segment in test)),
         }
@@ -146,18 +135,17 @@ class BackboneTest(ShardedTest):
         return found
 
     def _fitted(self, chains: list[Tensor], seed: int) -> GroupDiffusion:
-        """A model of chains of relative frames."""
-        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-            torch.manual_seed(seed)
+        """A model of the relative frames of chains."""
+        with seeded_training(seed):
             network = ChainNetwork(self.source.residue, self.width)
             model = GroupDiffusion(self.group, self.kind, seed, network=network).to(self.device)
-            elements, mask = pad_bodies(self.group, chains)
+            elements, mask = pad_bodies(self.group, [relative_frames(x).float() for x in chains])
             return model.fit((elements, None, mask), **self.training_settings)
 
     def _drawn(self, model: GroupDiffusion, number: int, length: int, generator: torch.Generator) -> Tensor:
         """Chains of a model, `[number, length, 3, 4]`."""
         mask = torch.arange(self.longest - 1) < length - 1
-        steps = self.evaluations // 2 if model.kind == "flow" else self.evaluations
+        steps = steps_of(model, self.evaluations)
         found = model.sample(number, mask=mask, generator=generator, steps=steps).cpu().double()
         return chain_of(found.unflatten(-1, (-1, 3, 4))[:, : length - 1])
 

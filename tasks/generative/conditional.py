@@ -17,6 +17,7 @@ from trivgeo.groups import LieGroup
 from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
+from .fitting import seeded_training, training_settings
 
 _EMBEDDING = 16  # features of a class
 _BLOCK = 250  # elements whose density is evaluated at once
@@ -97,7 +98,40 @@ class ClassMixture:
         return torch.stack(each, -1) - self._log_volume
 
 
-class ConditionalTest(ShardedTest):
+class ClassModelTest(ShardedTest):
+    """A test of a `GroupDiffusion` given classes.
+
+    Args:
+        kind: see `GroupDiffusion`, also for `width` and `depth`.
+        steps: see `GroupDiffusion.fit`, also for `seconds` and `batch_size`.
+        tolerance: see `GroupDiffusion.log_prob`, also for `num_draws`.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        steps: int,
+        seconds: float,
+        width: int,
+        depth: int,
+        batch_size: int,
+        tolerance: float,
+        num_draws: int,
+    ) -> None:
+        super().__init__()
+        self.kind, self.width, self.depth = kind, width, depth
+        self.training_settings = training_settings(steps, seconds, batch_size)
+        self.tolerance, self.num_draws = check_positive("tolerance", tolerance), check_count("num_draws", num_draws)
+
+    def fitted(self, group: LieGroup, train: Labelled, embedding: tuple[int, int], seed: int) -> GroupDiffusion:
+        """A model of elements given their classes, whose embedding has so many classes and features."""
+        with seeded_training(seed):
+            classes = nn.Embedding(*embedding)
+            model = GroupDiffusion(group, self.kind, seed, condition=classes, width=self.width, depth=self.depth)
+            return model.to(self.device).fit(train.elements, train.classes, **self.training_settings)
+
+
+class ConditionalTest(ClassModelTest):
     """A `GroupDiffusion` given classes of a `ClassMixture`, against the law itself.
 
     One model learns the classes, a second one is trained with classes that are shuffled, which say nothing: its
@@ -126,11 +160,8 @@ class ConditionalTest(ShardedTest):
         num_draws: int = 1,
         guidance: float = 3.0,
     ) -> None:
-        super().__init__()
-        self.source, self.kind = source, kind
-        self.steps, self.seconds = check_count("steps", steps), check_positive("seconds", seconds)
-        self.width, self.depth, self.batch_size = width, depth, check_count("batch_size", batch_size)
-        self.tolerance, self.num_draws = check_positive("tolerance", tolerance), check_count("num_draws", num_draws)
+        super().__init__(kind, steps, seconds, width, depth, batch_size, tolerance, num_draws)
+        self.source = source
         self.guidance = check_positive("guidance", guidance)
 
     def test_step(self, batch: Request, index: int) -> None:
@@ -172,16 +203,7 @@ class ConditionalTest(ShardedTest):
             self.writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": len(test.classes)}])
 
     def _fitted(self, train: Labelled, seed: int) -> GroupDiffusion:
-        """A model of elements given their classes."""
-        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-            torch.manual_seed(seed)
-            embedding = nn.Embedding(len(self.source.laws), _EMBEDDING)
-            model = GroupDiffusion(
-                self.source.group, self.kind, seed, condition=embedding, width=self.width, depth=self.depth
-            )
-            return model.to(self.device).fit(
-                train.elements, train.classes, steps=self.steps, seconds=self.seconds, batch_size=self.batch_size
-            )
+        return self.fitted(self.source.group, train, (len(self.source.laws), _EMBEDDING), seed)
 
     def _nll(self, model: GroupDiffusion, g: Tensor, classes: Tensor | None) -> float:
         """Mean negative log-likelihood of a model, given classes or without."""

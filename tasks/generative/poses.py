@@ -1,8 +1,5 @@
 """The test of models of the poses of five solids, given pictures."""
 
-import time
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -13,6 +10,7 @@ from trivgeo.groups import SO
 from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
+from .fitting import seeded_training, steps_of, timed, training_settings
 from .pose_networks import BodyFrameNetwork, PictureEncoder
 from .solids import UNIFORM, Solid, draw_pictures, solids
 
@@ -63,12 +61,7 @@ class PoseTest(ShardedTest):
         self.kind, self.file = kind, file
         self.sizes = check_count("train", train, 2), check_count("test", test)
         self.samples, self.size = check_count("samples", samples), check_count("size", size, 8)
-        self.training_settings: dict[str, Any] = {
-            "steps": check_count("steps", steps),
-            "seconds": check_positive("seconds", seconds),
-            "batch_size": check_count("batch_size", batch_size),
-            "learning_rate": check_positive("learning_rate", learning_rate),
-        }
+        self.training_settings = training_settings(steps, seconds, batch_size, learning_rate=learning_rate)
         self.num_draws = check_count("num_draws", num_draws)
         self.evaluations = check_count("evaluations", evaluations, 2)
         self.tolerance = check_positive("tolerance", tolerance)
@@ -80,14 +73,8 @@ class PoseTest(ShardedTest):
             return
         known, generator = solids(), generator_of(batch.seed)
         train, test = ([draw_pictures(solid, n, self.size, generator) for solid in known] for n in self.sizes)
-        start, processor_start = time.perf_counter(), time.process_time()
-        model = self._fitted(torch.cat([x[0] for x in train]), torch.cat([x[1] for x in train]), batch.seed)
-        assert model.fitted is not None
-        costs = {
-            "seconds of training": time.perf_counter() - start,
-            "seconds of training of the processor": time.process_time() - processor_start,
-            "steps of training": float(model.fitted.num_steps),
-        }
+        rotations, pictures = (torch.cat([x[part] for x in train]) for part in (0, 1))
+        model, costs = timed(lambda: self._fitted(rotations, pictures, batch.seed))
         if self.file is not None:
             model.save(self.file)
         metrics: dict[str, float] = {}
@@ -103,8 +90,7 @@ class PoseTest(ShardedTest):
 
     def _fitted(self, rotations: Tensor, pictures: Tensor, seed: int) -> GroupDiffusion:
         """A model of poses given pictures."""
-        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-            torch.manual_seed(seed)
+        with seeded_training(seed):
             network = BodyFrameNetwork(width=self.width)
             encoder = PictureEncoder(network.num_features, self.size, self.channels)
             model = GroupDiffusion(
@@ -122,7 +108,7 @@ class PoseTest(ShardedTest):
         self, model: GroupDiffusion, solid: Solid, truth: Tensor, seen: Tensor, generator: torch.Generator
     ) -> dict[str, float]:
         """The measures of one solid, on pictures `seen` of true poses."""
-        steps = self.evaluations // 2 if model.kind == "flow" else self.evaluations
+        steps = steps_of(model, self.evaluations)
         drawn = [
             model.sample(
                 (self.samples, len(part)), condition=_repeated(part, self.samples), generator=generator, steps=steps

@@ -3,22 +3,20 @@
 import time
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trivgeo.checks import check_count, check_positive
-from trivgeo.generative import GroupDiffusion
+from trivgeo.checks import check_count
 from trivgeo.groups import Torus
 
 from ..problems import Request
-from ..results import ShardedTest
-from .conditional import Labelled
+from .conditional import ClassModelTest, Labelled
 from .models import ElementModel, KernelDensity, WrappedMixture
 from .proteins import RESIDUE_KINDS, ProteinChains, Segment, residue_kinds, torsions
 
 _EMBEDDING = 8  # features of a kind
 
 
-class TorsionTest(ShardedTest):
+class TorsionTest(ClassModelTest):
     """A `GroupDiffusion` on T^2 given one of four kinds of residues, in chains that are held out.
 
     Beside it stand classical models, one for each kind: kernel densities, whose widths a tenth of the training angles
@@ -45,11 +43,8 @@ class TorsionTest(ShardedTest):
         num_draws: int = 1,
         components: int = 10,
     ) -> None:
-        super().__init__()
-        self.source, self.kind = source, kind
-        self.steps, self.seconds = check_count("steps", steps), check_positive("seconds", seconds)
-        self.width, self.depth, self.batch_size = width, depth, check_count("batch_size", batch_size)
-        self.tolerance, self.num_draws = check_positive("tolerance", tolerance), check_count("num_draws", num_draws)
+        super().__init__(kind, steps, seconds, width, depth, batch_size, tolerance, num_draws)
+        self.source = source
         self.components = check_count("components", components)
 
     def test_step(self, batch: Request, index: int) -> None:
@@ -58,7 +53,7 @@ class TorsionTest(ShardedTest):
             return
         train, test = (labelled_torsions(segments) for segments in self.source.split(batch.seed))
         start = time.perf_counter()
-        model = self._fitted(train, batch.seed)
+        model = self.fitted(Torus(2), train, (len(RESIDUE_KINDS), _EMBEDDING), batch.seed)
         metrics = {"seconds of training": time.perf_counter() - start}
         found = {
             "the model": model.log_prob(
@@ -81,16 +76,6 @@ class TorsionTest(ShardedTest):
         self.log("nll", metrics["test NLL of the model"], batch_size=1)
         if self.writer is not None:
             self.writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": len(test.classes)}])
-
-    def _fitted(self, train: Labelled, seed: int) -> GroupDiffusion:
-        """A model of angles given the kinds of residues."""
-        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-            torch.manual_seed(seed)
-            embedding = nn.Embedding(len(RESIDUE_KINDS), _EMBEDDING)
-            model = GroupDiffusion(Torus(2), self.kind, seed, condition=embedding, width=self.width, depth=self.depth)
-            return model.to(self.device).fit(
-                train.elements, train.classes, steps=self.steps, seconds=self.seconds, batch_size=self.batch_size
-            )
 
 
 def labelled_torsions(segments: list[Segment]) -> Labelled:

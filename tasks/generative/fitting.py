@@ -1,0 +1,46 @@
+"""What the tests of generative models share: settings of a training, its seed, and its costs."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from trivgeo.checks import check_count, check_positive
+from trivgeo.generative import GroupDiffusion
+
+
+def training_settings(steps: int, seconds: float, batch_size: int, **others: float) -> dict[str, Any]:
+    """Arguments of `GroupDiffusion.fit`, checked; others are positive numbers, such as `learning_rate`."""
+    return {
+        "steps": check_count("steps", steps),
+        "seconds": check_positive("seconds", seconds),
+        "batch_size": check_count("batch_size", batch_size),
+        **{name: check_positive(name, value) for name, value in others.items()},
+    }
+
+
+@contextmanager
+def seeded_training(seed: int) -> Iterator[None]:
+    """A test, which has no gradients, makes and trains networks: they are a function of the seed."""
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+        torch.manual_seed(seed)
+        yield
+
+
+def timed(fit: Callable[[], GroupDiffusion]) -> tuple[GroupDiffusion, dict[str, float]]:
+    """A model that was fitted, and what that cost."""
+    start, processor_start = time.perf_counter(), time.process_time()
+    model = fit()
+    assert model.fitted is not None
+    return model, {
+        "seconds of training": time.perf_counter() - start,
+        "seconds of training of the processor": time.process_time() - processor_start,
+        "steps of training": float(model.fitted.num_steps),
+    }
+
+
+def steps_of(model: GroupDiffusion, evaluations: int) -> int:
+    """Steps of `GroupDiffusion.sample` with so many evaluations of the network: a step of a flow takes two."""
+    return evaluations // 2 if model.kind == "flow" else evaluations
