@@ -31,12 +31,11 @@ SHOWN = (
 
 TEXT = """# Symmetries of thirty equations
 
-This page shows thirty of the catalogue of {count} equations on which the tests run `find_symmetries`. The second column
-has the
-Lie algebra of the point symmetries. ⊕ is a direct sum, ⋉ a semidirect sum, and h(n) a Heisenberg algebra. "Dimension
-6 beside superposition" leaves out the symmetries of a linear equation that add another solution. Each picture has the
-orbits of one generator, in two of the variables; parameters have the value one. Times are of one processor. `python
--m docs.symmetry_gallery` makes the page.
+This page shows thirty of the catalogue of {count} equations on which the tests run `find_symmetries`. The second
+column has the Lie algebra of the point symmetries. ⊕ is a direct sum, ⋉ a semidirect sum, and h(n) a Heisenberg
+algebra. "Dimension 6 beside superposition" leaves out the symmetries of a linear equation that add another solution.
+Each picture has the orbits of one generator, in two of the variables; parameters have the value one. Times are of one
+processor. `python -m docs.symmetry_gallery` makes the page.
 
 | equation | symmetries | orbits |
 | --- | --- | --- |

@@ -19,7 +19,7 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.symmetry.equation import EvolutionSystem, Index, check_one_branch, residuals_of
 from trivgeo.symmetry.from_function import MAX_BROKEN
 from trivgeo.symmetry.numeric import vanishes
-from trivgeo.symmetry.operator_fields import operator_variables
+from trivgeo.symmetry.operator_fields import floating_values, operator_fields
 
 __all__ = [
     "DiscreteSymmetry",
@@ -142,12 +142,9 @@ def discrete_symmetries_of_operator(
             over the batch; or there are more than 1000 candidates.
     """
     check_positive("tolerance", tolerance)
-    values, steps, variables = operator_variables(network, initial)
+    values, output, steps, variables = operator_fields(network, initial)
     dims = len(steps)
-    output = _values("network", network, values)
-    if output.shape != values.shape:
-        raise ShapeError(f"network: expected values {list(values.shape)}, got {list(output.shape)}")
-    if not bool(_varies(output).any()):
+    if not bool(_varies(_finite("network", output)).any()):
         raise ConfigurationError("network: expected values that are not constant, got constant ones")
     space, unknowns = variables[:dims], variables[dims + 1 :]
     sizes = list(zip(values.shape[2:], steps.tolist(), strict=True))
@@ -155,7 +152,8 @@ def discrete_symmetries_of_operator(
     for outer, inner in _candidates(range(dims), len(unknowns)):
         if any(sizes[i] != sizes[j] for i, j in enumerate(outer.places)) or (outer.is_identity and inner.is_identity):
             continue
-        before, after = _values("network", network, _moved(values, outer, inner)), _moved(output, outer, inner)
+        before = _finite("network", floating_values("network", network, _moved(values, outer, inner)))
+        after = _moved(output, outer, inner)
         breaking = float((before - after).norm() / torch.stack(list(map(_centred, (before, after)))).norm())
         breaking /= math.sqrt(2.0)
         if breaking < tolerance:
@@ -195,7 +193,7 @@ def discrete_symmetries_of_function(
         raise ShapeError(f"points: expected one point [p, n] at least, got {list(points.shape)}")
 
     def evaluated(at: Tensor) -> Tensor:
-        values = _values("function", function, at)
+        values = _finite("function", floating_values("function", function, at))
         if values.ndim == 0 or len(values) != len(at):
             raise ShapeError(f"function: expected values [{len(at)}, ...], got {list(values.shape)}")
         return values.reshape(len(at), -1)
@@ -214,13 +212,8 @@ def discrete_symmetries_of_function(
     return tuple(sorted(found, key=lambda symmetry: symmetry.breaking))
 
 
-def _values(name: str, function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """The values of a function, checked to be a finite floating-point tensor."""
-    with torch.no_grad():
-        values = function(at)
-    if not isinstance(values, Tensor) or not values.is_floating_point():
-        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
-        raise ConfigurationError(f"{name}: expected a floating-point tensor, got {kind}")
+def _finite(name: str, values: Tensor) -> Tensor:
+    """The values of a function, if they are finite."""
     if not bool(values.isfinite().all()):
         raise ConfigurationError(f"{name}: expected finite values, got NaN or infinity")
     return values

@@ -390,6 +390,10 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
 def check_one_branch(system: EvolutionSystem, residuals: Sequence[sp.Expr]) -> None:
     """Check that equations determine their highest derivatives: of ``y'^2 = x`` one branch alone would be looked at.
 
+    Args:
+        system: the equations, solved.
+        residuals: see `residuals_of`.
+
     Raises:
         ConfigurationError: an equation is not linear in the derivatives that it is solved for.
     """

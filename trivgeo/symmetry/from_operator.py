@@ -14,12 +14,12 @@ from torch.func import jvp
 
 from trivgeo.actions import Field
 from trivgeo.checks import check_count, check_positive
-from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
+from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.brackets import structure_constants
 from trivgeo.symmetry.data_result import SymmetriesFromData
 from trivgeo.symmetry.equation import multi_indices
 from trivgeo.symmetry.from_function import MAX_BROKEN, broken_fields, simple_fields
-from trivgeo.symmetry.operator_fields import operator_variables
+from trivgeo.symmetry.operator_fields import operator_fields
 
 __all__ = ["symmetries_of_operator"]
 
@@ -62,11 +62,8 @@ def symmetries_of_operator(
     """
     check_positive("elapsed", elapsed)
     check_count("degree", degree, 0)
-    values, steps, variables = operator_variables(network, initial)
+    values, output, steps, variables = operator_fields(network, initial)
     dims, unknowns = len(steps), values.shape[1]
-    output = network(values)
-    if output.shape != values.shape:
-        raise ShapeError(f"network: expected values {list(values.shape)}, got {list(output.shape)}")
     exponents = list(multi_indices(1 + unknowns, degree))
     columns = []
     for component in range(dims + unknowns):
