@@ -266,10 +266,10 @@ def so10() -> str:
 
 def equivariance() -> str:
     """How far predictions of clean and moved digits are apart, with learned inversion."""
-    metrics = ("equivariance error without inversion", "equivariance error", "FID with the true transformation")
+    metrics = ("equivariance error without inversion", "equivariance error")
     rows = [[label, *(figure(f"{folder}/amortized_equivariance", metric) for metric in metrics)]
             for label, folder in (("affNIST", "affnist"), ("homNIST", "homnist"))]  # fmt: skip
-    return markdown(["set", "network alone", "with inversion", "Fréchet distance after the true inverse"], rows)
+    return markdown(["set", "network alone", "with inversion"], rows)
 
 
 def loops() -> str:
@@ -285,7 +285,7 @@ def loops() -> str:
         ]
         for r in document["rows"]
     ]
-    return markdown(["loop", "accuracy", "evaluations an image", "images a second", "times as fast"], rows)
+    return markdown(["version", "accuracy", "evaluations an image", "images a second", "times as fast"], rows)
 
 
 def front_door(what: str) -> str:
@@ -297,7 +297,7 @@ def front_door(what: str) -> str:
         for label, sets in json.loads((BENCHMARKS / "learned-cpu.json").read_text())["sets"].items()
         if what in sets["rows"]["moved"]
     ]
-    return markdown(["set", "steps", *methods[:-1], "`fit`"], rows)
+    return markdown(["set", "steps of `fit`", "network alone", *methods[1:-1], "`fit`"], rows)
 
 
 def learned_posterior() -> str:
@@ -327,7 +327,7 @@ def rival() -> str:
         for moved, table in tables.items()
         for method, row in table.items()
     ]
-    header = ["moved by", "method", "accuracy, %", "on clean, %", "CPU seconds before", "CPU ms an image", "lines"]
+    header = ["moved by", "method", "accuracy, %", "on clean, %", "CPU seconds to prepare", "CPU ms an image", "lines"]
     return markdown(header, rows)
 
 
@@ -338,7 +338,7 @@ def registration() -> str:
         [name, f"{100 * r['solved']:.0f}", f"{r['median degrees']:.2f}", f"{r['seconds']:.1f}"]
         for name, r in document["methods"].items()
     ]
-    return markdown(["method", f"solved of {document['problems']}, %", "median degrees", "CPU seconds"], rows)
+    return markdown(["method", "solved, %", "median error, degrees", "CPU seconds"], rows)
 
 
 def devices() -> str:
