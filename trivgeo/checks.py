@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +31,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def check_arguments(name: str, function: Callable[..., Any], *arguments: str) -> None:
+def check_arguments(name: str, function: Callable[..., Any], *arguments: str, keywords: Sequence[str] = ()) -> None:
     """Check that a function takes so many positional arguments; the message of the error calls it ``name``.
 
     Functions without a signature pass.
@@ -40,6 +40,7 @@ def check_arguments(name: str, function: Callable[..., Any], *arguments: str) ->
         name: name of the function in messages.
         function: a function, or a module, whose ``forward`` is meant.
         arguments: names of the arguments in messages.
+        keywords: arguments that are given by these names.
 
     Raises:
         ConfigurationError: the function takes others.
@@ -50,11 +51,10 @@ def check_arguments(name: str, function: Callable[..., Any], *arguments: str) ->
     except (TypeError, ValueError):  # of built-in functions
         return
     try:
-        signature.bind(*arguments)
+        signature.bind(*arguments, **dict.fromkeys(keywords))
     except TypeError as error:
-        raise ConfigurationError(
-            f"{name}: expected a function of ({', '.join(arguments)}), got one of {signature}"
-        ) from error
+        expected = ", ".join([*arguments, *(f"{keyword}=..." for keyword in keywords)])
+        raise ConfigurationError(f"{name}: expected a function of ({expected}), got one of {signature}") from error
 
 
 def check_count(name: str, value: int, minimum: int = 1) -> int:

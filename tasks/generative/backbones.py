@@ -5,7 +5,7 @@ import time
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_choice, check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.base_distributions import fit_base_distribution
@@ -19,8 +19,19 @@ from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
 from .chain_networks import ChainNetwork
-from .fitting import seeded_training, steps_of, timed, training_settings
-from .proteins import BOND, ProteinChains, Segment, atoms_of, chain_of, frames_of, relative_frames, torsions, windows
+from .fitting import POSITION_KINDS, seeded_training, steps_of, timed, training_settings
+from .proteins import (
+    BOND,
+    ProteinChains,
+    Segment,
+    atoms_of,
+    chain_of,
+    frames_of,
+    mean_residue,
+    relative_frames,
+    torsions,
+    windows,
+)
 
 _FRAGMENT = 7  # frames
 _TOLERANCE = 0.3  # angstroms, of a bond
@@ -32,14 +43,15 @@ _FRAME = SE(3)
 class BackboneTest(ShardedTest):
     """One model of relative frames of protein chains of any length in a range, against chains that are held out.
 
-    Valid are chains whose bonds from residue to residue are within .3 angstroms of 1.329. Energy distances are between
-    the positions of N, CA and C of seven residues in the frame of the first one. Beside the samples stand training
-    chains, the level that a perfect model has, and chains of independent frames: each relative frame that of a random
-    training residue. A mixture of normal distributions of independent frames has a likelihood.
+    Residues of samples have the mean shape of those of the training chains. Valid are chains whose bonds from residue
+    to residue are within .3 angstroms of 1.329. Energy distances are between the positions of N, CA and C of seven
+    residues in the frame of the first one. Beside the samples stand training chains, the level that a perfect model
+    has, and chains of independent frames: each relative frame that of a random training residue. A mixture of normal
+    distributions of independent frames has a likelihood.
 
     Args:
         source: of the chains.
-        kind: see `GroupDiffusion`.
+        kind: "diffusion" or "flow", see `GroupDiffusion`.
         shortest: frames of a chain.
         longest: frames of a chain.
         repeats: training chains of random length that begin at a residue.
@@ -52,7 +64,8 @@ class BackboneTest(ShardedTest):
         components: of the mixture of normal distributions.
 
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: a number is out of range, or the kind is no such; in the test: the chains hold fewer than
+            two runs of a length.
     """
 
     def __init__(
@@ -75,7 +88,7 @@ class BackboneTest(ShardedTest):
         file: str | None = None,
     ) -> None:
         super().__init__()
-        self.source, self.kind, self.file = source, kind, file
+        self.source, self.kind, self.file = source, check_choice("kind", kind, POSITION_KINDS), file
         self.shortest, self.longest = check_count("shortest", shortest, 3), check_count("longest", longest, _FRAGMENT)
         if not shortest <= longest:
             raise ConfigurationError(f"longest: expected {shortest} or more, got {longest}")
@@ -92,8 +105,11 @@ class BackboneTest(ShardedTest):
         if not self.is_due(batch, index):
             return
         train, test = self.source.split(batch.seed)
+        runs = self._runs(train, test)
         generator = generator_of(batch.seed, 1)
-        model, costs = timed(lambda: self._fitted(self._chains(train, self.repeats, generator), batch.seed))
+        residue = mean_residue(torch.cat([segment.atoms for segment in train]))
+        chains = self._chains(train, self.repeats, generator)
+        model, costs = timed(lambda: self._fitted(chains, residue, batch.seed))
         metrics = costs | {
             "training residues": float(sum(len(segment.names) for segment in train)),
             "held-out residues": float(sum(len(segment.names) for segment in test)),
@@ -101,9 +117,7 @@ class BackboneTest(ShardedTest):
         if self.file is not None:
             model.save(self.file)
         single = relative_frames(windows(train, 2))[:, 0]
-        lengths = sorted({_FRAGMENT, self.shortest, (self.shortest + self.longest) // 2, self.longest})
-        for length in lengths:
-            held, known = windows(test, length), windows(train, length)
+        for length, (held, known) in runs.items():
             number = min(self.samples, len(held), len(known))
             drawn = {
                 "samples": self._drawn(model, number, length, generator),
@@ -116,13 +130,25 @@ class BackboneTest(ShardedTest):
             for name, frames in drawn.items():
                 metrics |= {
                     f"{metric}, {length} frames, {name}": value
-                    for metric, value in self._measures(frames, reference, length).items()
+                    for metric, value in self._measures(frames, reference, residue).items()
                 }
         if self.likelihoods:
             metrics |= self._likelihoods(model, single.float(), self._chains(test, 1, generator))
         self.log("valid", metrics[f"valid chains, {_FRAGMENT} frames, samples"], batch_size=1)
         if self.writer is not None:
             self.writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": self.samples}])
+
+    def _runs(self, train: list[Segment], test: list[Segment]) -> dict[int, tuple[Tensor, Tensor]]:
+        """All runs of frames of the lengths in the test, held out and for training, at least two of each."""
+        lengths = sorted({_FRAGMENT, self.shortest, (self.shortest + self.longest) // 2, self.longest})
+        runs = {length: (windows(test, length), windows(train, length)) for length in lengths}
+        for length, (held, known) in runs.items():
+            if min(len(held), len(known)) < 2:
+                raise ConfigurationError(
+                    f"longest: expected two runs of {length} residues held out, and two for training, got {len(held)} "
+                    f"and {len(known)}"
+                )
+        return runs
 
     def _chains(self, segments: list[Segment], repeats: int, generator: torch.Generator) -> list[Tensor]:
         """Runs of frames of random length, so many from each residue that is far enough from the end."""
@@ -134,10 +160,10 @@ class BackboneTest(ShardedTest):
                 found += [frames[start : start + length] for length in lengths]
         return found
 
-    def _fitted(self, chains: list[Tensor], seed: int) -> GroupDiffusion:
-        """A model of the relative frames of chains."""
+    def _fitted(self, chains: list[Tensor], residue: Tensor, seed: int) -> GroupDiffusion:
+        """A model of the relative frames of chains, whose residues have a shape, see `ChainNetwork`."""
         with seeded_training(seed):
-            network = ChainNetwork(self.source.residue, self.width)
+            network = ChainNetwork(residue, self.width)
             model = GroupDiffusion(self.group, self.kind, seed, network=network).to(self.device)
             elements, mask = pad_bodies(self.group, [relative_frames(x).float() for x in chains])
             return model.fit((elements, None, mask), **self.training_settings)
@@ -149,11 +175,12 @@ class BackboneTest(ShardedTest):
         found = model.sample(number, mask=mask, generator=generator, steps=steps).cpu().double()
         return chain_of(found.unflatten(-1, (-1, 3, 4))[:, : length - 1])
 
-    def _measures(self, frames: Tensor, held: Tensor, length: int) -> dict[str, float]:
-        """How chains compare with as many that are held out."""
+    def _measures(self, frames: Tensor, held: Tensor, residue: Tensor) -> dict[str, float]:
+        """How chains of residues of a shape compare with as many that are held out."""
+        length = held.shape[1]
         lost = ~torch.isfinite(frames.flatten(1)).all(-1)
         frames = frames[~lost]
-        atoms, true = (atoms_of(x, self.source.residue) for x in (frames, held))
+        atoms, true = (atoms_of(x, residue) for x in (frames, held))
         bonds = (atoms[:, 1:, 0] - atoms[:, :-1, 2]).norm(dim=-1)
         valid = (bonds - BOND).abs() < _TOLERANCE
         centres = atoms[:, :, 1]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trivgeo._devices import on_device
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_choice, check_count, check_positive
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.base_distributions import MixtureDistribution, NormalDistribution
 from trivgeo.generative.measure import log_torus_volume, sum_over_compact
@@ -17,7 +17,7 @@ from trivgeo.groups import LieGroup
 from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
-from .fitting import seeded_training, training_settings
+from .fitting import KINDS, seeded_training, training_settings
 
 _EMBEDDING = 16  # features of a class
 _BLOCK = 250  # elements whose density is evaluated at once
@@ -105,6 +105,9 @@ class ClassModelTest(ShardedTest):
         kind: see `GroupDiffusion`, also for `width` and `depth`.
         steps: see `GroupDiffusion.fit`, also for `seconds` and `batch_size`.
         tolerance: see `GroupDiffusion.log_prob`, also for `num_draws`.
+
+    Raises:
+        ConfigurationError: a number is out of range, or the kind is no such.
     """
 
     def __init__(
@@ -119,7 +122,8 @@ class ClassModelTest(ShardedTest):
         num_draws: int,
     ) -> None:
         super().__init__()
-        self.kind, self.width, self.depth = kind, width, depth
+        self.kind = check_choice("kind", kind, KINDS)
+        self.width, self.depth = check_count("width", width), check_count("depth", depth)
         self.training_settings = training_settings(steps, seconds, batch_size)
         self.tolerance, self.num_draws = check_positive("tolerance", tolerance), check_count("num_draws", num_draws)
 

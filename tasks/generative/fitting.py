@@ -8,7 +8,15 @@ from typing import Any
 import torch
 
 from trivgeo.checks import check_count, check_positive
+from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
+from trivgeo.generative.model import PATHS
+
+KINDS = tuple(PATHS)
+"""Kinds of models."""
+
+POSITION_KINDS = ("diffusion", "flow")
+"""Kinds whose networks see no momenta, which the networks of tests that have their own do not take."""
 
 
 def training_settings(steps: int, seconds: float, batch_size: int, **others: float) -> dict[str, Any]:
@@ -19,6 +27,17 @@ def training_settings(steps: int, seconds: float, batch_size: int, **others: flo
         "batch_size": check_count("batch_size", batch_size),
         **{name: check_positive(name, value) for name, value in others.items()},
     }
+
+
+def check_multiple(name: str, value: int, factor: int) -> int:
+    """Return `value` if it is a positive multiple of `factor`; the message of the error calls it `name`.
+
+    Raises:
+        ConfigurationError: `value` is no integer, not positive, or no multiple.
+    """
+    if check_count(name, value) % factor:
+        raise ConfigurationError(f"{name}: expected a multiple of {factor}, got {value}")
+    return value
 
 
 @contextmanager

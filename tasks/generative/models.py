@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_choice, check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.base_distributions import NormalDistribution
 from trivgeo.generative.measure import log_torus_volume, sum_over_compact
 from trivgeo.groups import LieGroup, Torus
 from trivgeo.sde import heat_kernel
+
+from .fitting import KINDS
 
 _BLOCK = 2_000_000  # pairs of elements at once
 
@@ -44,6 +46,9 @@ class Learned(ElementModel):
         kind: see `GroupDiffusion`, also for `width` and `depth`.
         steps: see `GroupDiffusion.fit`, also for `seconds` and `batch_size`.
         tolerance: see `GroupDiffusion.log_prob`.
+
+    Raises:
+        ConfigurationError: a number is out of range, or the kind is no such.
     """
 
     def __init__(
@@ -57,8 +62,9 @@ class Learned(ElementModel):
         batch_size: int = 512,
     ) -> None:
         self.batch_size = check_count("batch_size", batch_size)
-        self.kind, self.steps, self.seconds = kind, check_count("steps", steps), check_positive("seconds", seconds)
-        self.width, self.depth, self.tolerance = width, depth, check_positive("tolerance", tolerance)
+        self.kind, self.steps = check_choice("kind", kind, KINDS), check_count("steps", steps)
+        self.seconds, self.tolerance = check_positive("seconds", seconds), check_positive("tolerance", tolerance)
+        self.width, self.depth = check_count("width", width), check_count("depth", depth)
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
         """See `GroupDiffusion.fit`."""

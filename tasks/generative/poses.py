@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_choice, check_count, check_positive
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import SO
 
 from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
-from .fitting import seeded_training, steps_of, timed, training_settings
+from .fitting import POSITION_KINDS, check_multiple, seeded_training, steps_of, timed, training_settings
 from .pose_networks import BodyFrameNetwork, PictureEncoder
 from .solids import UNIFORM, Solid, draw_pictures, solids
 
@@ -26,17 +26,21 @@ class PoseTest(ShardedTest):
     samples the least of equal shares is below one, which the share of a perfect model tells.
 
     Args:
-        kind: see `GroupDiffusion`, also for `num_draws`.
+        kind: "diffusion" or "flow", see `GroupDiffusion`.
         train: pictures of each solid for training.
         test: pictures of each solid for the test.
         samples: of a picture.
-        size: pixels along a side.
+        size: pixels along a side, a multiple of eight.
         steps: see `GroupDiffusion.fit`, also for `seconds`, `batch_size` and `learning_rate`.
+        num_draws: see `GroupDiffusion`.
         evaluations: of the network for a sample.
         tolerance: see `GroupDiffusion.log_prob`.
         width: of the `BodyFrameNetwork`.
-        channels: of the `PictureEncoder`.
+        channels: of the `PictureEncoder`, a multiple of sixteen.
         file: where the model is written; ``None`` for nowhere.
+
+    Raises:
+        ConfigurationError: a number is out of range, or the kind is no such.
     """
 
     def __init__(
@@ -58,14 +62,14 @@ class PoseTest(ShardedTest):
         file: str | None = None,
     ) -> None:
         super().__init__()
-        self.kind, self.file = kind, file
+        self.kind, self.file = check_choice("kind", kind, POSITION_KINDS), file
         self.sizes = check_count("train", train, 2), check_count("test", test)
-        self.samples, self.size = check_count("samples", samples), check_count("size", size, 8)
+        self.samples, self.size = check_count("samples", samples), check_multiple("size", size, 8)
         self.training_settings = training_settings(steps, seconds, batch_size, learning_rate=learning_rate)
         self.num_draws = check_count("num_draws", num_draws)
         self.evaluations = check_count("evaluations", evaluations, 2)
         self.tolerance = check_positive("tolerance", tolerance)
-        self.width, self.channels = check_count("width", width), check_count("channels", channels, 16)
+        self.width, self.channels = check_count("width", width), check_multiple("channels", channels, 16)
 
     def test_step(self, batch: Request, index: int) -> None:
         """One training; the metrics of all solids, and their means, in one row."""

@@ -162,7 +162,6 @@ class ProteinChains:
         self.chains = [chain for file in files if (chain := _read_chain(file))]
         if len(self.chains) < 2:
             raise ConfigurationError(f"{folder}: expected two protein chains or more, got {len(self.chains)}")
-        self.residue = mean_residue(torch.cat([segment.atoms for chain in self.chains for segment in chain]))
 
     def split(self, seed: int) -> tuple[list[Segment], list[Segment]]:
         """Segments of the chains for training, and of those that are held out, a function of the seed."""

@@ -160,6 +160,7 @@ def test_models(
     loaded.to(device)
     assert loaded.sample(2, **how).device == device
     assert loaded.log_prob(data[:1], tolerance=0.5).device == device
+    assert loaded.distribution(tolerance=0.5).log_density(data[:1]).device == device
 
 
 def test_base_distributions(device: torch.device) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from tests.helpers import assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.base_distributions import MixtureDistribution, NormalDistribution
+from trivgeo.generative.distributions import MatrixFisher
 from trivgeo.generative.posterior import draw_posterior
 from trivgeo.groups import SO, Torus, Translation
 from trivgeo.inversion import PosteriorSampler
@@ -110,6 +114,106 @@ def test_conjugate() -> None:
     assert draws.log_evidence == pytest.approx(math.log(sum(masses)), abs=0.02)
     even = draw_posterior(prior, lambda g: 0.0 * g[:, 0], 100, generator=seeded(0))
     assert even.effective_sample_size == pytest.approx(100.0)
+
+
+class Losing:
+    """A normal distribution on the line whose draws are lost where they are positive."""
+
+    def sample(self, num_samples: int, *, generator: torch.Generator | None = None) -> Tensor:
+        x = torch.randn(num_samples, 1, generator=generator)
+        return torch.where(x > 0.0, math.nan, x)
+
+
+def test_lost_draws_do_not_count() -> None:
+    """Averages and evidence are those of the draws that are left: of half of a normal distribution."""
+    seen: list[Tensor] = []
+
+    def energy(x: Tensor) -> Tensor:
+        seen.append(x)
+        return -x[:, 0]
+
+    draws = draw_posterior(Losing(), energy, 20_000, generator=seeded(0))
+    assert draws.num_lost == 20_000 - len(draws.elements)
+    assert abs(draws.num_lost - 10_000) < 400
+    assert bool(torch.isfinite(seen[0]).all())
+    assert draws.weights.dtype == torch.float32
+    x = torch.linspace(-9.0, 0.0, 90_001).double()
+    logs = x - 0.5 * x.square()
+    mean = float(logs.softmax(0) @ x)
+    assert float(draws.weights @ draws.elements[:, 0]) == pytest.approx(mean, abs=0.02)  # one dtype
+    evidence = float(logs.logsumexp(0) - (-0.5 * x.square()).logsumexp(0))
+    assert draws.log_evidence == pytest.approx(evidence, abs=0.02)
+    with pytest.raises(NonFiniteError, match="prior: expected finite elements, got 5 draws"):
+        draw_posterior(Drawing(lambda n: torch.full((n, 1), math.nan)), energy, 5)
+
+
+class Drawing:
+    """A prior that returns what a function says."""
+
+    def __init__(self, draw: Callable[[int], Any]) -> None:
+        self.draw = draw
+
+    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Any:
+        return self.draw(num_samples)
+
+
+def test_refused_priors() -> None:
+    for draw, error in (
+        (lambda n: torch.zeros(n + 1, 2), ShapeError),
+        (lambda n: torch.zeros(n), ShapeError),
+        (lambda n: torch.zeros(()), ShapeError),
+        (lambda n: None, ConfigurationError),
+    ):
+        with pytest.raises(error, match=r"prior\.sample"):
+            draw_posterior(Drawing(draw), lambda g: g[:, 0], 4)
+    named = Drawing(lambda n: torch.zeros(n, 3))
+    named.group = Torus(2)  # type: ignore[attr-defined]
+    with pytest.raises(ShapeError, match=re.escape("prior.sample: expected elements [4, 2], got [4, 3]")):
+        draw_posterior(named, lambda g: g[:, 0], 4)
+    with pytest.raises(
+        ConfigurationError, match=r"prior.sample: expected a function of \(num_samples, generator=...\)"
+    ):
+        draw_posterior(torch.distributions.Normal(0.0, 1.0), lambda g: g[:, 0], 4)
+
+
+def test_distributions_of_torch_are_priors() -> None:
+    """A matrix Fisher distribution times the likelihood of another one is the one of the sum of their parameters."""
+    one, two = (torch.diag(torch.tensor(x).double()) for x in ([3.0, 1.0, 0.0], [0.0, 2.0, 1.0]))
+    prior = MatrixFisher(one)
+    draws = draw_posterior(prior, lambda g: -(two * g).sum((-2, -1)), 20_000, generator=seeded(0))
+    evidence = MatrixFisher(one + two).log_normaliser() - prior.log_normaliser()
+    assert draws.log_evidence == pytest.approx(float(evidence), abs=0.03)
+    assert prior.sample(5, seeded(1)).shape == (5, 3, 3)
+    assert torch.equal(prior.sample(5, seeded(1)), prior.sample((5,), seeded(1)))
+    action = LeftTranslation(SO(3))
+    energy = lambda y: -(two * SO(3).inverse(y)).sum((-2, -1))  # noqa: E731
+    sampler = PosteriorSampler(action, energy, prior=prior, num_samples=100, budget=1000)
+    sample = sampler(SO(3).identity(1, dtype=torch.float64), generator=seeded(0))
+    assert float(sample.log_evidence) == pytest.approx(float(evidence), abs=0.1)
+    with pytest.raises(ConfigurationError, match="sample_shape: expected an integer"):
+        prior.sample(2.5)  # type: ignore[arg-type]
+
+
+def test_absent_bodies_are_no_prior_of_a_search() -> None:
+    """Their elements have no density; weighted draws take them, and a distribution of all bodies is a prior."""
+    group = SO(2) ** 2
+    angles = SO(2).exp(0.4 * torch.randn(200, 2, 1, generator=seeded(0))).flatten(1)
+    mask = torch.tensor([[1, 1], [1, 0]]).bool().repeat(100, 1)
+    own = GroupDiffusion(group, "flow", width=8, depth=1)
+    own.fit((angles, None, mask), steps=2, batch_size=32, progress=False)
+    part = own.distribution(mask=mask[1])
+    with pytest.raises(ConfigurationError, match="prior: expected a distribution of all bodies"):
+        ImportanceSampling(prior=part)
+    assert len(draw_posterior(part, lambda g: g[:, 0], 7, generator=seeded(1)).weights) == 7
+    for whole in (own.distribution(), own.distribution(mask=mask[0])):
+        assert ImportanceSampling(prior=whole).prior is whole
+    assert ImportanceSampling(prior=own).prior.has_all_bodies
+
+
+def test_one_condition_of_a_distribution(model: GroupDiffusion) -> None:
+    """A batch of conditions is refused at once, also of one."""
+    with pytest.raises(ShapeError, match="condition: expected one for all elements"):
+        model.distribution(condition=torch.tensor([1]))
 
 
 def test_refused() -> None:

@@ -107,6 +107,32 @@ def test_rows_without_a_lift_are_nan() -> None:
         assert spd_to_linear(torch.stack([p, bad]), seeded(0)).isnan().any(-1).any(-1).tolist() == [False, True]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dependent_columns_are_nan(dtype: torch.dtype) -> None:
+    """Also where rounding leaves a part of the last column; columns of other lengths are frames."""
+    x = randn(4000, 4, 2).to(dtype)
+    both = x @ (30.0 * randn(4000, 2, 1, seed=1).to(dtype))
+    for wrong in (torch.cat([x, both], -1), torch.cat([x[..., :1], 1.7 * x[..., :1]], -1)):
+        assert bool(stiefel_to_rotation(wrong, seeded(0)).isnan().flatten(1).all(-1).all())
+    tiny = x * torch.tensor([1.0, 1e-12], dtype=dtype)
+    assert_relative(stiefel_to_rotation(tiny, seeded(0)), stiefel_to_rotation(x, seeded(0)), 1e-3)
+
+
+def test_matrices_that_are_no_projectors_are_nan() -> None:
+    """Of another rank, not symmetric, or not idempotent."""
+    p = grassmann_from_rotation(haar(4, 1, 0), 2)[0]
+    turned = p + 0.2 * (eigh := torch.linalg.eigh(p).eigenvectors)[:, :1] @ eigh[:, 3:].T  # idempotent, not symmetric
+    assert_relative(turned @ turned, turned, 1e-12)
+    others = [*(grassmann_from_rotation(haar(4, 1, 1), k)[0] for k in (1, 3)), 2.0 * p, -p, turned, p * math.nan]
+    whole = torch.stack([p, *others, torch.eye(4).double(), p + 1e-4])
+    found = grassmann_to_rotation(whole, 2, seeded(0)).isnan().any(-1).any(-1).tolist()
+    assert found == [False, *[True] * 7, False]
+    well = torch.eye(2).double()
+    assert bool(spd_to_linear(well + torch.tensor([[0.0, 0.5], [0.0, 0.0]]), seeded(0)).isnan().all())
+    lift = spd_to_linear(well + 1e-6 * torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double(), seeded(0))
+    assert_relative(spd_from_linear(lift), well + 5e-7 * (1.0 - well), 1e-12)
+
+
 def test_precisions_and_shapes() -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         x = torch.eye(4)[:, :2].to(dtype).expand(2, 3, 4, 2)

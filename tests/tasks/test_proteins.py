@@ -14,10 +14,12 @@ import yaml
 from torch import Tensor
 
 from tasks.cli import main
+from tasks.generative.backbones import BackboneTest
 from tasks.generative.chain_networks import ChainNetwork
 from tasks.generative.proteins import (
     BOND,
     ProteinChains,
+    Segment,
     atoms_of,
     chain_of,
     dihedral,
@@ -29,6 +31,8 @@ from tasks.generative.proteins import (
     torsions,
     windows,
 )
+from tasks.generative.torsions import TorsionTest
+from tasks.problems import Request
 from tests.helpers import assert_relative, seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE
@@ -160,6 +164,41 @@ def test_absent_frames_have_no_influence() -> None:
     assert torch.equal(*found)
     short = network(g[:, :36], level, None, mask[:, :3])
     assert_relative(short, found[0], 1e-5)
+
+
+def test_held_out_residues_have_no_influence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shape of the residues of samples is the mean of the training chains alone."""
+    source = ProteinChains(str(folder), test=0.25)
+    train, held = source.split(0)
+    monkeypatch.setattr(source, "split", lambda seed: (train, [Segment(s.names, 1.1 * s.atoms) for s in held]))
+    test, seen = BackboneTest(source, shortest=3, longest=7), []
+
+    def fitted(chains: list[Tensor], residue: Tensor, seed: int) -> None:
+        seen.append(residue)
+        raise InterruptedError
+
+    monkeypatch.setattr(test, "_fitted", fitted)
+    monkeypatch.setattr(test, "is_due", lambda batch, index: True)
+    with pytest.raises(InterruptedError):
+        test.test_step(Request(0, 1), 0)
+    shape = [math.dist(a, b) for s in train for a, b in zip(*(s.atoms[:, k].tolist() for k in (0, 1)), strict=True)]
+    assert float((seen[0][0] - seen[0][1]).norm()) == pytest.approx(sum(shape) / len(shape), rel=1e-3)
+
+
+def test_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At construction, and chains that are too short before any training."""
+    source = ProteinChains(str(folder), test=0.25)
+    for kind in ("flows", "momentum"):
+        with pytest.raises(ConfigurationError, match="kind: expected one of 'diffusion', 'flow'"):
+            BackboneTest(source, kind)
+    with pytest.raises(ConfigurationError, match="kind: expected one of"):
+        TorsionTest(source, "flows")
+    with pytest.raises(ConfigurationError, match="width"):
+        TorsionTest(source, width=0)
+    test = BackboneTest(source, longest=60)
+    monkeypatch.setattr(test, "is_due", lambda batch, index: True)
+    with pytest.raises(ConfigurationError, match="longest: expected two runs of 34 residues held out"):
+        test.test_step(Request(0, 1), 0)
 
 
 @pytest.mark.parametrize("name", ["backbones_flow", "torsions_flow"])

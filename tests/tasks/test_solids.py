@@ -13,8 +13,10 @@ import yaml
 
 from tasks.cli import main
 from tasks.generative.pose_networks import BodyFrameNetwork
+from tasks.generative.poses import PoseTest
 from tasks.generative.solids import UNIFORM, Solid, render, solids
 from tests.helpers import seeded
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "configs" / "generative"
@@ -96,6 +98,12 @@ def test_network_sees_the_relative_pose() -> None:
     turned = torch.cat([(features @ change).flatten(), context])
     assert torch.allclose(network(turn @ g, t, turned), plain, atol=1e-3)
     assert not torch.allclose(network(g, t, turned), plain, atol=0.1)
+
+
+@pytest.mark.parametrize("bad", [{"kind": "momentum"}, {"kind": "flows"}, {"size": 12}, {"channels": 20}])
+def test_refused_at_construction(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(bad))):
+        PoseTest(**bad)
 
 
 def test_benchmark(tmp_path: Path) -> None:

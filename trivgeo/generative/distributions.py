@@ -15,7 +15,7 @@ from trivgeo._numerics import is_abstract
 from trivgeo._random import normal, uniform
 from trivgeo._signatures import check_calls
 from trivgeo._text import described
-from trivgeo.checks import check_tensor
+from trivgeo.checks import check_count, check_tensor
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SO, LieGroup
 from trivgeo.groups.harmonic import heat_kernel
@@ -72,24 +72,24 @@ class GroupDistribution(Distribution):
         """The elements of the group."""
         return _Elements(self.group)
 
-    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, sample_shape: int | Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draw elements, without derivatives.
 
         Args:
-            sample_shape: how many, before the batch shape.
+            sample_shape: how many, before the batch shape: a number, or their own batch shape.
             generator: random numbers; ``None`` is torch's.
 
         Returns:
             Elements ``[*sample_shape, *batch_shape, *element_shape]``.
         """
         with torch.no_grad():
-            return self._draw(torch.Size(sample_shape) + self.batch_shape, generator)
+            return self._draw(self._shape(sample_shape), generator)
 
-    def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+    def rsample(self, sample_shape: int | Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draw elements that depend on the parameters differentiably.
 
         Args:
-            sample_shape: dimensions of independent draws, which come first.
+            sample_shape: dimensions of independent draws, which come first, or their number.
             generator: random numbers; ``None`` is torch's.
 
         Raises:
@@ -97,13 +97,18 @@ class GroupDistribution(Distribution):
         """
         if not self.has_rsample:
             raise ConfigurationError(f"{type(self).__name__}: expected a distribution with derivatives of its samples")
-        return self._draw(torch.Size(sample_shape) + self.batch_shape, generator)
+        return self._draw(self._shape(sample_shape), generator)
 
     def log_prob(self, value: Tensor) -> Float[Tensor, "*batch"]:
         """Return log-densities of elements ``value`` ``[*batch, *element_shape]``, which broadcast with parameters."""
         value = self.group.check_elements(value, "value")
         batch = torch.broadcast_shapes(self.group.batch_shape(value), self.batch_shape)
         return self._log_density(value.expand(*batch, *self.event_shape))
+
+    def _shape(self, sample_shape: int | Sequence[int]) -> torch.Size:
+        """Batch shape of draws, or `ConfigurationError`."""
+        sizes = sample_shape if isinstance(sample_shape, Sequence) else [sample_shape]
+        return torch.Size([check_count("sample_shape", size, 0) for size in sizes]) + self.batch_shape
 
     @abstractmethod
     def expand(self: DistributionT, batch_shape: Sequence[int], _instance: Any = None) -> DistributionT:

@@ -229,7 +229,7 @@ class ConditionalLaw(nn.Module):
             ShapeError: the condition has another shape than those of the training.
         """
         with torch.no_grad():
-            self._features(condition, torch.Size([1]), mask=mask)
+            self._features(condition, torch.Size([]), mask=mask)
         check_count("num_draws", num_draws)
         return ModelDistribution(self, condition, mask, num_draws, check_positive("tolerance", tolerance))
 
@@ -307,6 +307,11 @@ class ModelDistribution(BaseDistribution):
         self.model, self.group = model, model.group
         self.condition, self.mask, self.num_draws, self.tolerance = condition, mask, num_draws, tolerance
 
+    @property
+    def has_all_bodies(self) -> bool:
+        """False if a mask leaves out bodies, of whose elements there is no density."""
+        return self.mask is None or bool(torch.as_tensor(self.mask).all())
+
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw elements by `ConditionalLaw.sample`, ``[num_samples, *element_shape]``.
 
@@ -333,4 +338,4 @@ class ModelDistribution(BaseDistribution):
         )
         share = 1.0 if self.mask is None else float(torch.as_tensor(self.mask).double().mean())
         volume = share * sum_over_compact(self.group, log_torus_volume)
-        return torch.where(lost, -math.inf, logs + volume)
+        return torch.where(lost.to(logs.device), -math.inf, logs + volume)

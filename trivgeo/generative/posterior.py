@@ -14,6 +14,7 @@ from trivgeo._random import choice
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_arguments, check_count, check_tensor
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.groups import LieGroup
 from trivgeo.sde.weights import effective_sample_size
 
 __all__ = ["PosteriorDraws", "draw_posterior"]
@@ -24,13 +25,15 @@ class PosteriorDraws(NamedTuple):
 
     Attributes:
         elements: ``[m, *element_shape]``.
-        weights: of sum one, ``[m]``.
+        weights: of sum one, ``[m]``, in the dtype of the elements.
         log_evidence: logarithm of the mean of :math:`e^{-E}` under the prior.
+        num_lost: draws that the prior lost, NaN or infinite, beside the m that are here.
     """
 
     elements: Tensor
     weights: Tensor
     log_evidence: float
+    num_lost: int = 0
 
     @property
     def effective_sample_size(self) -> float:
@@ -67,18 +70,20 @@ def draw_posterior(
     draws.weights, draws.effective_sample_size, draws.resample(100)
     ```
 
+    Draws that are not finite, which the network of a model could not follow, are left out and counted.
+
     Args:
         prior: a distribution with ``sample(num_samples, generator=...)``, such as a `GroupDiffusion`, one of its
-            `ConditionalLaw.distribution`, or a `BaseDistribution`.
+            `ConditionalLaw.distribution`, a `BaseDistribution`, or a `GroupDistribution`.
         energy: minus the logarithm of a likelihood, up to a constant: a function of elements
             ``[m, *element_shape]`` to ``[m]``; infinity where the likelihood is zero.
-        num_samples: m, the number of draws.
+        num_samples: number of draws.
         generator: random numbers of the prior.
 
     Raises:
         ConfigurationError: the prior has no samples, or the number is less than one.
-        ShapeError: the energy returns other than a number for each element.
-        NonFiniteError: an energy is NaN or minus infinity at an element that is finite.
+        ShapeError: the prior draws another number of elements, or the energy returns other than a number for each.
+        NonFiniteError: no draw is finite, or an energy is NaN or minus infinity.
         DomainError: no draw has a finite energy.
     """
     check_count("num_samples", num_samples)
@@ -86,19 +91,34 @@ def draw_posterior(
         raise ConfigurationError(
             f"prior: expected a distribution with sample(num_samples, generator=...), got {prior!r}"
         )
+    check_arguments("prior.sample", prior.sample, "num_samples", keywords=["generator"])
     check_arguments("energy", energy, "elements")
     with torch.no_grad():
-        elements = check_tensor("prior.sample", prior.sample(num_samples, generator=generator))
-        energies = check_tensor("energy", energy(elements))
-    if energies.shape != (num_samples,):
-        raise ShapeError(f"energy: expected a number for each element [{num_samples}], got {list(energies.shape)}")
-    lost = ~torch.isfinite(elements.flatten(1)).all(-1)  # samples that a network could not follow
-    logs = torch.where(lost, -math.inf, -energies.detach().double())
+        drawn = _checked(prior, prior.sample(num_samples, generator=generator), num_samples)
+        elements = drawn[torch.isfinite(drawn.flatten(1)).all(-1)]
+        count = len(elements)
+        if not count:
+            raise NonFiniteError(f"prior: expected finite elements, got {num_samples} draws with NaN or infinity")
+        energies = check_tensor("energy", energy(elements)).to(elements.device)
+    if energies.shape != (count,):
+        raise ShapeError(f"energy: expected a number for each element [{count}], got {list(energies.shape)}")
+    logs = -energies.detach().double()
     if bool((logs.isnan() | (logs == math.inf)).any()):
         raise NonFiniteError("energy: expected numbers, or infinity where the likelihood is zero, got NaN or -infinity")
     if not bool((logs > -math.inf).any()):
-        raise DomainError(f"energy: expected a finite one for some of {num_samples} draws of the prior, got none")
-    return PosteriorDraws(elements, logs.softmax(0), float(logs.logsumexp(0)) - math.log(num_samples))
+        raise DomainError(f"energy: expected a finite one for some of {count} draws of the prior, got none")
+    evidence = float(logs.logsumexp(0)) - math.log(count)
+    return PosteriorDraws(elements, logs.softmax(0).to(elements.dtype), evidence, num_samples - count)
+
+
+def _checked(prior: Any, drawn: Any, count: int) -> Tensor:
+    """So many elements of a prior, ``[count, *element_shape]``; a prior may name its group."""
+    drawn, group = check_tensor("prior.sample", drawn), getattr(prior, "group", None)
+    shape = [count, *(group.element_shape if isinstance(group, LieGroup) else drawn.shape[1:])]
+    if list(drawn.shape) != shape or drawn.ndim < 2:
+        expected = shape if isinstance(group, LieGroup) else f"[{count}, *element_shape]"
+        raise ShapeError(f"prior.sample: expected elements {expected}, got {list(drawn.shape)}")
+    return drawn
 
 
 check_calls(__name__, __all__)

@@ -10,6 +10,8 @@ Densities of models of compact groups are for measures of mass one on group and 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -30,6 +32,8 @@ __all__ = [
     "stiefel_to_rotation",
 ]
 
+_MAX_ENTRY_ERROR = 0.01  # of points that are given
+
 
 def stiefel_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Tensor, "*batch n k"]:
     """Return the orthonormal k-frames of the Stiefel manifold V_k(R^n) in rotations g of SO(n): their first columns.
@@ -48,7 +52,8 @@ def stiefel_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Tenso
 def stiefel_to_rotation(x: Float[Tensor, "*batch n k"], generator: torch.Generator | None = None) -> Tensor:
     """Return rotations of SO(n) that begin with the frames x, ``[*batch, n, n]``, uniform among all of them.
 
-    The columns of x are made orthonormal, in their order. Rows are NaN where they are dependent, or not finite.
+    The columns of x are made orthonormal, in their order. Rows are NaN where x is not finite, or its columns are
+    dependent: one is, to half of its digits, a combination of those before.
 
     ```python
     lifted = stiefel_to_rotation(frames)  # [m, 5, 2]
@@ -90,6 +95,8 @@ def grassmann_to_rotation(
 ) -> Tensor:
     """Return rotations of SO(n) whose first k columns span subspaces, ``[*batch, n, n]``, uniform among all of them.
 
+    Rows are NaN where an entry is more than .01 away from the nearest orthogonal projector of rank k, or not finite.
+
     Args:
         projector: orthogonal projectors on the subspaces. Of a basis x of orthonormal columns it is ``x @ x.mT``.
         k: see `grassmann_from_rotation`.
@@ -102,7 +109,12 @@ def grassmann_to_rotation(
     projector = _check_square("projector", projector, k)
 
     def lift(p: Tensor) -> Tensor:
-        return complete_frame(p @ normal((*p.shape[:-1], k), p, generator), generator)
+        finite = torch.isfinite(p).all(-1).all(-1)[..., None, None]
+        p = torch.where(finite, p, torch.eye(p.shape[-1]).to(p))
+        basis = torch.linalg.eigh(0.5 * (p + p.mT).detach())[1][..., -k:]
+        near = ((p - basis @ basis.mT).abs() < _MAX_ENTRY_ERROR).all(-1).all(-1)[..., None, None]
+        turn = _orthonormalised(normal((*p.shape[:-2], k, k), p, generator))[0]  # of O(k), by Haar's law
+        return torch.where(finite & near, complete_frame(p @ basis @ turn, generator), torch.nan)
 
     return in_single(lift, projector)
 
@@ -123,7 +135,7 @@ def spd_from_linear(a: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n
 def spd_to_linear(p: Float[Tensor, "*batch n n"], generator: torch.Generator | None = None) -> Tensor:
     """Return linear maps A of GLPlus(n) with :math:`A A^T = P`, ``[*batch, n, n]``, uniform among all of them.
 
-    Rows are NaN where P is not positive definite. Only its lower triangle is read.
+    Rows are NaN where P is not positive definite, or not symmetric within .01 of its largest entry.
 
     Args:
         p: symmetric positive definite matrices.
@@ -136,9 +148,12 @@ def spd_to_linear(p: Float[Tensor, "*batch n n"], generator: torch.Generator | N
 
     def lift(p: Tensor) -> Tensor:
         finite = torch.isfinite(p).all(-1).all(-1)[..., None, None]
-        factor, info = torch.linalg.cholesky_ex(torch.where(finite, p, torch.eye(p.shape[-1]).to(p)))
+        p = torch.where(finite, p, torch.eye(p.shape[-1]).to(p))
+        size = p.abs().amax((-2, -1), keepdim=True)
+        symmetric = ((p - p.mT).abs() <= _MAX_ENTRY_ERROR * size).all(-1).all(-1)[..., None, None]
+        factor, info = torch.linalg.cholesky_ex(0.5 * (p + p.mT))
         turn = SO(p.shape[-1]).random_haar(*p.shape[:-2], generator=generator, dtype=p.dtype, device=p.device)
-        return torch.where(finite & (info == 0)[..., None, None], factor @ turn, torch.nan)
+        return torch.where(finite & symmetric & (info == 0)[..., None, None], factor @ turn, torch.nan)
 
     return in_single(lift, p)
 
@@ -146,17 +161,22 @@ def spd_to_linear(p: Float[Tensor, "*batch n n"], generator: torch.Generator | N
 def complete_frame(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """The rotations that begin with the orthonormalised columns of x ``[*batch, n, k]``, by QR of random others."""
     n, k = x.shape[-2:]
-    size = x.detach().abs().amax((-2, -1), keepdim=True)
-    usable = torch.isfinite(size) & (size > 0)
-    x = torch.where(usable, x / size, torch.nan)
+    size = x.detach().abs().amax(-2, keepdim=True)
+    x = torch.where(torch.isfinite(size) & (size > 0), x / size, torch.nan)
+    x = x / x.detach().norm(dim=-2, keepdim=True)
     others = normal((*x.shape[:-1], n - k), x, generator)
-    q, r = torch.linalg.qr(torch.cat([x, others], -1))
-    diagonal = r.diagonal(dim1=-2, dim2=-1)
-    q = q * torch.where(diagonal < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
-    independent = (diagonal[..., :k].abs() > n * torch.finfo(q.dtype).eps).all(-1)
+    q, sines = _orthonormalised(torch.cat([x, others], -1))
+    independent = (sines[..., :k] > math.sqrt(torch.finfo(q.dtype).eps)).all(-1)
     q = torch.where(independent[..., None, None], q, torch.nan)
     sign = torch.where(is_proper(q.nan_to_num()), 1.0, -1.0).to(q.dtype)
     return torch.cat([q[..., :-1], q[..., -1:] * sign[..., None, None]], -1)
+
+
+def _orthonormalised(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns of x ``[*batch, n, k]`` by Gram and Schmidt, and the distance of each from the span of those before."""
+    q, r = torch.linalg.qr(x)
+    diagonal = r.diagonal(dim1=-2, dim2=-1)
+    return q * torch.where(diagonal < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2), diagonal.abs()
 
 
 def _check_square(name: str, x: Tensor, k: int | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from trivgeo._random import keyed
 from trivgeo.checks import check_arguments, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.base_distributions import group_mean
-from trivgeo.generative.law import ConditionalLaw
+from trivgeo.generative.law import ConditionalLaw, ModelDistribution
 from trivgeo.generative.measure import sum_over_compact
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import log_haar_volume
@@ -252,12 +252,17 @@ class ImportanceSampling(Stage):
 def check_prior(prior: Any) -> Any:
     """Return a prior that has samples and densities, or ``None``, else raise `ConfigurationError`.
 
-    A model that is given itself stands for its distribution without a condition.
+    A model that is given itself stands for its distribution without a condition, with all bodies.
     """
     if prior is None:
         return None
     if isinstance(prior, ConditionalLaw):
         return prior.distribution()
+    if isinstance(prior, ModelDistribution) and not prior.has_all_bodies:
+        raise ConfigurationError(
+            "prior: expected a distribution of all bodies, got one with a mask, which has no density of absent bodies; "
+            "trivgeo.generative.posterior.draw_posterior takes it"
+        )
     if not isinstance(prior, Prior) or not callable(density_of(prior)):
         raise ConfigurationError(
             "prior: expected a distribution of elements with sample(num_samples, generator) and log_density(g) or "
