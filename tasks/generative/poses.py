@@ -30,7 +30,7 @@ class PoseTest(ShardedTest):
         train: pictures of each solid for training.
         test: pictures of each solid for the test.
         samples: of a picture.
-        size: pixels along a side, a multiple of eight.
+        size: pixels along a side, see `PictureEncoder`.
         steps: see `GroupDiffusion.fit`, also for `seconds`, `batch_size` and `learning_rate`.
         num_draws: see `GroupDiffusion`.
         evaluations: of the network for a sample.
