@@ -17,7 +17,8 @@ from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.base_distributions import HaarDistribution, MixtureDistribution, NormalDistribution
 from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
-from trivgeo.inversion.sampling.annealing import resampled
+from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.sampling.annealing import LogPosterior, resampled
 from trivgeo.inversion.sampling.importance import WeightedDraws, thinned
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.sampling.tails import pareto_shape
@@ -238,6 +239,41 @@ class TestTrust:
         ring = math.log(math.pi) - 0.5  # what is left of the mass outside
         assert abs(float(sample.log_evidence[1]) - ring) < 0.15
 
+    @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+    def test_half_of_a_prior(self, value: float) -> None:
+        """Where the density is zero the evidence is that of the other half; where it is no density nothing is trusted."""
+        group = Translation(2)
+        normal = NormalDistribution(group, torch.zeros(2).double(), torch.zeros(2).double(), torch.eye(2).double())
+
+        class Half:
+            sample = normal.sample
+
+            def log_density(self, g: Tensor) -> Tensor:
+                return torch.where(g[..., 0] > 0.0, value, normal.log_density(g))
+
+        sample = sampled(group, lambda g: 0.0 * g[..., 0], prior=Half())
+        assert (sample.log_evidence + math.log(2.0)).abs().max() < 0.15
+        assert sample.trusted.tolist() == [value == -torch.inf] * NUM_DATA
+        assert all("log-density of the prior was NaN or plus infinity" in reason for reason in sample.reasons if reason)
+
+    def test_a_prior_is_looked_at_where_elements_count(self) -> None:
+        """Of the second datum alone, in values and in gradients, and not at draws that are none."""
+        group = Translation(2)
+        posterior = Posterior(LeftTranslation(group), lambda y: y.square().sum(-1)).given(at_identity(group, 2))
+        g = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]]]).double()
+
+        def log_prior(g: Tensor) -> Tensor:
+            return torch.where(g[..., 0] < 0.0, torch.nan, 0.0)
+
+        for look in (lambda target: target(g), lambda target: target.with_gradient(g)):
+            target = LogPosterior(posterior, 1.0, log_prior)
+            value = look(target)[0]
+            assert value.flatten().tolist() == [-1.0, -torch.inf]
+            assert target.without_prior.tolist() == [False, True]
+        target = LogPosterior(posterior, 1.0, log_prior)
+        target(g, torch.tensor([[True], [False]]))
+        assert not bool(target.without_prior.any())
+
     def test_few_draws(self) -> None:
         """Five per cent of few draws are a number of draws that tells nothing."""
         sample = sampled(SE(2), lambda g: 20.0 * g.square().sum((-1, -2)), 32, num_samples=50, budget=100)
@@ -404,6 +440,21 @@ class TestSampler:
         with pytest.raises(ShapeError, match="prior"):
             PosteriorSampler(SO(2).action(), lambda y: y.sum((-1, -2)), prior=prior)(torch.zeros(1, 3, 2))
         assert sampler.stages[0].prior is prior
+
+    def test_proposals_without_sense(self) -> None:
+        """A density of proposals that is NaN for one datum, which has no weights."""
+        group = SE(2)
+
+        class Known(Inverter):
+            def proposal(self, x: Tensor, generator: object = None) -> tuple[StudentMixture, int]:
+                factors = 0.1 * torch.eye(3).double().expand(len(x), 1, 3, 3).clone()
+                factors[-1, 0, 1, 1] = torch.nan
+                return StudentMixture(group, group.identity(len(x), 1).double(), factors, torch.zeros(len(x), 1)), 0
+
+        action = LeftTranslation(group)
+        sampler = PosteriorSampler(action, lambda y: y.square().sum((-1, -2)), proposals=Known(action, None, []))
+        with pytest.raises(NonFiniteError, match="a density with finite centres"):
+            sampler(at_identity(group, 2))
 
     def test_proposals_that_take_all(self) -> None:
         action = SE(2).action()

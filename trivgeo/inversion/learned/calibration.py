@@ -172,7 +172,7 @@ class Calibration(nn.Module):
             x: data, one batch dimension.
             g: elements found, ``[b, *element_shape]``.
         """
-        above = self.scores(score, x, g) > g.new_tensor(self.thresholds)
+        above = ~(self.scores(score, x, g) <= g.new_tensor(self.thresholds))  # NaN is unlike everything
         return tuple(
             "; ".join(text for text, is_so in zip(REASONS, row, strict=True) if is_so) for row in above.tolist()
         )

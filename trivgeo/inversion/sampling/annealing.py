@@ -54,6 +54,7 @@ class LogPosterior:
 
     Attributes:
         unbounded: whether an energy of minus infinity was met, ``[b]``; such elements count as undefined.
+        without_prior: whether a log-density of the prior was NaN or plus infinity, ``[b]``; these count as undefined.
     """
 
     def __init__(
@@ -67,16 +68,22 @@ class LogPosterior:
         self.temperature = temperature
         self.log_prior = log_prior
         self.unbounded = torch.zeros(posterior.batch, dtype=torch.bool, device=posterior.like.device)
+        self.without_prior = torch.zeros_like(self.unbounded)
 
     def __call__(self, g: Tensor, counted: Bool[Tensor, "b m"] | None = None) -> tuple[Tensor, Tensor]:
         """Return log-densities ``[b, m]``, minus infinity where undefined, and energies."""
-        energy = self.posterior.energies(g, signed=True)
-        self.unbounded = self.unbounded | (energy == -torch.inf).any(-1)
+        energy, prior = self.posterior.energies(g, signed=True), self.log_prior(g)
+        counts = torch.ones_like(energy, dtype=torch.bool) if counted is None else counted
+        self.unbounded = self.unbounded | (counts & (energy == -torch.inf)).any(-1)
+        self._note(prior, counts)
         energy = torch.where(torch.isfinite(energy), energy, torch.inf)
-        value = self.log_prior(g) - energy / self.temperature
-        if counted is not None:
-            value = torch.where(counted, value, -torch.inf)
-        return value.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf), energy
+        value = prior - energy / self.temperature
+        return torch.where(counts & torch.isfinite(value), value, -torch.inf), energy
+
+    def _note(self, prior: Tensor, counts: Tensor) -> None:
+        """Keep in mind for which data a log-density of the prior is none; zero of a density is minus infinity."""
+        none = prior.isnan() | (prior == torch.inf)
+        self.without_prior = self.without_prior | (counts & none).any(-1)
 
     def with_gradient(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-densities at elements g, ``[b, m, *element_shape]``, and their derivatives by v in ``g exp(v)``.
@@ -86,6 +93,7 @@ class LogPosterior:
         v = g.new_zeros(*self.group.batch_shape(g), self.group.dim)
         slope, energy = self.posterior.gradient(lambda v: self.group.perturb(g, v), v)
         prior_slope, prior = trivialized_grad_and_value(self.group, self.log_prior, g)
+        self._note(prior, torch.ones_like(prior, dtype=torch.bool))
         return _where_defined(prior - energy / self.temperature, prior_slope - slope / self.temperature)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._autocast import matmul
@@ -182,7 +182,7 @@ class ImportanceSampling(Stage):
         left = self.budget - posterior.energy_evaluations - posterior.gradient_evaluations
         rounds = [int(share * left) for share in _ROUNDS]
         draws = adaptive_importance_sampling(target, proposal, [*rounds, left - sum(rounds)], generator)
-        return self._sample(group, draws, target.unbounded, generator)
+        return self._sample(group, draws, target, generator)
 
     def _start(self, group: LieGroup, elements: Tensor) -> StudentMixture:
         """The first proposal: broad about what the stage is given, or about the mean of the prior."""
@@ -226,7 +226,7 @@ class ImportanceSampling(Stage):
         return log_prior
 
     def _sample(
-        self, group: LieGroup, draws: WeightedDraws, unbounded: Tensor, generator: torch.Generator | None
+        self, group: LieGroup, draws: WeightedDraws, target: LogPosterior, generator: torch.Generator | None
     ) -> WeightedPopulation:
         """The draws, thinned to the number of samples, and what they say of themselves."""
         number = draws.log_weights.shape[1]
@@ -244,7 +244,7 @@ class ImportanceSampling(Stage):
                 weights=weights,
                 effective_sample_size=effective,
                 log_evidence=evidence,
-                reasons=_reasons(draws, unbounded, size, effective, self.num_samples, self.temperature),
+                reasons=_reasons(draws, target, size, effective, self.num_samples),
             ),
         )
 
@@ -330,24 +330,28 @@ def _joined(start: StudentMixture, centres: Tensor, factors: Tensor, shares: Ten
 
 def _reasons(
     draws: WeightedDraws,
-    unbounded: Bool[Tensor, " b"],
+    target: LogPosterior,
     sizes: Float[Tensor, " b"],
     effective: Float[Tensor, " b"],
     kept: int,
-    temperature: float,
 ) -> tuple[str, ...]:
     """Why the samples are not to be trusted; empty for those that are."""
     said = []
-    log_weights, energies = draws.log_weights, draws.energies
+    log_weights, energies, temperature = draws.log_weights, draws.energies, target.temperature
     number, shapes = log_weights.shape[1], pareto_shape(log_weights)
     heaviest = energies.gather(1, log_weights.argmax(-1, keepdim=True)).squeeze(1).abs()
     rounding = heaviest.nan_to_num(0.0) * (torch.finfo(energies.dtype).eps / temperature)
     least = _LEAST_EFFICIENCY * number
-    rows = (unbounded, sizes, effective, shapes, rounding)
-    for is_unbounded, size, sample, shape, error in zip(*(row.tolist() for row in rows), strict=True):
+    rows = (target.unbounded, target.without_prior, sizes, effective, shapes, rounding)
+    for is_unbounded, has_no_prior, size, sample, shape, error in zip(*(row.tolist() for row in rows), strict=True):
         if is_unbounded:
             said.append(
                 "an energy of minus infinity was met, which has no weight: expected one that is bounded from below"
+            )
+        elif has_no_prior:
+            said.append(
+                "a log-density of the prior was NaN or plus infinity at elements that were met, which got no weight: "
+                "expected a finite one, or minus infinity outside of the support"
             )
         elif size == 0.0:
             said.append(f"none of {number} draws has a finite energy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trivgeo.checks import check_type
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, NonFiniteError
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
@@ -43,12 +43,20 @@ class WarmStart(Stage):
         Args:
             posterior: posterior of the data.
             generator: random numbers; None is torch's.
+
+        Raises:
+            NonFiniteError: the density has centres, factors or shares that are NaN or infinite.
         """
         self._check_group(posterior)
         found = self.inverter.proposal(posterior.x, generator)
         if found is None:
             return None
         mixture, evaluations = found
+        numbers = (mixture.centres, mixture.factors, mixture.log_shares.exp())
+        if not all(bool(torch.isfinite(part).all()) for part in numbers):
+            raise NonFiniteError(
+                "inverter: expected a density with finite centres, factors and shares, got NaN or infinity"
+            )
         posterior.count(networks=evaluations)
         return mixture.in_basis_of(posterior.group)
 
