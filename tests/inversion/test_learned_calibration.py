@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from tests.helpers import assert_relative, randn, seeded
@@ -129,9 +130,18 @@ class TestCoverage:
         mixture = mixture_of_draws(GROUP, GROUP.exp(factor * std * randn(600, 32, 3, seed=4)))
         fitted = fit_density(mixture, g)(mixture)
         assert_relative(spread_of(fitted), std, 0.12, floor=0.0)
-        covered = _coverage(fitted, g, 0)
+        covered = _coverage(mixture, g, 0)
         assert abs(covered[0] - 0.5) < 0.05
         assert abs(covered[1] - 0.9) < 0.03
+
+    def test_of_data_that_were_not_fitted(self) -> None:
+        """Every second element is four times as far off: of a region of .9 for one half the other has its own share."""
+        std = torch.tensor([0.02, 0.08]).double().repeat(300).unsqueeze(-1)
+        g = GROUP.exp(std * randn(600, 3, seed=3))
+        mixture = mixture_of_draws(GROUP, GROUP.exp(0.04 * randn(600, 64, 3, seed=4)))
+        radius = stats.chi2(3).ppf(0.9)
+        known = 0.5 * (stats.chi2(3).cdf(radius / 16) + stats.chi2(3).cdf(radius * 16))
+        assert abs(_coverage(mixture, g, 0)[1] - known) < 0.04
 
     def test_of_each_part(self) -> None:
         """Posteriors too narrow along some coordinates and too wide along others: each is covered afterwards."""
@@ -248,6 +258,25 @@ class TestOutliers:
         thresholds, share = _joint_thresholds([scores, 0.5 * scores], 0.05)
         assert 0.04 < share <= 0.05
         assert_relative(thresholds, torch.full((3,), -math.log(1 - 0.95 ** (1 / 3))), 0.06)
+
+    def test_scores_that_are_none(self, trained: LearnedInverter) -> None:
+        """NaN is flagged, in the thresholds as in the answers; the thresholds are of scores that are numbers."""
+        scores = torch.empty(100_000, 1).exponential_(generator=seeded(0))
+        scores[:1000] = torch.nan
+        thresholds, share = _joint_thresholds([scores], 0.05)
+        assert 0.045 < share <= 0.05
+        assert_relative(thresholds, torch.tensor([-math.log((share - 0.01) / 0.99)]), 0.01)
+        _, all_of_them = _joint_thresholds([torch.full((10, 1), torch.nan)], 0.05)
+        assert all_of_them == 1.0
+        lame = copy.deepcopy(trained)
+        assert lame.score is not None
+        with torch.no_grad():
+            next(lame.score.backbone.parameters()).fill_(torch.nan)
+        known = lame.calibration
+        assert known is not None
+        reasons = known.reasons(lame.score, clean(3, seeded(0)), GROUP.identity(3))
+        assert all(REASONS[0] in reason and REASONS[1] in reason for reason in reasons)
+        assert not known.looks_clean(lame.score, clean(3, seeded(0)), GROUP.identity(3)).any()
 
     def test_says_why(self, trained: LearnedInverter) -> None:
         x = clean(200, seeded(3))

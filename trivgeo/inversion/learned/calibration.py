@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -72,7 +72,7 @@ class Calibration(nn.Module):
     Attributes:
         num_data: number of these data.
         coverage: share of them whose transformation lies in the region of highest posterior density of a given mass,
-            by that mass.
+            by that mass. It is cross-validated: the density of each half of the data is fitted to the other half.
         fit: changes that make of draws of the learned posterior a density that these data follow.
         false_alarms: share of clean data, moved by the law or not (the larger one), that are not `trusted`.
         thresholds: of the scores.
@@ -247,8 +247,8 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
     gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _LEFT_ALONE)
     _, g, moved = _problems(score, source, number, seed, 40)
     mixture = mixture_of_draws(score.group, source.draw(moved))
+    coverage = _coverage(mixture, g, seed)
     fit = fit_density(mixture, g)
-    coverage = _coverage(fit(mixture), g, seed)
     return Calibration(len(g), coverage, fit, alarms, thresholds.tolist(), gate.tolist(), tensors)
 
 
@@ -311,19 +311,33 @@ def _joint_thresholds(populations: Sequence[Tensor], alarms: float) -> tuple[Flo
         The thresholds, and the largest share.
     """
     for tail in torch.linspace(alarms, 0.0, _TAILS).tolist():
-        each = [scores.sort(0).values for scores in populations]
+        each = [scores.nan_to_num(nan=-torch.inf).sort(0).values for scores in populations]  # NaN is above all
         rows = [values[min(len(values) - 1, int((1.0 - tail) * len(values)))] for values in each]
         thresholds = torch.stack(rows).amax(0)
-        share = max(float((scores > thresholds).any(-1).double().mean()) for scores in populations)
+        share = max(float((~(scores <= thresholds)).any(-1).double().mean()) for scores in populations)
         if share <= alarms:
             break
     return thresholds, share
 
 
-def _coverage(mixture: StudentMixture, g: Tensor, seed: int, number: int = 39) -> list[float]:
-    """Share of elements in the regions of highest density, by ranks among draws, in one of 40 places."""
+def _coverage(mixture: StudentMixture, g: Tensor, seed: int) -> list[float]:
+    """Share of elements in the regions of highest density of a mixture that is fitted to the other half of them."""
+    first = torch.arange(len(g), device=g.device) % 2 == 0
+    held = []
+    for half in (first, ~first):
+        fit = fit_density(_rows_of(mixture, ~half), g[~half])
+        held.append(_mass_below(fit(_rows_of(mixture, half)), g[half], seed))
+    lower = torch.cat(held)
+    return [float((lower >= 1.0 - mass).double().mean()) for mass in _REGIONS]
+
+
+def _rows_of(mixture: StudentMixture, rows: Bool[Tensor, " b"]) -> StudentMixture:
+    parts = {name: getattr(mixture, name)[rows] for name in ("centres", "factors", "log_shares")}
+    return replace(mixture, **parts)
+
+
+def _mass_below(mixture: StudentMixture, g: Tensor, seed: int, number: int = 39) -> Float[Tensor, " b"]:
+    """Mass of the posterior where its density is below the one of an element, by ranks among draws, in 40 places."""
     draws = mixture.sample(number, keyed(seed, 50, device=g.device))
     height = torch.where(draws.principal, mixture.log_density(draws.elements), -torch.inf)
-    mine = mixture.log_density(g.unsqueeze(1))
-    lower = (height < mine).double().mean(-1)  # mass of the posterior below the density there
-    return [float((lower >= 1.0 - mass).double().mean()) for mass in _REGIONS]
+    return (height < mixture.log_density(g.unsqueeze(1))).double().mean(-1)
