@@ -197,23 +197,20 @@ def coverage(inverter: LearnedInverter, problem: Problem) -> dict[str, Any]:
     """Share of true transformations in regions of the posterior; as a control, of draws of the posterior instead."""
     g, x = problem.law(NUM_DATA, seeded(11)), problem.unseen(NUM_DATA, seeded(12))
     posterior, _ = inverter.proposal(problem.action(g, x), seeded(0))
-    drawn = posterior.sample(NUM_DRAWS, seeded(2))
-    some = torch.randint(NUM_DRAWS, (NUM_DATA,), generator=seeded(3))
-    own = drawn.elements[torch.arange(NUM_DATA), some]
+    own = posterior.sample_principal(1, seeded(2)).squeeze(1)
     return inside(posterior, problem, g) | {"of own draws": inside(posterior, problem, own)}
 
 
 def inside(posterior: StudentMixture, problem: Problem, g: Tensor) -> dict[str, list[float]]:
     """Share of elements in regions of highest density, and in central ranges of their coordinates."""
     group = problem.action.group.with_scale(None)
-    drawn = posterior.sample(NUM_DRAWS, seeded(1))
-    heights = posterior.log_density(torch.cat([g.unsqueeze(1), drawn.elements], 1))
-    heights[:, 1:] = torch.where(drawn.principal, heights[:, 1:], -torch.inf)
+    drawn = posterior.sample_principal(NUM_DRAWS, seeded(1))
+    heights = posterior.log_density(torch.cat([g.unsqueeze(1), drawn], 1))
     lower = (heights[:, 1:] < heights[:, :1]).double().mean(-1)
     found = {"density": [float((lower >= 1 - mass).double().mean()) for mass in REGIONS]}
     centre = posterior.centres[torch.arange(len(g)), posterior.log_shares.argmax(-1)].unsqueeze(1)
     at = lambda elements: group.log(group.compose(group.inverse(centre), elements))  # noqa: E731
-    rank = (at(drawn.elements) < at(g.unsqueeze(1))).double().mean(1)
+    rank = (at(drawn) < at(g.unsqueeze(1))).double().mean(1)
     for name, columns in problem.parts.items():
         share = [(rank[:, columns] - 0.5).abs() <= 0.5 * mass for mass in REGIONS]
         found[name] = [float(each.double().mean()) for each in share]

@@ -14,14 +14,15 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import InversionResult, LearnedInverter, PosteriorSample, PosteriorSampler
+from trivgeo.inversion import InversionResult, LearnedInverter, Population, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for
 from trivgeo.inversion.learned.calibration import REASONS, _coverage, _joint_thresholds
 from trivgeo.inversion.learned.density import mixture_of_draws
 from trivgeo.inversion.learned.density_fit import DensityFit, fit_density
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.sampling.mixture import StudentMixture
-from trivgeo.inversion.stages import Descend, OutlierCheck
+from trivgeo.inversion.stages import CalibratedDraws, Descend, OutlierCheck
 from trivgeo.networks import read_file, write_file
 
 GROUP = SE(2)
@@ -168,6 +169,21 @@ class TestCoverage:
         assert_relative(fit(mixture).log_shares[:, 0].exp(), torch.full((580,), 49 / 58).double(), 0.02)
         assert_relative(fit(mixture).log_shares.exp().sum(-1), torch.ones(580).double(), 1e-12)
         assert DensityFit()(mixture).log_shares[0, 0].exp() == pytest.approx(0.7)
+
+    def test_hypotheses_of_both_modes(self, trained: LearnedInverter) -> None:
+        """Draws of two modes, 3 in 4 of the one: hypotheses have the shares of the density, and come in no order."""
+        assert trained.score is not None
+        assert trained.calibration is not None
+        centres = GROUP.exp(torch.tensor([[-1.0, 0.0, 0.0], [1.0, 2.0, 0.0]]))
+        draws = GROUP.compose(centres[(torch.arange(64) >= 48).long()], GROUP.exp(0.05 * randn(50, 64, 3).float()))
+        stage = CalibratedDraws(trained.score, trained.calibration, 40)
+        posterior = Posterior(GROUP.action()).given(clean(50, seeded(0)))
+        found = stage(posterior, Population(draws, torch.zeros(50, 64, dtype=torch.int64)), seeded(1)).elements
+        second = (found[..., 0, 2] > 1.0).double()
+        known = trained.calibration.density(trained.score, draws).log_shares[:, 1].exp().mean()
+        assert 0.01 < float(known) < 0.3
+        assert abs(float(second.mean()) - float(known)) < 0.02
+        assert abs(float(second[:, :20].mean()) - float(known)) < 0.03
 
     def test_of_an_error_of_its_own(self) -> None:
         """Draws of many widths about a centre that is off by an error which they do not have."""

@@ -338,6 +338,5 @@ def _rows_of(mixture: StudentMixture, rows: Bool[Tensor, " b"]) -> StudentMixtur
 
 def _mass_below(mixture: StudentMixture, g: Tensor, seed: int, number: int = 39) -> Float[Tensor, " b"]:
     """Mass of the posterior where its density is below the one of an element, by ranks among draws, in 40 places."""
-    draws = mixture.sample(number, keyed(seed, 50, device=g.device))
-    height = torch.where(draws.principal, mixture.log_density(draws.elements), -torch.inf)
+    height = mixture.log_density(mixture.sample_principal(number, keyed(seed, 50, device=g.device)))
     return (height < mixture.log_density(g.unsqueeze(1))).double().mean(-1)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._autocast import einsum, matmul
-from trivgeo._random import keyed, normal
+from trivgeo._random import keyed, normal, uniform
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.rows import rows_like
@@ -23,6 +23,8 @@ __all__ = ["Charts", "Draws", "StudentMixture", "reach_of_normal"]
 
 _DEGREES_OF_FREEDOM = 6
 """Of the Student distributions: no posterior with Gaussian wells has heavier tails; costs a tenth of the draws."""
+_SPARE = 2
+"""Draws for each that is to be principal."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +96,22 @@ class StudentMixture(Described):
         kept = finite & is_principal(v, self.group.log(moved))
         unit = self.group.identity(dtype=v.dtype, device=v.device)
         return Draws(torch.where(rows_like(kept, elements), elements, unit), kept)
+
+    def sample_principal(self, number: int, generator: torch.Generator | None) -> Tensor:
+        """Draw ``number`` elements of the mixture over its mass, ``[b, number, *element_shape]``: principal draws.
+
+        Where fewer than half of all draws are principal, some may return twice.
+
+        Args:
+            number: of elements for each datum.
+            generator: random numbers; None is torch's.
+        """
+        draws = self.sample(_SPARE * number, generator)
+        place = uniform(draws.principal.shape, self.factors, generator)  # draws come in the order of the components
+        order = torch.where(draws.principal, place, torch.inf).argsort(-1)
+        count = draws.principal.sum(-1, keepdim=True).clamp(min=1)
+        index = order.gather(1, torch.arange(number, device=order.device) % count)
+        return torch.take_along_dim(draws.elements, rows_like(index, draws.elements), 1)
 
     def charts(self, g: Tensor) -> Charts:
         """Return the coordinates of elements g, ``[b, m, *element_shape]``, about every centre."""

@@ -14,13 +14,11 @@ from trivgeo.inversion.learned.calibration import Calibration
 from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.rows import rows_like, where_rows
+from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Stage
 
 __all__ = ["CalibratedDraws", "CleanGate", "OutlierCheck"]
 
-_SPARE = 2
-"""Draws for each that is returned: those that are no logarithms are left out."""
 _LOOKS = 2
 """Evaluations of the network that a check takes."""
 
@@ -53,11 +51,10 @@ class CalibratedDraws(_CalibratedStage):
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """The draws."""
-        number = self.num_hypotheses
-        draws = self.calibration.density(self.score, population.elements).sample(_SPARE * number, generator)
-        index = (~draws.principal).to(torch.int8).argsort(dim=-1, stable=True)[:, :number]
-        elements = torch.take_along_dim(draws.elements, rows_like(index, draws.elements), 1)
-        return Population(elements, torch.zeros_like(index), time=0.0)
+        density = self.calibration.density(self.score, population.elements)
+        elements = density.sample_principal(self.num_hypotheses, generator)
+        masked = torch.zeros(elements.shape[:2], dtype=torch.int64, device=elements.device)
+        return Population(elements, masked, time=0.0)
 
 
 class CleanGate(_CalibratedStage):
