@@ -19,7 +19,7 @@ from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for
 from trivgeo.inversion.learned.calibration import REASONS, _coverage, _joint_thresholds
 from trivgeo.inversion.learned.density import mixture_of_draws
-from trivgeo.inversion.learned.density_fit import DensityFit, fit_density
+from trivgeo.inversion.learned.density_fit import DensityFit, _Mass, fit_density
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stages import CalibratedDraws, Descend, OutlierCheck
@@ -199,6 +199,34 @@ class TestCoverage:
         sums = both @ both.mT + torch.diag(mixture.factors.new_tensor(fit.noise).square())
         assert_relative(wider @ wider.mT, sums, 1e-12)
         assert torch.equal(wider, wider.tril())
+
+    def test_where_nothing_is_known(self) -> None:
+        """Uniform posteriors on rotations: the density over its mass is one over the volume."""
+        group = SO(3)
+        g, draws, others = (
+            group.random_haar(*shape, generator=seeded(seed), dtype=torch.float64)
+            for seed, shape in enumerate(((200,), (200, 64), (200, 50)))
+        )
+        mixture = mixture_of_draws(group, draws)
+        fitted = fit_density(mixture, g)(mixture)
+        mass = fitted.log_mass(4096)
+        assert float(mass.exp().mean()) < 0.7
+        found = fitted.log_density(others) - mass.unsqueeze(-1)
+        assert abs(float(found.mean()) + math.log(8 * math.pi**2)) < 0.02
+
+    @pytest.mark.parametrize("width", [0.3, 1.0, 3.0])
+    def test_mass(self, width: float) -> None:
+        """By importance sampling from another mixture, against the share of draws that are logarithms."""
+        group = SE(2)
+        unit, log_shares = group.identity(400, 2).double(), torch.tensor([0.8, 0.2]).log().double().expand(400, 2)
+        narrow, wide = (
+            StudentMixture(
+                group, unit, torch.diag(s * torch.tensor([1.0, 2.0, 0.5]).double()).expand(400, 2, 3, 3), log_shares
+            )
+            for s in (1.0, width)
+        )
+        mass = _Mass.of(narrow)(wide).exp().mean()
+        assert_relative(mass, wide.log_mass(4096)[0].exp(), 0.03)
 
     def test_of_nothing(self) -> None:
         """Elements that have no logarithm anywhere change nothing."""

@@ -241,7 +241,7 @@ class TestTrust:
 
     @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
     def test_half_of_a_prior(self, value: float) -> None:
-        """Where the density is zero the evidence is that of the other half; where it is no density nothing is trusted."""
+        """Where the density is zero the evidence is half of it; where there is no density nothing is trusted."""
         group = Translation(2)
         normal = NormalDistribution(group, torch.zeros(2).double(), torch.zeros(2).double(), torch.eye(2).double())
 

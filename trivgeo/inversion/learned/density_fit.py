@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._autocast import einsum
+from trivgeo._random import keyed
 from trivgeo.inversion.learned.density import NUM_DEGREES_OF_FREEDOM
 from trivgeo.inversion.sampling.mixture import Charts, StudentMixture
 
@@ -23,6 +24,11 @@ _NOISE_RATIO = 0.14
 _PRIOR_STD = 1.0
 """Standard deviation of the logarithm of each width before any data; of the power it is twice as large."""
 _MAX_ITERATIONS = 60
+_LEAST_LOSS = 1e-3
+"""Mean of minus the log-mass below which it counts for nothing."""
+_MASS_DRAWS = 128
+_MASS_SCALES = (0.5, 1.0, 2.0, 4.0)
+"""Widths of what draws for the mass are taken from, in units of a fit that knows of no mass."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,8 @@ def fit_density(mixture: StudentMixture, g: Float[Tensor, "b *element"]) -> Dens
     """Return the changes of a mixture under which elements are the most probable.
 
     Maximises the mean log-density of the elements, together with weak log-normal priors about no change; without data
-    of use nothing changes.
+    of use nothing changes. The density is that over the mass of the mixture, see `StudentMixture.log_mass`: where more
+    than a thousandth of it is missing, the mass is estimated by importance sampling, with the same draws throughout.
 
     Args:
         mixture: of b data.
@@ -85,14 +92,53 @@ def fit_density(mixture: StudentMixture, g: Float[Tensor, "b *element"]) -> Dens
         data = _known(mixture, g)
         if not len(data.charts.vectors):
             return DensityFit()
-        start = data.widths.new_zeros(2 * mixture.group.dim + 1)
-        found = []
-        for degrees in _DEGREES:
-            loss, start = _minimum(data, degrees, start)
-            found.append((loss, degrees, start))
-        _, degrees, best = min(found, key=lambda each: each[0])
-        power, spreads, noise = _parameters(data, best)
-        return DensityFit(float(power), tuple(spreads.tolist()), tuple(noise.tolist()), degrees)
+        fit, best = _best(data, data.widths.new_zeros(2 * mixture.group.dim + 1))
+        widest = fit(data.mixture)
+        if float(widest.log_mass(_MASS_DRAWS).mean()) < -_LEAST_LOSS:
+            fit, _ = _best(data._replace(mass=_Mass.of(widest)), best)
+        return fit
+
+
+def _best(data: _Known, start: Tensor) -> tuple[DensityFit, Tensor]:
+    """The best fit of all degrees of freedom from a start, and the numbers that were fitted."""
+    found = []
+    for degrees in _DEGREES:
+        loss, start = _minimum(data, degrees, start)
+        found.append((loss, degrees, start))
+    _, degrees, best = min(found, key=lambda each: each[0])
+    power, spreads, noise = _parameters(data, best)
+    return DensityFit(float(power), tuple(spreads.tolist()), tuple(noise.tolist()), degrees), best
+
+
+@dataclass(frozen=True)
+class _Mass:
+    """Vectors of the algebra that are logarithms, of which the mass of mixtures is estimated.
+
+    Attributes:
+        charts: the vectors, the same about every centre, with volumes of the algebra.
+        principal: whether they are logarithms, ``[b, m]``; others are zero.
+        log_densities: of the wider mixtures that they were drawn from, ``[b, m]``.
+    """
+
+    charts: Charts
+    principal: Bool[Tensor, "b m"]
+    log_densities: Float[Tensor, "b m"]
+
+    @staticmethod
+    def of(mixture: StudentMixture) -> _Mass:
+        """Draw from a mixture that was made wider; whether a vector is a logarithm does not depend on the centre."""
+        group = mixture.group
+        unit = group.identity(dtype=mixture.factors.dtype, device=mixture.factors.device)
+        wide = replace(mixture, centres=unit.expand_as(mixture.centres), scales=_MASS_SCALES, degrees=min(_DEGREES))
+        draws = wide.sample(_MASS_DRAWS, keyed(0, device=unit.device))
+        v = group.log(draws.elements).unsqueeze(2).expand(-1, -1, mixture.log_shares.shape[1], -1)
+        charts = Charts(v, v.new_zeros(v.shape[:-1]))
+        return _Mass(charts, draws.principal, wide.log_densities(charts).logsumexp(-1))
+
+    def __call__(self, mixture: StudentMixture) -> Float[Tensor, " b"]:
+        """The log-mass of a mixture."""
+        ratios = mixture.log_densities(self.charts).logsumexp(-1) - self.log_densities
+        return torch.where(self.principal, ratios, -torch.inf).logsumexp(-1) - math.log(ratios.shape[1])
 
 
 class _Known(NamedTuple):
@@ -102,11 +148,13 @@ class _Known(NamedTuple):
         mixture: the mixture.
         charts: of one element of each datum.
         widths: typical standard deviations along the basis, ``[n]``.
+        mass: estimates log-masses; ``None`` where they are zero.
     """
 
     mixture: StudentMixture
     charts: Charts
     widths: Tensor
+    mass: _Mass | None = None
 
 
 def _known(mixture: StudentMixture, g: Tensor) -> _Known:
@@ -143,7 +191,8 @@ def _minimum(data: _Known, degrees: int, start: Tensor) -> tuple[float, Tensor]:
     def loss() -> Tensor:
         prior = 0.5 * (p / std).square().sum() / len(data.charts.vectors)
         changed = _changed(data.mixture, *_parameters(data, p), degrees)
-        return prior - changed.log_densities(data.charts).logsumexp(-1).mean()
+        value = changed.log_densities(data.charts).logsumexp(-1)
+        return prior - (value if data.mass is None else value - data.mass(changed)).mean()
 
     def closure() -> Tensor:
         optimiser.zero_grad()

@@ -1,4 +1,4 @@
-"""A learned score distilled into one that jumps from any noise level to a posterior sample."""
+"""A learned score distilled into one that jumps from any noise level to a draw of the posterior that was learned."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class ScoreTraining(NetworkTraining[nn.Module]):
 
 
 class DistillationTraining(NetworkTraining[nn.Module]):
-    """Distillation of a trained score into one that jumps to a posterior sample, by `consistency_loss`.
+    """Distillation of a trained score into one that jumps to a draw of the learned posterior, by `consistency_loss`.
 
     Args:
         teacher: the trained score, which stays.

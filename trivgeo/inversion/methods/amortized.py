@@ -21,12 +21,13 @@ __all__ = ["AmortizedInverter"]
 
 
 class AmortizedInverter(Inverter):
-    """Samples the transformation posterior with a `LearnedScore`, by the reverse diffusion in a few steps.
+    """Estimates transformations with a `LearnedScore`, by the reverse diffusion in a few steps.
 
-    Chains start from noise around the identity, so that different chains can find different modes, or from the identity
-    itself. With an energy `InversionResult.best` is the hypothesis of lowest energy, at one evaluation for each
-    hypothesis. Without an energy it is the first hypothesis that can be undone, one draw from the posterior. Stages:
-    `Replicate`, `AddNoise`, `LearnedReverseDiffusion`.
+    The hypotheses are draws of the posterior that the network has learned, without weights: an estimate, as good as the
+    network. For a sample give a `LearnedInverter` to `PosteriorSampler` as its proposals. Chains start from noise
+    around the identity, so that different chains can find different modes, or from the identity itself. With an energy
+    `InversionResult.best` is the hypothesis of lowest energy, at one evaluation for each hypothesis. Without an energy
+    it is the first hypothesis that can be undone, one draw. Stages: `Replicate`, `AddNoise`, `LearnedReverseDiffusion`.
 
     Args:
         score: the trained score.

@@ -1,4 +1,4 @@
-"""Sampling of the transformation posterior by Langevin dynamics."""
+"""Search by Langevin dynamics of the transformation posterior."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ __all__ = ["KineticLangevin"]
 
 
 class KineticLangevin(Inverter):
-    """Samples the transformation posterior by kinetic Langevin dynamics from the identity (Kong and Tao 2024).
+    """Searches by kinetic Langevin dynamics of the transformation posterior, from the identity (Kong and Tao 2024).
 
-    Stages: `Replicate`, `Langevin`. The defaults are the published ones for images; those for differential equations
-    are 1,000 steps of 1e-5 to 1e-4.
+    The chains are draws of the posterior only once they have mixed, which nothing checks, and seldom go from one well
+    to another: the share of chains in a well is not the weight of the well. For weights use `PosteriorSampler`. Stages:
+    `Replicate`, `Langevin`. The defaults are the published ones for images; those for differential equations are 1,000
+    steps of 1e-5 to 1e-4.
 
     Args:
         action: the action on data.

@@ -64,7 +64,8 @@ class LearnedInverter(Inverter):
     The noise is as wide as the law of the transformations in every direction of the group, whatever the scale of the
     group. See `LearnedScore` for the network and `AmortizedInverter` for the inversion. Results are `CheckedResult`s:
     ``trusted`` is false, with ``reasons``, for data or transformations unlike the training set. Several hypotheses are
-    draws from the learned posterior, which is calibrated. `log_prob` is the density of this posterior.
+    draws from the learned posterior, which is calibrated: an estimate, without weights. `log_prob` is the density of
+    this posterior.
 
     Args:
         action: the action on data.
@@ -333,7 +334,7 @@ class LearnedInverter(Inverter):
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> LearnedInverter:
-        """Train an inverter whose network jumps to a posterior sample: two evaluations in place of `steps`.
+        """Train an inverter that jumps to a draw of the learned posterior: two evaluations in place of `steps`.
 
         See `consistency_loss` for the method. Clean data are moved as in training first; an inverter that was loaded
         has no law any more, and moves them by noise.

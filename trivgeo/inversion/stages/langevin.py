@@ -17,7 +17,7 @@ __all__ = ["Langevin"]
 class Langevin(Stage):
     r"""Lets every chain follow `KineticLangevinSDE` for :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`.
 
-    The chains are sampled where they end, which is the posterior only once they have mixed.
+    The ends of the chains are draws of the posterior only once they have mixed, which nothing checks.
 
     Args:
         steps: number of steps of the splitting scheme.

@@ -45,7 +45,7 @@ class Laplace(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The sample; a chain without finite energy and positive curvature counts for nothing."""
+        """The draws of the approximation; a chain without finite energy and positive curvature counts for nothing."""
         group, at = posterior.group, population.evaluated(posterior)
         curvature = posterior.curvature(at.elements) / self.temperature
         eye = torch.eye(group.dim, dtype=curvature.dtype, device=curvature.device)

@@ -25,8 +25,8 @@ class LearnedReverseDiffusion(Stage):
     r"""Follows the reverse diffusion of a `LearnedScore` in a few steps, one evaluation of the network each.
 
     The scheme says what comes out: `trivgeo.sde.solvers.AncestralStep` (the reverse diffusion) and `FlowStep` (its
-    probability flow) make a posterior sample, a network that was distilled (`consistency_loss`) with `RenoisingStep`
-    likewise, in one or two steps; `RefiningStep` an estimate for a posterior with one mode.
+    probability flow) make draws of the learned posterior, a network that was distilled (`consistency_loss`) with
+    `RenoisingStep` likewise, in one or two steps; `RefiningStep` a best guess for a posterior with one mode.
 
     The population is taken to be at the first of the times, whatever noise is on it: the identity is a good guess, and
     the best single one, when the transformations of the data are no larger than the noise that the network was
