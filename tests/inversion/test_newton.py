@@ -40,6 +40,15 @@ def test_from_a_maximum_it_goes_down_by_the_size_of_the_curvature() -> None:
     assert_relative(found.elements, -x.tan(), 1e-6)
 
 
+def test_steps_that_rise_are_shortened() -> None:
+    """sqrt(1 + y^2): from y the whole step leads to -y^3, away from the minimum wherever |y| > 1."""
+    x = torch.tensor([3.0, -8.0, 0.5]).double().reshape(3, 1, 1)
+    start = torch.zeros(3, 1, 1).double()
+    energy = lambda y: (1 + y.square()).sqrt().sum((-1, -2))  # noqa: E731
+    found = Inverter(Translation(1).action(), energy, [Newton(12)])(x, initial=start)
+    assert float((found.elements - x).abs().max()) < 1e-6
+
+
 def test_no_chain_rises_and_the_count_is_right() -> None:
     g = random_elements(GROUP, 3, std=0.8, seed=4)
     moved = GROUP.action()(g, TEMPLATE)

@@ -12,6 +12,7 @@ from trivgeo.actions import Field, FieldAction
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.inversion import EquivariantOperator, Inverter
 from trivgeo.inversion.energies import FieldBox, FieldSpectrum
+from trivgeo.inversion.operator_setup import FieldDensity
 from trivgeo.inversion.posterior_energy import PosteriorEnergy
 from trivgeo.inversion.stages import Newton
 from trivgeo.inversion.training_frame import TrainingFrame
@@ -47,6 +48,12 @@ def trained(equation: SpectralEquation, clean: Tensor) -> Callable[[Tensor], Ten
     return network
 
 
+def shifted(values: Tensor, distance: float) -> Tensor:
+    """Periodic fields ``[*batch, n]`` moved to the left."""
+    wave = 2 * torch.pi * torch.fft.rfftfreq(POINTS, LENGTH / POINTS, dtype=F64)
+    return torch.fft.irfft(torch.fft.rfft(values) * torch.exp(1j * distance * wave), n=POINTS)
+
+
 class TestFromEquation:
     @pytest.mark.parametrize(
         ("equation", "laws", "used", "left"),
@@ -72,6 +79,27 @@ class TestFromEquation:
                 [(0.2, 0.0)] * 2,
                 5,
                 3,
+                marks=pytest.mark.slow(reason="one more equation"),
+            ),
+            pytest.param(
+                "u_t + u*u_x = 0",
+                [(0.2, 0.0)],
+                5,
+                6,
+                marks=pytest.mark.slow(reason="a test of Newton's steps is quick"),
+            ),
+            pytest.param(
+                ["u_t = u_x", "v_t = u"],
+                [(0.2, 0.0)] * 2,
+                4,
+                5,
+                marks=pytest.mark.slow(reason="one more equation"),
+            ),
+            pytest.param(
+                ["u_t + v_x + u*u_x = 0", "v_t + diff(u*v, x) + u_xxx = 0"],
+                [(0.05, 0.0), (0.05, 1.0)],
+                4,
+                0,
                 marks=pytest.mark.slow(reason="one more equation"),
             ),
             # f(u) d/du is a symmetry for every f: those that are not affine are left out
@@ -121,6 +149,38 @@ class TestFromEquation:
         alone = FieldSpectrum(FieldBox(fields.grid), clean.unsqueeze(2))
         energies = PosteriorEnergy(operator.action, alone, fields)(group.exp(v).expand(16, -1, -1))
         assert int(energies.mean(0).argmin()) == 40
+
+    def test_volumes_of_affine_transformations(self) -> None:
+        """Differences along unknowns are the Jacobian of the action, as forward mode has it."""
+        clean = drawn([(0.05, 0.5)], 8, 0)
+        operator = EquivariantOperator.from_equation("u_t = u_x - u^2", lambda u: u, clean, [HORIZON], box=BOX)
+        density = operator.inverter.energy
+        assert isinstance(density, FieldDensity)
+        g = operator.action.group.random(8, std=0.3, generator=seeded(0), dtype=F64)
+        field = Field.on_box(clean, BOX)
+        dense = operator.action.point_action.jacobian(g, field.to_points())[..., 2, 2].log().mean(-1)
+        assert_relative(density.log_volume(operator.action, g, field), dense, 1e-10)
+
+    def test_a_last_time_that_moves_past_infinity(self) -> None:
+        """With u_t = u_x + v and v_t = v_x fields are u0(x + t) + t v0(x + t) and v0(x + t), at every later time."""
+        equation, clean = ["u_t = u_x + v", "v_t = v_x"], drawn([(0.2, 0.0)] * 2, 4, 0)
+
+        def network(values: Tensor) -> Tensor:
+            u, v = shifted(values, 1.0).unbind(1)
+            return torch.stack([u + v, v], 1)
+
+        operator = EquivariantOperator.from_equation(equation, network, clean, [1.0], box=BOX)
+        group = operator.action.group
+        place = [line.split(" = ")[1] for line in operator.report.splitlines() if line.startswith("used")]
+        direction = torch.zeros(2, group.dim, dtype=F64)
+        direction[:, next(i for i, field in enumerate(place) if field.startswith("t**2"))] = torch.tensor([-0.9, -1.5])
+        g = group.exp(direction)
+        initial = Field.on_box(clean[:2], BOX)
+        times = [0.4, 3.0]
+        found = operator.predict(initial, g, initial.grid.at(times)).values
+        for i, t in enumerate(times):
+            u, v = shifted(initial.values[:, :, 0], t).unbind(1)
+            assert_relative(found[:, :, i], torch.stack([u + t * v, v], 1), 1e-9)
 
     def test_equivariance_is_measured(self) -> None:
         """At rounding level where the box determines the transformation, whatever the network says."""

@@ -149,7 +149,7 @@ class EquivariantOperator(nn.Module):
         frame = TrainingFrame(fields.grid, fields.counts, nodes)
         found = symmetries_of(equation, dict(parameters or {}), axes, fields.values.shape[1])
         if inverter is None:
-            search, words = search_for(found.action, fields, frame)
+            search, words = search_for(found, fields, frame)
         else:
             search, words = inverter(found.action, fields), "search: as given"
         operator = cls(network, search, nodes, equation=found.equation, clean=fields)
@@ -284,9 +284,13 @@ class EquivariantOperator(nn.Module):
     def _check_times(self, first: Tensor, reached: Tensor, wanted: Tensor) -> None:
         """Raise `DomainError` if a time is wanted that the solution is not known at."""
         start, last = torch.broadcast_tensors(first[..., :1], reached[..., -1:])
+        if self._equation is not None:
+            # g takes the last time of the network past infinity: all later times are between the network's
+            last = torch.where(last < start, torch.inf, last)
         span = last - start
         # where g has no time these are NaN, which is in no order
-        outside = ((wanted < start - _MAX_BEFORE * span) | (wanted > last + _MAX_BEYOND * span)).any(-1)
+        before = _MAX_BEFORE * torch.where(span.isinf(), 1.0, span)
+        outside = ((wanted < start - before) | (wanted > last + _MAX_BEYOND * span)).any(-1)
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])
             times = [round(t, 6) for t in wanted.expand(len(outside), -1)[row].tolist()]

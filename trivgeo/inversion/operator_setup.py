@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from trivgeo.pde import EvolutionEquation, SpectralEquation
 from trivgeo.sde import GeometricSchedule
 from trivgeo.symmetry import find_symmetries
 
-__all__ = ["OperatorSymmetries", "clean_fields", "search_for", "symmetries_of"]
+__all__ = ["FieldDensity", "OperatorSymmetries", "clean_fields", "search_for", "symmetries_of"]
 
 _STARTS = 4  # of Newton's method
 _NEWTON_STEPS = 12
@@ -42,11 +43,13 @@ class OperatorSymmetries(NamedTuple):
         action: of the group of those.
         equation: for interpolation in time; ``None`` where fields are not periodic.
         lines: of a report: which they are, and what is left out.
+        is_affine: whether unknowns change affinely at each place and time.
     """
 
     action: FieldAction
     equation: SpectralEquation | None
     lines: list[str]
+    is_affine: bool
 
 
 def clean_fields(
@@ -131,20 +134,23 @@ def symmetries_of(
         raise ConfigurationError(
             f"equation: expected symmetries of a group, got {error}; {'; '.join(lines)}"
         ) from error
-    return OperatorSymmetries(action, spectral if all(periodic) else None, lines)
+    pairs = list(itertools.product(derived.system.unknowns, repeat=2))
+    bends = any(e.diff(v, w) != 0 for field in fields.values() for e in field for v, w in pairs)
+    return OperatorSymmetries(action, spectral if all(periodic) else None, lines, not bends)
 
 
-def search_for(action: FieldAction, clean: Field, frame: TrainingFrame) -> tuple[Inverter, str]:
+def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) -> tuple[Inverter, str]:
     """Choose a search for the transformation that moved a field out of a set.
 
     Args:
-        action: of the transformations on fields.
+        found: the transformations.
         clean: fields of the set.
         frame: where these fields lie.
 
     Returns:
         The inverter, and a sentence that describes it.
     """
+    action = found.action
     spectrum = all(action.periodic)
     values = FieldSpectrum(FieldBox(clean.grid), clean.values) if spectrum else FieldComponents(clean)
     energy: DataEnergy = values
@@ -155,24 +161,12 @@ def search_for(action: FieldAction, clean: Field, frame: TrainingFrame) -> tuple
         f"search: Newton's method from {_STARTS} starts by {type(energy).__name__}, about where the box of a field goes"
     )
     start = Field(clean.values[:1].double(), Grid(*(leaf[:1].double() for leaf in clean.grid)))
-    if bool((_log_volume(action, action.group.exp(_PROBE * free), start).abs() > _NO_VOLUME).any()):
-        energy = _FieldDensity(values, clean)
+    density = FieldDensity(values, clean, found.is_affine)
+    if bool((density.log_volume(action, action.group.exp(_PROBE * free), start).abs() > _NO_VOLUME).any()):
+        energy = density
         words += "; by the volume of values, too, as some transformations scale them"
     stages = [Replicate(_STARTS), AddNoise(_NOISE, 1), _OnBox(frame), Newton(_NEWTON_STEPS)]
     return Inverter(action, energy, stages), words
-
-
-def _log_volume(action: FieldAction, g: Tensor, x: Field) -> Float[Tensor, "*batch"]:
-    """Return the mean of log |det du' / du| over the points of fields, for each unknown.
-
-    Args:
-        action: on fields.
-        g: elements ``[*batch, *element_shape]``.
-        x: fields; batches broadcast.
-    """
-    unknowns = x.values.shape[-2 - action.dims]
-    jacobian = action.point_action.jacobian(g, x.to_points())[..., -unknowns:, -unknowns:]
-    return log_abs_det(jacobian).mean(-1) / unknowns
 
 
 class _OnBox(Stage):
@@ -196,7 +190,7 @@ class _OnBox(Stage):
         return population.moved(near.unflatten(0, (-1, k)))
 
 
-class _FieldDensity(DataEnergy):
+class FieldDensity(DataEnergy):
     r"""The energy of values, less the logarithm of the factor by which a transformation changes volumes of values.
 
     .. math:: E(g^{-1} . u) - 2 \bar E \, \frac1n \sum \log |\partial u' / \partial u|
@@ -208,10 +202,11 @@ class _FieldDensity(DataEnergy):
     Args:
         values: the energy, which grows with the squares of values.
         clean: fields of the training set.
+        is_affine: whether unknowns change affinely, so that differences are derivatives.
     """
 
-    def __init__(self, values: FieldSpectrum | FieldComponents, clean: Field) -> None:
-        self.values = values
+    def __init__(self, values: FieldSpectrum | FieldComponents, clean: Field, is_affine: bool) -> None:
+        self.values, self._is_affine = values, is_affine
         self._weight = 2.0 * float(values(clean).mean())
 
     def __call__(self, x: Field) -> Float[Tensor, " batch"]:
@@ -227,4 +222,25 @@ class _FieldDensity(DataEnergy):
             x: fields, with dimensions of size one for the chains.
         """
         assert isinstance(action, FieldAction)
-        return -self._weight * _log_volume(action, g, x)
+        return -self._weight * self.log_volume(action, g, x)
+
+    def log_volume(self, action: FieldAction, g: Tensor, x: Field) -> Float[Tensor, "*batch"]:
+        """Return the mean of log |det du' / du| over the points of fields, for each unknown.
+
+        Args:
+            action: on fields.
+            g: elements ``[*batch, *element_shape]``.
+            x: fields; batches broadcast.
+        """
+        points, unknowns = x.to_points(), x.values.shape[-2 - action.dims]
+        if self._is_affine:
+            place = points[..., :-unknowns]
+            origin = points.new_zeros(1, unknowns)
+            ends = torch.cat([origin, torch.eye(unknowns, dtype=points.dtype, device=points.device)])
+            probes = [torch.cat([place, u.expand(*place.shape[:-1], -1)], -1) for u in ends]
+            moved = action.point_action(g, torch.cat(probes, -2))[..., -unknowns:]
+            first, *others = moved.unflatten(-2, (len(ends), -1)).unbind(-3)
+            jacobian = torch.stack([other - first for other in others], -1)
+        else:
+            jacobian = action.point_action.jacobian(g, points)[..., -unknowns:, -unknowns:]
+        return log_abs_det(jacobian).mean(-1) / unknowns

@@ -19,15 +19,17 @@ from trivgeo.inversion.stage import Stage
 __all__ = ["Newton"]
 
 _MIN_RELATIVE_CURVATURE = 1e-6  # of the largest; flatter directions are taken to be as flat
+_SHARES = (1.0, 0.3, 0.1, 0.03, 0.01)  # of a step, tried in turn until the energy falls
 
 
 class Newton(Stage):
-    r"""Steps to where the energy is stationary, :math:`g \leftarrow g \exp(-|H|^{-1} \nabla E)`, if it falls there.
+    r"""Steps to where the energy is stationary, :math:`g \leftarrow g \exp(-s |H|^{-1} \nabla E)`.
 
     The Hessian H of :math:`v \mapsto E(g \exp v)` at zero comes from differences of gradients, 2 dim of them a step;
-    its eigenvalues are taken by their size, so that steps go downhill. A few steps finish what a learned score or a
-    search began, where gradient descent would need hundreds: energies of grids and of values curve very differently in
-    different directions.
+    its eigenvalues are taken by their size, so that steps go downhill. The share s is the first of 1, .3, .1, .03
+    and .01 with which the energy falls; where it falls with none, the chain stays for this step. A few steps finish
+    what a learned score or a search began, where gradient descent would need hundreds: energies of grids and of values
+    curve very differently in different directions.
 
     Args:
         steps: number of steps.
@@ -62,13 +64,24 @@ class Newton(Stage):
             curvature = torch.maximum(curvature, least.clamp(min=torch.finfo(g.dtype).tiny))
             along = matmul(where_rows(found, slope, zero).unsqueeze(-2), vectors).squeeze(-2) / curvature
             step = -matmul(vectors, along.unsqueeze(-1)).squeeze(-1)
-            new = current.moved(group.compose(g, group.exp(step))).evaluated(posterior)
-            lower = new.energies < current.energies
-            current = current.moved(
-                where_rows(lower, new.elements, g), torch.where(lower, new.energies, current.energies)
-            ).evaluated(posterior)
+            current = _lowered(posterior, current, step)
             posterior.step()
         return current
+
+
+def _lowered(posterior: ConditionalPosterior, before: Population, step: Float[Tensor, "b k n"]) -> Population:
+    """The largest share of each chain's step that lowers its energy; where none does, the chain stays."""
+    group, g, current = posterior.group, before.elements, before
+    for share in _SHARES:
+        new = before.moved(group.compose(g, group.exp(share * step))).evaluated(posterior)
+        stays = current.energies >= before.energies
+        lower = stays & (new.energies < before.energies)
+        current = current.moved(
+            where_rows(lower, new.elements, current.elements), torch.where(lower, new.energies, current.energies)
+        ).evaluated(posterior)
+        if not bool((stays & ~lower).any()):
+            break
+    return current
 
 
 def _differences(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Float[Tensor, "b k n n"]:
