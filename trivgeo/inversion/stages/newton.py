@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._linalg import eigh
 from trivgeo.checks import check_count
-from trivgeo.inversion.population import Population
+from trivgeo.inversion.population import EvaluatedPopulation, Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Stage
@@ -69,7 +69,9 @@ class Newton(Stage):
         return current
 
 
-def _lowered(posterior: ConditionalPosterior, before: Population, step: Float[Tensor, "b k n"]) -> Population:
+def _lowered(
+    posterior: ConditionalPosterior, before: EvaluatedPopulation, step: Float[Tensor, "b k n"]
+) -> EvaluatedPopulation:
     """The largest share of each chain's step that lowers its energy; where none does, the chain stays."""
     group, g, current = posterior.group, before.elements, before
     for share in _SHARES:
