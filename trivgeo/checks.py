@@ -30,6 +30,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+_LONGEST_TEXT = 120  # letters of a value in a message
+
 
 def check_arguments(name: str, function: Callable[..., Any], *arguments: str, keywords: Sequence[str] = ()) -> None:
     """Check that a function takes so many positional arguments; the message of the error calls it ``name``.
@@ -134,7 +136,7 @@ def check_tensor(name: str, value: Any) -> Tensor:
         try:
             converted = _stacked(value) if _holds_tensors(value) else torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ConfigurationError(f"{name}: expected numbers of one shape, got {value!r}") from error
+            raise ConfigurationError(f"{name}: expected numbers of one shape, got {_shortened(value)}") from error
         if not isinstance(value, np.ndarray | np.floating) and converted.dtype == torch.int64:
             converted = converted.to(torch.get_default_dtype())  # [1, 0, 0] means numbers
         value = converted
@@ -199,6 +201,12 @@ def check_dtype(dtype: torch.dtype | None) -> None:
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ConfigurationError(f"dtype: expected a floating-point dtype, got {dtype}")
+
+
+def _shortened(value: Any) -> str:
+    """The beginning of what a long value prints, on one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
 
 
 def _holds_numbers(value: Any) -> bool:

@@ -357,3 +357,72 @@ def test_classes_are_checked(classes: Tensor) -> None:
         model.fit(torch.zeros(2, 1), torch.tensor([0, 4]), steps=1, progress=False)
         with pytest.raises(ConfigurationError, match="expected classes"):
             model.sample(2, condition=classes)
+
+
+class Summed(nn.Module):
+    """Features of a dictionary of a vector and a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 4)
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        return self.linear(x["a"]) + x["b"].mean((-1, -2)).unsqueeze(-1)
+
+
+def test_conditions_unlike_those_of_the_training() -> None:
+    """The order of a dictionary does not matter; what the module does not take is named."""
+    g, c = pairs(20)
+    picture = torch.randn(20, 3, 3, generator=seeded(0))
+    model = GroupDiffusion(Torus(1), "flow", condition=Summed(), **SMALL)
+    model.fit(g, {"b": picture, "a": c}, steps=2, progress=False)
+    found = [
+        model.sample(3, condition=given, tolerance=0.1, generator=seeded(1))
+        for given in ({"a": c[0], "b": picture[0]}, {"b": picture[0], "a": c[0]})
+    ]
+    assert torch.equal(*found)
+    for wrong in ({"a": c[0], "c": picture[0]}, (c[0], picture[0]), {"a": torch.ones(3), "b": picture[0]}):
+        with pytest.raises(ShapeError, match="condition: expected conditions like those of the training, got"):
+            model.sample(3, condition=wrong)
+    classes = GroupDiffusion(Torus(1), "flow", condition=nn.Embedding(3, 4), **SMALL)
+    classes.fit(g, torch.arange(20) % 3, steps=2, progress=False)
+    one, other = (classes.sample(3, condition=k, tolerance=0.1, generator=seeded(1)) for k in (2, torch.tensor(2)))
+    assert torch.equal(one, other)
+
+
+class Faulty(nn.Module):
+    """A network on SE(2) that returns NaN from its first call, or after some."""
+
+    def __init__(self, good_calls: int) -> None:
+        super().__init__()
+        self.linear, self.left = nn.Linear(1, 3), good_calls
+
+    def forward(self, g: Tensor, t: Tensor, condition: Tensor) -> Tensor:
+        self.left -= 1
+        return self.linear(t.unsqueeze(-1)) * (math.nan if self.left < 0 else 1.0)
+
+
+class NoCondition(nn.Module):
+    def forward(self, g: Tensor, t: Tensor) -> Tensor:
+        return g.new_zeros(*t.shape, 3)
+
+
+class Parameterless(nn.Module):
+    def forward(self, g: Tensor, t: Tensor, condition: Tensor) -> Tensor:
+        return g.new_zeros(*t.shape, 3)
+
+
+@pytest.mark.parametrize(
+    ("network", "error", "message"),
+    [
+        (Faulty(0), NonFiniteError, "network: expected finite vectors before the training"),
+        (Faulty(2), NonFiniteError, "network: expected finite weights after the training"),
+        (NoCondition(), ConfigurationError, r"network: expected a function of \(g, t, features\)"),
+        (Parameterless(), ConfigurationError, "network: expected parameters to train"),
+        (Faulty(9).requires_grad_(False), ConfigurationError, "network: expected parameters to train"),
+    ],
+)
+def test_networks_that_cannot_be_trained(network: nn.Module, error: type[Exception], message: str) -> None:
+    g = SE(2).random(20, generator=seeded(0))
+    with pytest.raises(error, match=message):
+        GroupDiffusion(SE(2), "flow", network=network).fit(g, torch.ones(20, 2), steps=5, progress=False)

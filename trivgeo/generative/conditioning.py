@@ -7,20 +7,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trivgeo._random import normal, uniform
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count, check_fraction, check_tensor
+from trivgeo.checks import check_arguments, check_count, check_fraction, check_tensor
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.bodies import Bodies, MaskedCondition
+from trivgeo.generative.conditions import batched_condition, check_condition
 from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths.base import Network
 from trivgeo.groups import LieGroup
 
-__all__ = ["ConditionEncoder", "ConditionalNetwork", "Standardization", "batched_condition", "check_condition"]
+__all__ = ["ConditionEncoder", "ConditionalNetwork", "Standardization"]
 
 _MIN_STD = 1e-3  # of an entry of a vector condition, in its own units
 
@@ -65,6 +65,10 @@ class ConditionEncoder(nn.Module):
     def __init__(self, condition: int | nn.Module, dropout: float) -> None:
         super().__init__()
         if not isinstance(condition, nn.Module):
+            if isinstance(condition, bool) or not isinstance(condition, int):
+                raise ConfigurationError(
+                    f"condition: expected the dimension of vectors, or a module, got {condition!r}"
+                )
             condition = Standardization(check_count("condition", condition))
         self.encoder = condition
         self.dropout = check_fraction("condition_dropout", dropout)
@@ -225,6 +229,7 @@ class ConditionalNetwork(nn.Module):
 
         Raises:
             ShapeError: the network returns other than a vector for each element.
+            NonFiniteError: the network returns NaN or infinity.
             ConfigurationError: see `ConditionEncoder.prepare`.
         """
         if isinstance(self.network, GroupNetwork):
@@ -245,18 +250,23 @@ class ConditionalNetwork(nn.Module):
             self._fit_condition(shape, features is not None)
             features = features if mask is None else MaskedCondition(features, mask[: len(few)])
             momentum = few.new_zeros(len(few), self.group.dim) if self.uses_momentum else None
-            self(few, few.new_full((len(few),), 0.5), momentum, features)
+            found = self(few, few.new_full((len(few),), 0.5), momentum, features)
+            if not bool(torch.isfinite(found).all()):
+                raise NonFiniteError("network: expected finite vectors before the training, got NaN or infinity")
         for module, mode in modes.items():
             module.training = mode
         return shape
 
     def _check_arguments(self) -> None:
-        """Raise `ConfigurationError` if a user's network does not take the arguments that it will be given by name."""
+        """Raise `ConfigurationError` if a user's network does not take the arguments that it will be given."""
         taken = inspect.signature(self.network.forward).parameters
-        for name, is_given in (("momentum", self.uses_momentum), ("mask", self.bodies is not None)):
-            if is_given and name not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-                given = f"{type(self.network).__name__}.forward({', '.join(taken)})"
-                raise ConfigurationError(f"network: expected an argument {name}, got {given}")
+        given = {"momentum": self.uses_momentum, "mask": self.bodies is not None}
+        names = [name for name, is_given in given.items() if is_given]
+        for name in names:
+            if name not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+                got = f"{type(self.network).__name__}.forward({', '.join(taken)})"
+                raise ConfigurationError(f"network: expected an argument {name}, got {got}")
+        check_arguments("network", self.network, "g", "t", "features", keywords=names)
 
     def initialise(self, feature_shape: tuple[int, ...]) -> None:
         """Create the parameters whose size depends on features of shape ``feature_shape``, before weights are read."""
@@ -340,10 +350,24 @@ class ConditionalNetwork(nn.Module):
             condition = check_condition(condition, self.encoder.is_vector, like)
             condition = batched_condition(condition, ndims, batch)
             self.encoder.check(condition)
-            found = self.encoder(condition)
+            found = self._encoded(condition)
         count = math.prod(batch)
         expanded = lambda x: x.expand(count, *x.shape[1:]) if isinstance(x, Tensor) and len(x) == 1 else x  # noqa: E731
         return pytree.tree_map(expanded, found)
+
+    def _encoded(self, condition: Any) -> Any:
+        """Features of conditions, or `ShapeError` where the module of the user, which took others, takes none."""
+        assert self.encoder is not None
+        try:
+            return self.encoder(condition)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, LookupError) as error:
+            shapes = pytree.tree_map(lambda x: [*x.shape], condition)
+            raise ShapeError(
+                f"condition: expected conditions like those of the training, got {shapes}, which the module "
+                f"{type(self.encoder.encoder).__name__} does not take: {error!r}"
+            ) from error
 
     def training_features(self, condition: Any, generator: torch.Generator) -> Any:
         """Return the features of a training batch, of which some are dropped.
@@ -395,55 +419,3 @@ class ConditionalNetwork(nn.Module):
             return without + guidance * (evaluate(*args, features) - without)
 
         return extrapolated
-
-
-def check_condition(condition: Any, is_vector: bool, like: Tensor) -> Any:
-    """Return conditions as tensors on the device of a model, floating-point numbers in its dtype.
-
-    Args:
-        condition: vectors, or for a module a tensor or a tuple, list or dictionary of tensors; arrays are taken, too.
-        is_vector: whether conditions are vectors.
-        like: a tensor of the model.
-
-    Raises:
-        ConfigurationError: there is something else in it.
-        NonFiniteError: there is NaN or infinity in it.
-    """
-
-    def to_model(x: Any) -> Tensor:
-        x = torch.as_tensor(x) if isinstance(x, np.ndarray | np.generic) else x
-        if not isinstance(x, Tensor):
-            raise ConfigurationError(f"condition: expected tensors, got {type(x).__name__}")
-        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            raise NonFiniteError("condition: expected finite numbers, got NaN or infinity")
-        return x.to(like) if x.is_floating_point() else x.to(like.device)
-
-    return to_model(check_tensor("condition", condition)) if is_vector else pytree.tree_map(to_model, condition)
-
-
-def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size) -> Any:
-    """Return conditions with one batch dimension, which has length one for a condition of all elements.
-
-    Args:
-        condition: a tensor, or a tuple, list or dictionary of tensors.
-        ndims: number of dimensions of one condition, for each tensor.
-        batch: batch shape of the elements.
-
-    Raises:
-        ShapeError: the condition has another structure, or another batch shape.
-    """
-    leaves, structure = pytree.tree_flatten(condition)
-    if len(leaves) != len(ndims):
-        raise ShapeError(f"condition: expected {len(ndims)} tensors, as in the training, got {len(leaves)}")
-    found = []
-    for x, ndim in zip(leaves, ndims, strict=True):
-        if x.ndim == ndim:
-            found.append(x.unsqueeze(0))
-        elif x.shape[: x.ndim - ndim] == batch:
-            found.append(x.reshape(-1, *x.shape[x.ndim - ndim :]))
-        else:
-            raise ShapeError(
-                f"condition: expected one for all elements, or one for each of {list(batch)}, with {ndim} dimensions "
-                f"each as in the training, got {list(x.shape)}"
-            )
-    return pytree.tree_unflatten(found, structure)

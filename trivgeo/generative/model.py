@@ -185,13 +185,13 @@ class GroupDiffusion(ConditionalLaw):
         Raises:
             ShapeError: the data are no batch of two elements or more, there are not as many conditions, or the source
                 of a bridge is no batch.
-            NonFiniteError: they hold NaN or infinity.
+            NonFiniteError: they hold NaN or infinity, or the network or its weights do, after a training that diverged.
             DomainError: they are no elements of the group, or all the same one, of a group that is not compact.
             ConfigurationError: a number is out of range, the data are in half precision, conditions are missing or not
                 expected, or the axes of a compact group are of lengths so unequal that its noise cannot be simulated.
             CheckpointError: the folder holds the checkpoint of another training.
         """
-        from trivgeo.generative.training import PathTraining, train
+        from trivgeo.generative.training import PathTraining, train_average
 
         limit = check_training(steps, seconds, batch_size, learning_rate)
         device = self._like().device
@@ -204,7 +204,7 @@ class GroupDiffusion(ConditionalLaw):
             raise ConfigurationError(f"coupling: expected 'independent' for bodies with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(pairing)
         training = PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
-        train(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
+        train_average(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
         networks.load_state_dict(training.average.state_dict())
         networks.to(device).eval()
         early = training.num_steps < steps
@@ -236,7 +236,7 @@ class GroupDiffusion(ConditionalLaw):
             ConfigurationError: the model is not fitted, or follows no flow on the group by steps; a number is out of
                 range; conditions are missing or not expected, or their features are no vectors.
             ShapeError: the conditions have another shape than those of the training.
-            NonFiniteError: its flow is finite nowhere.
+            NonFiniteError: its flow is finite nowhere, or the training diverged.
         """
         from trivgeo.generative.training import train_flow_map
 
@@ -302,9 +302,10 @@ class GroupDiffusion(ConditionalLaw):
                 modules, its weights are not finite, or they were trained on another version of the regression target.
         """
         saved = SavedModel(path, group)
+        arguments = saved.arguments(condition, network)
         try:
             with saved.file.bounded():
-                model = cls(group, saved.kind if kind is None else kind, **saved.arguments(condition, network))
+                model = cls(group, saved.kind if kind is None else kind, **arguments)
             bodies = Bodies(group) if saved.is_masked else None
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
@@ -338,6 +339,8 @@ class GroupDiffusion(ConditionalLaw):
         feature_shape = networks.prepare(finite, conditions, self.seed)
         for name, parameter in networks.named_parameters():
             parameter.requires_grad_(name not in self._frozen)
+        if not any(parameter.requires_grad for parameter in networks.parameters()):
+            raise ConfigurationError("network: expected parameters to train, got none that require gradients")
         ndims = () if own is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(own))
         return networks, FittedPath(path, base, settings, ndims, feature_shape, bodies)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trivgeo._random import integers, keyed, permutation
 from trivgeo._text import described
 from trivgeo._torch import pytree
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, NonFiniteError
 from trivgeo.generative.conditioning import ConditionalNetwork
 from trivgeo.generative.data import Pair
 from trivgeo.generative.fitted import FittedPath
@@ -19,7 +19,7 @@ from trivgeo.generative.flow_map import FlowMap, FlowMapBatch, FlowTrajectories
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.training import NetworkTraining, move_average, train
 
-__all__ = ["FlowMapTraining", "PathTraining", "train", "train_flow_map"]
+__all__ = ["FlowMapTraining", "PathTraining", "train_average", "train_flow_map"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -186,6 +186,25 @@ class FlowMapTraining(_AveragedTraining[FlowMap]):
         return {"loss": self.training_step(batch, number)}
 
 
+def train_average(training: _AveragedTraining[Any], *arguments: Any, **others: Any) -> None:
+    """Run `train`, and check the average of the weights.
+
+    Args:
+        training: see `train`.
+        arguments: see `train`, also for ``others``.
+
+    Raises:
+        NonFiniteError: a weight is NaN or infinite.
+    """
+    train(training, *arguments, **others)
+    for name, x in training.average.state_dict().items():
+        if not bool(torch.isfinite(x).all()):
+            raise NonFiniteError(
+                f"network: expected finite weights after the training, got NaN or infinity in {name}; a smaller "
+                "learning_rate may help"
+            )
+
+
 def train_flow_map(
     networks: ConditionalNetwork,
     fitted: FittedPath,
@@ -217,6 +236,7 @@ def train_flow_map(
 
     Raises:
         ConfigurationError: the features are no vectors.
+        NonFiniteError: the training diverged.
     """
     if features is not None and (not isinstance(features, Tensor) or features.ndim != 2):
         raise ConfigurationError("condition: expected features that are vectors [m, d], got others")
@@ -242,5 +262,5 @@ def train_flow_map(
         found = torch.isfinite(first.displacement).all(-1)
         flow_map.speed.copy_(first.displacement[found].square().mean().sqrt())
     training = FlowMapTraining(flow_map, learning_rate, seed)
-    train(training, trajectories.draw, steps, batch_size, seconds, None, progress, is_repeatable=False)
+    train_average(training, trajectories.draw, steps, batch_size, seconds, None, progress, is_repeatable=False)
     return training.average.to(like.device).eval(), training.num_steps
