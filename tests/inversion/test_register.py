@@ -21,8 +21,11 @@ from trivgeo.inversion import Inverter, register
 from trivgeo.inversion.energies import LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
 from trivgeo.inversion.laws import composed, homographies, rotations, scales, shifts
 from trivgeo.inversion.losses import GemanMcClure
+from trivgeo.inversion.modes import modes_of
 from trivgeo.inversion.point_alignment import fit_points
 from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.registration.clouds import _unlike
+from trivgeo.inversion.registration.record import _reasons
 from trivgeo.inversion.stages import LevenbergMarquardt
 
 SIZE = (60, 80)
@@ -348,3 +351,16 @@ def test_refusals() -> None:
             register(moving, fixed, group)
     with pytest.raises(ConfigurationError, match="matched"):
         register(image, image, SE(2), matched=True)
+
+
+def test_figures_that_are_none_are_not_trusted() -> None:
+    """Each figure of a check in turn is NaN."""
+    group, one = SE(2), torch.eye(3)
+    modes = modes_of(group, group.identity(1, 1), torch.ones(1, 1, dtype=torch.bool), 0.3)
+    assert _reasons(1e-4 * one, 0.0, 1.0, modes) == ()
+    assert "the descent has not ended" in _reasons(1e-4 * one, math.nan, 1.0, modes)[0]
+    assert "of the residuals agree" in _reasons(1e-4 * one, 0.0, math.nan, modes)[0]
+    cloud = randn(20, 2)
+    for in_order in (True, False):
+        assert _unlike(0.0, cloud, cloud, in_order) == ()
+        assert "one shape" in _unlike(math.nan, cloud, cloud, in_order)[0]

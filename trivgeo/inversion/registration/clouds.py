@@ -270,9 +270,9 @@ def _unlike(residual: float, x: Tensor, y: Tensor, in_order: bool) -> tuple[str,
     """Why clouds that were laid on each other are not of one shape; empty where they may be."""
     if in_order:
         said = f"points are {residual:.2g} of the size of the clouds from those that match: too much for one shape"
-        return (said,) if residual > _MAX_MATCHED_RESIDUAL else ()
+        return () if residual <= _MAX_MATCHED_RESIDUAL else (said,)
     spacing = max(_spacing(cloud) for cloud in (x, y))
-    if not residual > max(_MAX_RESIDUAL, _MAX_SPACINGS * spacing):
+    if residual <= max(_MAX_RESIDUAL, _MAX_SPACINGS * spacing):
         return ()
     return (
         f"points are {residual:.2g} of the size of the clouds from the others, which are {spacing:.2g} apart: too much "

@@ -132,7 +132,8 @@ def fit_of(
     slope = given.gradient(lambda v: group.perturb(h.unsqueeze(1), v), h.new_zeros(1, 1, group.dim))[0][0, 0]
     inverse = _inverse(curvature)
     step = inverse @ slope
-    decrement = math.sqrt(max(0.0, float(slope @ step))) if not float(step.norm()) < _MAX_STEP else 0.0
+    # of NaN and zero `max` returns the first
+    decrement = math.sqrt(max(float(slope @ step), 0.0)) if not float(step.norm()) < _MAX_STEP else 0.0
     start = Population(elements[None], torch.zeros(1, len(elements), dtype=torch.long, device=h.device))
     sample = Laplace(_MODE_SAMPLES)(given, start, torch.Generator(h.device).manual_seed(0)).elements
     kept = torch.ones(sample.shape[:2], dtype=torch.bool, device=h.device)
@@ -194,7 +195,7 @@ def _variance(
 def _reasons(covariance: Tensor, decrement: float, agreement: float, modes: PosteriorModes) -> tuple[str, ...]:
     """Why a fit is not to be trusted."""
     said = []
-    if agreement < _LEAST_AGREEMENT:
+    if not agreement >= _LEAST_AGREEMENT:
         said.append(f"{agreement:.0%} of the residuals agree: less than {_LEAST_AGREEMENT:.0%}")
     spread = float(torch.linalg.eigvalsh(covariance)[-1].clamp(min=0.0).sqrt())
     if not spread < _MAX_STD:
