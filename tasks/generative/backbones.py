@@ -19,8 +19,10 @@ from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
 from .chain_networks import ChainNetwork
+from .figures import Panel, draw_panels
 from .fitting import POSITION_KINDS, seeded_training, steps_of, timed, training_settings
 from .proteins import (
+    ANGLES,
     BOND,
     ProteinChains,
     Segment,
@@ -62,6 +64,8 @@ class BackboneTest(ShardedTest):
         tolerance: see `GroupDiffusion.log_prob`.
         width: of the `ChainNetwork`.
         components: of the mixture of normal distributions.
+        figure: see `tasks.images.inversion.ImageInversion`; torsion angles of the middle residues of chains of each
+            length.
 
     Raises:
         ConfigurationError: a number is out of range, or the kind is no such; in the test: the chains hold fewer than
@@ -86,9 +90,11 @@ class BackboneTest(ShardedTest):
         width: int = 96,
         components: int = 50,
         file: str | None = None,
+        figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
         self.source, self.kind, self.file = source, check_choice("kind", kind, POSITION_KINDS), file
+        self.figure = figure
         self.shortest, self.longest = check_count("shortest", shortest, 3), check_count("longest", longest, _FRAGMENT)
         if not shortest <= longest:
             raise ConfigurationError(f"longest: expected {shortest} or more, got {longest}")
@@ -116,7 +122,7 @@ class BackboneTest(ShardedTest):
         }
         if self.file is not None:
             model.save(self.file)
-        single = relative_frames(windows(train, 2))[:, 0]
+        single, panels = relative_frames(windows(train, 2))[:, 0], []
         for length, (held, known) in runs.items():
             number = min(self.samples, len(held), len(known))
             drawn = {
@@ -132,11 +138,15 @@ class BackboneTest(ShardedTest):
                     f"{metric}, {length} frames, {name}": value
                     for metric, value in self._measures(frames, reference, residue).items()
                 }
+            shown = (_middle(torsions(atoms_of(x, residue))).rad2deg() for x in (reference, drawn["samples"]))
+            panels.append(Panel(f"{length} frames", ANGLES, *shown))
         if self.likelihoods:
             metrics |= self._likelihoods(model, single.float(), self._chains(test, 1, generator))
         self.log("valid", metrics[f"valid chains, {_FRAGMENT} frames, samples"], batch_size=1)
         if self.writer is not None:
             self.writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": self.samples}])
+            if self.figure is not None and index == 0:
+                draw_panels(self.writer.directory / self.figure, panels)
 
     def _runs(self, train: list[Segment], test: list[Segment]) -> dict[int, tuple[Tensor, Tensor]]:
         """All runs of frames of the lengths in the test, held out and for training, at least two of each."""
@@ -227,8 +237,13 @@ def _ends(atoms: Tensor) -> Tensor:
 
 def _waves(angles: Tensor) -> Tensor:
     """Cosines and sines of the angles of the middle residue of each chain."""
-    middle = angles[:, angles.shape[1] // 2]
+    middle = _middle(angles)
     return torch.cat([middle.cos(), middle.sin()], -1)
+
+
+def _middle(angles: Tensor) -> Tensor:
+    """Angles of the middle residue of each chain, `[b, 2]`."""
+    return angles[:, angles.shape[1] // 2]
 
 
 def _positions(frames: Tensor, atoms: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from trivgeo.groups import LieGroup
 from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
-from .fitting import KINDS, seeded_training, training_settings
+from .fitting import KINDS, seeded_training, timed, training_settings
 
 _EMBEDDING = 16  # features of a class
 _BLOCK = 250  # elements whose density is evaluated at once
@@ -174,9 +174,7 @@ class ConditionalTest(ClassModelTest):
             return
         source, dim = self.source, self.source.group.dim
         train, test = (Labelled(*on_device(part, self.device)) for part in source.split(batch.seed))
-        start = time.perf_counter()
-        model = self._fitted(train, batch.seed)
-        metrics = {"seconds of training": time.perf_counter() - start}
+        model, metrics = timed(lambda: self._fitted(train, batch.seed))
         order = torch.randperm(len(train.classes), generator=generator_of(batch.seed, 2))
         shuffled = self._fitted(Labelled(train.elements, train.classes[order.to(train.classes.device)]), batch.seed)
         logs = source.log_densities(test.elements)

@@ -1,7 +1,8 @@
-"""Pair plots of real and generated elements."""
+"""Pictures of real and generated elements."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxtyping import Float
 from matplotlib.figure import Figure
@@ -13,6 +14,40 @@ _POINTS = 2000
 _PANELS = 4
 
 
+class Panel(NamedTuple):
+    """Points of a plane, two panels one above the other.
+
+    Attributes:
+        title: of both.
+        names: of the two coordinates.
+        real: of the test, `[n, 2]`.
+        generated: of a model, `[m, 2]`.
+    """
+
+    title: str
+    names: tuple[str, str]
+    real: Tensor
+    generated: Tensor
+
+
+def draw_panels(path: str | Path, panels: Sequence[Panel]) -> None:
+    """Write a picture of panels side by side: real points above generated ones.
+
+    Args:
+        path: the PNG file.
+        panels: what they show.
+    """
+    figure = Figure(figsize=(2.6 * len(panels) + 0.6, 5.4), layout="constrained")
+    axes = figure.subplots(2, len(panels), squeeze=False, sharex="col", sharey="col")
+    for column, panel in enumerate(panels):
+        for row, (title, points) in enumerate((("test", panel.real), ("generated", panel.generated))):
+            axis = axes[row][column]
+            axis.plot(points[:_POINTS, 0], points[:_POINTS, 1], ".", ms=2, alpha=0.35, color=f"C{row}")
+            whole = f"{panel.title}, {title}" if panel.title else title
+            axis.set(xlabel=panel.names[0], ylabel=panel.names[1], title=whole)
+    write_picture(figure, path, 100)
+
+
 def draw_pairs(
     path: str | Path, names: Sequence[str], real: Float[Tensor, "n c"], generated: Float[Tensor, "m c"]
 ) -> None:
@@ -21,14 +56,27 @@ def draw_pairs(
     Args:
         path: the PNG file.
         names: of the coordinates.
-        real: of the test.
+        real: see `Panel`, like `generated`.
         generated: of a model.
     """
     pairs = [(i, i + 1) for i in range(len(names) - 1)][:_PANELS]
-    figure = Figure(figsize=(2.6 * len(pairs) + 0.6, 5.4), layout="constrained")
-    axes = figure.subplots(2, len(pairs), squeeze=False, sharex="col", sharey="col")
-    for row, (title, points) in enumerate((("test", real), ("generated", generated))):
-        for axis, (i, j) in zip(axes[row], pairs, strict=True):
-            axis.plot(points[:_POINTS, i], points[:_POINTS, j], ".", ms=2, alpha=0.35, color=f"C{row}")
-            axis.set(xlabel=names[i], ylabel=names[j], title=title)
+    draw_panels(path, [Panel("", (names[i], names[j]), real[:, [i, j]], generated[:, [i, j]]) for i, j in pairs])
+
+
+def draw_rows(path: str | Path, names: Sequence[str], rows: Sequence[Tensor]) -> None:
+    """Write a picture with a row for each name.
+
+    Args:
+        path: the PNG file.
+        names: of the rows.
+        rows: pictures `[c, 1, h, w]`, from black, zero, to white, one.
+    """
+    columns = len(rows[0])
+    figure = Figure(figsize=(columns + 0.6, len(rows) + 0.2), layout="constrained")
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for line, name, pictures in zip(axes, names, rows, strict=True):
+        line[0].set_ylabel(name)
+        for axis, picture in zip(line, pictures, strict=True):
+            axis.imshow(picture[0], cmap="gray", vmin=0.0, vmax=1.0)
+            axis.set(xticks=[], yticks=[])
     write_picture(figure, path, 100)

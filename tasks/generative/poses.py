@@ -1,5 +1,7 @@
 """The test of models of the poses of five solids, given pictures."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -10,9 +12,10 @@ from trivgeo.groups import SO
 from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
+from .figures import draw_rows
 from .fitting import POSITION_KINDS, check_multiple, seeded_training, steps_of, timed, training_settings
 from .pose_networks import BodyFrameNetwork, PictureEncoder
-from .solids import UNIFORM, Solid, draw_pictures, solids
+from .solids import UNIFORM, Solid, draw_pictures, render, solids
 
 _BLOCK = 2500  # samples that are drawn at once
 
@@ -38,6 +41,7 @@ class PoseTest(ShardedTest):
         width: of the `BodyFrameNetwork`.
         channels: of the `PictureEncoder`, a multiple of sixteen.
         file: where the model is written; ``None`` for nowhere.
+        figure: see `tasks.images.inversion.ImageInversion`; given pictures, and pictures of two samples of each.
 
     Raises:
         ConfigurationError: a number is out of range, or the kind is no such.
@@ -60,9 +64,11 @@ class PoseTest(ShardedTest):
         width: int = 256,
         channels: int = 128,
         file: str | None = None,
+        figure: str | None = "figure.png",
     ) -> None:
         super().__init__()
         self.kind, self.file = check_choice("kind", kind, POSITION_KINDS), file
+        self.figure = figure
         self.sizes = check_count("train", train, 2), check_count("test", test)
         self.samples, self.size = check_count("samples", samples), check_multiple("size", size, 8)
         self.training_settings = training_settings(steps, seconds, batch_size, learning_rate=learning_rate)
@@ -91,6 +97,8 @@ class PoseTest(ShardedTest):
         if self.writer is not None:
             row = {"seed": batch.seed, "case": 0, "metrics": metrics | costs, "samples": self.samples}
             self.writer.write([row])
+            if self.figure is not None and index == 0:
+                self._draw(self.writer.directory / self.figure, model, test)
 
     def _fitted(self, rotations: Tensor, pictures: Tensor, seed: int) -> GroupDiffusion:
         """A model of poses given pictures."""
@@ -107,6 +115,15 @@ class PoseTest(ShardedTest):
                 num_draws=self.num_draws,
             ).to(self.device)
             return model.fit(rotations, pictures, **self.training_settings)
+
+    def _draw(self, path: Path, model: GroupDiffusion, test: list[tuple[Tensor, Tensor]]) -> None:
+        """Write a picture: two pictures of each solid, and below each the solid in two poses that are drawn for it."""
+        seen = torch.cat([pictures[:2] for _, pictures in test])
+        steps, generator = steps_of(model, self.evaluations), generator_of(0, 2)
+        drawn = model.sample((2, len(seen)), condition=_repeated(seen, 2), generator=generator, steps=steps).cpu()
+        bodies = [solid for solid, (_, pictures) in zip(solids(), test, strict=True) for _ in pictures[:2]]
+        rows = [torch.cat([render(b, g[None], self.size) for b, g in zip(bodies, row, strict=True)]) for row in drawn]
+        draw_rows(path, ["given", "sample", "sample"], [seen.cpu(), *rows])
 
     def _measures(
         self, model: GroupDiffusion, solid: Solid, truth: Tensor, seen: Tensor, generator: torch.Generator

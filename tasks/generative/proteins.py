@@ -26,6 +26,9 @@ BOND = 1.329
 RESIDUE_KINDS = ("general", "glycine", "proline", "pre-proline")
 """Kinds of residues whose torsion angles have different distributions (Lovell et al. 2003)."""
 
+ANGLES = ("phi (deg)", "psi (deg)")
+"""Names of the torsion angles of a backbone in pictures."""
+
 _PACKAGE = "MDAnalysisTests"  # its data hold chains
 _BACKBONE = ("N", "CA", "C")
 _LARGEST_BOND = 1.8  # angstroms; residues farther apart are no neighbours in the chain

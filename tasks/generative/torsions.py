@@ -1,7 +1,5 @@
 """The test of models of the torsion angles phi and psi of proteins, given the kind of the residue."""
 
-import time
-
 import torch
 from torch import Tensor
 
@@ -9,9 +7,12 @@ from trivgeo.checks import check_count
 from trivgeo.groups import Torus
 
 from ..problems import Request
+from ..seeds import generator_of
 from .conditional import ClassModelTest, Labelled
+from .figures import Panel, draw_panels
+from .fitting import timed
 from .models import ElementModel, KernelDensity, WrappedMixture
-from .proteins import RESIDUE_KINDS, ProteinChains, Segment, residue_kinds, torsions
+from .proteins import ANGLES, RESIDUE_KINDS, ProteinChains, Segment, residue_kinds, torsions
 
 _EMBEDDING = 8  # features of a kind
 
@@ -28,6 +29,7 @@ class TorsionTest(ClassModelTest):
         steps: see `GroupDiffusion.fit`, also for `seconds` and `batch_size`.
         tolerance: see `GroupDiffusion.log_prob`, also for `num_draws`.
         components: of each mixture.
+        figure: see `tasks.images.inversion.ImageInversion`; angles of each kind, held out and drawn from the model.
     """
 
     def __init__(
@@ -42,19 +44,19 @@ class TorsionTest(ClassModelTest):
         tolerance: float = 1e-3,
         num_draws: int = 1,
         components: int = 10,
+        figure: str | None = "figure.png",
     ) -> None:
         super().__init__(kind, steps, seconds, width, depth, batch_size, tolerance, num_draws)
         self.source = source
         self.components = check_count("components", components)
+        self.figure = figure
 
     def test_step(self, batch: Request, index: int) -> None:
         """One split."""
         if not self.is_due(batch, index):
             return
         train, test = (labelled_torsions(segments) for segments in self.source.split(batch.seed))
-        start = time.perf_counter()
-        model = self.fitted(Torus(2), train, (len(RESIDUE_KINDS), _EMBEDDING), batch.seed)
-        metrics = {"seconds of training": time.perf_counter() - start}
+        model, metrics = timed(lambda: self.fitted(Torus(2), train, (len(RESIDUE_KINDS), _EMBEDDING), batch.seed))
         found = {
             "the model": model.log_prob(
                 test.elements, condition=test.classes, tolerance=self.tolerance, num_draws=self.num_draws
@@ -76,6 +78,14 @@ class TorsionTest(ClassModelTest):
         self.log("nll", metrics["test NLL of the model"], batch_size=1)
         if self.writer is not None:
             self.writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": len(test.classes)}])
+            if self.figure is not None and index == 0:
+                generator = generator_of(batch.seed, 1)
+                drawn = model.sample(
+                    len(test.classes), condition=test.classes, generator=generator, tolerance=self.tolerance
+                )
+                shown = [(kind, test.classes == number) for number, kind in enumerate(RESIDUE_KINDS)]
+                panels = [Panel(kind, ANGLES, test.elements[k].rad2deg(), drawn[k].rad2deg()) for kind, k in shown]
+                draw_panels(self.writer.directory / self.figure, panels)
 
 
 def labelled_torsions(segments: list[Segment]) -> Labelled:

@@ -147,6 +147,25 @@ def test_lost_draws_do_not_count() -> None:
         draw_posterior(Drawing(lambda n: torch.full((n, 1), math.nan)), energy, 5)
 
 
+def test_a_search_takes_a_prior_that_loses_draws() -> None:
+    """They say where to look, and no more: evidence of a normal prior and likelihood in closed form."""
+    group = Translation(1)
+    normal = NormalDistribution(group, torch.zeros(1).double(), torch.zeros(1).double(), torch.eye(1).double())
+
+    class Losing:
+        log_density = normal.log_density
+
+        def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+            drawn = normal.sample(num_samples, generator)
+            return torch.where(torch.arange(num_samples).unsqueeze(-1) % 10 == 0, math.nan, drawn)
+
+    sampler = PosteriorSampler(
+        LeftTranslation(group), lambda y: 0.5 * (y[..., 0] + 1.0).square(), prior=Losing(), num_samples=100, budget=1000
+    )
+    sample = sampler(group.identity(1, dtype=torch.float64), generator=seeded(0))
+    assert float(sample.log_evidence) == pytest.approx(-0.25 - 0.5 * math.log(2.0), abs=0.05)
+
+
 class Drawing:
     """A prior that returns what a function says."""
 

@@ -217,6 +217,7 @@ def test_benchmarks(name: str, folder: Path, tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(config))
     main(["test", "--config", str(path)])
     metrics = json.loads((tmp_path / "results.json").read_text())["metrics"]
+    assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
     if name == "backbones_flow":
         assert metrics["valid chains, 7 frames, training chains"]["mean"] == 1.0
         assert metrics["valid chains, 7 frames, independent frames"]["mean"] == 1.0

@@ -120,3 +120,4 @@ def test_benchmark(tmp_path: Path) -> None:
     assert metrics["spread, degrees, tetrahedron"]["mean"] > 20.0
     assert metrics["log-likelihood"]["mean"] < 0.0
     assert metrics["lost samples, cube"]["mean"] == 0.0
+    assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"

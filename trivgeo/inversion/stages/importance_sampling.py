@@ -196,7 +196,8 @@ class ImportanceSampling(Stage):
                     f"prior: expected elements of {group!r} [n, {', '.join(map(str, elements.shape[2:]))}], "
                     f"got {list(drawn.shape)}"
                 )
-            if not bool(torch.isfinite(drawn).all()):
+            drawn = drawn[torch.isfinite(drawn.flatten(1)).all(-1)]  # a model may lose some
+            if not len(drawn):
                 raise NonFiniteError(f"prior: expected finite elements of {group!r}, got NaN or infinity")
             centre, v = group_mean(group, drawn)
             covariance = matmul(v.mT, v) / max(1, len(v)) + 1e-6 * factor
