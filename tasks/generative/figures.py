@@ -77,6 +77,6 @@ def draw_rows(path: str | Path, names: Sequence[str], rows: Sequence[Tensor]) ->
     for line, name, pictures in zip(axes, names, rows, strict=True):
         line[0].set_ylabel(name)
         for axis, picture in zip(line, pictures, strict=True):
-            axis.imshow(picture[0], cmap="gray", vmin=0.0, vmax=1.0)
+            axis.imshow(picture[0].numpy(), cmap="gray", vmin=0.0, vmax=1.0)
             axis.set(xticks=[], yticks=[])
     write_picture(figure, path, 100)
