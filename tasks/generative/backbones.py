@@ -146,7 +146,7 @@ class BackboneTest(ShardedTest):
         if self.writer is not None:
             self.writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": self.samples}])
             if self.figure is not None and index == 0:
-                draw_panels(self.writer.directory / self.figure, panels)
+                draw_panels(self.writer.directory / self.figure, panels, 180.0)
 
     def _runs(self, train: list[Segment], test: list[Segment]) -> dict[int, tuple[Tensor, Tensor]]:
         """All runs of frames of the lengths in the test, held out and for training, at least two of each."""

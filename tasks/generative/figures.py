@@ -30,12 +30,13 @@ class Panel(NamedTuple):
     generated: Tensor
 
 
-def draw_panels(path: str | Path, panels: Sequence[Panel]) -> None:
+def draw_panels(path: str | Path, panels: Sequence[Panel], largest: float | None = None) -> None:
     """Write a picture of panels side by side: real points above generated ones.
 
     Args:
         path: the PNG file.
         panels: what they show.
+        largest: size of coordinates at the ends of all axes; ``None`` for axes that fit the points.
     """
     figure = Figure(figsize=(2.6 * len(panels) + 0.6, 5.4), layout="constrained")
     axes = figure.subplots(2, len(panels), squeeze=False, sharex="col", sharey="col")
@@ -45,6 +46,8 @@ def draw_panels(path: str | Path, panels: Sequence[Panel]) -> None:
             axis.plot(points[:_POINTS, 0], points[:_POINTS, 1], ".", ms=2, alpha=0.35, color=f"C{row}")
             whole = f"{panel.title}, {title}" if panel.title else title
             axis.set(xlabel=panel.names[0], ylabel=panel.names[1], title=whole)
+            if largest is not None:
+                axis.set(xlim=(-largest, largest), ylim=(-largest, largest))
     write_picture(figure, path, 100)
 
 

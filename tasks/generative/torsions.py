@@ -85,7 +85,7 @@ class TorsionTest(ClassModelTest):
                 )
                 shown = [(kind, test.classes == number) for number, kind in enumerate(RESIDUE_KINDS)]
                 panels = [Panel(kind, ANGLES, test.elements[k].rad2deg(), drawn[k].rad2deg()) for kind, k in shown]
-                draw_panels(self.writer.directory / self.figure, panels)
+                draw_panels(self.writer.directory / self.figure, panels, 180.0)
 
 
 def labelled_torsions(segments: list[Segment]) -> Labelled:
