@@ -264,6 +264,19 @@ class TestFromEquation:
         found = operator(initial, initial.grid.at(times)).values
         assert float((found - exact).norm() / exact.norm()) < 0.02
 
+    def test_predictions_that_are_none(self) -> None:
+        """Another type is refused; fields without a finite prediction are counted, and the others are right."""
+        clean = drawn([(0.2, 0.0)], 4, 0)
+        make, initial = EquivariantOperator.from_equation, Field.on_box(clean, BOX)
+        equation = "u_t = u_xx + u*(1 - u)"
+        with pytest.raises(ConfigurationError, match="floating-point tensor of predictions, got tuple"):
+            make(equation, lambda u: (u,), clean, [1.0], box=BOX)(initial)  # type: ignore[arg-type, return-value]
+        holes = torch.tensor([0.0, float("nan"), 0.0, 0.0], dtype=F64).reshape(4, 1, 1)
+        with pytest.warns(RuntimeWarning, match="NaN or infinity for 1 of 4 fields"):
+            found = make(equation, lambda u: u + holes, clean, [1.0], box=BOX)(initial).values[:, :, 0]
+        assert bool(found[1].isnan().all())
+        assert_relative(found[[0, 2, 3]], clean[[0, 2, 3]], 1e-10)
+
     def test_inverter_of_ones_own(self) -> None:
         def descent(action: FieldAction, clean: Field) -> Inverter:
             return Inverter(action, FieldSpectrum(FieldBox(clean.grid), clean.values), [Newton(3)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,8 @@ class EquivariantOperator(nn.Module):
 
     With ``clean``, the initial fields of the training set, what the inverter finds is corrected, so that the box of a
     field goes there exactly; a field whose box no transformation takes there is refused by name. What then is free is
-    chosen such that the network predicts the last time that is wanted.
+    chosen such that the network predicts the last time that is wanted. Fields for which the network returns NaN or
+    infinity are counted in a warning, and the others are right.
 
     `from_equation` makes all of this from an equation.
 
@@ -67,7 +69,8 @@ class EquivariantOperator(nn.Module):
 
     Raises:
         ConfigurationError: the network cannot be called, the inverter is none of fields, or the times do not increase
-            from above zero, or an equation of fields that are not periodic.
+            from above zero, or an equation of fields that are not periodic; or (when run) the network returns no
+            floating-point tensor.
         DomainError: clean fields have different grids.
     """
 
@@ -349,11 +352,20 @@ class EquivariantOperator(nn.Module):
         """Return the predictions of the network, which computes in its own dtype."""
         given = values if self._dtype is None else values.to(self._dtype)
         out = self.network(given) if parameters is None else self.network(given, parameters)
+        if not isinstance(out, Tensor) or not out.is_floating_point():
+            kind = out.dtype if isinstance(out, Tensor) else type(out).__name__
+            raise ConfigurationError(f"network: expected a floating-point tensor of predictions, got {kind}")
         if len(self.times) == 1 and out.shape == values.shape:
             out = out.unsqueeze(2)
         wanted = (*values.shape[:2], len(self.times), *values.shape[2:])
         if out.shape != wanted:
             raise ShapeError(f"network: expected predictions {list(wanted)}, got {list(out.shape)}")
+        lost = ~torch.isfinite(out).flatten(1).all(1)
+        if bool(lost.any()):
+            words = (
+                f"network: expected finite predictions, got NaN or infinity for {int(lost.sum())} of {len(out)} fields"
+            )
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
         return out.to(values.dtype)
 
 

@@ -18,7 +18,7 @@ from trivgeo.checks import check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.symmetry.equation import EvolutionSystem, Index, check_one_branch, residuals_of
 from trivgeo.symmetry.from_function import MAX_BROKEN
-from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.numeric import is_root_of_even_power, vanishes
 from trivgeo.symmetry.operator_fields import floating_values, operator_fields
 
 __all__ = [
@@ -97,7 +97,7 @@ def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry
     residuals = residuals_of(pde)
     system = EvolutionSystem(residuals, time)
     check_one_branch(system, residuals)
-    hidden = next((p for e in system.right for p in e.atoms(sp.Pow) if _is_root_of_even_power(p)), None)
+    hidden = next((p for e in system.right for p in e.atoms(sp.Pow) if is_root_of_even_power(p)), None)
     if hidden is not None:
         raise ConfigurationError(f"pde: expected no roots of even powers, got {hidden}: write the case of each sign")
     count, unknowns = len(system.variables), len(system.unknowns)
@@ -229,12 +229,6 @@ def _varies(values: Tensor) -> Tensor:
     dims = [i for i in range(values.ndim) if i != 1]
     rounding = 100.0 * torch.finfo(values.dtype).eps
     return (values.amax(dims) - values.amin(dims)) > rounding * values.abs().amax(dims)
-
-
-def _is_root_of_even_power(power: sp.Pow) -> bool:
-    """Whether it is one such as ``sqrt(u_x^2)``, the size of ``u_x``, which looks like ``u_x`` at positive values."""
-    factors = [f.as_base_exp() for f in sp.Mul.make_args(sp.factor(power.base))]
-    return not power.exp.is_Integer and any(base.free_symbols and exponent.is_even for base, exponent in factors)
 
 
 def _candidates(space: Sequence[int], unknowns: int) -> Iterator[tuple[_SignedPermutation, _SignedPermutation]]:

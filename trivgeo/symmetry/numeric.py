@@ -11,7 +11,7 @@ import sympy as sp
 
 from trivgeo.symmetry.solutions import with_symbols
 
-__all__ = ["is_complex", "vanishes"]
+__all__ = ["is_complex", "is_root_of_even_power", "vanishes"]
 
 _DIGITS = 80
 _ZERO_TOLERANCE = mpmath.mpf(10) ** -50
@@ -77,3 +77,9 @@ def is_complex(expression: sp.Expr) -> bool:
         if isinstance(part, sp.Pow) and part.base.is_negative and part.exp.free_symbols:
             return True
     return False
+
+
+def is_root_of_even_power(power: sp.Pow) -> bool:
+    """Return True for one such as ``sqrt(u_x^2)``, the size of ``u_x``, which looks like ``u_x`` at positive values."""
+    factors = [f.as_base_exp() for f in sp.Mul.make_args(sp.factor(power.base))]
+    return not power.exp.is_Integer and any(base.free_symbols and exponent.is_even for base, exponent in factors)

@@ -19,12 +19,14 @@ from trivgeo.symmetry.brackets import bracket
 from trivgeo.symmetry.equation import EvolutionSystem, check_one_branch, residuals_of
 from trivgeo.symmetry.finder import residual, search
 from trivgeo.symmetry.formulas import flow, landing
-from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.integration_constants import one_logarithm, plain_constant, real_logarithms
+from trivgeo.symmetry.numeric import is_root_of_even_power, vanishes
+from trivgeo.symmetry.singular_solutions import curves_left_out, orbits_solve, slope_solves, solves
+from trivgeo.symmetry.solution_families import SolutionFamily, not_held
 from trivgeo.symmetry.vector_fields import Symmetry
 
 __all__ = ["OrderReduction", "Quadrature", "integrate_by_symmetries", "reduce_order"]
 
-_MAX_MULTIPLE = 6  # of a constant in an exponent
 _MAX_ORDER = 3  # of equations that are integrated
 _MAX_FIRST, _MAX_NEXT = 8, 2  # symmetries that are tried first, and after each of them
 _INFINITE = (sp.nan, sp.zoo, sp.oo)
@@ -60,12 +62,15 @@ class OrderReduction:
 
 @dataclass(frozen=True)
 class Quadrature:
-    """The general solution of an ordinary equation, as a relation that holds on each solution, checked.
+    """A family of solutions of an ordinary equation, as a relation that holds on each of them, checked.
+
+    Constants are complex numbers: where a root or an inverse function in the relation is not real on a real solution,
+    as ``atan(y)`` beyond 1 in place of a hyperbolic cotangent, a constant is not real either.
 
     Attributes:
         relation: an expression in x, y and the constants that vanishes; integrals without a formula stay integrals.
         slope: y' in x, y and the constants but the last.
-        constants: C1, ..., one for each order.
+        constants: C1, ..., one for each order; fewer for solutions that no constants of the general solution give.
         variables: the symbols x and y.
     """
 
@@ -77,16 +82,22 @@ class Quadrature:
     def explicit(self) -> tuple[sp.Expr, ...]:
         """The solutions y(x) as formulas, as far as the relation can be solved for y.
 
+        Where the last constant C occurs as exp(n C) alone, C stands in its place, so that either sign and zero are
+        solutions, too: C exp(x) in place of exp(x - C). Roots have the sign for which the relation holds.
+
         Raises:
             AlgebraError: it can not.
         """
+        y = self.variables[1]
         try:
-            found = [] if self.relation.has(sp.Integral) else sp.solve(self.relation, self.variables[1])
+            found = [] if self.relation.has(sp.Integral) else sp.solve(one_logarithm(self.relation, y), y)
         except NotImplementedError:
             found = []
         if not found:
-            raise AlgebraError(f"expected a relation that is solved for {self.variables[1]}, got {self.relation} = 0")
-        return tuple(map(sp.simplify, found))
+            raise AlgebraError(f"expected a relation that is solved for {y}, got {self.relation} = 0")
+        if self.constants:
+            found = [plain_constant(e, self.constants[-1]) for e in found]
+        return tuple(dict.fromkeys(map(sp.simplify, found)))
 
     def __repr__(self) -> str:
         return f"{self.relation} = 0"
@@ -105,8 +116,8 @@ def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
         generator: one of its symmetries, or a combination.
 
     Raises:
-        ConfigurationError: the equation is partial, or nonlinear in its highest derivative, or there are several
-            unknowns, or the field is no symmetry.
+        ConfigurationError: the equation is partial, or nonlinear in its highest derivative, or holds roots such as
+            ``sqrt(y^2)``, or there are several unknowns, or the field is no symmetry.
         AlgebraError: the symmetry has no coordinates in closed form, or the equation in them has no formula.
     """
     check_type("generator", generator, Symmetry)
@@ -130,7 +141,9 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
         pde: see `reduce_order`.
 
     Returns:
-        A relation for each branch of roots. Each is checked: its curves solve the equation, whatever the constants.
+        A relation for each branch of roots, with as many constants as the order; and then solutions that none of these
+        holds, such as y = 0 of ``y' = y^2``, with fewer constants. Each is checked: its curves solve the equation,
+        whatever the constants.
 
     Raises:
         ConfigurationError: see `reduce_order`; or the order is above three.
@@ -148,17 +161,20 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
     pairs = itertools.combinations(fields, 2)
     brackets = (tuple(map(sp.simplify, bracket(first, second, plane))) for first, second in pairs)
     every = list(dict.fromkeys([*(field for field in brackets if any(field)), *fields]))
+    every.sort(key=lambda field: _loss(field, plane[1]))
     least = len(jets)
     for field in every[:_MAX_FIRST]:
-        branches = []
+        branches: list[SolutionFamily] = []
+        special: list[SolutionFamily] = []
         for found, left in _solutions(plane, right, jets, [field, *(f for f in every if f != field)], constants, 1):
             least = min(least, left)
-            if found is None or not set(constants[:-1]) <= found[0].free_symbols:
-                continue  # not the general solution
-            if _solves(plane, right, jets, found[0]):
-                branches.append(Quadrature(found[1], found[0], constants, plane))
+            if found is None or not solves(plane, right, jets, *found):
+                continue
+            family = SolutionFamily.of(*found, constants, lambda e: slope_solves(plane, right, jets, e))
+            (branches if len(family.constants) == len(jets) else special).append(family)
         if branches:
-            return tuple(branches)
+            kept = (*branches, *not_held(plane, special, branches))
+            return tuple(Quadrature(real_logarithms(f.relation, plane), f.slope, f.constants, plane) for f in kept)
     rest = f"an equation of order {least}" if least else "a relation for z that is not solved"
     raise AlgebraError(
         f"pde: expected {len(jets)} symmetries that lead to quadratures in closed form, got {len(fields)} symmetries, "
@@ -176,9 +192,15 @@ def _equation(pde: Any) -> tuple[Plane, sp.Expr, tuple[sp.Symbol, ...]]:
             f"{system.unknowns}"
         )
     check_one_branch(system, residuals)
+    right = system.right[0]
+    hidden = next((p for p in right.atoms(sp.Pow) if is_root_of_even_power(p)), None)
+    if hidden is not None:
+        raise ConfigurationError(
+            f"pde: expected no roots of even powers, got {hidden}: write the equation of each sign"
+        )
     ((_, (order,)),) = system.leaders
     jets = tuple(system.jet(0, (k,)) for k in range(order))
-    return (system.variables[0], system.unknowns[0]), system.right[0], jets
+    return (system.variables[0], system.unknowns[0]), right, jets
 
 
 def _coordinates(plane: Plane, field: Field) -> Iterator[tuple[sp.Expr, sp.Expr, int, int]]:
@@ -276,7 +298,9 @@ def _solutions(
     constants: Sequence[sp.Symbol],
     depth: int,
 ) -> Iterator[tuple[tuple[sp.Expr, sp.Expr] | None, int]]:
-    """Slopes y' and relations of general solutions by the first field, and the order that is left where there is none.
+    """Slopes y' and relations of solutions by the first field, and the order that is left where there is none.
+
+    It is zero for general solutions, and positive for those of fewer constants, too.
 
     Args:
         plane: see `_reduction`, like ``right``, ``jets`` and ``depth``.
@@ -300,7 +324,13 @@ def _solutions(
         if up == 0 or here.has(*_INFINITE):
             continue
         relation = place_s - _integral(z, r).subs(r, place_r) - constants[len(jets) - 1]
-        yield (sp.simplify(-along / up), relation), 0
+        yield (sp.simplify(-along / up), relation), left
+    # what the quadrature leaves out
+    if orbits_solve(plane, right, jets, field):
+        yield (sp.cancel(field[1] / field[0]), place_r - constants[len(jets) - 1]), len(jets)
+    else:
+        for curve in curves_left_out(plane, right, jets, field):
+            yield (sp.diff(curve, plane[0]), plane[1] - curve), len(jets)
 
 
 def _integrands(
@@ -325,7 +355,7 @@ def _integrands(
                 inherited.append(induced)
     yield None, len(jets)
     for first in inherited[:_MAX_NEXT]:
-        solved: list[sp.Expr] = []
+        is_solved = False
         ordered = [first, *(f for f in inherited if f != first)]
         for found, left in _solutions(reduction.variables, reduction.equation, jets, ordered, constants, depth + 1):
             if found is None or found[1].has(sp.Integral):
@@ -336,28 +366,10 @@ def _integrands(
             except NotImplementedError:
                 yield None, 0
                 continue
-            yield from ((_with_plain_constant(e, constants[len(jets) - 1]), 0) for e in solved)
-        if solved:
+            yield from ((plain_constant(e, constants[len(jets) - 1]), left) for e in solved)
+            is_solved |= left == 0 and bool(solved)
+        if is_solved:
             return
-
-
-def _with_plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
-    """With C in place of exp(n C), so that C may have either sign, where it has no other place."""
-
-    def is_plain(e: sp.Expr, one_signed: bool) -> bool:
-        roots = [p.base.as_base_exp() for p in e.atoms(sp.Pow) if not p.exp.is_Integer]
-        inside = [f.as_base_exp()[0] for base, _ in roots for f in (sp.Mul.make_args(base) if one_signed else (base,))]
-        return not e.has(sp.log(constant)) and constant not in inside
-
-    # a root of a multiple of the constant has one sign of two, and is taken where nothing else is left
-    for one_signed, n in itertools.product((True, False), range(_MAX_MULTIPLE, 0, -1)):
-        changed = sp.simplify(z.subs(constant, sp.log(constant) / n))
-        # a product of roots is the root of a product, up to its sign; both signs are solutions
-        whole = sp.sqrt(sp.simplify(changed**2))
-        for candidate in (changed, -whole if changed.could_extract_minus_sign() else whole):
-            if z.has(sp.exp) and is_plain(candidate, one_signed):
-                return candidate
-    return sp.simplify(z)
 
 
 def _induced(reduction: OrderReduction, plane: Plane, other: Field) -> Field | None:
@@ -392,16 +404,11 @@ def _integral(z: sp.Expr, r: sp.Symbol) -> sp.Expr:
     """An antiderivative, where rules find one quickly; else an integral."""
     expanded = sp.apart(z, r) if z.is_rational_function(r) else sp.expand(z)
     found = sp.integrate(expanded, r, manual=True)
-    if found.has(sp.Integral):
-        return sp.Integral(z, r)
-    return found
+    if found.has(sp.Integral) and z.has(sp.sin, sp.cos, sp.tan) and not z.has(sp.exp, sp.log):
+        found = sp.integrate(z, r, meijerg=False)
+    return sp.Integral(z, r) if found.has(sp.Integral, sp.Piecewise) else found
 
 
-def _solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Expr) -> bool:
-    """Whether curves of a slope solve the equation, whatever the constants are."""
-    x, y = plane
-    rates = [slope]
-    while len(rates) < len(jets):
-        rates.append(sp.diff(rates[-1], x) + slope * sp.diff(rates[-1], y))
-    here = right.xreplace(dict(zip(jets[1:], rates[:-1], strict=True)))
-    return bool(vanishes(rates[-1] - here))
+def _loss(field: Field, y: sp.Symbol) -> tuple[bool, bool]:
+    """What a reduction leaves out is least where orbits are vertical, and then where the field vanishes nowhere."""
+    return field[0] != 0, field[1].has(y)
