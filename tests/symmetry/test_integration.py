@@ -44,6 +44,11 @@ def values(e: sp.Expr, places: np.ndarray[Any, Any], heights: np.ndarray[Any, An
     return np.array([complex(e.subs({X: x, Y: y}).evalf()) for x, y in zip(places, heights, strict=True)])
 
 
+def rational_exponential(e: sp.Expr) -> sp.Expr:
+    """A number near that of an exponential, as SymPy's roots take long with others."""
+    return sp.Rational(str(sp.exp(e).evalf(25))) if e.is_number else sp.exp(e)
+
+
 def member(family: Quadrature, places: np.ndarray[Any, Any], jets: np.ndarray[Any, Any]) -> dict[Any, Any] | None:
     """The constants of the member of a family that a numerical solution is; ``None`` if it is none."""
     free = [c for c in family.constants if family.slope.has(c)]
@@ -55,7 +60,7 @@ def member(family: Quadrature, places: np.ndarray[Any, Any], jets: np.ndarray[An
     for place, digits in ((0, 2), (-1, 9)):
         x, *jet = (sp.Rational(str(round(float(v), digits))) for v in (places[place], *jets[: len(free) + 1, place]))
         known = [rate.subs({X: x, Y: jet[0]}) - v for rate, v in zip(rates, jet[1:], strict=False)]
-        tops = [sp.fraction(sp.together(e))[0] for e in known]
+        tops = [sp.fraction(sp.together(e.replace(sp.exp, rational_exponential)))[0] for e in known]
         candidates += sp.solve(tops, free, dict=True) if free and not candidates else []
     for constants in candidates:
         slope, relation = family.slope.subs(constants), family.relation.subs(constants)
