@@ -80,6 +80,6 @@ def is_complex(expression: sp.Expr) -> bool:
 
 
 def is_root_of_even_power(power: sp.Pow) -> bool:
-    """Return True for one such as ``sqrt(u_x^2)``, the size of ``u_x``, which looks like ``u_x`` at positive values."""
+    """Return True if ``power`` is one such as ``sqrt(u_x^2)``, which looks like ``u_x`` at positive values."""
     factors = [f.as_base_exp() for f in sp.Mul.make_args(sp.factor(power.base))]
     return not power.exp.is_Integer and any(base.free_symbols and exponent.is_even for base, exponent in factors)

@@ -406,7 +406,9 @@ def _integral(z: sp.Expr, r: sp.Symbol) -> sp.Expr:
     found = sp.integrate(expanded, r, manual=True)
     if found.has(sp.Integral) and z.has(sp.sin, sp.cos, sp.tan) and not z.has(sp.exp, sp.log):
         found = sp.integrate(z, r, meijerg=False)
-    return sp.Integral(z, r) if found.has(sp.Integral, sp.Piecewise) else found
+    # cases are of constants, the first that of most values
+    found = found.replace(sp.Piecewise, lambda *cases: sp.Integral(z, r) if cases[0][1].has(r) else cases[0][0])
+    return sp.Integral(z, r) if found.has(sp.Integral) else found
 
 
 def _loss(field: Field, y: sp.Symbol) -> tuple[bool, bool]:
