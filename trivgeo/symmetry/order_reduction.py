@@ -406,9 +406,10 @@ def _integral(z: sp.Expr, r: sp.Symbol) -> sp.Expr:
     found = sp.integrate(expanded, r, manual=True)
     if found.has(sp.Integral) and z.has(sp.sin, sp.cos, sp.tan) and not z.has(sp.exp, sp.log):
         found = sp.integrate(z, r, meijerg=False)
-    # cases are of constants, the first that of most values
-    found = found.replace(sp.Piecewise, lambda *cases: sp.Integral(z, r) if cases[0][1].has(r) else cases[0][0])
-    return sp.Integral(z, r) if found.has(sp.Integral) else found
+    # cases of constants: the one that is no equation is general
+    found = found.replace(sp.Piecewise, lambda *cases: next(e for e, case in cases if not isinstance(case, sp.Eq)))
+    is_right = not found.has(sp.Integral) and vanishes(sp.diff(found, r) - z)
+    return found if is_right else sp.Integral(z, r)
 
 
 def _loss(field: Field, y: sp.Symbol) -> tuple[bool, bool]:
