@@ -37,8 +37,8 @@ def orbits_solve(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], field:
 
     Args:
         plane: x and y.
-        right: of y^(n) = right.
-        jets: the symbols y, ..., y^(n - 1).
+        right: y^(n) in terms of the others.
+        jets: y, ..., y^(n - 1), as symbols.
         field: its components.
     """
     return field[0] != 0 and slope_solves(plane, right, jets, sp.cancel(field[1] / field[0]))
@@ -48,9 +48,7 @@ def curves_left_out(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], fie
     """Return single solutions y(x) that are orbits of a symmetry, or on which it vanishes.
 
     Args:
-        plane: x and y.
-        right: of y^(n) = right.
-        jets: the symbols y, ..., y^(n - 1).
+        plane: see `orbits_solve`, like ``right`` and ``jets``.
         field: the components of the symmetry.
     """
     y = plane[1]
@@ -77,9 +75,7 @@ def solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Ex
     """Return True if curves of a slope, or the one curve y(x) that a relation is, solve an equation.
 
     Args:
-        plane: x and y.
-        right: of y^(n) = right.
-        jets: the symbols y, ..., y^(n - 1).
+        plane: see `orbits_solve`, like ``right`` and ``jets``.
         slope: y' of the curves, with constants.
         relation: what vanishes on them.
     """
@@ -92,9 +88,7 @@ def slope_solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope:
     """Return True if curves of a slope solve an equation, whatever its constants.
 
     Args:
-        plane: x and y.
-        right: of y^(n) = right.
-        jets: the symbols y, ..., y^(n - 1).
+        plane: see `orbits_solve`, like ``right`` and ``jets``.
         slope: y' of the curves.
     """
     return bool(vanishes(_excess(plane, right, jets, slope)))

@@ -39,9 +39,9 @@ class SolutionFamily(NamedTuple):
 
         Args:
             slope: y' of the solutions.
-            relation: what vanishes on them.
-            constants: C1, ..., one for each order; fewer may occur.
-            solves: whether curves of a slope are solutions.
+            relation: an expression that is zero on them.
+            constants: all constants of the order; fewer may occur.
+            solves: see `with_limits`.
         """
         # all constants but the last belong to the slope
         held = [c for c in constants if slope.has(c) or relation.has(c)]
