@@ -95,6 +95,16 @@ def test_operations_that_return_nothing_are_named(operation: str) -> None:
         check_group(AffineLine(**{operation: lambda value: None}))  # type: ignore[arg-type,return-value]
 
 
+def test_hooks_that_branch_on_values_or_take_no_batch_are_named() -> None:
+    def branch(value: Tensor) -> Tensor:
+        return value if float(value.sum()) < 1e9 else -value
+
+    with pytest.raises(AlgebraError, match=r"expected results of _exp under torch.func.vmap for two elements"):
+        check_group(AffineLine(exp=branch))
+    with pytest.raises(AlgebraError, match=r"expected results of _compose for two elements, got .*converted"):
+        check_group(AffineLine(compose=lambda value: value * float(value[..., 0])))
+
+
 def test_bad_input() -> None:
     with pytest.raises(ConfigurationError, match="group"):
         check_group("SO(3)")  # type: ignore[arg-type]

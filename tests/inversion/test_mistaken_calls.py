@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers import randn
+from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.groups import SE
+from trivgeo.groups import SE, SO
 from trivgeo.inversion import GradientDescent, Inverter, LearnedInverter, TestTimeEquivariant
 from trivgeo.inversion.energies import NearestPoints, PairedPoints, SymmetricNearestPoints
 from trivgeo.inversion.learned import LearnedScore, PointsBackbone
@@ -107,3 +108,9 @@ def test_without_an_energy_there_is_no_lowest_one() -> None:
     result = Inverter(ACTION, energy, [])(X)
     assert result.has_energy
     assert torch.equal(result.best_energy(), energy(X))
+
+
+def test_an_energy_of_images_that_returns_one_number_for_all_is_refused() -> None:
+    for energy_of_all in (lambda x: x.mean(), lambda x: x.mean((2, 3))):
+        with pytest.raises(ShapeError, match=r"energy: expected one number per datum \[3\]"):
+            Inverter(ImageWarp(SO(2)), energy_of_all, [])(torch.rand(3, 1, 8, 8))

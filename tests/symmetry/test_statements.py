@@ -12,7 +12,7 @@ import torch
 from sympy.polys.matrices import DomainMatrix
 
 from tests.helpers import seeded
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries, special_values, verify
 from trivgeo.symmetry.evaluation import RandomEvaluator
 from trivgeo.symmetry.finite_field import PRIMES, rational_reconstruction, row_echelon
@@ -262,3 +262,18 @@ def test_inhomogeneous_linear_equations_close(pde: str) -> None:
     x = 0.3 * torch.randn(3, 4, 3, dtype=torch.float64, generator=seeded(2))
     act = group.action()
     torch.testing.assert_close(act(group.compose(g, h), x), act(g, act(h, x)), rtol=1e-7, atol=1e-7)
+
+
+def test_the_algebra_of_no_symmetries_has_a_name() -> None:
+    algebra = find_symmetries("y'' + x*y' + y^2 = 0").algebra
+    assert algebra.name() == "0"
+    with pytest.raises(AlgebraError, match="at least one generator, got none"):
+        algebra.numeric()
+
+
+def test_parameters_without_a_value_are_named() -> None:
+    found = find_symmetries("u_t = nu*u_xx + lam*u_x^2")
+    with pytest.raises(ConfigurationError, match=r"as in \(lam=1.0, nu=1.0\)"):
+        found.algebra.name()
+    with pytest.raises(ConfigurationError, match="a value for each of lam, nu"):
+        found.group()

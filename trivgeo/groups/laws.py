@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,8 +52,8 @@ def check_group(
     The laws: product, inverse, identity; one-parameter subgroups, :math:`\exp(s v) \exp(t v) = \exp((s + t) v)`; the
     logarithm; :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`; structure constants against differences of Ad;
     Jacobians against differences of exp; the modular function; `project`; the standard action; and rows of a batch
-    against single ones. Without this check a wrong adjoint, for example, would raise no error, but would make diffusion
-    wrong.
+    against single ones. The required hooks take a batch, also under `torch.func.vmap`. Without this check a wrong
+    adjoint, for example, would raise no error, but would make diffusion wrong.
 
     Args:
         group: the group, such as a subclass of `LieGroup` of your own.
@@ -100,20 +100,32 @@ def _check_hooks(group: LieGroup) -> None:
     """
     element, dim = group.element_shape, group.dim
 
-    def check(name: str, found: object, *shape: int) -> None:
+    def check(name: str, arguments: Sequence[Tensor], *shape: int) -> None:
+        found = _called(group, name, getattr(group, name), arguments)
         if not isinstance(found, Tensor):
             raise AlgebraError(f"{group!r}: expected a tensor of {name}, got {found!r}")
         if found.shape != (2, *shape):
             expected = [2, *shape]
             raise AlgebraError(f"{group!r}: expected {expected} of {name} for two elements, got {list(found.shape)}")
 
-    unit = group.identity(2, dtype=torch.float64)
-    check("identity", unit, *element)
-    check("_compose", group._compose(unit, unit), *element)
-    check("_inverse", group._inverse(unit), *element)
-    check("_exp", group._exp(torch.zeros(2, dim, dtype=torch.float64)), *element)
-    check("_log", group._log(unit), dim)
-    check("_adjoint", group._adjoint(unit), dim, dim)
+        _called(group, f"{name} under torch.func.vmap", torch.func.vmap(getattr(group, name)), arguments)
+
+    unit = _called(group, "identity", lambda: group.identity(2, dtype=torch.float64), ())
+    if not isinstance(unit, Tensor) or unit.shape != (2, *element):
+        raise AlgebraError(f"{group!r}: expected a tensor {[2, *element]} of identity(2), got {unit!r}")
+    check("_compose", (unit, unit), *element)
+    check("_inverse", (unit,), *element)
+    check("_exp", (torch.zeros(2, dim, dtype=torch.float64),), *element)
+    check("_log", (unit,), dim)
+    check("_adjoint", (unit,), dim, dim)
+
+
+def _called(group: LieGroup, name: str, hook: Callable[..., object], arguments: Sequence[Tensor]) -> object:
+    """Call a hook of the group on two elements; whatever it raises is an `AlgebraError` that names it."""
+    try:
+        return hook(*arguments)
+    except Exception as error:
+        raise AlgebraError(f"{group!r}: expected results of {name} for two elements, got {error!r}") from error
 
 
 Law = tuple[str, Tensor, Tensor, bool]

@@ -183,7 +183,9 @@ class _Probe:
     def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
         each = max(1, _TOGETHER // len(g))
         parts = [trivialized_grad_and_value(self.group, self._energy, part) for part in g.split(each, 1)]
-        return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
+        # the parameters of an energy may ask for gradients, the measurement does not
+        gradients, energies = (torch.cat(some, 1).detach() for some in zip(*parts, strict=True))
+        return gradients, energies
 
 
 def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:

@@ -181,9 +181,9 @@ class PosteriorEnergy(Described):
         with torch.no_grad():
             for i in range(0, self.batch, together):
                 part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], empty)
-                rows.append(self.energy(part))
-        values = torch.cat(rows) if rows else pytree.tree_leaves(self.x)[0].new_empty(0)
-        energy = one_per_datum("energy", values, torch.Size([self.batch]))
+                number = min(together, self.batch - i)
+                rows.append(one_per_datum("energy", self.energy(part), torch.Size([number])))
+        energy = torch.cat(rows) if rows else pytree.tree_leaves(self.x)[0].new_empty(0)
         size = energy.abs().to(pytree.tree_leaves(self.x)[0].dtype)
         size = torch.where(torch.isfinite(size), size, 1.0).clamp(min=1.0)
         return _LOSS * size

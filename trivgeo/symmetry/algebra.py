@@ -9,7 +9,7 @@ from typing import Any
 import sympy as sp
 import torch
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import exact
 from trivgeo.groups import LieAlgebra
 from trivgeo.groups.structure import LeviDecomposition, find_split
@@ -51,15 +51,17 @@ class SymmetryAlgebra:
         """Return the algebra in floating point, at values of its ``parameters``.
 
         Raises:
+            AlgebraError: there are no generators.
             ConfigurationError: a parameter has no value.
         """
+        if not self.dim:
+            raise AlgebraError("expected an algebra of at least one generator, got none")
         values = {s: parameter_value(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
         entries = [[[sp.sympify(x).subs(values) for x in row] for row in block] for block in self.structure_constants]
         missing = {s.name for block in entries for row in block for x in row for s in x.free_symbols}
         if missing:
-            raise ConfigurationError(
-                f"parameters: expected a value for each, got none for {', '.join(sorted(missing))}"
-            )
+            words = ", ".join(f"{name}=1.0" for name in sorted(missing))
+            raise ConfigurationError(f"parameters: expected a number for each, as in ({words}), got none for these")
         c = torch.tensor([[[float(x) for x in row] for row in block] for block in entries], dtype=torch.float64)
         return LieAlgebra(c, self.names)
 
@@ -88,7 +90,7 @@ class SymmetryAlgebra:
         Raises:
             ConfigurationError: a parameter has no value.
         """
-        return named(self.numeric(**parameters))
+        return named(self.numeric(**parameters)) if self.dim else "0"
 
     def optimal_system(self, **parameters: Any) -> OptimalSystem:
         """An optimal system of one-dimensional subalgebras: lines, of which every line is an image of exactly one.

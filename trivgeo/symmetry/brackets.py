@@ -40,6 +40,8 @@ def structure_constants(
             the parameters, of low degree.
     """
     n = len(fields)
+    if not n:
+        return []
     pairs = list(itertools.combinations(range(n), 2))
     every = [*fields, *(bracket(fields[i], fields[j], variables) for i, j in pairs)]
     entries = [entry for field in every for entry in field]

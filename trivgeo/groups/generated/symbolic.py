@@ -36,7 +36,7 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
     sp = require_sympy()
     named = {str(key): exact(value, f"parameters[{key}]") for key, value in parameters.items()}
     names = {name: sp.Symbol(name) for name in named} | {s.name: s for s in variables}
-    unused = set(named)
+    unused, missing = set(named), set()
     result = []
     for index, field in enumerate(fields):
         components = getattr(field, "components", field)
@@ -51,11 +51,10 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
         known = {s: named[s.name] for e in entries for s in e.free_symbols if s.name in named and s not in variables}
         unused -= {s.name for s in known}
         entries = [entry.subs(known) for entry in entries]
-        unknown = set().union(*(entry.free_symbols for entry in entries)) - set(variables)
-        if unknown:
-            missing = ", ".join(sorted(map(str, unknown)))
-            raise ConfigurationError(f"fields[{index}]: expected a value in `parameters` for each of: {missing}")
+        missing |= set().union(*(entry.free_symbols for entry in entries)) - set(variables)
         result.append(tuple(entries))
+    if missing:
+        raise ConfigurationError(f"parameters: expected a value for each of {', '.join(sorted(map(str, missing)))}")
     if unused:
         raise ConfigurationError(f"parameters: expected names that fields hold, got {sorted(unused)}")
     return result
