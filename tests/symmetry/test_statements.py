@@ -275,5 +275,5 @@ def test_parameters_without_a_value_are_named() -> None:
     found = find_symmetries("u_t = nu*u_xx + lam*u_x^2")
     with pytest.raises(ConfigurationError, match=r"as in \(lam=1.0, nu=1.0\)"):
         found.algebra.name()
-    with pytest.raises(ConfigurationError, match="a value for each of lam, nu"):
+    with pytest.raises(ConfigurationError, match="by keyword, for each of: lam, nu"):
         found.group()

@@ -54,7 +54,8 @@ def substitute(fields: Sequence[Any], variables: Sequence[Any], parameters: Mapp
         missing |= set().union(*(entry.free_symbols for entry in entries)) - set(variables)
         result.append(tuple(entries))
     if missing:
-        raise ConfigurationError(f"parameters: expected a value for each of {', '.join(sorted(map(str, missing)))}")
+        every = ", ".join(sorted(map(str, missing)))
+        raise ConfigurationError(f"fields: expected a value in `parameters`, or by keyword, for each of: {every}")
     if unused:
         raise ConfigurationError(f"parameters: expected names that fields hold, got {sorted(unused)}")
     return result
