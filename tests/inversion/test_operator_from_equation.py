@@ -173,7 +173,9 @@ class TestFromEquation:
         group = operator.action.group
         place = [line.split(" = ")[1] for line in operator.report.splitlines() if line.startswith("used")]
         direction = torch.zeros(2, group.dim, dtype=F64)
-        direction[:, next(i for i, field in enumerate(place) if field.startswith("t**2"))] = torch.tensor([-0.9, -1.5])
+        direction[:, next(i for i, field in enumerate(place) if field.startswith("t**2"))] = torch.tensor(
+            [-0.9, -1.5], dtype=F64
+        )
         g = group.exp(direction)
         initial = Field.on_box(clean[:2], BOX)
         times = [0.4, 3.0]
@@ -181,6 +183,13 @@ class TestFromEquation:
         for i, t in enumerate(times):
             u, v = shifted(initial.values[:, :, 0], t).unbind(1)
             assert_relative(found[:, :, i], torch.stack([u + t * v, v], 1), 1e-9)
+        with pytest.warns(RuntimeWarning, match="past infinity for 1 of 2 fields"):
+            predicted = operator.predict(initial, g)
+        assert bool(predicted.values[1].isnan().all())
+        place, time = predicted.grid.origin[0, 0].tolist()
+        assert abs(time - 10.0) < 1e-9
+        u, v = shifted(initial.values[:1, :, 0], place + 10.0).unbind(1)
+        assert_relative(predicted.values[:1, :, 0], torch.stack([u + 10 * v, v], 1), 1e-9)
 
     def test_equivariance_is_measured(self) -> None:
         """At rounding level where the box determines the transformation, whatever the network says."""

@@ -249,7 +249,8 @@ class EquivariantOperator(nn.Module):
 
         Args:
             initial: initial fields, see `forward`.
-            grid: points and times of the solution, see `forward`.
+            grid: points and times of the solution, see `forward`; where g moves times of the network past infinity,
+                predictions are NaN without it, and a warning counts the fields.
             parameters: parameters of the equation for each field, see `forward`.
             g: transformations that moved the initial fields, ``[b, *element_shape]``.
 
@@ -272,7 +273,7 @@ class EquivariantOperator(nn.Module):
         if grid is not None and self._equation is not None:
             return self._between(self._equation, g, start, solved, grid)
         moved = self.action(g, Field(solved, later))
-        return moved if grid is None else self._at(initial, moved, grid)
+        return self._ahead(initial, moved) if grid is None else self._at(initial, moved, grid)
 
     def _check_initial(self, initial: Field) -> None:
         self.action.check_data(initial, "initial")
@@ -302,6 +303,22 @@ class EquivariantOperator(nn.Module):
                 f"network's times {self.times} are moved, for field {row}, got {times}; {int(outside.sum())} of "
                 f"{len(outside)} fields are so: a network for later times reaches more"
             )
+
+    @staticmethod
+    def _ahead(initial: Field, moved: Field) -> Field:
+        """Predictions, NaN for fields whose times g moves past infinity, to before the initial field."""
+        first = initial.grid.times.expand(len(moved.values), -1)
+        past = ~(torch.cat([first, moved.grid.times], -1).diff(dim=-1) > 0).all(-1)
+        if not bool(past.any()):
+            return moved
+        words = (
+            f"g: expected times after the initial field, got times past infinity for {int(past.sum())} of {len(past)}"
+        )
+        warnings.warn(
+            f"{words} fields, whose predictions are NaN: a grid with times finds them", RuntimeWarning, stacklevel=3
+        )
+        shape = (-1, *[1] * (moved.values.ndim - 1))
+        return moved._replace(values=torch.where(past.reshape(shape), torch.nan, moved.values))
 
     def _at(self, initial: Field, moved: Field, grid: Grid) -> Field:
         """The solution at the points of a grid, from the initial field and the predictions."""
