@@ -331,3 +331,10 @@ def test_mistaken_calls() -> None:
         symmetries_from_data(torch.randn(3, 10, 12), ("x", "t"))
     with pytest.raises(ConfigurationError, match="network: expected a function of values"):
         symmetries_of_operator(3, random_fields(2), 0.5)  # type: ignore[arg-type]
+    points = torch.rand(60, 2, dtype=torch.float64)
+    with pytest.raises(ConfigurationError, match="samples: expected a floating-point tensor, got tuple"):
+        symmetries_from_data(lambda z: (z,), points)
+    with pytest.raises(ConfigurationError, match="samples: expected finite values at finite points"):
+        symmetries_from_data(lambda z: z.sum(-1) * math.nan, points)
+    with pytest.raises(ConfigurationError, match="a function with finite derivatives"):
+        symmetries_from_data(lambda z: (z - z.detach()).square().sum(-1).sqrt(), points)

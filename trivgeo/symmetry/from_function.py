@@ -19,6 +19,7 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.brackets import structure_constants
 from trivgeo.symmetry.data_result import BrokenSymmetry, SymmetriesFromData
 from trivgeo.symmetry.equation import multi_indices
+from trivgeo.symmetry.operator_fields import floating_values
 from trivgeo.symmetry.vector_fields import Symmetry
 
 __all__ = ["MAX_BROKEN", "broken_fields", "of_function", "simple_fields"]
@@ -45,11 +46,15 @@ def of_function(
         points: where derivatives are taken, ``[p, n]``.
 
     Raises:
-        ConfigurationError: no points, too few, or no gap in the singular values.
+        ConfigurationError: no points, too few, or no gap in the singular values; or values that are no floating-point
+            tensor, or not finite.
     """
     if not isinstance(points, Tensor) or points.ndim != 2 or not points.is_floating_point():
         raise ConfigurationError("grid: expected points [p, n] for a function, got others")
     check_count("library", library, 0)
+    values = floating_values("samples", function, points)
+    if not (bool(points.isfinite().all()) and bool(values.isfinite().all())):
+        raise ConfigurationError("samples: expected finite values at finite points, got NaN or infinity")
     n = points.shape[1]
     slopes = vmap(jacrev(lambda point: function(point.unsqueeze(0)).reshape(-1)))(points).detach().double().cpu()
     exponents = list(multi_indices(n, library))
@@ -62,11 +67,11 @@ def of_function(
             f"grid: expected at least {2 * columns.shape[1]} values for {columns.shape[1]} unknown coefficients, got "
             f"{len(columns)}"
         )
-    _, sizes, right = torch.linalg.svd(columns, full_matrices=False)
-    if not bool(sizes.isfinite().all()) or float(sizes[0]) == 0:
+    if not bool(columns.isfinite().all()) or bool((columns == 0).all()):
         raise ConfigurationError(
             "samples: expected a function with finite derivatives that is not constant, got another"
         )
+    _, sizes, right = torch.linalg.svd(columns, full_matrices=False)
     ratios = (sizes / sizes[0]).flip(0).tolist()
     basis = (right.flip(0).reshape(-1, n, len(exponents)) / scale).reshape(len(ratios), -1).numpy()
     variables = tuple(sp.symbols(f"x1:{n + 1}"))
